@@ -1,0 +1,248 @@
+"""The doors: any ``nn.Module`` becomes a sparse Bayesian network, or a sparse deterministic one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.layers import (
+    DenseWeight,
+    Found,
+    GaussianWeight,
+    PointWeight,
+    SparseWeight,
+    Support,
+    find,
+    match_names,
+    sparse_weights,
+    swap,
+)
+from gossamer.layers.swap import why_left_alone
+from gossamer.sparsity.allocation import allocation as allocation_by_name
+from gossamer.sparsity.allocation import uniform, uniform_reference
+from gossamer.sparsity.selection import top_mask
+from gossamer.types import Allocation, LayerStats, Mode
+
+__all__ = ["bayesianize", "sparsify"]
+
+Init = Literal["fresh", "pretrained", "pretrained_random"]
+
+# In units of 1/√(active fan-in), the scale at which the inputs of a unit add up to one; chosen on held-out digits.
+PRIOR_SCALE = 1.0
+INIT_STD_SCALE = 0.1
+
+# The released code of the paper (methods: section 1.3): one scale for every layer, whatever its fan-in.
+REFERENCE_PRIOR_STD = 0.005
+REFERENCE_MEAN_STD = 0.01
+REFERENCE_STD = (0.0006, 0.0005)
+
+
+def bayesianize(
+    model: nn.Module,
+    density: float = 0.05,
+    *,
+    prior_std: float | None = None,
+    init_std: float | None = None,
+    allocation: str | Allocation = "uniform",
+    keep_dense: str | Sequence[str] = "first_conv",
+    exclude: Sequence[str | type[nn.Module]] = (),
+    init: Init = "fresh",
+    mode: Mode = "default",
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """Convert ``model`` in place into a Bayesian network of which only a share ``density`` of the weights is active.
+
+    Linear and convolutional layers (transposed ones too), embeddings, attention and recurrent layers are converted;
+    biases, normalisation layers and everything else stay deterministic (:func:`gossamer.summary` says what and why).
+    Every active weight has a mean and a standard deviation; the others are exactly zero and stored nowhere. A pass
+    through the network is one draw, in ``train()`` and in ``eval()`` mode alike.
+
+    Args:
+        model: Any module, also a bare layer; the returned module is the model itself except for a bare layer.
+        density: Share of active weights, in (0, 1]; 1.0 is dense variational inference.
+        prior_std: Prior standard deviation of every weight; ``None`` takes 1/√(active fan-in) of each layer.
+        init_std: Initial standard deviation of every weight; ``None`` takes a tenth of 1/√(active fan-in).
+        allocation: ``"uniform"``, ``"erk"``, ``"global"`` (a budget that :class:`gossamer.Subspace` moves between
+            layers), or a function of (layers, density).
+        keep_dense: Layers whose every weight is active: ``"first_conv"`` (the first layer if it is a convolution, as in
+            the paper), or names; ``()`` for none. Names may hold ``*``.
+        exclude: Names or types of modules that stay as they are.
+        init: ``"fresh"`` draws means at the scale of the given weights over √density, so that signals keep their size;
+            ``"pretrained"`` keeps the largest given weights, ``"pretrained_random"`` a random choice of them.
+        mode: ``"reference"`` starts and computes as the released code of the paper does.
+        generator: For the random choice of active weights and the initial draws.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), density=0.1)
+        >>> gossamer.active_parameters(model), model[0].mean.shape, model[0].support.shape
+        (1894, torch.Size([1638]), (256, 64))
+    """
+    _check_choice("mode", mode, get_args(Mode))
+    _check_positive("prior_std", prior_std)
+    _check_positive("init_std", init_std)
+    reference = mode == "reference"
+
+    def gaussian(dense: DenseWeight, support: Support) -> GaussianWeight:
+        scale = 1 / math.sqrt(dense.fan_in * support.n_active / support.size)
+        if reference:
+            mean = _normal(support, generator) * REFERENCE_MEAN_STD if init == "fresh" else support.gather(dense.tensor)
+            std = _reference_std(support, generator) if init_std is None else _full(support, init_std)
+            prior = prior_std or REFERENCE_PRIOR_STD
+        else:
+            mean = _initial_mean(dense, support, init, generator)
+            std = _full(support, init_std or INIT_STD_SCALE * scale)
+            prior = prior_std or PRIOR_SCALE * scale
+        like = dense.tensor.detach()
+        return GaussianWeight(support, mean.detach().to(like), std.to(like), prior, mode)
+
+    budget = uniform_reference if reference and allocation == "uniform" else allocation_by_name(allocation)
+    return _convert(model, density, gaussian, budget, keep_dense, exclude, init, generator)
+
+
+def sparsify(
+    model: nn.Module,
+    density: float = 0.05,
+    *,
+    allocation: str | Allocation = "uniform",
+    keep_dense: str | Sequence[str] = "first_conv",
+    exclude: Sequence[str | type[nn.Module]] = (),
+    init: Init = "fresh",
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """Convert ``model`` in place into a deterministic network of which only a share ``density`` of weights is active.
+
+    The same conversion and the same storage as :func:`bayesianize`, without standard deviations; with
+    ``Subspace(removal="magnitude")`` this is RigL.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.sparsify(nn.Linear(100, 10), density=0.05)
+        >>> model.mean.shape, model.std
+        (torch.Size([50]), None)
+    """
+
+    def point(dense: DenseWeight, support: Support) -> PointWeight:
+        mean = _initial_mean(dense, support, init, generator)
+        return PointWeight(support, mean.detach().to(dense.tensor.detach()))
+
+    return _convert(model, density, point, allocation_by_name(allocation), keep_dense, exclude, init, generator)
+
+
+def _convert(
+    model: nn.Module,
+    density: float,
+    make: Callable[[DenseWeight, Support], SparseWeight],
+    budget: Allocation,
+    keep_dense: str | Sequence[str],
+    exclude: Sequence[str | type[nn.Module]],
+    init: Init,
+    generator: torch.Generator | None,
+) -> nn.Module:
+    _check_model(model)
+    _check_density(density)
+    _check_choice("init", init, get_args(Init))
+    found = find(model, (exclude,) if isinstance(exclude, str | type) else exclude)
+    if not found:
+        raise ValueError(_nothing_to_convert(model))
+    dense = _dense_names(found, keep_dense)
+    chosen: dict[int, tuple[DenseWeight, LayerStats]] = {}
+    for item in found:
+        for name, weight in zip(item.weight_names(), item.weights, strict=True):
+            stats = LayerStats(name, tuple(weight.tensor.shape), item.name in dense, weight.frozen[1] - weight.frozen[0])
+            chosen.setdefault(id(weight.tensor), (weight, stats))  # a tied weight is one weight
+    counts = budget([stats for _, stats in chosen.values()], density)
+    weights = {
+        key: make(weight, Support(stats.shape, _choose(weight, count, init, generator), weight.frozen))
+        for (key, (weight, stats)), count in zip(chosen.items(), counts, strict=True)
+    }
+    return swap(model, found, weights)
+
+
+def _dense_names(found: Sequence[Found], keep_dense: str | Sequence[str]) -> set[str]:
+    """Names of the modules that stay dense."""
+    if keep_dense == "first_conv":
+        is_conv = isinstance(found[0].module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+        # A network that is nothing but one convolution would not be sparse at all.
+        return {found[0].name} if is_conv and len(found) > 1 else set()
+    names = [keep_dense] if isinstance(keep_dense, str) else list(keep_dense)
+    return match_names([item.name for item in found], names, "keep_dense")
+
+
+def _choose(dense: DenseWeight, n_active: int, init: Init, generator: torch.Generator | None) -> Tensor | None:
+    """Sorted flat positions of the first active entries; ``None`` when that is all of them."""
+    size, (start, stop) = dense.tensor.numel(), dense.frozen
+    if n_active == size:
+        return None
+    if init == "pretrained":
+        magnitude = dense.tensor.detach().abs().flatten()
+        magnitude[start:stop] = -math.inf
+        return top_mask(magnitude, n_active).nonzero().flatten()
+    allowed = size - (stop - start)
+    device = None if generator is None else generator.device
+    drawn = torch.randperm(allowed, generator=generator, device=device)[:n_active].sort().values
+    position = torch.where(drawn >= start, drawn + (stop - start), drawn)
+    return position.to(dense.tensor.device)
+
+
+def _initial_mean(dense: DenseWeight, support: Support, init: Init, generator: torch.Generator | None) -> Tensor:
+    given = dense.tensor.detach()
+    if init != "fresh":
+        return support.gather(given)
+    # The given weights set the scale (whoever wrote the network chose it); fewer inputs must each be larger.
+    rms = given.float().square().mean().sqrt()
+    return _normal(support, generator).to(rms.device) * rms / math.sqrt(support.n_active / support.size)
+
+
+def _reference_std(support: Support, generator: torch.Generator | None) -> Tensor:
+    mean, spread = REFERENCE_STD
+    std = (mean + spread * _normal(support, generator)).abs()
+    # The released code redraws all of them while any inverse softplus is infinite; only an exact zero is.
+    return std.clamp_min(torch.finfo(std.dtype).tiny)
+
+
+def _normal(support: Support, generator: torch.Generator | None) -> Tensor:
+    device = None if generator is None else generator.device
+    return torch.randn(support.n_active, generator=generator, device=device)
+
+
+def _full(support: Support, value: float) -> Tensor:
+    return torch.full((support.n_active,), value)
+
+
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
+    if sparse_weights(model):
+        raise ValueError("this model is already converted; convert a fresh copy of the plain model instead")
+
+
+def _check_density(density: float) -> None:
+    if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
+        raise ValueError(
+            f"density must be a number in (0, 1], got {density!r}: it is the share of active weights "
+            "(95 % sparsity is density=0.05, dense is density=1.0)"
+        )
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a positive number, or None to scale it by the active fan-in; got {value!r}")
+
+
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
+
+
+def _nothing_to_convert(model: nn.Module) -> str:
+    reasons = sorted({why_left_alone(module) or "" for module in model.modules() if list(module.parameters(recurse=False))})
+    found = "; ".join(reason for reason in reasons if reason) or "it has no parameters"
+    return (
+        "nothing in this model can be converted. Gossamer converts Linear, Conv, ConvTranspose, Embedding, "
+        f"MultiheadAttention and RNN/GRU/LSTM layers. In this model: {found}"
+    )

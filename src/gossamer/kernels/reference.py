@@ -1,0 +1,216 @@
+"""The reference kernel: scatter the active vector into a temporary dense weight, multiply, forget it.
+
+It runs on any device and is what the native kernels are held against. The dense weight is formed again in the backward
+pass rather than kept, so between a layer's forward and its backward only the input, the active vectors and two tensors
+of the output's shape (variance and noise) are alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.kernels.maps import WeightMap
+
+__all__ = ["gather", "moments", "perturb", "product", "scatter"]
+
+# Below this the variance of an output counts as zero: its square root is then the root of the floor and its gradient
+# is zero, so both stay finite in float32 and bfloat16 (whose exponent range is the same).
+VARIANCE_FLOOR = 1e-30
+
+
+def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    """The dense tensor with ``values`` at the flat ``position`` and exact zeros elsewhere.
+
+    Example:
+        >>> scatter(torch.tensor([5.0, 7.0]), torch.tensor([1, 3]), (2, 2))
+        tensor([[0., 5.],
+                [0., 7.]])
+    """
+    if position is None:
+        return values.view(shape)
+    size = 1
+    for extent in shape:
+        size *= extent
+    return values.new_zeros(size).scatter(0, position.long(), values).view(shape)
+
+
+def gather(dense: Tensor, position: Tensor | None) -> Tensor:
+    """The entries of ``dense`` at the flat ``position``, the adjoint of :func:`scatter`.
+
+    Example:
+        >>> gather(torch.tensor([[0.0, 5.0], [0.0, 7.0]]), torch.tensor([1, 3]))
+        tensor([5., 7.])
+    """
+    flat = dense.reshape(-1)
+    return flat if position is None else flat.index_select(0, position)
+
+
+def product(
+    x: Tensor,
+    mean: Tensor,
+    bias: Tensor | None,
+    position: Tensor | None,
+    shape: tuple[int, ...],
+    weight_map: WeightMap,
+    probe: Tensor | None = None,
+) -> Tensor:
+    """``W x + b`` in the precision of ``x`` (of ``mean`` where x holds indices).
+
+    A ``probe`` is a dense tensor of zeros that receives the dense gradient of W; it is given at an update step only.
+    """
+    dtype = x.dtype if x.is_floating_point() else mean.dtype
+    y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), probe, position, shape, weight_map)
+    return y
+
+
+def moments(
+    x: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    bias: Tensor | None,
+    position: Tensor | None,
+    shape: tuple[int, ...],
+    weight_map: WeightMap,
+    probe: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mean ``W_mean x + b`` and variance ``W_std² x²`` of ``W x + b`` for independent Gaussian entries of W.
+
+    The variance of a float16 input is computed in float32: squares of ordinary stds underflow float16.
+    """
+    dtype = x.dtype if x.is_floating_point() else mean.dtype
+    wide = torch.float32 if dtype == torch.float16 else dtype
+    m, v = _Moments.apply(x, mean.to(dtype), std.to(wide), _cast(bias, dtype), probe, position, shape, weight_map)
+    return m, v
+
+
+def perturb(mean: Tensor, variance: Tensor, noise: Tensor, floor: float | None = None) -> Tensor:
+    """``mean + sqrt(variance) · noise``, with a finite gradient where the variance is zero.
+
+    With ``floor`` the released code's ``sqrt(variance + floor)`` is used instead.
+    """
+    if floor is not None:
+        return mean + (variance + floor).sqrt().to(mean.dtype) * noise
+    y: Tensor = _Perturb.apply(mean, variance, noise)
+    return y
+
+
+def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if x is None else x.to(dtype)
+
+
+class _Product(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        mean: Tensor,
+        bias: Tensor | None,
+        probe: Tensor | None,
+        position: Tensor | None,
+        shape: tuple[int, ...],
+        weight_map: WeightMap,
+    ) -> Tensor:
+        return weight_map(x, scatter(mean, position, shape), bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, mean, bias, _, position, ctx.shape, ctx.weight_map = inputs
+        ctx.bias_size = 0 if bias is None else len(bias)
+        ctx.save_for_backward(x, mean, position)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, position = ctx.saved_tensors
+        for_input, for_mean, for_bias, for_probe = ctx.needs_input_grad[:4]
+        grad_x, grad_weight = ctx.weight_map.adjoint(
+            grads[0], x, scatter(mean, position, ctx.shape), for_input=for_input, for_weight=for_mean or for_probe
+        )
+        return (
+            grad_x,
+            gather(grad_weight, position) if for_mean else None,
+            ctx.weight_map.sum_to_bias(grads[0], ctx.bias_size) if for_bias else None,
+            grad_weight if for_probe else None,
+            None,
+            None,
+            None,
+        )
+
+
+class _Moments(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        bias: Tensor | None,
+        probe: Tensor | None,
+        position: Tensor | None,
+        shape: tuple[int, ...],
+        weight_map: WeightMap,
+    ) -> tuple[Tensor, Tensor]:
+        m = weight_map(x, scatter(mean, position, shape), bias)
+        v = weight_map(_squared(weight_map, x, std), scatter(std * std, position, shape))
+        return m, v
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, mean, std, bias, _, position, ctx.shape, ctx.weight_map = inputs
+        ctx.bias_size = 0 if bias is None else len(bias)
+        ctx.save_for_backward(x, mean, std, position)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, std, position = ctx.saved_tensors
+        grad_m, grad_v = grads
+        for_input, for_mean, for_std, for_bias, for_probe = ctx.needs_input_grad[:5]
+        adjoint, shape = ctx.weight_map.adjoint, ctx.shape
+
+        weight = scatter(mean, position, shape)
+        grad_x, grad_weight = adjoint(grad_m, x, weight, for_input=for_input, for_weight=for_mean or for_probe)
+        grad_mean = gather(grad_weight, position) if for_mean else None
+
+        variance = scatter(std * std, position, shape)
+        squared = _squared(ctx.weight_map, x, std)
+        grad_squared, grad_variance = adjoint(grad_v, squared, variance, for_input=for_input, for_weight=for_std)
+        if grad_squared is not None:  # d x² = 2 x dx
+            grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype), value=2)
+        return (
+            grad_x,
+            grad_mean,
+            2 * std * gather(grad_variance, position) if for_std else None,
+            ctx.weight_map.sum_to_bias(grad_m, ctx.bias_size) if for_bias else None,
+            grad_weight if for_probe else None,
+            None,
+            None,
+            None,
+        )
+
+
+def _squared(weight_map: WeightMap, x: Tensor, std: Tensor) -> Tensor:
+    return weight_map.square(x.to(std.dtype) if x.is_floating_point() else x)
+
+
+class _Perturb(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+        std = variance.clamp_min(VARIANCE_FLOOR).sqrt_()
+        return torch.addcmul(mean, std.to(mean.dtype), noise)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        variance, noise = ctx.saved_tensors
+        inverse_std = variance.clamp_min(VARIANCE_FLOOR).rsqrt()
+        slope = torch.where(variance > VARIANCE_FLOOR, 0.5 * noise * inverse_std, 0)
+        return grads[0], grads[0] * slope, None

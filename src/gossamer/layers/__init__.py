@@ -1,0 +1,32 @@
+"""Layers of which only the active entries are stored, and the swap that puts them into any network."""
+
+from gossamer.layers.census import Summary, active_parameters, density, summary
+from gossamer.layers.gaussian import GaussianWeight, inverse_softplus
+from gossamer.layers.module import DenseWeight, SparseLayer, SparseModule
+from gossamer.layers.objective import kl, param_groups
+from gossamer.layers.point import PointWeight
+from gossamer.layers.support import Support
+from gossamer.layers.swap import Found, find, match_names, swap
+from gossamer.layers.weight import SparseWeight, sparse_weights
+
+__all__ = [
+    "DenseWeight",
+    "Found",
+    "GaussianWeight",
+    "PointWeight",
+    "SparseLayer",
+    "SparseModule",
+    "SparseWeight",
+    "Summary",
+    "Support",
+    "active_parameters",
+    "density",
+    "find",
+    "inverse_softplus",
+    "kl",
+    "match_names",
+    "param_groups",
+    "sparse_weights",
+    "summary",
+    "swap",
+]

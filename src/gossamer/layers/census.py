@@ -1,0 +1,161 @@
+"""Counting what is active, and a table of it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import TextIO
+
+from torch import nn
+
+from gossamer.layers.module import SparseModule
+from gossamer.layers.swap import why_left_alone
+from gossamer.layers.weight import SparseWeight, sparse_weights
+
+__all__ = ["Summary", "SummaryRow", "active_parameters", "density", "summary"]
+
+
+def active_parameters(model: nn.Module) -> int:
+    """Number of active weights, s; a Gaussian one stores a mean and a std.
+
+    Example:
+        >>> import gossamer
+        >>> active_parameters(gossamer.bayesianize(nn.Linear(100, 10), density=0.05))
+        50
+    """
+    return sum(weight.support.n_active for weight in sparse_weights(model).values())
+
+
+def density(model: nn.Module) -> float:
+    """Active weights over all weights of the converted layers, s / d.
+
+    Example:
+        >>> import gossamer
+        >>> density(gossamer.bayesianize(nn.Linear(100, 10), density=0.05))
+        0.05
+    """
+    total = sum(weight.support.size for weight in sparse_weights(model).values())
+    return active_parameters(model) / total if total else math.nan
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One weight or one module left alone."""
+
+    layer: str
+    kind: str
+    shape: tuple[int, ...]
+    active: int
+    total: int
+    n_bytes: int
+    note: str = ""
+
+    @property
+    def density(self) -> float:
+        """Share of the entries that are active."""
+        return self.active / self.total if self.total else math.nan
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The rows of :func:`summary`; ``str`` of it is the table."""
+
+    rows: tuple[SummaryRow, ...]
+
+    def __repr__(self) -> str:
+        sparse = [row for row in self.rows if not row.note]
+        active, total = sum(row.active for row in sparse), sum(row.total for row in sparse)
+        return f"<Summary: {active:,} of {total:,} weights active>"
+
+    def __str__(self) -> str:
+        head = ("layer", "kind", "shape", "active / total", "density", "bytes", "left alone because")
+        body = [_cells(row) for row in self.rows]
+        sparse = [row for row in self.rows if not row.note]
+        total = SummaryRow(
+            "total",
+            "",
+            (),
+            sum(row.active for row in sparse),
+            sum(row.total for row in sparse),
+            sum(row.n_bytes for row in self.rows),
+        )
+        lines = [head, *body, _cells(total)]
+        width = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        right = {3, 4, 5}
+        text = [
+            "  ".join(
+                cell.rjust(size) if i in right else cell.ljust(size)
+                for i, (cell, size) in enumerate(zip(line, width, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+        rule = "-" * max(map(len, text))
+        return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
+
+
+def summary(model: nn.Module, file: TextIO | None = None) -> Summary:
+    """Print what was converted, how much of it is active, and why the rest was left alone.
+
+    Example:
+        >>> import gossamer
+        >>> net = gossamer.bayesianize(nn.Sequential(nn.Linear(20, 10), nn.BatchNorm1d(10)), density=0.1)
+        >>> gossamer.summary(net)
+        layer  kind         shape     active / total  density  bytes  left alone because
+        --------------------------------------------------------------------------------------------------------------
+        0      Linear       (10, 20)        20 / 200    10.0%    240
+        0      bias         (10,)            10 / 10   100.0%     40  a bias is not sparse
+        1      BatchNorm1d  (20,)            20 / 20   100.0%     80  no rule for BatchNorm1d: stays deterministic
+        --------------------------------------------------------------------------------------------------------------
+        total                               20 / 200    10.0%    360
+        <Summary: 20 of 200 weights active>
+    """
+    kinds: dict[int, str] = {}
+    for module in model.modules():
+        if isinstance(module, SparseModule):
+            for weight in module.named_weights().values():
+                kinds.setdefault(id(weight), type(module.template).__name__)
+    rows = [_weight_row(name, weight, kinds[id(weight)]) for name, weight in sparse_weights(model).items()]
+    rows += _rest_rows(model)
+    order = {name: i for i, (name, _) in enumerate(model.named_modules())}
+    rows.sort(key=lambda row: order.get(row.layer, order.get(row.layer.rpartition(".")[0], 0)))
+    table = Summary(tuple(rows))
+    print(table, file=file or sys.stdout)
+    return table
+
+
+def _weight_row(name: str, weight: SparseWeight, kind: str) -> SummaryRow:
+    support = weight.support
+    tensors = [*weight.parameters(), *weight.buffers()]
+    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return SummaryRow(name, kind, support.shape, support.n_active, support.size, n_bytes)
+
+
+def _rest_rows(model: nn.Module) -> list[SummaryRow]:
+    rows = []
+    for name, module in model.named_modules():
+        parameters = list(module.parameters(recurse=False))
+        if isinstance(module, SparseWeight) or not parameters:
+            continue
+        count = sum(parameter.numel() for parameter in parameters)
+        n_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        if isinstance(module, SparseModule):
+            kind, note = "bias", "a bias is not sparse"
+        else:
+            kind, note = type(module).__name__, why_left_alone(module) or "not there when the model was converted"
+        shape = tuple(parameters[0].shape) if len(parameters) == 1 else (count,)
+        rows.append(SummaryRow(name, kind, shape, count, count, n_bytes, note))
+    return rows
+
+
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    shape = str(row.shape) if row.shape else ""
+    return (
+        row.layer,
+        row.kind,
+        shape,
+        f"{row.active:,} / {row.total:,}",
+        f"{row.density:.1%}",
+        f"{row.n_bytes:,}",
+        row.note,
+    )

@@ -1,0 +1,105 @@
+"""A weight whose active entries are independent Gaussians N(μ, σ²): mean-field variational inference.
+
+Local reparameterization (SSVI section 3.1; methods: the output of a map linear in W is Gaussian too):
+y = W_μ x + b + sqrt(W_σ² x²) · ε with one ε an output. Exact for linear layers; for convolutions it treats the output
+pixels as independent, as the paper does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gossamer import kernels
+from gossamer.kernels import WeightMap
+from gossamer.layers.support import Support
+from gossamer.layers.weight import SparseWeight, without_autocast
+from gossamer.priors import normal_kl
+from gossamer.types import Mode
+
+__all__ = ["GaussianWeight", "inverse_softplus"]
+
+REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
+
+RegrowStd = Literal["mean", "mean_raw"] | float
+
+
+class GaussianWeight(SparseWeight):
+    """Active entries with a mean and a standard deviation ``std = softplus(raw_std)``.
+
+    Args:
+        support: Where the entries are.
+        mean: μ, ``(n_active,)``.
+        std: Initial σ, ``(n_active,)``.
+        prior_std: Standard deviation of the prior N(0, prior_std²) of every entry.
+        mode: ``"reference"`` keeps the released code's floor inside the square root.
+
+    Example:
+        >>> weight = GaussianWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.5), prior_std=0.5)
+        >>> weight.std
+        tensor([0.5000, 0.5000, 0.5000, 0.5000], grad_fn=<ClampMinBackward0>)
+        >>> weight.kl().item()
+        0.0
+    """
+
+    raw_std: nn.Parameter
+
+    def __init__(self, support: Support, mean: Tensor, std: Tensor, prior_std: float, mode: Mode = "default"):
+        super().__init__(support, mean)
+        self.raw_std = nn.Parameter(inverse_softplus(std))
+        self.prior_std = prior_std
+        self.mode: Mode = mode
+        self.regrow_std: RegrowStd = "mean_raw" if mode == "reference" else "mean"
+
+    @property
+    def std(self) -> Tensor:
+        """σ = softplus(raw_std), never below the smallest normal number, so that its logarithm is finite."""
+        return F.softplus(self.raw_std).clamp_min(torch.finfo(self.raw_std.dtype).tiny)
+
+    def kl(self) -> Tensor:
+        """KL(q ‖ prior), summed over the active entries, in nats."""
+        return normal_kl(self.mean, self.std, self.prior_std)
+
+    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        """The map with one fresh noise an output (local reparameterization), or at the means when not ``noisy``."""
+        x, plain = without_autocast(x)
+        support = self.support
+        where = (support.position, support.shape, weight_map, self.probe)
+        with plain:
+            if not self.noisy:
+                return kernels.product(x, self.mean, bias, *where)
+            mean, variance = kernels.moments(x, self.mean, self.std, bias, *where)
+            floor = REFERENCE_FLOOR if self.mode == "reference" else None
+            return kernels.perturb(mean, variance, torch.randn_like(mean), floor)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """``mean + std · ε``, one ε an entry."""
+        mean = self.mean
+        if generator is None:  # randn_like can be traced, exported and mapped over draws; it takes no generator
+            return torch.addcmul(mean, self.std, torch.randn_like(mean))
+        noise = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
+        return torch.addcmul(mean, self.std, noise.to(mean.device))
+
+    def regrown(self) -> dict[str, Tensor]:
+        """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
+        raw_std = self.raw_std.detach()
+        if self.regrow_std == "mean":
+            raw = inverse_softplus(self.std.detach().mean())
+        elif self.regrow_std == "mean_raw":
+            raw = raw_std.mean()
+        else:
+            raw = inverse_softplus(raw_std.new_tensor(self.regrow_std))
+        return {"mean": torch.zeros_like(raw), "raw_std": raw}
+
+
+def inverse_softplus(std: Tensor) -> Tensor:
+    """The x with softplus(x) = std, accurate from the smallest numbers to the largest.
+
+    Example:
+        >>> F.softplus(inverse_softplus(torch.tensor([1e-6, 1.0, 100.0])))
+        tensor([1.0000e-06, 1.0000e+00, 1.0000e+02])
+    """
+    return std + torch.log(-torch.expm1(-std))

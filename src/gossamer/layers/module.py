@@ -1,0 +1,138 @@
+"""What every converted module has: its sparse weights, and the way back to the plain torch module it came from.
+
+To support another torch module, write one file with a subclass of :class:`SparseModule` and list it in ``swap.py``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.layers.support import Support
+from gossamer.layers.weight import SparseWeight
+
+__all__ = ["DenseWeight", "SparseLayer", "SparseModule"]
+
+
+class DenseWeight(NamedTuple):
+    """A weight of a plain module that is about to be made sparse."""
+
+    name: str  # dotted name inside the module
+    tensor: nn.Parameter
+    fan_in: int  # how many entries add up to one output
+    frozen: tuple[int, int] = (0, 0)  # flat positions that must stay zero
+
+
+class SparseModule(nn.Module):
+    """A converted module. ``template`` is the plain module it replaced, without its parameters.
+
+    Subclasses say which torch modules they replace, which of their weights become sparse, and compute ``forward``.
+    Attributes that other code reads from the plain module (``in_features``, ``batch_first``…) answer from the template.
+    """
+
+    replaces: ClassVar[tuple[type[nn.Module], ...]] = ()
+    template: nn.Module
+
+    def __init__(self, layer: nn.Module):
+        super().__init__()
+        # Not registered: it has no parameters, and must not show up among the modules or in the state_dict.
+        self.__dict__["template"] = copy.deepcopy(layer, {id(parameter): None for parameter in layer.parameters()})
+        self.train(layer.training)
+        for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+            getattr(self, hooks).update(getattr(layer, hooks))
+
+    @classmethod
+    def dense_weights(cls, layer: Any) -> list[DenseWeight]:
+        """The weights of ``layer`` that become sparse."""
+        raise NotImplementedError
+
+    @classmethod
+    def refusal(cls, layer: Any) -> str | None:
+        """Why ``layer`` cannot be converted, if it cannot."""
+        return None
+
+    @classmethod
+    def from_dense(cls, layer: nn.Module, weights: Mapping[str, SparseWeight]) -> Self:
+        """The sparse module that takes the place of ``layer``, with ``weights`` by their dotted names in it."""
+        return cls(layer, weights)  # type: ignore[call-arg]
+
+    def named_weights(self) -> dict[str, SparseWeight]:
+        """The sparse weights by their dotted names in the plain module."""
+        raise NotImplementedError
+
+    def named_rest(self) -> dict[str, nn.Parameter]:
+        """The other parameters (biases) by their dotted names in the plain module."""
+        return {name: parameter for name, parameter in self._parameters.items() if parameter is not None}
+
+    def to_plain(self, weights: Mapping[SparseWeight, nn.Parameter]) -> nn.Module:
+        """The plain torch module with the given dense weights and copies of the other parameters."""
+        plain = copy.deepcopy(self.template)
+        for name, weight in self.named_weights().items():
+            _set_parameter(plain, name, weights[weight])
+        for name, parameter in self.named_rest().items():
+            _set_parameter(plain, name, nn.Parameter(parameter.detach().clone(), parameter.requires_grad))
+        return plain.train(self.training)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            template = self.__dict__.get("template")
+            if template is None or name.startswith("_") or name in template._parameters or name in template._modules:
+                raise
+            return getattr(template, name)
+
+
+class SparseLayer(SparseModule):
+    """A module with one sparse weight, called ``weight``, and perhaps a bias: linear, convolution, embedding."""
+
+    weight: SparseWeight
+    bias: nn.Parameter | None
+
+    def __init__(self, layer: nn.Module, weights: Mapping[str, SparseWeight]):
+        super().__init__(layer)
+        self.weight = weights["weight"]
+        self.register_parameter("bias", getattr(layer, "bias", None))
+
+    @property
+    def mean(self) -> nn.Parameter:
+        """μ of the active entries, ``(n_active,)``."""
+        return self.weight.mean
+
+    @property
+    def std(self) -> Tensor | None:
+        """σ of the active entries, ``(n_active,)``; derived from the raw std, so it cannot be assigned."""
+        return self.weight.std
+
+    @property
+    def support(self) -> Support:
+        """Which entries are active."""
+        return self.weight.support
+
+    def dense_mean(self) -> Tensor:
+        """The dense tensor of means, zeros where nothing is active."""
+        return self.weight.dense_mean()
+
+    def dense_std(self) -> Tensor:
+        """The dense tensor of stds, zeros where nothing is active."""
+        return self.weight.dense_std()
+
+    def named_weights(self) -> dict[str, SparseWeight]:
+        """The one weight."""
+        return {"weight": self.weight}
+
+    def extra_repr(self) -> str:
+        """As the plain layer prints itself."""
+        with torch.no_grad():
+            plain = copy.copy(self.template)
+            plain._parameters = {"weight": None, "bias": self.bias}
+            return str(plain.extra_repr())
+
+
+def _set_parameter(module: nn.Module, dotted: str, parameter: nn.Parameter) -> None:
+    path, _, name = dotted.rpartition(".")
+    setattr(module.get_submodule(path), name, parameter)

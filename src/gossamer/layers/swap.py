@@ -1,0 +1,155 @@
+"""Find the modules of any network that can be made sparse, and put sparse ones in their place."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from gossamer.layers.attention import SparseAttention
+from gossamer.layers.conv import SparseConv, SparseConvTranspose
+from gossamer.layers.embedding import SparseEmbedding
+from gossamer.layers.linear import SparseLinear
+from gossamer.layers.module import DenseWeight, SparseModule
+from gossamer.layers.recurrent import SparseRecurrent
+from gossamer.layers.weight import SparseWeight
+
+__all__ = ["Found", "find", "match_names", "swap", "why_left_alone"]
+
+SPARSE_MODULES: tuple[type[SparseModule], ...] = (
+    SparseLinear,
+    SparseConv,
+    SparseConvTranspose,
+    SparseEmbedding,
+    SparseAttention,
+    SparseRecurrent,
+)
+RULES = {plain: sparse for sparse in SPARSE_MODULES for plain in sparse.replaces}
+
+NOTE = "gossamer_note"  # where a module that could have been converted remembers why it was not
+
+
+class Found(NamedTuple):
+    """A module that will be converted."""
+
+    name: str
+    module: nn.Module
+    weights: list[DenseWeight]
+
+    def weight_names(self) -> list[str]:
+        """Names of its weights in the whole network, as :func:`gossamer.layers.weight.sparse_weights` gives them."""
+        own = [weight.name for weight in self.weights]
+        if own != ["weight"]:
+            own = [name.removesuffix(".weight").removesuffix("_weight") for name in own]
+            return [f"{self.name}.{name}".strip(".") for name in own]
+        return [self.name]
+
+
+def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> list[Found]:
+    """The modules to convert, each once, in the order of ``named_modules``."""
+    names = [name for name, _ in model.named_modules()]
+    excluded = match_names(names, [item for item in exclude if isinstance(item, str)], "exclude")
+    kinds = tuple(item for item in exclude if isinstance(item, type))
+    found: list[Found] = []
+    inside: list[str] = []  # prefixes below which nothing is looked at any more
+    for name, module in model.named_modules():
+        if any(name.startswith(prefix) for prefix in inside):
+            continue
+        if name in excluded or (kinds and isinstance(module, kinds)):
+            for child in module.modules():
+                setattr(child, NOTE, "excluded by the caller")
+            inside.append(name + ".")
+        elif type(module) in RULES:
+            inside.append(name + ".")
+            if why_left_alone(module) is None:
+                found.append(Found(name, module, RULES[type(module)].dense_weights(module)))
+    return found
+
+
+def why_left_alone(module: nn.Module) -> str | None:
+    """Why a plain module is not converted; ``None`` if it can be.
+
+    Example:
+        >>> why_left_alone(nn.BatchNorm1d(4))
+        'no rule for BatchNorm1d: stays deterministic'
+    """
+    note = getattr(module, NOTE, None)
+    if isinstance(note, str):
+        return note
+    kind = type(module)
+    if kind not in RULES:
+        base = next((plain for plain in RULES if isinstance(module, plain)), None)
+        if base is not None:
+            return f"{kind.__name__} is a subclass of {base.__name__} and may compute something else"
+        return f"no rule for {kind.__name__}: stays deterministic"
+    parameters = dict(module.named_parameters())
+    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters.values()):
+        return "its shape is not known yet: run one batch through the model first"
+    if any(name.endswith(("weight_g", "weight_v", "weight_orig")) for name in parameters):
+        return "its weight is recomputed by a hook (weight_norm, spectral_norm): remove that first"
+    rule = RULES[kind]
+    if not all(weight.tensor.requires_grad for weight in rule.dense_weights(module)):
+        return "frozen (requires_grad=False)"
+    return rule.refusal(module)
+
+
+def match_names(names: Sequence[str], patterns: Iterable[str], argument: str) -> set[str]:
+    """The names that match any of the patterns; a pattern that matches nothing is an error that names the nearest."""
+    matched: set[str] = set()
+    for pattern in patterns:
+        hits = {name for name in names if fnmatchcase(name, pattern)}
+        if not hits:
+            near = difflib.get_close_matches(pattern, [name for name in names if name], n=3)
+            hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+            raise ValueError(f"{argument}={pattern!r} matches no layer of this model{hint}")
+        matched |= hits
+    return matched
+
+
+def swap(model: nn.Module, found: Sequence[Found], weights: Mapping[int, SparseWeight]) -> nn.Module:
+    """Put sparse modules in place of those found; ``weights`` are by the ``id`` of the dense parameter they replace.
+
+    A module or a parameter that is used in two places stays one, and its state is saved once.
+    """
+    replacement = {
+        id(item.module): RULES[type(item.module)].from_dense(
+            item.module, {dense.name: weights[id(dense.tensor)] for dense in item.weights}
+        )
+        for item in found
+    }
+    if id(model) in replacement:
+        return replacement[id(model)]
+    for module in list(model.modules()):
+        for name, child in list(module._modules.items()):
+            if id(child) in replacement:
+                module._modules[name] = replacement[id(child)]
+    if _aliases(model):
+        model.register_state_dict_post_hook(_drop_aliases)
+        model.register_load_state_dict_pre_hook(_restore_aliases)
+    return model
+
+
+def _aliases(model: nn.Module) -> dict[str, str]:
+    """Second and later names of modules with sparse weights -> their first name."""
+    first: dict[int, str] = {}
+    aliases: dict[str, str] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, SparseModule | SparseWeight) and first.setdefault(id(module), name) != name:
+            aliases[name] = first[id(module)]
+    return aliases
+
+
+def _drop_aliases(model: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+    for alias in _aliases(model):
+        for key in [key for key in state if key.startswith(f"{prefix}{alias}.")]:
+            del state[key]
+
+
+def _restore_aliases(model: nn.Module, state: dict[str, Any], prefix: str, *args: Any) -> None:
+    for alias, name in _aliases(model).items():
+        for key in [key for key in state if key.startswith(f"{prefix}{name}.")]:
+            state.setdefault(f"{prefix}{alias}{key[len(prefix) + len(name) :]}", state[key])

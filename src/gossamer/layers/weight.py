@@ -1,0 +1,131 @@
+"""A weight tensor of which only the active entries are stored: what all kinds of sparse weight share.
+
+``mean`` and whatever else a kind of weight learns are vectors of length ``support.n_active``; a layer asks its weight
+for the product with an input and never sees a dense tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.kernels import WeightMap
+from gossamer.layers.support import Support
+from gossamer.types import WeightStats
+
+__all__ = ["SparseWeight", "sparse_weights"]
+
+
+class SparseWeight(nn.Module):
+    """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
+
+    Two attributes are set from outside for a while: ``probe``, a tensor of zeros in the dense shape that receives the
+    dense gradient (armed by :class:`gossamer.Subspace` for the backward pass before an update), and ``noisy``, false
+    while a pass must use the means.
+    """
+
+    mean: nn.Parameter
+
+    def __init__(self, support: Support, mean: Tensor):
+        super().__init__()
+        self.support = support
+        self.mean = nn.Parameter(mean)
+        self.probe: Tensor | None = None
+        self.noisy = True
+
+    @property
+    @abstractmethod
+    def std(self) -> Tensor | None:
+        """σ of the active entries; ``None`` for a weight without a distribution."""
+
+    @abstractmethod
+    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        """The map applied to ``x`` and this weight, with this weight's noise."""
+
+    @abstractmethod
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """One draw of the active vector, differentiable."""
+
+    @abstractmethod
+    def regrown(self) -> dict[str, Tensor]:
+        """Value of a newly active entry for each parameter that has one number an entry, by name."""
+
+    def dense_mean(self) -> Tensor:
+        """The dense tensor of means, zeros where nothing is active."""
+        return self.support.scatter(self.mean)
+
+    def dense_std(self) -> Tensor:
+        """The dense tensor of stds, zeros where nothing is active (everywhere, for a weight without a distribution)."""
+        return self.support.scatter(torch.zeros_like(self.mean) if self.std is None else self.std)
+
+    def dense_sample(self) -> Tensor:
+        """One draw of the dense tensor, differentiable; it feeds the probe when there is one."""
+        dense = self.support.scatter(self.sample() if self.noisy else self.mean)
+        return dense if self.probe is None else dense + self.probe
+
+    def stats(self) -> WeightStats:
+        """What a criterion sees, detached."""
+        std = self.std
+        return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
+
+    def arm(self) -> None:
+        """Ask the next backward passes for the dense gradient."""
+        # An expanded zero: a leaf of the dense shape that takes the memory of one number.
+        zero = torch.zeros((), dtype=self.mean.dtype, device=self.mean.device)
+        self.probe = zero.expand(self.support.shape).requires_grad_()
+
+    def disarm(self) -> Tensor | None:
+        """The dense gradient gathered since :meth:`arm`, ``None`` if no backward pass came by; it is forgotten here."""
+        grad = None if self.probe is None else self.probe.grad
+        self.probe = None
+        return grad
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Another network of the same shape has its active entries elsewhere, and where a budget moves between layers
+        # also another number of them: the vectors take the length of what is loaded.
+        position = state_dict.get(prefix + "support.position")
+        if position is not None and self.support.position is not None:
+            self.support.check(position)
+            if len(position) != self.support.n_active:
+                self.resize(len(position))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def resize(self, n_active: int) -> None:
+        """Give every vector the length ``n_active`` (contents undefined); the parameters stay the same objects."""
+        assert self.support.position is not None
+        for name in self.regrown():
+            parameter = self.get_parameter(name)
+            parameter.data = parameter.data.new_zeros(n_active)
+            parameter.grad = None
+        self.support.position = self.support.position.new_zeros(n_active)
+
+
+def sparse_weights(model: nn.Module) -> dict[str, SparseWeight]:
+    """Every sparse weight of ``model`` once, by the name of its layer; tied weights count once.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(torch.nn.Sequential(torch.nn.Linear(8, 4)), density=0.5)
+        >>> list(sparse_weights(model))
+        ['0']
+    """
+    found: dict[str, SparseWeight] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, SparseWeight):
+            # torch.compile and DDP wrap a model under names of their own.
+            parts = [part for part in name.split(".") if part not in ("_orig_mod", "_forward_module")]
+            found[".".join(parts[:-1] if parts[-1:] == ["weight"] else parts)] = module
+    return found
+
+
+def without_autocast(x: Tensor) -> tuple[Tensor, contextlib.AbstractContextManager[Any]]:
+    """``x`` in the precision autocast asks for, and a context without autocast: kernels choose their own precisions."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device):
+        return x, contextlib.nullcontext()
+    cast = x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() else x
+    return cast, torch.autocast(device, enabled=False)

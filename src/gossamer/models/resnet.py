@@ -1,0 +1,79 @@
+"""ResNet-18 in its form for 32 x 32 images: a 3 x 3 stem of stride 1 and no max-pooling (He et al., 2016)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+
+from gossamer.models.arguments import require_positive
+
+__all__ = ["BasicBlock", "initialize_convolutions", "resnet18"]
+
+
+def resnet18(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
+    """Four stages of two basic blocks, 64 to 512 channels: 11 164 352 weights for ten classes, without BN and bias.
+
+    >>> import torch
+    >>> resnet18(num_classes=10).eval()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+    require_positive(num_classes=num_classes, in_channels=in_channels)
+    parts: list[tuple[str, nn.Module]] = [
+        ("stem", nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)),
+        ("norm", nn.BatchNorm2d(64)),
+        ("relu", nn.ReLU()),
+    ]
+    n_in = 64
+    for i, n_out in enumerate((64, 128, 256, 512)):
+        first = BasicBlock(n_in, n_out, stride=1 if i == 0 else 2)
+        parts.append((f"stage{i + 1}", nn.Sequential(first, BasicBlock(n_out, n_out))))
+        n_in = n_out
+    parts += [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(512, num_classes))]
+    model = nn.Sequential(OrderedDict(parts))
+    initialize_convolutions(model)
+    return model
+
+
+class BasicBlock(nn.Module):
+    """``relu(shortcut(x) + bn(conv(relu(bn(conv(x))))))``, with a 1 x 1 convolution where the shape changes.
+
+    >>> import torch
+    >>> BasicBlock(4, 8, stride=2)(torch.zeros(2, 4, 6, 6)).shape
+    torch.Size([2, 8, 3, 3])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(out_channels),
+            nn.ReLU(),
+            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(out_channels),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm2d(out_channels)
+            )
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, in_channels, height, width) -> (batch, out_channels, height / stride, width / stride)``."""
+        out: Tensor = self.relu(self.shortcut(x) + self.residual(x))
+        return out
+
+
+def initialize_convolutions(model: nn.Module) -> None:
+    """Draw every convolution of ``model`` anew: Kaiming normal, by fan-out, for ReLU.
+
+    >>> import torch
+    >>> layer = nn.Conv2d(64, 64, 3)
+    >>> initialize_convolutions(layer)
+    >>> bool((layer.weight.std() / (2 / (64 * 9)) ** 0.5 - 1).abs() < 0.05)
+    True
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,28 @@
+"""Divergences from priors, as functions of the mean and the standard deviation of each weight."""
+
+from __future__ import annotations
+
+
+import torch
+from torch import Tensor
+
+__all__ = ["normal_kl"]
+
+
+def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
+    r"""KL( N(μ, σ²) ‖ N(0, s²) ), summed over all entries, in nats.
+
+    .. math:: \sum_i \log\frac{s}{\sigma_i} + \frac{\sigma_i^2 + \mu_i^2}{2 s^2} - \frac12
+
+    It is a sum over weights and does not know the batch; divide it by the number of training examples when the loss is
+    a mean over examples. Half-precision inputs are summed in float32.
+
+    Example:
+        >>> normal_kl(torch.tensor([1.0]), torch.tensor([1.0]), prior_std=1.0)
+        tensor(0.5000)
+    """
+    if mean.dtype in (torch.float16, torch.bfloat16):
+        mean, std = mean.float(), std.float()
+    ratio = std / prior_std
+    mean = mean / prior_std
+    return 0.5 * (ratio.square().sum() + mean.square().sum() - ratio.numel()) - ratio.log().sum()

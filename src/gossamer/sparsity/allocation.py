@@ -1,0 +1,125 @@
+"""Allocations: how many active entries each layer gets for a density of the whole network.
+
+Layers with ``keep_dense`` keep all their entries and stand outside the budget of the others. Every other layer gets
+at least one entry: an empty layer would cut the network in two. Counts are exact integers, found with fractions.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from gossamer.sparsity.selection import lookup
+from gossamer.types import Allocation, LayerStats
+
+__all__ = ["ALLOCATION", "allocation", "erk", "global_", "uniform", "uniform_reference"]
+
+
+def uniform(layers: Sequence[LayerStats], density: float) -> list[int]:
+    """The same density in every layer: ``max(1, round(density · size))``.
+
+    >>> uniform([LayerStats("stem", (4, 3), keep_dense=True), LayerStats("body", (100, 10))], 0.1)
+    [12, 100]
+    """
+    _check_density(density)
+    return [layer.size if layer.keep_dense else _at_least_one(round(density * layer.size), layer) for layer in layers]
+
+
+def erk(layers: Sequence[LayerStats], density: float) -> list[int]:
+    """Erdős-Rényi-kernel: density_l = ε · sum(shape) / prod(shape), so narrow layers are denser.
+
+    Layers that would exceed density 1 become dense, those that would be empty get one entry, and ε is solved again:
+    the total is exactly the budget (Evci et al. 2020, section 3).
+
+    >>> erk([LayerStats("narrow", (10, 10)), LayerStats("wide", (1000, 10))], 0.05)
+    [10, 495]
+    """
+    # ε · sum(shape) / prod(shape) · size entries; size < prod(shape) only where entries are frozen.
+    weights = [Fraction(sum(layer.shape) * layer.size, max(1, math.prod(layer.shape))) for layer in layers]
+    return _share(layers, density, weights)
+
+
+def global_(layers: Sequence[LayerStats], density: float) -> list[int]:
+    """One budget for all layers, split in proportion to size: the start of a budget that moves between layers.
+
+    >>> global_([LayerStats("a", (3,)), LayerStats("b", (3,)), LayerStats("c", (4,))], 0.5)
+    [2, 1, 2]
+    """
+    return _share(layers, density, [Fraction(layer.size) for layer in layers])
+
+
+def uniform_reference(layers: Sequence[LayerStats], density: float) -> list[int]:
+    """As the released code of SSVI counts: ``size - int((1 - density) · size)`` in every layer.
+
+    >>> uniform_reference([LayerStats("body", (64, 64, 3, 3))], 0.05)
+    [1844]
+    """
+    _check_density(density)
+    return [layer.size if layer.keep_dense else layer.size - int((1 - density) * layer.size) for layer in layers]
+
+
+ALLOCATION: dict[str, Allocation] = {"uniform": uniform, "erk": erk, "global": global_, "global_": global_}
+"""The allocations by name."""
+
+
+def allocation(choice: str | Allocation) -> Allocation:
+    """The allocation called ``choice``; a callable is its own allocation.
+
+    >>> allocation("erk") is erk
+    True
+    """
+    return lookup("allocation", choice, ALLOCATION)
+
+
+def _check_density(density: float) -> None:
+    if not 0 < density <= 1:
+        raise ValueError(f"density is the share of active entries, in (0, 1], got {density}")
+
+
+def _at_least_one(count: int, layer: LayerStats) -> int:
+    """A layer of which every entry is frozen has none to give."""
+    return min(layer.size, max(1, count))
+
+
+def _share(layers: Sequence[LayerStats], density: float, weights: Sequence[Fraction]) -> list[int]:
+    """Divide round(density · total size) of the layers that are not kept dense in proportion to their weights."""
+    _check_density(density)
+    counts = [layer.size for layer in layers]
+    free = [i for i, layer in enumerate(layers) if not layer.keep_dense and layer.size > 0]
+    if free:
+        sizes = [counts[i] for i in free]
+        budget = max(len(free), round(density * sum(sizes)))
+        for i, count in zip(free, _apportion(budget, [weights[i] for i in free], sizes), strict=True):
+            counts[i] = count
+    return counts
+
+
+def _apportion(budget: int, weights: Sequence[Fraction], sizes: Sequence[int]) -> list[int]:
+    """Integers near clip(ε w_l, 1, size_l) whose sum is ``budget``; what rounding leaves goes by largest fraction."""
+    scale = _solve_scale(budget, weights, sizes)
+    shares = [_clip(scale * weight, size) for weight, size in zip(weights, sizes, strict=True)]
+    counts = [math.floor(share) for share in shares]
+    # A share with a fraction lies below its size, so one more entry always fits; sorted is stable, so ties go by order.
+    by_fraction = sorted(range(len(shares)), key=lambda i: counts[i] - shares[i])
+    for i in by_fraction[: budget - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def _solve_scale(budget: int, weights: Sequence[Fraction], sizes: Sequence[int]) -> Fraction:
+    """The ε with Σ clip(ε w_l, 1, size_l) = ``budget``; the sum is increasing and linear between its corners."""
+    pairs = list(zip(weights, sizes, strict=True))
+
+    def total(scale: Fraction) -> Fraction:
+        return sum((_clip(scale * weight, size) for weight, size in pairs), Fraction(0))
+
+    corners = sorted({bound / weight for weight, size in pairs for bound in (1, size)})
+    corner = corners[bisect.bisect_right(corners, Fraction(budget), key=total) - 1]
+    slope = sum(weight for weight, size in pairs if 1 <= corner * weight < size)
+    return corner + (budget - total(corner)) / slope if slope else corner
+
+
+def _clip(share: Fraction, size: int) -> Fraction:
+    return min(max(share, Fraction(1)), Fraction(size))

@@ -1,0 +1,51 @@
+"""Choosing: the k best entries of a score, and a part of the library by its name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["lookup", "top_mask"]
+
+Part = TypeVar("Part", bound=Callable[..., Any])
+
+
+def top_mask(score: Tensor, k: int) -> Tensor:
+    """Boolean mask of the ``k`` highest scores of a vector; of equal scores the first positions win.
+
+    Exactly ``k`` entries are true, always: NaN counts as -inf. No value leaves the device.
+
+    >>> top_mask(torch.tensor([1.0, 3.0, 3.0, float("nan"), 3.0]), 2)
+    tensor([False,  True,  True, False, False])
+    """
+    if score.dim() != 1 or not 0 <= k <= len(score):
+        raise ValueError(f"top_mask takes a vector and 0 <= k <= its length, got shape {tuple(score.shape)}, k = {k}")
+    if k == 0:
+        return torch.zeros_like(score, dtype=torch.bool)
+    score = torch.where(score.isnan(), -torch.inf, score)
+    # topk alone breaks ties as the device likes; by position, every rank, device and rerun chooses the same entries.
+    threshold = score.topk(k, sorted=False).values.amin()
+    above, tied = score > threshold, score == threshold
+    return above | (tied & (tied.cumsum(0) <= k - above.sum()))
+
+
+def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
+    """The part called ``choice``; a callable is its own part.
+
+    >>> lookup("norm", "abs", {"abs": abs}) is lookup("norm", abs, {}) is abs
+    True
+    >>> lookup("norm", "asb", {"abs": abs})
+    Traceback (most recent call last):
+    ValueError: unknown norm 'asb'; did you mean 'abs'? Known: abs. Any callable is accepted too.
+    """
+    if callable(choice):
+        return choice
+    if choice in known:
+        return known[choice]
+    nearest = difflib.get_close_matches(choice, known, n=1) if isinstance(choice, str) else []
+    hint = f"; did you mean {nearest[0]!r}? " if nearest else ". "
+    raise ValueError(f"unknown {kind} {choice!r}{hint}Known: {', '.join(known)}. Any callable is accepted too.")

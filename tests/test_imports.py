@@ -1,0 +1,116 @@
+"""Imports go one way: each room of the package sees only the rooms to its left (CONTRIBUTING.md)."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
+
+ORDER = [
+    {"types", "schedules"},
+    {"kernels", "priors", "likelihoods", "metrics"},
+    {"layers"},
+    {"sparsity", "optim", "posterior"},
+    {"methods", "checkpoint"},
+    {"train", "evaluate"},
+    {"estimators", "cli"},
+    {"__main__"},
+]
+
+# Rooms beside the line, and all that they may import.
+BESIDE = {
+    "models": {"types"},
+    "data": {"types", "likelihoods"},
+    "record": set(),
+    "report": {"record"},
+}
+
+# Which rooms of the line may import the rooms beside it.
+USERS_OF_BESIDE = {
+    "train": {"record"},
+    "evaluate": {"record"},
+    "estimators": set(BESIDE),
+    "cli": set(BESIDE),
+}
+
+# Room -> rooms of its own group that it may import nevertheless, each with its reason.
+EXCEPTIONS = {
+    "schedules": {"types"},  # the alias Schedule, in signatures
+}
+
+
+def allowed(room: str) -> set[str]:
+    if room in BESIDE:
+        return BESIDE[room] | {room}
+    place = next(i for i, group in enumerate(ORDER) if room in group)
+    to_the_left = set().union(*ORDER[:place])
+    return to_the_left | {room} | USERS_OF_BESIDE.get(room, set()) | EXCEPTIONS.get(room, set())
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    """Every module of ours that a file imports, anywhere in it, as ``room.module``; ours without a room as ``""``."""
+    package = ("gossamer", *path.relative_to(SOURCE).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) + 1 - node.level]] if node.level else []
+            base += [node.module] if node.module else []
+            names = [".".join([*base, alias.name]) for alias in node.names]
+        else:
+            continue
+        for name in names:
+            top, _, rest = name.partition(".")
+            if top == "gossamer" and rest != "__version__":
+                yield rest
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_a_room_imports_only_rooms_to_its_left(path: Path):
+    room = room_of(path)
+    assert room in set(BESIDE).union(*ORDER), f"{room} has no place in the import order: give it one in this file"
+    wrong = {name for name in imported_modules(path) if name.split(".")[0] not in allowed(room)}
+    assert not wrong, f"{room} may import {sorted(allowed(room))} of gossamer, not {sorted(wrong)}"
+
+
+def test_exceptions_are_used():
+    used = {(room_of(path), name.split(".")[0]) for path in FILES for name in imported_modules(path)}
+    unused = {(room, other) for room, others in EXCEPTIONS.items() for other in others} - used
+    present = {room_of(path) for path in FILES}
+    assert not {(room, other) for room, other in unused if room in present}
+
+
+def test_every_folder_of_modules_is_a_package():
+    """Without its ``__init__.py`` pytest would import a folder a second time, under another name, for its doctests."""
+    folders = {path.parent for path in SOURCE.rglob("*.py")}
+    assert not {folder.name for folder in folders if not (folder / "__init__.py").exists()}
+
+
+def test_no_module_is_called_utils():
+    names = {path.stem for path in SOURCE.rglob("*")}
+    assert not names & {"utils", "util", "helpers", "misc", "common"}
+
+
+def test_the_package_imports_what_needs_more_than_torch_only_when_asked():
+    """``gossamer/__init__.py`` may import anything, but ``train`` and what rests on it only inside a function."""
+    path = SOURCE / "__init__.py"
+    if not path.exists():
+        pytest.skip("no package yet")
+    eager = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            eager |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            eager |= {alias.name for alias in node.names}
+    lazy = {"train", "evaluate", "estimators", "cli", "report"}
+    assert not {name for name in eager if name.removeprefix("gossamer.").split(".")[0] in lazy}
