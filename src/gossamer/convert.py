@@ -23,7 +23,7 @@ from gossamer.layers import (
 )
 from gossamer.layers.swap import why_left_alone
 from gossamer.sparsity.allocation import allocation as allocation_by_name
-from gossamer.sparsity.allocation import uniform, uniform_reference
+from gossamer.sparsity.allocation import global_, uniform_reference
 from gossamer.sparsity.selection import top_mask
 from gossamer.types import Allocation, LayerStats, Mode
 
@@ -153,11 +153,15 @@ def _convert(
     chosen: dict[int, tuple[DenseWeight, LayerStats]] = {}
     for item in found:
         for name, weight in zip(item.weight_names(), item.weights, strict=True):
-            stats = LayerStats(name, tuple(weight.tensor.shape), item.name in dense, weight.frozen[1] - weight.frozen[0])
+            stats = LayerStats(
+                name, tuple(weight.tensor.shape), item.name in dense, weight.frozen[1] - weight.frozen[0]
+            )
             chosen.setdefault(id(weight.tensor), (weight, stats))  # a tied weight is one weight
     counts = budget([stats for _, stats in chosen.values()], density)
     weights = {
-        key: make(weight, Support(stats.shape, _choose(weight, count, init, generator), weight.frozen))
+        key: make(
+            weight, Support(stats.shape, _choose(weight, count, init, generator), weight.frozen, budget is global_)
+        )
         for (key, (weight, stats)), count in zip(chosen.items(), counts, strict=True)
     }
     return swap(model, found, weights)
@@ -240,7 +244,9 @@ def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def _nothing_to_convert(model: nn.Module) -> str:
-    reasons = sorted({why_left_alone(module) or "" for module in model.modules() if list(module.parameters(recurse=False))})
+    reasons = sorted(
+        {why_left_alone(module) or "" for module in model.modules() if list(module.parameters(recurse=False))}
+    )
     found = "; ".join(reason for reason in reasons if reason) or "it has no parameters"
     return (
         "nothing in this model can be converted. Gossamer converts Linear, Conv, ConvTranspose, Embedding, "

@@ -102,9 +102,9 @@ class Task(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a rule may see and use, after the backward pass of step ``index`` (counted from 1)."""
+    """What a rule may see and use, after the backward pass of step ``number`` (counted from 1)."""
 
-    index: int
+    number: int
     model: nn.Module
     optimizer: Optimizer
     loss: Callable[[], Tensor]  # evaluates this batch again, with fresh noise

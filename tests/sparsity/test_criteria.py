@@ -157,7 +157,7 @@ def test_snr_at_the_ends_of_float32() -> None:
     tiny, huge = 2.0**-149, FLOAT32_MAX  # the smallest subnormal and the largest number
     stats = WeightStats(torch.tensor([0.0, tiny, 2 * tiny, 1.0, -huge]), torch.tensor([1.0, huge, huge, 1.0, tiny]))
     score = criteria.snr(stats)
-    assert score[0] == -math.inf
+    assert score[0] == 0
     assert score[1:].isfinite().all()
     assert (score.diff() > 0).all()
 
@@ -251,18 +251,14 @@ def test_rate_must_be_positive(rate: float) -> None:
 
 
 def test_gradient_criteria_say_what_they_want() -> None:
-    stats = WeightStats(torch.zeros(1), grad=torch.tensor([-3.0, 1.0]), momentum=torch.tensor([2.0, -4.0]))
+    stats = WeightStats(torch.zeros(1), grad=torch.tensor([-3.0, 1.0]))
     for criterion in (criteria.sampled_gradient, criteria.mean_gradient, criteria.multi_sample_gradient(4)):
         assert criterion(stats).tolist() == [3, 1]
-        assert criterion.needs_grad
-    assert criteria.momentum(stats).tolist() == [2, 4]
-    assert not criteria.momentum.needs_grad
     assert criteria.mean_gradient.noise_free
     assert not criteria.sampled_gradient.noise_free
     assert criteria.multi_sample_gradient(4) == GradientCriterion("multi_sample_gradient", n_draws=4)
-    for criterion in (criteria.sampled_gradient, criteria.momentum):
-        with pytest.raises(ValueError, match=criterion.name):
-            criterion(WeightStats(torch.zeros(1)))
+    with pytest.raises(ValueError, match="sampled_gradient needs stats"):
+        criteria.sampled_gradient(WeightStats(torch.zeros(1)))
 
 
 @pytest.mark.parametrize("n_draws", [0, -1, 2.0, True, "3", WeightStats(torch.zeros(1))])

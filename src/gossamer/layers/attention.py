@@ -34,12 +34,13 @@ class SparseAttention(SparseModule):
     # TransformerEncoderLayer takes its fused inference path, which reads dense weights, unless this is None.
     in_proj_bias: None = None
 
-    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]):
+    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer)
         width = layer.embed_dim
-        biases: Any = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.detach().chunk(3)
+        in_bias = layer.in_proj_bias
+        biases = (None,) * 3 if in_bias is None else in_bias.detach().chunk(3)
         if "in_proj_weight" in weights:
-            self.in_proj = _linear(width, 3 * width, weights["in_proj_weight"], layer.in_proj_bias)
+            self.in_proj = _linear(width, 3 * width, weights["in_proj_weight"], in_bias)
         else:
             sizes = (width, layer.kdim, layer.vdim)
             self.q_proj, self.k_proj, self.v_proj = (
@@ -70,7 +71,7 @@ class SparseAttention(SparseModule):
             rest["in_proj_bias"] = self.in_proj.bias
         elif self.q_proj.bias is not None:
             parts = [self.q_proj.bias, self.k_proj.bias, self.v_proj.bias]
-            rest["in_proj_bias"] = nn.Parameter(torch.cat([part.detach() for part in parts]))
+            rest["in_proj_bias"] = nn.Parameter(torch.cat([part.detach() for part in parts if part is not None]))
         return {name: parameter for name, parameter in rest.items() if parameter is not None}
 
     def forward(

@@ -21,14 +21,14 @@ class SparseConv(SparseLayer):
 
     Example:
         >>> import torch, gossamer
-        >>> layer = gossamer.bayesianize(nn.Conv2d(4, 8, 3, padding="same", padding_mode="circular"), 0.1, keep_dense=())
+        >>> layer = gossamer.bayesianize(nn.Conv2d(4, 8, 3, padding="same", padding_mode="circular"), density=0.1)
         >>> layer(torch.zeros(2, 4, 5, 5)).shape, len(layer.mean)
         (torch.Size([2, 8, 5, 5]), 29)
     """
 
     replaces = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]):
+    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer, weights)
         borders = _borders(layer)
         symmetric = borders[0::2] == borders[1::2]
@@ -60,7 +60,7 @@ class SparseConvTranspose(SparseLayer):
 
     Example:
         >>> import torch, gossamer
-        >>> layer = gossamer.bayesianize(nn.ConvTranspose2d(4, 8, 2, stride=2), density=0.1, keep_dense=())
+        >>> layer = gossamer.bayesianize(nn.ConvTranspose2d(4, 8, 2, stride=2), density=0.1)
         >>> layer(torch.zeros(2, 4, 5, 5)).shape
         torch.Size([2, 8, 10, 10])
     """
@@ -83,7 +83,12 @@ class SparseConvTranspose(SparseLayer):
                 x, output_size, plain.stride, plain.padding, plain.kernel_size, dims, plain.dilation
             )
         weight_map = ConvMap(
-            plain.stride, plain.padding, plain.dilation, plain.groups, transposed=True, output_padding=tuple(output_padding)
+            plain.stride,
+            plain.padding,
+            plain.dilation,
+            plain.groups,
+            transposed=True,
+            output_padding=tuple(output_padding),
         )
         single = x.dim() == dims + 1
         y = self.weight.multiply(x.unsqueeze(0) if single else x, self.bias, weight_map)

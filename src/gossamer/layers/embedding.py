@@ -26,7 +26,7 @@ class SparseEmbedding(SparseLayer):
 
     replaces = (nn.Embedding,)
 
-    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]):
+    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer, weights)
         padding_idx = -1 if layer.padding_idx is None else layer.padding_idx
         self.map = EmbeddingMap(layer.num_embeddings, padding_idx, layer.scale_grad_by_freq)

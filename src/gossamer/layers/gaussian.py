@@ -7,8 +7,6 @@ pixels as independent, as the paper does.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,15 +14,13 @@ from torch import Tensor, nn
 from gossamer import kernels
 from gossamer.kernels import WeightMap
 from gossamer.layers.support import Support
-from gossamer.layers.weight import SparseWeight, without_autocast
+from gossamer.layers.weight import RegrowStd, SparseWeight, without_autocast
 from gossamer.priors import normal_kl
 from gossamer.types import Mode
 
 __all__ = ["GaussianWeight", "inverse_softplus"]
 
 REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
-
-RegrowStd = Literal["mean", "mean_raw"] | float
 
 
 class GaussianWeight(SparseWeight):
@@ -45,14 +41,14 @@ class GaussianWeight(SparseWeight):
         0.0
     """
 
+    vectors = ("mean", "raw_std")
     raw_std: nn.Parameter
 
-    def __init__(self, support: Support, mean: Tensor, std: Tensor, prior_std: float, mode: Mode = "default"):
+    def __init__(self, support: Support, mean: Tensor, std: Tensor, prior_std: float, mode: Mode = "default") -> None:
         super().__init__(support, mean)
         self.raw_std = nn.Parameter(inverse_softplus(std))
         self.prior_std = prior_std
         self.mode: Mode = mode
-        self.regrow_std: RegrowStd = "mean_raw" if mode == "reference" else "mean"
 
     @property
     def std(self) -> Tensor:
@@ -83,15 +79,16 @@ class GaussianWeight(SparseWeight):
         noise = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
         return torch.addcmul(mean, self.std, noise.to(mean.device))
 
-    def regrown(self) -> dict[str, Tensor]:
+    def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
-        raw_std = self.raw_std.detach()
-        if self.regrow_std == "mean":
-            raw = inverse_softplus(self.std.detach().mean())
-        elif self.regrow_std == "mean_raw":
+        raw_std, std = self.raw_std.detach(), self.std.detach()
+        if bool(kept.any()):
+            raw_std, std = raw_std[kept], std[kept]
+        how = regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
+        if how == "mean_raw":
             raw = raw_std.mean()
         else:
-            raw = inverse_softplus(raw_std.new_tensor(self.regrow_std))
+            raw = inverse_softplus(std.mean() if how == "mean" else std.new_tensor(how))
         return {"mean": torch.zeros_like(raw), "raw_std": raw}
 
 

@@ -37,7 +37,7 @@ class SparseModule(nn.Module):
     replaces: ClassVar[tuple[type[nn.Module], ...]] = ()
     template: nn.Module
 
-    def __init__(self, layer: nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         # Not registered: it has no parameters, and must not show up among the modules or in the state_dict.
         self.__dict__["template"] = copy.deepcopy(layer, {id(parameter): None for parameter in layer.parameters()})
@@ -93,7 +93,7 @@ class SparseLayer(SparseModule):
     weight: SparseWeight
     bias: nn.Parameter | None
 
-    def __init__(self, layer: nn.Module, weights: Mapping[str, SparseWeight]):
+    def __init__(self, layer: nn.Module, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer)
         self.weight = weights["weight"]
         self.register_parameter("bias", getattr(layer, "bias", None))

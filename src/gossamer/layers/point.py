@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gossamer import kernels
 from gossamer.kernels import WeightMap
-from gossamer.layers.weight import SparseWeight, without_autocast
+from gossamer.layers.weight import RegrowStd, SparseWeight, without_autocast
 
 __all__ = ["PointWeight"]
 
@@ -39,6 +39,6 @@ class PointWeight(SparseWeight):
         """The weight: there is nothing to draw."""
         return self.mean
 
-    def regrown(self) -> dict[str, Tensor]:
+    def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at zero."""
         return {"mean": self.mean.detach().new_zeros(())}

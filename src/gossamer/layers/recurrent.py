@@ -32,7 +32,7 @@ class SparseRecurrent(SparseModule):
 
     replaces = (nn.RNN, nn.GRU, nn.LSTM)
 
-    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]):
+    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer)
         self.weights = nn.ModuleDict(dict(weights))
         for name, parameter in layer.named_parameters():

@@ -23,6 +23,7 @@ class Support(nn.Module):
         shape: Shape of the dense weight.
         position: Sorted flat positions, ``(n_active,)``; ``None`` means that every entry is active.
         frozen: Half-open range of flat positions that can never be active (the padding row of an embedding).
+        shares_budget: Whether the number of active entries may move to other weights of the network.
 
     Example:
         >>> support = Support((2, 3), torch.tensor([1, 5]))
@@ -35,10 +36,17 @@ class Support(nn.Module):
 
     position: Tensor | None
 
-    def __init__(self, shape: tuple[int, ...], position: Tensor | None = None, frozen: tuple[int, int] = (0, 0)):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        position: Tensor | None = None,
+        frozen: tuple[int, int] = (0, 0),
+        shares_budget: bool = False,
+    ) -> None:
         super().__init__()
         self.shape = tuple(shape)
         self.frozen = frozen
+        self.shares_budget = shares_budget
         self.register_buffer("position", None if position is None else position.to(self._dtype()))
 
     @property

@@ -128,8 +128,8 @@ def swap(model: nn.Module, found: Sequence[Found], weights: Mapping[int, SparseW
             if id(child) in replacement:
                 module._modules[name] = replacement[id(child)]
     if _aliases(model):
-        model.register_state_dict_post_hook(_drop_aliases)
-        model.register_load_state_dict_pre_hook(_restore_aliases)
+        model.register_state_dict_post_hook(_drop_aliases)  # type: ignore[no-untyped-call]
+        model.register_load_state_dict_pre_hook(_restore_aliases)  # type: ignore[no-untyped-call]
     return model
 
 

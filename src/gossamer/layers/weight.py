@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,10 @@ from gossamer.kernels import WeightMap
 from gossamer.layers.support import Support
 from gossamer.types import WeightStats
 
-__all__ = ["SparseWeight", "sparse_weights"]
+__all__ = ["RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
+
+RegrowStd = Literal["mean", "mean_raw"] | float
+"""σ of a new entry: the mean std of its layer, the mean of the raw stds (as the released code), or a number."""
 
 
 class SparseWeight(nn.Module):
@@ -28,9 +31,10 @@ class SparseWeight(nn.Module):
     while a pass must use the means.
     """
 
+    vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters that have one number an active entry
     mean: nn.Parameter
 
-    def __init__(self, support: Support, mean: Tensor):
+    def __init__(self, support: Support, mean: Tensor) -> None:
         super().__init__()
         self.support = support
         self.mean = nn.Parameter(mean)
@@ -51,8 +55,8 @@ class SparseWeight(nn.Module):
         """One draw of the active vector, differentiable."""
 
     @abstractmethod
-    def regrown(self) -> dict[str, Tensor]:
-        """Value of a newly active entry for each parameter that has one number an entry, by name."""
+    def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
+        """Value of a newly active entry for each of ``vectors``, given which of the active entries are kept."""
 
     def dense_mean(self) -> Tensor:
         """The dense tensor of means, zeros where nothing is active."""
@@ -61,11 +65,6 @@ class SparseWeight(nn.Module):
     def dense_std(self) -> Tensor:
         """The dense tensor of stds, zeros where nothing is active (everywhere, for a weight without a distribution)."""
         return self.support.scatter(torch.zeros_like(self.mean) if self.std is None else self.std)
-
-    def dense_sample(self) -> Tensor:
-        """One draw of the dense tensor, differentiable; it feeds the probe when there is one."""
-        dense = self.support.scatter(self.sample() if self.noisy else self.mean)
-        return dense if self.probe is None else dense + self.probe
 
     def stats(self) -> WeightStats:
         """What a criterion sees, detached."""
@@ -97,7 +96,7 @@ class SparseWeight(nn.Module):
     def resize(self, n_active: int) -> None:
         """Give every vector the length ``n_active`` (contents undefined); the parameters stay the same objects."""
         assert self.support.position is not None
-        for name in self.regrown():
+        for name in self.vectors:
             parameter = self.get_parameter(name)
             parameter.data = parameter.data.new_zeros(n_active)
             parameter.grad = None

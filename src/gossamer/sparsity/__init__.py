@@ -1,1 +1,6 @@
-"""Who is active: the criteria, allocations and rules that choose and move the active entries."""
+"""Who is active: criteria, allocations, and the subspace that moves by them."""
+
+from gossamer.sparsity import allocation, criteria
+from gossamer.sparsity.subspace import Subspace
+
+__all__ = ["Subspace", "allocation", "criteria"]

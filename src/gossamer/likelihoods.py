@@ -1,0 +1,83 @@
+"""Likelihoods p(y | network output): the loss, and the predictive density of several draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Categorical", "Gaussian"]
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Outputs are logits, ``(batch, classes, …)``; targets are class numbers, ``(batch, …)``.
+
+    Example:
+        >>> likelihood = Categorical()
+        >>> round(likelihood.loss(torch.zeros(4, 10), torch.zeros(4, dtype=torch.long)).item(), 4)
+        2.3026
+    """
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Mean negative log-likelihood over the batch."""
+        return F.cross_entropy(output, y)
+
+    def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Log of the mean over draws of p(y): ``(draws, batch, classes, …), (batch, …) -> (batch, …)``."""
+        log_probs = outputs.log_softmax(2)
+        index = y.expand(len(outputs), *y.shape).unsqueeze(2)
+        return log_probs.gather(2, index).squeeze(2).logsumexp(0) - math.log(len(outputs))
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Outputs are means, and stds too unless ``noise_std`` is given; targets are numbers.
+
+    With ``noise_std=None`` the network's output has two halves along its last dimension, means and raw stds (through a
+    softplus), so that it learns its noise as a function of the input.
+
+    Example:
+        >>> likelihood = Gaussian(noise_std=0.1)
+        >>> mean, std = likelihood.split(torch.zeros(4, 1))
+        >>> mean.shape, std[0].item()
+        (torch.Size([4, 1]), 0.10000000149011612)
+    """
+
+    noise_std: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a noise that is none."""
+        if self.noise_std is not None and not self.noise_std > 0:
+            raise ValueError(
+                f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
+            )
+
+    def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and noise std of each target, from the network's output."""
+        if self.noise_std is not None:
+            return output, torch.full_like(output, self.noise_std)
+        if output.shape[-1] % 2:
+            raise ValueError(
+                f"Gaussian() splits the output into means and stds, but its last dimension is {output.shape[-1]}: give "
+                "the network twice as many outputs as targets, or the noise, Gaussian(noise_std=…)"
+            )
+        mean, raw = output.chunk(2, -1)
+        return mean, F.softplus(raw) + 1e-6  # a noise of exactly zero has no density
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Mean over the batch of the negative log-density, summed over the targets of an example."""
+        return -self._log_density(output, y).mean()
+
+    def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Log of the mean over draws of the density: ``(draws, batch, targets), (batch, targets) -> (batch,)``."""
+        return self._log_density(outputs, y).logsumexp(0) - math.log(len(outputs))
+
+    def _log_density(self, output: Tensor, y: Tensor) -> Tensor:
+        mean, std = self.split(output)
+        y = y.reshape(mean.shape[-y.dim() :] if y.dim() == mean.dim() else (*y.shape, *mean.shape[-1:]))
+        log_density = -0.5 * ((y - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
+        return log_density.sum(-1)

@@ -1,0 +1,93 @@
+"""One network out of many: a plain deterministic module with weights drawn once."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from gossamer.layers import SparseModule, SparseWeight
+
+__all__ = ["DrawnNetwork", "draw"]
+
+
+def draw(model: nn.Module, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
+    """One network with fixed weights: plain torch layers, no noise, exact zeros where nothing is active.
+
+    It is independent of ``model``: both can be trained, saved or moved on their own.
+
+    Args:
+        model: A converted network.
+        generator: For the draw.
+        at_mean: Take the means instead of a draw.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(10, 5), nn.ReLU(), nn.Linear(5, 2)), density=0.2)
+        >>> network = gossamer.draw(model)
+        >>> network[0], int((network[0].weight != 0).sum())
+        (Linear(in_features=10, out_features=5, bias=True), 10)
+    """
+    drawn = DrawnNetwork(model)
+    drawn.redraw(generator, at_mean=at_mean)
+    return drawn.network
+
+
+class DrawnNetwork:
+    """A plain copy of a converted network whose weights can be drawn again and again, in place.
+
+    Building it copies the biases, buffers and structure once; a draw then writes only the active entries.
+
+    Example:
+        >>> import gossamer
+        >>> drawn = DrawnNetwork(gossamer.bayesianize(nn.Linear(10, 5), density=0.2))
+        >>> drawn.redraw().weight.shape
+        torch.Size([5, 10])
+    """
+
+    network: nn.Module
+
+    def __init__(self, model: nn.Module) -> None:
+        model = _unwrapped(model)
+        weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
+        self._dense = {
+            weight: nn.Parameter(torch.zeros(weight.support.shape, dtype=weight.mean.dtype, device=weight.mean.device))
+            for weight in weights
+        }
+        # deepcopy takes what it finds in the memo for a copy: here, the plain module for each sparse one.
+        memo = {id(module): module.to_plain(self._dense) for module in _outermost(model)}
+        self.network = copy.deepcopy(model, memo)
+
+    @torch.no_grad()
+    def redraw(self, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
+        """Write a fresh draw (or the means) into the network and return it."""
+        for weight, dense in self._dense.items():
+            values = weight.mean if at_mean else weight.sample(generator)
+            position = weight.support.position
+            if position is None:
+                dense.copy_(values.view_as(dense))
+            else:
+                dense.view(-1).scatter_(0, position.long(), values)
+        return self.network
+
+
+def _outermost(module: nn.Module) -> list[SparseModule]:
+    """The sparse modules that are not inside another one."""
+    if isinstance(module, SparseModule):
+        return [module]
+    found = [item for child in module.children() for item in _outermost(child)]
+    return list(dict.fromkeys(found))
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The user's own module inside ``torch.compile`` and data-parallel wrappers."""
+    while True:
+        inner = getattr(model, "_orig_mod", None) or (
+            model.module
+            if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+            else getattr(model, "_forward_module", None)
+        )
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner

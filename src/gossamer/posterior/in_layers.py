@@ -1,0 +1,78 @@
+"""Posteriors that live in the layers of one network, and collectors for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from gossamer.layers import GaussianWeight, sparse_weights
+from gossamer.posterior.draw import DrawnNetwork
+from gossamer.types import Posterior
+
+__all__ = ["InLayers", "Last", "SingleNetwork"]
+
+
+class InLayers:
+    """The posterior of a network whose layers hold distributions; also the collector that makes it.
+
+    Example:
+        >>> import gossamer
+        >>> posterior = InLayers(gossamer.bayesianize(nn.Linear(10, 5), density=0.2))
+        >>> [network.weight.shape for network in posterior.draws(2)]
+        [torch.Size([5, 10]), torch.Size([5, 10])]
+    """
+
+    def __init__(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> None:
+        self.model, self.generator = model, generator
+
+    def observe(self, model: nn.Module, step: int) -> None:
+        """Nothing to collect: the layers hold everything."""
+
+    def posterior(self, model: nn.Module) -> Posterior:
+        """The posterior of the trained network."""
+        has_distribution = any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
+        return InLayers(model, self.generator) if has_distribution else SingleNetwork(model)
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """Plain networks in evaluation mode, drawn into one place: each is valid until the next is taken."""
+        assert self.model is not None
+        drawn = DrawnNetwork(self.model)
+        drawn.network.eval()
+        for _ in range(n):
+            yield drawn.redraw(self.generator)
+
+
+class SingleNetwork:
+    """A posterior of one network: what a deterministic method leaves.
+
+    Example:
+        >>> [type(network).__name__ for network in SingleNetwork(nn.Linear(2, 2)).draws(5)]
+        ['Linear']
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """The one network in evaluation mode, however many are asked for."""
+        drawn = DrawnNetwork(self.model)
+        drawn.network.eval()
+        yield drawn.redraw(at_mean=True)
+
+
+class Last:
+    """Collector that takes the network as it is at the end of training.
+
+    Example:
+        >>> type(Last().posterior(nn.Linear(2, 2))).__name__
+        'SingleNetwork'
+    """
+
+    def observe(self, model: nn.Module, step: int) -> None:
+        """Nothing to collect."""
+
+    def posterior(self, model: nn.Module) -> Posterior:
+        """The network at the end of training."""
+        return SingleNetwork(model)

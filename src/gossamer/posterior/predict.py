@@ -1,0 +1,178 @@
+"""Predictions of several draws, batch by batch."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.layers import GaussianWeight, sparse_weights
+from gossamer.likelihoods import Categorical, Gaussian
+from gossamer.posterior.in_layers import InLayers, SingleNetwork
+from gossamer.posterior.prediction import Prediction
+from gossamer.types import Posterior
+
+__all__ = ["predict"]
+
+Kind = Literal["weights", "local"]
+Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+
+# Entropies of float32 probabilities carry rounding errors of this size: below it the draws agree to the last digit.
+NUMERICALLY_ZERO = 1e-5
+_warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module | Posterior,
+    x: Inputs,
+    n_draws: int = 5,
+    kind: Kind = "weights",
+    *,
+    likelihood: Categorical | Gaussian | None = None,
+    batch_size: int = 256,
+    class_dim: int = 1,
+    generator: torch.Generator | None = None,
+) -> Prediction:
+    """What ``n_draws`` networks say about ``x``.
+
+    The model itself is not touched: draws are made in a plain copy, modes are put back, also after an exception.
+
+    Args:
+        model: A converted network, or the posterior that :func:`gossamer.fit` returned.
+        x: A batch, examples along dimension 0: a tensor, or several for the network's positional or named arguments.
+        n_draws: How many networks.
+        kind: ``"weights"`` draws whole networks, each used for all of ``x``; ``"local"`` draws the noise of each output
+            (local reparameterization), as in training.
+        likelihood: ``Categorical()``, or ``Gaussian(…)`` for the noise of regression targets.
+        batch_size: Examples in memory at a time; the results do not depend on it for ``kind="weights"``.
+        class_dim: Dimension of the classes in the network's output.
+        generator: For the draws.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(10, 50), nn.ReLU(), nn.Linear(50, 3)), density=0.2)
+        >>> prediction = gossamer.predict(model, torch.randn(4, 10), n_draws=7)
+        >>> prediction.probs.shape, prediction.samples.shape, prediction.mutual_information.shape
+        (torch.Size([4, 3]), torch.Size([7, 4, 3]), torch.Size([4]))
+    """
+    _check(model, n_draws, kind, batch_size)
+    if isinstance(model, nn.Module) and kind == "local":
+        outputs = _local_outputs(model, x, n_draws, batch_size, generator)
+    else:
+        posterior = _posterior(model, generator)
+        outputs = torch.stack([_forward(network, x, batch_size) for network in posterior.draws(n_draws)])
+    prediction = Prediction(outputs, likelihood, class_dim)
+    if isinstance(model, nn.Module) and n_draws > 1:
+        _warn_if_certain(model, prediction)
+    return prediction
+
+
+def _posterior(model: nn.Module | Posterior, generator: torch.Generator | None) -> Posterior:
+    if not isinstance(model, nn.Module):
+        return model
+    return InLayers(model, generator) if _is_bayesian(model) else SingleNetwork(model)
+
+
+def _local_outputs(
+    model: nn.Module, x: Inputs, n_draws: int, batch_size: int, generator: torch.Generator | None
+) -> Tensor:
+    with _evaluating(model), _seeded(generator):
+        return torch.stack([_forward(model, x, batch_size) for _ in range(n_draws)])
+
+
+def _forward(network: nn.Module, x: Inputs, batch_size: int) -> Tensor:
+    return torch.cat([_call(network, part) for part in _batches(x, batch_size)])
+
+
+def _call(network: nn.Module, x: Inputs) -> Tensor:
+    if isinstance(x, Tensor):
+        output: Any = network(x)
+    else:
+        output = network(**x) if isinstance(x, Mapping) else network(*x)
+    if not isinstance(output, Tensor):
+        raise TypeError(
+            f"predict needs a network that returns one tensor, got {type(output).__name__}: wrap it in a module whose "
+            "forward returns the tensor to predict"
+        )
+    return output
+
+
+def _batches(x: Inputs, size: int) -> Iterator[Inputs]:
+    first = x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
+    for start in range(0, max(1, len(first)), size):
+        rows = slice(start, start + size)
+        if isinstance(x, Tensor):
+            yield x[rows]
+        elif isinstance(x, Mapping):
+            yield {name: part[rows] for name, part in x.items()}
+        else:
+            yield [part[rows] for part in x]
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; afterwards every module has the mode it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextlib.contextmanager
+def _seeded(generator: torch.Generator | None) -> Iterator[None]:
+    """The global random state follows ``generator`` inside and is put back afterwards; nothing changes without one."""
+    if generator is None:
+        yield
+        return
+    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def _is_bayesian(model: nn.Module) -> bool:
+    return any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
+
+
+def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
+    """Say once a model that its draws do not differ, and what that usually comes from."""
+    outputs = prediction.outputs
+    if model in _warned or outputs.shape[1] == 0:
+        return
+    if isinstance(prediction.likelihood, Gaussian) or outputs.dim() < 3 or outputs.shape[prediction._dim] < 2:
+        spread = float(prediction.epistemic_std.max() / outputs.abs().amax().clamp_min(1e-12))
+    else:
+        spread = float(prediction.mutual_information.max())
+    if spread < NUMERICALLY_ZERO:
+        _warned.add(model)
+        warnings.warn(
+            "the draws agree to the last digits: mutual information is numerically zero. The standard deviations are "
+            "too small to matter: start from a larger init_std (or the default), use Adam or a larger std_lr in "
+            "gossamer.param_groups, and check that gossamer.kl(model) / n_data is in the loss",
+            stacklevel=3,
+        )
+
+
+def _check(model: nn.Module | Posterior, n_draws: int, kind: str, batch_size: int) -> None:
+    if not isinstance(model, nn.Module) and not hasattr(model, "draws"):
+        raise TypeError(f"predict takes a network or a posterior, got {type(model).__name__}")
+    if n_draws < 1 or batch_size < 1:
+        raise ValueError(f"n_draws and batch_size count from 1; got {n_draws} and {batch_size}")
+    if kind not in get_args(Kind):
+        raise ValueError(f"kind must be 'weights' or 'local'; got {kind!r}")
+    if kind == "local" and not isinstance(model, nn.Module):
+        raise ValueError("kind='local' needs the network itself; a posterior gives draws of weights")
+    if isinstance(model, nn.Module) and n_draws > 1 and not _is_bayesian(model):
+        raise ValueError(
+            "this model has no Gaussian weights, so there is nothing to draw: convert it with "
+            "gossamer.bayesianize(model), or ask for n_draws=1"
+        )

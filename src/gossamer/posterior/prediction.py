@@ -1,0 +1,141 @@
+"""What several draws of a network say together about a batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gossamer.likelihoods import Categorical, Gaussian
+
+__all__ = ["Prediction"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Outputs of the draws, ``(draws, batch, …)``, and what follows from them.
+
+    Read as logits (``probs``, ``entropy``, ``mutual_information``…) or as values (``mean``, ``std``, ``interval``…). A
+    likelihood fixes which of the two is meant, and adds the noise of the targets; without one both can be asked for
+    and the noise of the targets is taken to be zero.
+
+    Example:
+        >>> prediction = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))
+        >>> prediction.probs
+        tensor([[0.5000, 0.5000]])
+        >>> bool(prediction.mutual_information > 0.3)
+        True
+    """
+
+    outputs: Tensor
+    likelihood: Categorical | Gaussian | None = None
+    class_dim: int = 1  # of the network's output, as in F.cross_entropy
+
+    @property
+    def samples(self) -> Tensor:
+        """Class probabilities of each draw, ``(draws, batch, classes)``; predicted means for a Gaussian likelihood."""
+        if isinstance(self.likelihood, Gaussian):
+            return self._values()[0]
+        self._check_classes()
+        return self.outputs.float().softmax(self._dim)
+
+    @property
+    def probs(self) -> Tensor:
+        """Class probabilities, the mean over the draws, ``(batch, classes)``."""
+        self._check_classes()
+        return self.samples.mean(0)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of ``probs`` in nats, ``(batch,)``: all uncertainty."""
+        return _entropy(self.probs, self._dim - 1)
+
+    @property
+    def expected_entropy(self) -> Tensor:
+        """Mean entropy of the draws, ``(batch,)``: what more data could not take away."""
+        self._check_classes()
+        return _entropy(self.samples, self._dim).mean(0)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """``entropy - expected_entropy``, ``(batch,)``: how much the draws disagree."""
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    @property
+    def confidence(self) -> Tensor:
+        """Probability of the most probable class, ``(batch,)``."""
+        return self.probs.amax(self._dim - 1)
+
+    @property
+    def mean(self) -> Tensor:
+        """Predicted mean, ``(batch, targets)``."""
+        return self._values()[0].mean(0)
+
+    @property
+    def epistemic_std(self) -> Tensor:
+        """Standard deviation of the draws' means: how much the draws disagree."""
+        return self._values()[0].std(0, correction=0)
+
+    @property
+    def aleatoric_std(self) -> Tensor:
+        """Root mean square of the noise of the targets over the draws; zero without a likelihood."""
+        return self._values()[1].square().mean(0).sqrt()
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of the prediction, from both sources."""
+        return (self.epistemic_std.square() + self.aleatoric_std.square()).sqrt()
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Bounds, each ``(batch, targets)``, that hold the target with probability ``level``, equal mass outside each.
+
+        With noise they are quantiles of the mixture of the draws' Gaussians; without, of the Gaussian that has the mean
+        and the spread of the draws.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level is a probability between 0 and 1, got {level}")
+        mean, noise = self._values()
+        if not bool((noise > 0).all()):
+            mean, noise = self.mean.unsqueeze(0), self.std.unsqueeze(0)
+        return _mixture_quantile(mean, noise, (1 - level) / 2), _mixture_quantile(mean, noise, (1 + level) / 2)
+
+    @property
+    def _dim(self) -> int:
+        """Dimension of the classes in ``outputs``."""
+        return self.class_dim + 1 if self.class_dim >= 0 else self.outputs.dim() + self.class_dim
+
+    def _values(self) -> tuple[Tensor, Tensor]:
+        if isinstance(self.likelihood, Categorical):
+            raise ValueError(
+                "a categorical prediction has probs, not a mean; for regression pass likelihood=Gaussian(…)"
+            )
+        if isinstance(self.likelihood, Gaussian):
+            return self.likelihood.split(self.outputs)
+        return self.outputs, torch.zeros_like(self.outputs)
+
+    def _check_classes(self) -> None:
+        if isinstance(self.likelihood, Gaussian):
+            raise ValueError("a Gaussian prediction has a mean and a std, not class probabilities")
+        if self.outputs.dim() <= self._dim or self.outputs.shape[self._dim] < 2:
+            raise ValueError(
+                f"outputs of shape {tuple(self.outputs.shape)} (draws, batch, …) have no classes at dimension "
+                f"{self.class_dim} of the network's output; for regression ask for mean and std"
+            )
+
+
+def _entropy(probs: Tensor, dim: int) -> Tensor:
+    entropy: Tensor = torch.special.entr(probs).sum(dim)
+    return entropy
+
+
+def _mixture_quantile(mean: Tensor, std: Tensor, level: float) -> Tensor:
+    """The x at which the mean over draws of Φ((x - mean)/std) is ``level``, by bisection."""
+    reach = abs(math.sqrt(2) * torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)).item()) + 1
+    low, high = (mean - reach * std).amin(0), (mean + reach * std).amax(0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = torch.special.ndtr((middle - mean) / std.clamp_min(torch.finfo(std.dtype).tiny)).mean(0) < level
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2

@@ -1,0 +1,33 @@
+"""Agreement between ranks: every process must choose the same entries, or their supports drift apart."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["average_over_ranks", "from_first_rank", "world_size"]
+
+
+def world_size() -> int:
+    """Number of processes that train together; 1 when there is no process group.
+
+    Example:
+        >>> world_size()
+        1
+    """
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def average_over_ranks(tensor: Tensor) -> Tensor:
+    """The mean of ``tensor`` over all processes, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+        tensor /= world_size()
+    return tensor
+
+
+def from_first_rank(tensor: Tensor) -> Tensor:
+    """The first process's ``tensor``, in place: for scores that are drawn at random."""
+    if world_size() > 1:
+        dist.broadcast(tensor, src=0)
+    return tensor
