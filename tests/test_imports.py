@@ -13,6 +13,7 @@ ORDER = [
     {"kernels", "priors", "likelihoods", "metrics"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
+    {"convert"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
     {"estimators", "cli"},

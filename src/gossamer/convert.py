@@ -223,6 +223,11 @@ def _check_model(model: nn.Module) -> None:
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     if sparse_weights(model):
         raise ValueError("this model is already converted; convert a fresh copy of the plain model instead")
+    # Both hold on to what they were given: a compiled layer would go on computing with its old weight, and DDP would go
+    # on averaging the gradients of parameters that are no longer there.
+    for module in model.modules():
+        if "_orig_mod" in module._modules or isinstance(module, nn.parallel.DistributedDataParallel):
+            raise ValueError("convert the plain network first, then compile it or wrap it in DistributedDataParallel")
 
 
 def _check_density(density: float) -> None:

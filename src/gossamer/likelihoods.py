@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Categorical", "Gaussian"]
+__all__ = ["Categorical", "Gaussian", "at_least_float32"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Categorical:
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Log of the mean over draws of p(y): ``(draws, batch, classes, …), (batch, …) -> (batch, …)``."""
-        log_probs = outputs.log_softmax(2)
+        log_probs = at_least_float32(outputs).log_softmax(2)
         index = y.expand(len(outputs), *y.shape).unsqueeze(2)
         return log_probs.gather(2, index).squeeze(2).logsumexp(0) - math.log(len(outputs))
 
@@ -51,16 +51,17 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         """Refuse a noise that is none."""
-        if self.noise_std is not None and not self.noise_std > 0:
+        if self.noise_std is not None and not 0 < self.noise_std < math.inf:
             raise ValueError(
                 f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
             )
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and noise std of each target, from the network's output."""
+        """Mean and noise std of each target, from the network's output; in float32 where that is half precision."""
+        output = at_least_float32(output)
         if self.noise_std is not None:
             return output, torch.full_like(output, self.noise_std)
-        if output.shape[-1] % 2:
+        if output.dim() < 2 or output.shape[-1] % 2:
             raise ValueError(
                 f"Gaussian() splits the output into means and stds, but its last dimension is {output.shape[-1]}: give "
                 "the network twice as many outputs as targets, or the noise, Gaussian(noise_std=…)"
@@ -70,14 +71,28 @@ class Gaussian:
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean over the batch of the negative log-density, summed over the targets of an example."""
-        return -self._log_density(output, y).mean()
+        return -self._log_density(output, y, 1).mean()
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Log of the mean over draws of the density: ``(draws, batch, targets), (batch, targets) -> (batch,)``."""
-        return self._log_density(outputs, y).logsumexp(0) - math.log(len(outputs))
+        return self._log_density(outputs, y, 2).logsumexp(0) - math.log(len(outputs))
 
-    def _log_density(self, output: Tensor, y: Tensor) -> Tensor:
+    def _log_density(self, output: Tensor, y: Tensor, examples: int) -> Tensor:
+        """One number for each index of the first ``examples`` dimensions: (batch,), or (draws, batch)."""
         mean, std = self.split(output)
-        y = y.reshape(mean.shape[-y.dim() :] if y.dim() == mean.dim() else (*y.shape, *mean.shape[-1:]))
-        log_density = -0.5 * ((y - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
-        return log_density.sum(-1)
+        error = (_in_shape(y, mean.shape[examples - 1 :]) - mean) / std
+        log_density = -0.5 * error.square() - std.log() - 0.5 * math.log(2 * math.pi)
+        return log_density.unsqueeze(-1).flatten(examples).sum(-1)
+
+
+def _in_shape(y: Tensor, shape: torch.Size) -> Tensor:
+    """``y`` in the shape of the predicted means; only a last dimension of one may be missing or too much."""
+    if y.shape != shape and (*y.shape, 1) != shape and y.shape != (*shape, 1):
+        # Broadcasting (batch,) against (batch, 1) would compare every target with every prediction.
+        raise ValueError(f"targets of shape {tuple(y.shape)} for predictions of shape {tuple(shape)}")
+    return y.reshape(shape)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x``, in float32 if it is in half precision: exponentials and their sums need the digits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

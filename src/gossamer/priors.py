@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,6 @@ def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
     """
     if mean.dtype in (torch.float16, torch.bfloat16):
         mean, std = mean.float(), std.float()
-    ratio = std / prior_std
-    mean = mean / prior_std
-    return 0.5 * (ratio.square().sum() + mean.square().sum() - ratio.numel()) - ratio.log().sum()
+    squares = (std / prior_std).square().sum() + (mean / prior_std).square().sum()
+    # log σ − log s, not log(σ/s): the quotient of the smallest std would be subnormal, and its gradient overflow.
+    return 0.5 * (squares - std.numel()) - (std.log() - math.log(prior_std)).sum()

@@ -29,6 +29,7 @@ __all__ = [
     "Step",
     "Task",
     "WeightStats",
+    "identity",
     "no_penalty",
 ]
 
@@ -85,8 +86,18 @@ class Likelihood(Protocol):
         ...
 
 
+def identity(x: Tensor) -> Tensor:
+    """The input as it is."""
+    return x
+
+
 class Task(NamedTuple):
-    """A data set as a method sees it. ``val`` is held out of training and is what choices are made on."""
+    """A data set as a method sees it. ``val`` is held out of training and is what choices are made on.
+
+    Inputs are stored as they take least room (images as bytes, ``(n, channels, height, width)``); ``transform`` makes
+    of a batch what the network reads, ``augment`` changes a training batch at random before that. Targets of a
+    regression are standardised; ``target_mean`` and ``target_std`` lead back to the original units.
+    """
 
     train: Split
     val: Split
@@ -94,11 +105,21 @@ class Task(NamedTuple):
     likelihood: Likelihood
     n_outputs: int
     name: str = "task"
+    transform: Callable[[Tensor], Tensor] = identity
+    augment: Callable[[Tensor], Tensor] = identity
+    target_mean: float = 0.0
+    target_std: float = 1.0
+    class_names: tuple[str, ...] = ()
 
     @property
     def n_data(self) -> int:
         """N, the number of training examples."""
         return len(self.train[1])
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example as the network reads it."""
+        return tuple(self.transform(self.train[0][:1]).shape[1:])
 
 
 class Step(NamedTuple):

@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.kernels.maps import WeightMap
 
 __all__ = ["gather", "moments", "perturb", "product", "scatter"]
 
-# Below this the variance of an output counts as zero: its square root is then the root of the floor and its gradient
-# is zero, so both stay finite in float32 and bfloat16 (whose exponent range is the same).
+# Below this the variance of an output counts as zero, and so do its noise and the gradient of it: both stay finite in
+# float32 and in bfloat16, whose exponent range is the same.
 VARIANCE_FLOOR = 1e-30
 
 
@@ -201,7 +202,7 @@ class _Perturb(torch.autograd.Function):
 
     @staticmethod
     def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
-        std = variance.clamp_min(VARIANCE_FLOOR).sqrt_()
+        std = F.threshold(variance, VARIANCE_FLOOR, 0.0).sqrt_()
         return torch.addcmul(mean, std.to(mean.dtype), noise)
 
     @staticmethod

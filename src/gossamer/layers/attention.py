@@ -31,20 +31,21 @@ class SparseAttention(SparseModule):
     """
 
     replaces = (nn.MultiheadAttention,)
-    # TransformerEncoderLayer takes its fused inference path, which reads dense weights, unless this is None.
+    # TransformerEncoder and its layers read both, and take no fused path, which needs dense weights, without a bias.
+    in_proj_weight: None = None
     in_proj_bias: None = None
 
     def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer)
         width = layer.embed_dim
         in_bias = layer.in_proj_bias
-        biases = (None,) * 3 if in_bias is None else in_bias.detach().chunk(3)
+        biases = (None,) * 3 if in_bias is None else _thirds(in_bias)
         if "in_proj_weight" in weights:
             self.in_proj = _linear(width, 3 * width, weights["in_proj_weight"], in_bias)
         else:
             sizes = (width, layer.kdim, layer.vdim)
             self.q_proj, self.k_proj, self.v_proj = (
-                _linear(size, width, weights[name], None if bias is None else nn.Parameter(bias.clone()))
+                _linear(size, width, weights[name], bias)
                 for name, size, bias in zip(_SEPARATE, sizes, biases, strict=True)
             )
         self.out_proj = _linear(width, width, weights["out_proj.weight"], layer.out_proj.bias)
@@ -71,7 +72,8 @@ class SparseAttention(SparseModule):
             rest["in_proj_bias"] = self.in_proj.bias
         elif self.q_proj.bias is not None:
             parts = [self.q_proj.bias, self.k_proj.bias, self.v_proj.bias]
-            rest["in_proj_bias"] = nn.Parameter(torch.cat([part.detach() for part in parts if part is not None]))
+            whole = torch.cat([part.detach() for part in parts if part is not None])
+            rest["in_proj_bias"] = nn.Parameter(whole, self.q_proj.bias.requires_grad)
         return {name: parameter for name, parameter in rest.items() if parameter is not None}
 
     def forward(
@@ -132,6 +134,10 @@ class SparseAttention(SparseModule):
         if self.template.add_zero_attn:
             k, v, extra = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)), extra + 1
         return k, v, extra
+
+
+def _thirds(bias: nn.Parameter) -> list[nn.Parameter]:
+    return [nn.Parameter(part.clone(), bias.requires_grad) for part in bias.detach().chunk(3)]
 
 
 def _linear(n_in: int, n_out: int, weight: SparseWeight, bias: nn.Parameter | None) -> SparseLinear:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gossamer.layers.module import SparseModule
 from gossamer.layers.swap import why_left_alone
@@ -102,11 +103,11 @@ def summary(model: nn.Module, file: TextIO | None = None) -> Summary:
         >>> net = gossamer.bayesianize(nn.Sequential(nn.Linear(20, 10), nn.BatchNorm1d(10)), density=0.1)
         >>> gossamer.summary(net)
         layer  kind         shape     active / total  density  bytes  left alone because
-        --------------------------------------------------------------------------------------------------------------
+        ----------------------------------------------------------------------------------------------------------
         0      Linear       (10, 20)        20 / 200    10.0%    240
         0      bias         (10,)            10 / 10   100.0%     40  a bias is not sparse
         1      BatchNorm1d  (20,)            20 / 20   100.0%     80  no rule for BatchNorm1d: stays deterministic
-        --------------------------------------------------------------------------------------------------------------
+        ----------------------------------------------------------------------------------------------------------
         total                               20 / 200    10.0%    360
         <Summary: 20 of 200 weights active>
     """
@@ -137,6 +138,7 @@ def _rest_rows(model: nn.Module) -> list[SummaryRow]:
         parameters = list(module.parameters(recurse=False))
         if isinstance(module, SparseWeight) or not parameters:
             continue
+        parameters = [parameter for parameter in parameters if not is_lazy(parameter)]  # those have no size yet
         count = sum(parameter.numel() for parameter in parameters)
         n_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         if isinstance(module, SparseModule):
@@ -155,7 +157,7 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
         row.kind,
         shape,
         f"{row.active:,} / {row.total:,}",
-        f"{row.density:.1%}",
+        f"{row.density:.1%}" if row.total else "",
         f"{row.n_bytes:,}",
         row.note,
     )

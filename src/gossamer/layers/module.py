@@ -6,6 +6,7 @@ To support another torch module, write one file with a subclass of :class:`Spars
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -16,6 +17,17 @@ from gossamer.layers.support import Support
 from gossamer.layers.weight import SparseWeight
 
 __all__ = ["DenseWeight", "SparseLayer", "SparseModule"]
+
+# Where a module keeps its hooks; the flags that belong to them are dictionaries of their own.
+HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 
 
 class DenseWeight(NamedTuple):
@@ -39,11 +51,14 @@ class SparseModule(nn.Module):
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
+        memo: dict[int, Any] = {id(parameter): None for parameter in layer.parameters()}
+        # A hook that is a method would bring a copy of its object, and of the whole network if that holds it.
+        memo |= {id(getattr(layer, hooks)): OrderedDict() for hooks in HOOKS}
         # Not registered: it has no parameters, and must not show up among the modules or in the state_dict.
-        self.__dict__["template"] = copy.deepcopy(layer, {id(parameter): None for parameter in layer.parameters()})
+        self.__dict__["template"] = copy.deepcopy(layer, memo)
         self.train(layer.training)
-        for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
-            getattr(self, hooks).update(getattr(layer, hooks))
+        for hooks in (*HOOKS, "_is_full_backward_hook"):  # the same dictionaries: handles still remove their hooks
+            setattr(self, hooks, getattr(layer, hooks))
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
@@ -71,6 +86,8 @@ class SparseModule(nn.Module):
     def to_plain(self, weights: Mapping[SparseWeight, nn.Parameter]) -> nn.Module:
         """The plain torch module with the given dense weights and copies of the other parameters."""
         plain = copy.deepcopy(self.template)
+        for hooks in (*HOOKS, "_is_full_backward_hook"):
+            setattr(plain, hooks, copy.copy(getattr(self, hooks)))
         for name, weight in self.named_weights().items():
             _set_parameter(plain, name, weights[weight])
         for name, parameter in self.named_rest().items():

@@ -54,25 +54,23 @@ class SparseRecurrent(SparseModule):
 
     def forward(self, x: Any, hx: Any = None) -> Any:
         """As the plain layer: a tensor or a packed sequence, and an optional first state."""
-        noise = {name: self._noise(weight) for name, weight in self.named_weights().items()}
+        weights = self.named_weights().items()
+        values = {name: weight.sample() if weight.noisy else weight.mean for name, weight in weights}
+        # As arguments, what is formed again has the numbers of the forward pass, also inside functional_call.
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return checkpoint(self._run, x, hx, noise, use_reentrant=False)
-        return self._run(x, hx, noise)
+            return checkpoint(self._run, x, hx, values, self.named_rest(), use_reentrant=False)
+        return self._run(x, hx, values, self.named_rest())
 
-    def _noise(self, weight: SparseWeight) -> Tensor | None:
-        return None if weight.std is None or not weight.noisy else torch.randn_like(weight.mean)
-
-    def _run(self, x: Any, hx: Any, noise: Mapping[str, Tensor | None]) -> Any:
-        drawn = {name: _draw(weight, noise[name]) for name, weight in self.named_weights().items()}
+    def _run(self, x: Any, hx: Any, values: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> Any:
+        flat = {name: _dense(weight, values[name]) for name, weight in self.named_weights().items()} | dict(rest)
         names: list[str] = self.template._flat_weights_names  # type: ignore[assignment]
         plain: Any = copy.copy(self.template)  # its own, so that threads do not meet in it
         plain.training = self.training
-        plain._flat_weights = [drawn[name] if name in drawn else getattr(self, name) for name in names]
+        plain._flat_weights = [flat[name] for name in names]
         return plain.forward(x, hx)
 
 
-def _draw(weight: SparseWeight, noise: Tensor | None) -> Tensor:
-    """The dense draw for a given noise, through the probe when there is one."""
-    values = weight.mean if noise is None or weight.std is None else torch.addcmul(weight.mean, weight.std, noise)
+def _dense(weight: SparseWeight, values: Tensor) -> Tensor:
+    """The dense weight for a draw of its active entries, through the probe when there is one."""
     dense = weight.support.scatter(values)
     return dense if weight.probe is None else dense + weight.probe

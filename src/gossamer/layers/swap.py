@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from gossamer.layers.attention import SparseAttention
 from gossamer.layers.conv import SparseConv, SparseConvTranspose
@@ -30,6 +30,7 @@ SPARSE_MODULES: tuple[type[SparseModule], ...] = (
 )
 RULES = {plain: sparse for sparse in SPARSE_MODULES for plain in sparse.replaces}
 
+RECOMPUTED = ("weight_g", "weight_v", "weight_orig")  # what the hooks of torch.nn.utils call the true parameter
 NOTE = "gossamer_note"  # where a module that could have been converted remembers why it was not
 
 
@@ -51,15 +52,18 @@ class Found(NamedTuple):
 
 def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> list[Found]:
     """The modules to convert, each once, in the order of ``named_modules``."""
-    names = [name for name, _ in model.named_modules()]
-    excluded = match_names(names, [item for item in exclude if isinstance(item, str)], "exclude")
+    for module in model.modules():
+        module.__dict__.pop(NOTE, None)  # of an earlier call, which may have excluded something else
+    named = list(model.named_modules(remove_duplicate=False))
+    matched = match_names([name for name, _ in named], [item for item in exclude if isinstance(item, str)], "exclude")
+    excluded = {id(module) for name, module in named if name in matched}
     kinds = tuple(item for item in exclude if isinstance(item, type))
     found: list[Found] = []
     inside: list[str] = []  # prefixes below which nothing is looked at any more
     for name, module in model.named_modules():
         if any(name.startswith(prefix) for prefix in inside):
             continue
-        if name in excluded or (kinds and isinstance(module, kinds)):
+        if id(module) in excluded or (kinds and isinstance(module, kinds)):
             for child in module.modules():
                 setattr(child, NOTE, "excluded by the caller")
             inside.append(name + ".")
@@ -67,7 +71,19 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
             inside.append(name + ".")
             if why_left_alone(module) is None:
                 found.append(Found(name, module, RULES[type(module)].dense_weights(module)))
-    return found
+    return _without_half_tied(model, found)
+
+
+def _without_half_tied(model: nn.Module, found: list[Found]) -> list[Found]:
+    """Those whose weights no module uses that is left alone: converting one of two tied weights would part them."""
+    converted = {id(module) for item in found for module in item.module.modules()}
+    left = [module for module in model.modules() if id(module) not in converted]
+    dense = {id(parameter) for module in left for parameter in module._parameters.values()}
+    half_tied = [item for item in found if any(id(weight.tensor) in dense for weight in item.weights)]
+    for item in half_tied:
+        setattr(item.module, NOTE, "its weight is tied to that of a module left alone")
+    # Each of them is now left alone itself, and others may be tied to it.
+    return _without_half_tied(model, [item for item in found if item not in half_tied]) if half_tied else found
 
 
 def why_left_alone(module: nn.Module) -> str | None:
@@ -81,16 +97,16 @@ def why_left_alone(module: nn.Module) -> str | None:
     if isinstance(note, str):
         return note
     kind = type(module)
-    if kind not in RULES:
-        base = next((plain for plain in RULES if isinstance(module, plain)), None)
-        if base is not None:
-            return f"{kind.__name__} is a subclass of {base.__name__} and may compute something else"
+    base = next((plain for plain in RULES if isinstance(module, plain)), None)
+    if base is None:
         return f"no rule for {kind.__name__}: stays deterministic"
     parameters = dict(module.named_parameters())
-    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters.values()):
+    if any(is_lazy(parameter) for parameter in parameters.values()):
         return "its shape is not known yet: run one batch through the model first"
-    if any(name.endswith(("weight_g", "weight_v", "weight_orig")) for name in parameters):
-        return "its weight is recomputed by a hook (weight_norm, spectral_norm): remove that first"
+    if any(name.endswith(RECOMPUTED) or "parametrizations." in name for name in parameters):
+        return "its weight is recomputed at each call (weight_norm, spectral_norm, pruning): remove that first"
+    if kind is not base:
+        return f"{kind.__name__} is a subclass of {base.__name__} and may compute something else"
     rule = RULES[kind]
     if not all(weight.tensor.requires_grad for weight in rule.dense_weights(module)):
         return "frozen (requires_grad=False)"
@@ -121,6 +137,9 @@ def swap(model: nn.Module, found: Sequence[Found], weights: Mapping[int, SparseW
         )
         for item in found
     }
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):
+            module.use_nested_tensor = False  # it would hand nested tensors to layers that expect its fused path
     if id(model) in replacement:
         return replacement[id(model)]
     for module in list(model.modules()):

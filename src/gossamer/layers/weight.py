@@ -83,6 +83,14 @@ class SparseWeight(nn.Module):
         self.probe = None
         return grad
 
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Having this keeps the fused paths of torch's transformer layers, which read dense weights, from being taken.
+        raise TypeError(
+            f"{getattr(function, '__name__', function)} was given a {cls.__name__}, which is no tensor: call its layer "
+            "instead, or take dense_mean() of it"
+        )
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Another network of the same shape has its active entries elsewhere, and where a budget moves between layers
         # also another number of them: the vectors take the length of what is loaded.
@@ -126,5 +134,6 @@ def without_autocast(x: Tensor) -> tuple[Tensor, contextlib.AbstractContextManag
     device = x.device.type
     if not torch.is_autocast_enabled(device):
         return x, contextlib.nullcontext()
-    cast = x.to(torch.get_autocast_dtype(device)) if x.is_floating_point() else x
+    follows = x.is_floating_point() and x.dtype != torch.float64  # as everywhere in torch
+    cast = x.to(torch.get_autocast_dtype(device)) if follows else x
     return cast, torch.autocast(device, enabled=False)

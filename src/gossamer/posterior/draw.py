@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gossamer.layers import SparseModule, SparseWeight
+from gossamer.layers.swap import NOTE
 
 __all__ = ["DrawnNetwork", "draw"]
 
@@ -37,7 +38,8 @@ def draw(model: nn.Module, generator: torch.Generator | None = None, *, at_mean:
 class DrawnNetwork:
     """A plain copy of a converted network whose weights can be drawn again and again, in place.
 
-    Building it copies the biases, buffers and structure once; a draw then writes only the active entries.
+    Building it copies the biases, buffers and structure once; a draw then writes only the active entries. It is a copy
+    of the model as it was then: after more training, build another.
 
     Example:
         >>> import gossamer
@@ -52,12 +54,16 @@ class DrawnNetwork:
         model = _unwrapped(model)
         weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
         self._dense = {
-            weight: nn.Parameter(torch.zeros(weight.support.shape, dtype=weight.mean.dtype, device=weight.mean.device))
+            weight: nn.Parameter(weight.mean.detach().new_zeros(weight.support.shape), weight.mean.requires_grad)
             for weight in weights
         }
         # deepcopy takes what it finds in the memo for a copy: here, the plain module for each sparse one.
         memo = {id(module): module.to_plain(self._dense) for module in _outermost(model)}
         self.network = copy.deepcopy(model, memo)
+        _forget_conversion(self.network)
+        for module in self.network.modules():
+            if isinstance(module, nn.RNNBase):
+                module.flatten_parameters()  # one block of memory, as cuDNN wants it; later draws are written into it
 
     @torch.no_grad()
     def redraw(self, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
@@ -78,6 +84,16 @@ def _outermost(module: nn.Module) -> list[SparseModule]:
         return [module]
     found = [item for child in module.children() for item in _outermost(child)]
     return list(dict.fromkeys(found))
+
+
+def _forget_conversion(network: nn.Module) -> None:
+    """Remove what conversion left on the user's own modules, so that the copy can be loaded where Gossamer is not."""
+    for module in network.modules():
+        module.__dict__.pop(NOTE, None)
+        for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks):
+            for key, hook in list(hooks.items()):
+                if getattr(hook, "hook", hook).__module__.startswith("gossamer."):
+                    del hooks[key]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -11,30 +11,30 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer.layers import GaussianWeight, sparse_weights
-from gossamer.likelihoods import Categorical, Gaussian
+from gossamer.layers import GaussianWeight, SparseWeight, sparse_weights
 from gossamer.posterior.in_layers import InLayers, SingleNetwork
 from gossamer.posterior.prediction import Prediction
-from gossamer.types import Posterior
+from gossamer.types import Likelihood, Posterior
 
 __all__ = ["predict"]
 
 Kind = Literal["weights", "local"]
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
-# Entropies of float32 probabilities carry rounding errors of this size: below it the draws agree to the last digit.
+# Entropies and outputs in float32 carry rounding errors of this size: below it the draws agree to the last digit.
 NUMERICALLY_ZERO = 1e-5
+# Logits that spread by more than this share of their size disagree, even where every draw is sure of the same class.
+SMALL_SPREAD = 1e-2
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
-@torch.no_grad()
 def predict(
     model: nn.Module | Posterior,
     x: Inputs,
     n_draws: int = 5,
     kind: Kind = "weights",
     *,
-    likelihood: Categorical | Gaussian | None = None,
+    likelihood: Likelihood | None = None,
     batch_size: int = 256,
     class_dim: int = 1,
     generator: torch.Generator | None = None,
@@ -52,7 +52,7 @@ def predict(
         likelihood: ``Categorical()``, or ``Gaussian(…)`` for the noise of regression targets.
         batch_size: Examples in memory at a time; the results do not depend on it for ``kind="weights"``.
         class_dim: Dimension of the classes in the network's output.
-        generator: For the draws.
+        generator: For the draws of a network; a posterior has its own.
 
     Example:
         >>> import gossamer
@@ -61,12 +61,14 @@ def predict(
         >>> prediction.probs.shape, prediction.samples.shape, prediction.mutual_information.shape
         (torch.Size([4, 3]), torch.Size([7, 4, 3]), torch.Size([4]))
     """
-    _check(model, n_draws, kind, batch_size)
-    if isinstance(model, nn.Module) and kind == "local":
-        outputs = _local_outputs(model, x, n_draws, batch_size, generator)
-    else:
-        posterior = _posterior(model, generator)
-        outputs = torch.stack([_forward(network, x, batch_size) for network in posterior.draws(n_draws)])
+    _check(model, n_draws, kind, batch_size, generator)
+    _check_inputs(x)
+    with torch.no_grad():
+        if isinstance(model, nn.Module) and kind == "local":
+            outputs = _local_outputs(model, x, n_draws, batch_size, generator)
+        else:
+            posterior = _posterior(model, generator)
+            outputs = torch.stack([_forward(network, x, batch_size) for network in posterior.draws(n_draws)])
     prediction = Prediction(outputs, likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:
         _warn_if_certain(model, prediction)
@@ -82,7 +84,7 @@ def _posterior(model: nn.Module | Posterior, generator: torch.Generator | None) 
 def _local_outputs(
     model: nn.Module, x: Inputs, n_draws: int, batch_size: int, generator: torch.Generator | None
 ) -> Tensor:
-    with _evaluating(model), _seeded(generator):
+    with _evaluating(model), _seeded(generator, model):
         return torch.stack([_forward(model, x, batch_size) for _ in range(n_draws)])
 
 
@@ -117,25 +119,35 @@ def _batches(x: Inputs, size: int) -> Iterator[Inputs]:
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards every module has the mode it had."""
+    """Evaluation mode and noise inside; afterwards every module has the mode it had."""
     modes = [(module, module.training) for module in model.modules()]
+    # A subspace about to move may have silenced the noise for its next backward pass; this is not that pass.
+    noise = [(weight, weight.noisy) for weight in model.modules() if isinstance(weight, SparseWeight)]
     model.eval()
+    for weight, _ in noise:
+        weight.noisy = True
     try:
         yield
     finally:
         for module, training in modes:
             module.training = training
+        for weight, noisy in noise:
+            weight.noisy = noisy
 
 
 @contextlib.contextmanager
-def _seeded(generator: torch.Generator | None) -> Iterator[None]:
+def _seeded(generator: torch.Generator | None, model: nn.Module) -> Iterator[None]:
     """The global random state follows ``generator`` inside and is put back afterwards; nothing changes without one."""
     if generator is None:
         yield
         return
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
+    with torch.random.fork_rng(devices):
+        # Not torch.manual_seed: it seeds every device there is, also those that are not put back.
+        torch.default_generator.manual_seed(seed)
+        for device in devices:
+            torch.cuda.default_generators[device.index].manual_seed(seed)
         yield
 
 
@@ -148,11 +160,9 @@ def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
     outputs = prediction.outputs
     if model in _warned or outputs.shape[1] == 0:
         return
-    if isinstance(prediction.likelihood, Gaussian) or outputs.dim() < 3 or outputs.shape[prediction._dim] < 2:
-        spread = float(prediction.epistemic_std.max() / outputs.abs().amax().clamp_min(1e-12))
-    else:
-        spread = float(prediction.mutual_information.max())
-    if spread < NUMERICALLY_ZERO:
+    spread = float(outputs.std(0, correction=0).amax() / outputs.abs().amax().clamp_min(1e-12))
+    sure = prediction.has_classes and bool((prediction.mutual_information < NUMERICALLY_ZERO).all())
+    if spread < (SMALL_SPREAD if sure else NUMERICALLY_ZERO):
         _warned.add(model)
         warnings.warn(
             "the draws agree to the last digits: mutual information is numerically zero. The standard deviations are "
@@ -162,7 +172,9 @@ def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
         )
 
 
-def _check(model: nn.Module | Posterior, n_draws: int, kind: str, batch_size: int) -> None:
+def _check(
+    model: nn.Module | Posterior, n_draws: int, kind: str, batch_size: int, generator: torch.Generator | None
+) -> None:
     if not isinstance(model, nn.Module) and not hasattr(model, "draws"):
         raise TypeError(f"predict takes a network or a posterior, got {type(model).__name__}")
     if n_draws < 1 or batch_size < 1:
@@ -171,8 +183,23 @@ def _check(model: nn.Module | Posterior, n_draws: int, kind: str, batch_size: in
         raise ValueError(f"kind must be 'weights' or 'local'; got {kind!r}")
     if kind == "local" and not isinstance(model, nn.Module):
         raise ValueError("kind='local' needs the network itself; a posterior gives draws of weights")
+    if generator is not None and not isinstance(model, nn.Module):
+        raise ValueError("a posterior draws with its own generator: give it that one instead")
     if isinstance(model, nn.Module) and n_draws > 1 and not _is_bayesian(model):
         raise ValueError(
             "this model has no Gaussian weights, so there is nothing to draw: convert it with "
             "gossamer.bayesianize(model), or ask for n_draws=1"
         )
+
+
+def _check_inputs(x: Inputs) -> None:
+    parts: Any = x.values() if isinstance(x, Mapping) else [x] if isinstance(x, Tensor) else x
+    is_known = isinstance(x, Tensor | Mapping | Sequence) and not isinstance(x, str)
+    if not is_known or not all(isinstance(part, Tensor) for part in parts) or not len(parts):
+        raise TypeError(
+            f"x must be a tensor, a sequence of tensors or a mapping of names to tensors, got {type(x).__name__}"
+        )
+    lengths = {len(part) if part.dim() else None for part in parts}
+    if len(lengths) > 1 or None in lengths:
+        shapes = [tuple(part.shape) for part in parts]
+        raise ValueError(f"examples lie along dimension 0 of every input, so all have as many; got shapes {shapes}")

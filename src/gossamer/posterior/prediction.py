@@ -8,18 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.likelihoods import Categorical, Gaussian
+from gossamer.likelihoods import Categorical, Gaussian, at_least_float32
+from gossamer.types import Likelihood
 
 __all__ = ["Prediction"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no one truth value, so two predictions are equal if they are one
 class Prediction:
     """Outputs of the draws, ``(draws, batch, …)``, and what follows from them.
 
     Read as logits (``probs``, ``entropy``, ``mutual_information``…) or as values (``mean``, ``std``, ``interval``…). A
-    likelihood fixes which of the two is meant, and adds the noise of the targets; without one both can be asked for
-    and the noise of the targets is taken to be zero.
+    likelihood (``Categorical``, ``Gaussian``) fixes which of the two is meant and adds the noise of the targets;
+    without one both can be asked for and the noise of the targets is taken to be zero.
 
     Example:
         >>> prediction = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))
@@ -30,7 +31,7 @@ class Prediction:
     """
 
     outputs: Tensor
-    likelihood: Categorical | Gaussian | None = None
+    likelihood: Likelihood | None = None
     class_dim: int = 1  # of the network's output, as in F.cross_entropy
 
     @property
@@ -39,7 +40,7 @@ class Prediction:
         if isinstance(self.likelihood, Gaussian):
             return self._values()[0]
         self._check_classes()
-        return self.outputs.float().softmax(self._dim)
+        return at_least_float32(self.outputs).softmax(self._dim)
 
     @property
     def probs(self) -> Tensor:
@@ -99,7 +100,14 @@ class Prediction:
         mean, noise = self._values()
         if not bool((noise > 0).all()):
             mean, noise = self.mean.unsqueeze(0), self.std.unsqueeze(0)
-        return _mixture_quantile(mean, noise, (1 - level) / 2), _mixture_quantile(mean, noise, (1 + level) / 2)
+        tail = (1 - level) / 2
+        return _lower_quantile(mean, noise, tail), -_lower_quantile(-mean, noise, tail)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the outputs can be read as logits of at least two classes."""
+        is_inside = 2 <= self._dim < self.outputs.dim()  # before it come the draws and the batch
+        return not isinstance(self.likelihood, Gaussian) and is_inside and self.outputs.shape[self._dim] >= 2
 
     @property
     def _dim(self) -> int:
@@ -112,16 +120,22 @@ class Prediction:
                 "a categorical prediction has probs, not a mean; for regression pass likelihood=Gaussian(…)"
             )
         if isinstance(self.likelihood, Gaussian):
+            if self.likelihood.noise_std is None and self.outputs.dim() < 3:
+                raise ValueError(
+                    "Gaussian() needs outputs (batch, 2 · targets), means and stds; this network gives one"
+                )
             return self.likelihood.split(self.outputs)
-        return self.outputs, torch.zeros_like(self.outputs)
+        values = at_least_float32(self.outputs)
+        return values, torch.zeros_like(values)
 
     def _check_classes(self) -> None:
         if isinstance(self.likelihood, Gaussian):
             raise ValueError("a Gaussian prediction has a mean and a std, not class probabilities")
-        if self.outputs.dim() <= self._dim or self.outputs.shape[self._dim] < 2:
+        if not self.has_classes:
             raise ValueError(
                 f"outputs of shape {tuple(self.outputs.shape)} (draws, batch, …) have no classes at dimension "
-                f"{self.class_dim} of the network's output; for regression ask for mean and std"
+                f"{self.class_dim} of the network's output. A classifier needs one output a class, two for yes or no; "
+                "for regression ask for mean and std"
             )
 
 
@@ -130,12 +144,15 @@ def _entropy(probs: Tensor, dim: int) -> Tensor:
     return entropy
 
 
-def _mixture_quantile(mean: Tensor, std: Tensor, level: float) -> Tensor:
-    """The x at which the mean over draws of Φ((x - mean)/std) is ``level``, by bisection."""
-    reach = abs(math.sqrt(2) * torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)).item()) + 1
-    low, high = (mean - reach * std).amin(0), (mean + reach * std).amax(0)
+def _lower_quantile(mean: Tensor, std: Tensor, level: float) -> Tensor:
+    """The x at which the mean over draws of Φ((x - mean)/std) is ``level`` < 1/2, by bisection."""
+    # The quantile of a mixture lies among those of its parts, at most |Φ⁻¹(level)| stds below their means.
+    reach = math.sqrt(2) * abs(torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)).item()) + 1
+    low, high = (mean - reach * std).amin(0), mean.amax(0)
+    scale = -1 / (math.sqrt(2) * std.clamp_min(torch.finfo(std.dtype).tiny))
     for _ in range(60):
         middle = (low + high) / 2
-        below = torch.special.ndtr((middle - mean) / std.clamp_min(torch.finfo(std.dtype).tiny)).mean(0) < level
+        # By erfc, which keeps the digits of a small tail; 1 + erf loses them.
+        below = torch.special.erfc((middle - mean) * scale).mean(0) / 2 < level
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return (low + high) / 2

@@ -47,7 +47,7 @@ def move(weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], 
                 state[key] = _rewrite(value, follow(value, 0.0))
         grad = parameter.grad
         parameter.grad = None  # its length may change
-        parameter.data = _rewrite(parameter.data, follow(parameter.data, fill.to(parameter.dtype)))
+        _set_data(parameter, follow(parameter.data, fill.to(parameter.dtype)))
         if grad is not None:
             parameter.grad = _rewrite(grad, follow(grad, 0.0))
     weight.support.set_position(position)
@@ -67,7 +67,17 @@ def forget_histories(optimizer: Optimizer) -> None:
 def _is_history(value: Any, total: int, parameter: Tensor) -> bool:
     if isinstance(value, Tensor):
         return value.shape == (total,) and value.shape != parameter.shape
-    return isinstance(value, list) and any(isinstance(item, Tensor) for item in value)
+    return isinstance(value, list)
+
+
+def _set_data(parameter: Tensor, data: Tensor) -> None:
+    if data.shape == parameter.shape:
+        parameter.data.copy_(data)
+        return
+    # Who still holds the last loss holds its graph, and torch would use the node that gathers this gradient again, with
+    # the old length. It makes a new node only when the dtype changes.
+    parameter.data = data.to(torch.float32 if data.dtype == torch.float16 else torch.float16)
+    parameter.data = data
 
 
 def _rewrite(old: Tensor, new: Tensor) -> Tensor:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["average_over_ranks", "from_first_rank", "world_size"]
+__all__ = ["average_over_ranks", "from_first_rank", "on_any_rank", "world_size"]
 
 
 def world_size() -> int:
@@ -31,3 +32,17 @@ def from_first_rank(tensor: Tensor) -> Tensor:
     if world_size() > 1:
         dist.broadcast(tensor, src=0)
     return tensor
+
+
+def on_any_rank(flags: list[bool], device: torch.device | None = None) -> list[bool]:
+    """Flag by flag, whether it is true on some process.
+
+    Example:
+        >>> on_any_rank([True, False])
+        [True, False]
+    """
+    if world_size() == 1:
+        return flags
+    votes = torch.tensor(flags, dtype=torch.int32, device=device)
+    dist.all_reduce(votes, dist.ReduceOp.MAX)
+    return [bool(vote) for vote in votes.tolist()]

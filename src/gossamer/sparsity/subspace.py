@@ -7,17 +7,20 @@ another. The budget is constant to the last integer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import GaussianWeight, SparseWeight, sparse_weights
+from gossamer.layers import GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import cosine
+from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, overlap, removal_scores, survivors
 from gossamer.sparsity.criteria import (
+    REMOVAL,
     GradientCriterion,
     addition_criterion,
     random,
@@ -25,15 +28,12 @@ from gossamer.sparsity.criteria import (
     snr_abs,
     snr_abs_reference,
 )
+from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, mean_absolute
 from gossamer.sparsity.moving import forget_histories, move
-from gossamer.sparsity.ranks import average_over_ranks, from_first_rank, world_size
-from gossamer.sparsity.selection import top_mask
-from gossamer.types import Criterion, Schedule, Step, WeightStats
+from gossamer.sparsity.ranks import world_size
+from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]
-
-Scope = Literal["layer", "global"]
-Grads = dict[str, Tensor]
 
 
 class Subspace:
@@ -97,23 +97,21 @@ class Subspace:
             raise ValueError("this model has no sparse weights: convert it with gossamer.bayesianize(model) first")
         self.model, self.optimizer = model, optimizer
         self.all_weights = list(everything.values())
-        self.weights = {n: w for n, w in everything.items() if not w.support.is_dense and w.mean.requires_grad}
         self.is_reference = any(w.mode == "reference" for w in self.all_weights if isinstance(w, GaussianWeight))
+        self.scope: Scope = scope or _scope(self.all_weights)
+        self.weights = {name: weight for name, weight in everything.items() if _can_move(weight.support, self.scope)}
         self.removal = removal_criterion(removal)
         if self.is_reference and self.removal is snr_abs:
             self.removal = snr_abs_reference
         self.addition = addition_criterion(addition)
+        self.compare = {name: removal_criterion(name) for name in ([compare] if isinstance(compare, str) else compare)}
         self.update_period, self.last_step = update_period, int(until * total_steps)
         self.rate = replacement_rate if callable(replacement_rate) else cosine(replacement_rate, max(1, self.last_step))
         self.regrow_std = regrow_std
-        shared = any(weight.support.shares_budget for weight in self.weights.values())
-        self.scope: Scope = scope or ("global" if shared else "layer")
-        if self.scope == "global" and world_size() > 1:
-            raise ValueError("a global budget changes parameters' shapes, which DDP cannot follow: use scope='layer'")
-        self.compare = {name: removal_criterion(name) for name in compare}
         self.index = 0
         self.record: list[dict[str, Any]] = []
         self._postponed = False
+        self._check_parts()
         self._arm_if_due()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
@@ -124,7 +122,7 @@ class Subspace:
                 over several draws need it.
 
         Returns:
-            Whether the subspace moved. In a loop of the released code's kind, ``if not subspace.step():
+            Whether there was an update. In a loop of the released code's kind, ``if not subspace.step():
             optimizer.step()``, the gradient of an update step is spent on the move.
         """
         self.index += 1
@@ -147,145 +145,109 @@ class Subspace:
         self._disarm()
         self._arm_if_due()
 
-    # ------------------------------------------------------------------ when
-
     def _is_due(self, index: int) -> bool:
         return index < self.last_step and (self._postponed or index % self.update_period == 0)
+
+    def _trained(self) -> Weights:
+        """The weights that may move now: one whose mean is frozen stays where it is."""
+        return {name: weight for name, weight in self.weights.items() if weight.mean.requires_grad}
 
     def _n_draws(self) -> int:
         return self.addition.n_draws if isinstance(self.addition, GradientCriterion) else 1
 
     def _arm_if_due(self) -> None:
         """Ask the coming backward pass for dense gradients, where the addition criterion wants those of that pass."""
-        if self._is_due(self.index + 1) and self._needs_grad() and self._n_draws() == 1:
-            for weight in self.weights.values():
-                weight.arm()
-            if isinstance(self.addition, GradientCriterion) and self.addition.noise_free:
-                self._set_noisy(False)
-
-    def _needs_grad(self) -> bool:
-        return self.addition is not random
+        if self._is_due(self.index + 1) and self.addition is not random and self._n_draws() == 1:
+            arm(self._trained())
+            self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
 
     def _disarm(self) -> Grads:
-        """The dense gradients of all weights that took part in the pass."""
         self._set_noisy(True)
-        grads = {name: weight.disarm() for name, weight in self.weights.items()}
-        return {name: grad for name, grad in grads.items() if grad is not None}
+        return collect(self.weights)
 
     def _set_noisy(self, noisy: bool) -> None:
         for weight in self.all_weights:
             weight.noisy = noisy
 
-    # ------------------------------------------------------------------ what
-
     @torch.no_grad()
     def _update(self, closure: Callable[[], Tensor] | None) -> bool:
-        grads = self._disarm() if self._n_draws() == 1 else self._mean_absolute_gradients(closure)
-        for grad in grads.values():
-            average_over_ranks(grad)
+        grads = average(self._gradients(closure), self.weights)
         self._postponed = not all(bool(grad.isfinite().all()) for grad in grads.values())
         if self._postponed:
             self.record.append({"step": self.index, "postponed": "a gradient is not finite"})
             return False
-        rate = self.rate(self.index)
-        scores = {name: self.removal(weight.stats()) for name, weight in self.weights.items()}
-        kept = self._keep(scores, rate, grads)
+        rate = _checked_rate(self.rate(self.index), self.index)
+        weights = {n: w for n, w in self._trained().items() if n in grads or self.addition is random}
+        kept = keep(removal_scores(self.removal, weights), rate, self.scope)
         entry: dict[str, Any] = {"step": self.index, "rate": rate, "removed": {}, "replaced": {}, "active": {}}
         if self.compare:
-            entry["iou"] = {name: self._overlap(criterion, kept) for name, criterion in self.compare.items()}
-        positions = self._grow(kept, grads)
-        for name, position in positions.items():
-            weight = self.weights[name]
-            regrown = weight.regrown(kept[name], self.regrow_std)
-            survives = move(weight, position, regrown, self.optimizer)
+            entry["iou"] = {name: self._overlaps(criterion, kept, rate) for name, criterion in self.compare.items()}
+
+        def score(name: str) -> Tensor:  # takes its dense gradient along: nothing of that size stays
+            return addition_score(self.addition, weights[name], kept[name], grads.pop(name, None))
+
+        added = grow(kept, score, self.scope)
+        for name, weight in weights.items():
+            survives = self._move(weight, kept[name], added[name])
             entry["removed"][name] = int((~kept[name]).sum())
             entry["replaced"][name] = int((~survives).sum())
-            entry["active"][name] = len(position)
+            entry["active"][name] = len(survives)
         forget_histories(self.optimizer)
         self.record.append(entry)
-        return True
+        return bool(weights)
 
-    def _keep(self, scores: Grads, rate: float, grads: Grads) -> dict[str, Tensor]:
-        """Which slots of each weight survive; a weight without a dense gradient does not take part."""
-        taking_part = {n: s for n, s in scores.items() if n in grads or not self._needs_grad()}
-        if self.scope == "layer":
-            return {name: top_mask(score, len(score) - int(rate * len(score))) for name, score in taking_part.items()}
-        return _split(taking_part, lambda score: len(score) - int(rate * len(score)), protect=True)
-
-    def _grow(self, kept: dict[str, Tensor], grads: Grads) -> dict[str, Tensor]:
-        """New sorted positions of each weight: what was kept and the best of everything else."""
-        scores: Grads = {}
-        survivors: Grads = {}
-        for name, mask in kept.items():
-            weight = self.weights[name]
-            position = weight.support.position
-            assert position is not None
-            survivors[name] = position[mask].long()
-            score = self._addition_score(weight, grads.pop(name, None))
-            score[survivors[name]] = -torch.inf
-            score[slice(*weight.support.frozen)] = -torch.inf
-            if self.scope == "layer":  # known now, so that only one weight's dense score is alive at a time
-                chosen = top_mask(score, len(mask) - len(survivors[name])).nonzero().flatten()
-                survivors[name] = torch.cat([survivors[name], chosen]).sort().values
-            else:
-                scores[name] = score
-        if self.scope == "layer":
-            return survivors
-        n_new = sum(int((~mask).sum()) for mask in kept.values())
-        grown = _split(scores, lambda score: n_new, protect=False)
-        return {n: torch.cat([survivors[n], mask.nonzero().flatten()]).sort().values for n, mask in grown.items()}
-
-    def _addition_score(self, weight: SparseWeight, grad: Tensor | None) -> Tensor:
-        mean = weight.dense_mean().flatten()
-        score = self.addition(WeightStats(mean=mean, grad=None if grad is None else grad.flatten()))
-        if score.shape != mean.shape:
-            raise ValueError(f"the addition criterion gave {tuple(score.shape)} scores for {len(mean)} entries")
-        score = score.to(torch.promote_types(score.dtype, torch.float32), copy=True)
-        # Gradients are reduced over the ranks already; any other score may be a rank's own, a random one is.
-        return score if isinstance(self.addition, GradientCriterion) else from_first_rank(score)
-
-    def _mean_absolute_gradients(self, closure: Callable[[], Tensor] | None) -> Grads:
-        """Paper's third addition criterion: the mean over K draws of the absolute gradient, on the current batch."""
+    def _gradients(self, closure: Callable[[], Tensor] | None) -> Grads:
+        """The dense gradients that the addition criterion asks for, of the weights that took part in the loss."""
+        if self._n_draws() == 1:
+            return self._disarm()
         if closure is None:
             raise ValueError(
                 "multi_sample_gradient(K) evaluates the batch again: call subspace.step(closure) with a function that "
                 "returns the loss, or use addition='sampled_gradient'"
             )
-        total: Grads = {}
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers() if buffer.is_floating_point()}
-        for _ in range(self._n_draws()):
-            with torch.enable_grad():
-                for weight in self.weights.values():
-                    weight.arm()
-                probes = {name: weight.probe for name, weight in self.weights.items() if weight.probe is not None}
-                grads = torch.autograd.grad(closure(), list(probes.values()), allow_unused=True)
-            for name, grad in zip(probes, grads, strict=True):
-                if grad is not None:
-                    total[name] = total.get(name, 0) + grad.abs() / self._n_draws()
-        self._disarm()
-        for name, buffer in self.model.named_buffers():  # the extra passes are not training: BatchNorm forgets them
-            if name in buffers:
-                buffer.copy_(buffers[name])
-        return total
+        return mean_absolute(self.model, self._trained(), closure, self._n_draws())
 
-    def _overlap(self, criterion: Criterion, kept: dict[str, Tensor]) -> dict[str, float]:
-        """Intersection over union of the removed sets of each weight."""
-        overlap = {}
-        for name, mask in kept.items():
-            other = top_mask(criterion(self.weights[name].stats()), int(mask.sum()))
-            union = int((~(mask & other)).sum())
-            overlap[name] = int((~mask & ~other).sum()) / union if union else 1.0
-        return overlap
+    def _move(self, weight: SparseWeight, kept: Tensor, added: Tensor) -> Tensor:
+        """Make what was kept and what was added the active entries; returns which of them were active before."""
+        position = torch.cat([survivors(weight, kept), added]).sort().values
+        return move(weight, position, weight.regrown(kept, self.regrow_std), self.optimizer)
+
+    def _overlaps(self, criterion: Criterion, kept: Mapping[str, Tensor], rate: float) -> dict[str, float]:
+        """How much of what another criterion would have removed from each weight was removed."""
+        other = keep(removal_scores(criterion, {name: self.weights[name] for name in kept}), rate, self.scope)
+        return {name: overlap(kept[name], other[name]) for name in kept}
+
+    def _check_parts(self) -> None:
+        """Fail here rather than at the first update."""
+        if self.scope == "global" and world_size() > 1:
+            raise ValueError("a global budget changes parameters' shapes, which DDP cannot follow: use scope='layer'")
+        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        trained = [weight.mean for weight in self._trained().values()]
+        if trained and held.isdisjoint(map(id, trained)):
+            raise ValueError(
+                "the optimizer holds none of this model's sparse weights: build it from gossamer.param_groups(model), "
+                "after the conversion"
+            )
+        for criterion in (self.removal, *self.compare.values()):
+            if criterion in REMOVAL.values():  # these say what they miss
+                removal_scores(criterion, self.weights)
 
 
-def _split(scores: Grads, count: Callable[[Tensor], int], *, protect: bool) -> dict[str, Tensor]:
-    """One choice over all weights, given back weight by weight; ``protect`` keeps the best entry of each."""
-    parts = [torch.where(s.isnan(), -torch.inf, s) for s in scores.values()]
-    if protect:  # an empty layer would cut the network in two
-        parts = [part.index_fill(0, part.argmax(), torch.inf) for part in parts]
-    joined = torch.cat(parts)
-    masks = top_mask(joined, count(joined)).split([len(part) for part in parts])
-    return dict(zip(scores, masks, strict=True))
+def _scope(weights: Sequence[SparseWeight]) -> Scope:
+    return "global" if any(weight.support.shares_budget for weight in weights) else "layer"
+
+
+def _can_move(support: Support, scope: Scope) -> bool:
+    """A weight of which every entry is active has none to exchange, but some to give where the budget is shared."""
+    return support.position is not None and support.n_active > 0 and (scope == "global" or not support.is_dense)
+
+
+def _checked_rate(rate: float, step: int) -> float:
+    if not 0 <= rate <= 1:
+        raise ValueError(
+            f"replacement_rate must give a share of the active entries, in [0, 1]; got {rate} at step {step}"
+        )
+    return rate
 
 
 def _check(
@@ -302,9 +264,8 @@ def _check(
         raise ValueError(f"replacement_rate is a share of the active entries, in [0, 1]; got {replacement_rate}")
     if not 0 <= until <= 1:
         raise ValueError(f"until is a share of the training, in [0, 1]; got {until}")
-    if isinstance(regrow_std, str) and regrow_std not in ("mean", "mean_raw"):
+    is_number = isinstance(regrow_std, int | float) and 0 < regrow_std < math.inf
+    if regrow_std not in (None, "mean", "mean_raw") and not is_number:  # from 0 a std could not grow
         raise ValueError(f"regrow_std must be 'mean', 'mean_raw' or a positive number; got {regrow_std!r}")
-    if isinstance(regrow_std, int | float) and not regrow_std > 0:
-        raise ValueError(f"regrow_std must be positive: at 0 the gradient of a std vanishes; got {regrow_std!r}")
     if scope not in (None, "layer", "global"):
         raise ValueError(f"scope must be 'layer' or 'global'; got {scope!r}")

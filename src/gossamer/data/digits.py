@@ -1,0 +1,40 @@
+"""Handwritten digits, 8×8 pixels, 10 classes, 1,797 images (embedded in scikit-learn: nothing is downloaded)."""
+
+from __future__ import annotations
+
+import torch
+
+from gossamer.likelihoods import Categorical
+from gossamer.types import Split, Task
+
+__all__ = ["load"]
+
+SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
+
+
+def load(*, images: bool = False) -> Task:
+    """A third for testing, a fifth of the rest held out for choices, the rest for training; pixels from 0 to 1.
+
+    Args:
+        images: Inputs as images ``(1, 8, 8)`` instead of vectors ``(64,)``.
+
+    Example:
+        >>> task = load()
+        >>> task.n_data, len(task.val[1]), len(task.test[1])
+        (959, 239, 599)
+    """
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    x = torch.from_numpy(data.data).float() / 16
+    x = x.view(-1, 1, 8, 8) if images else x
+    y = torch.from_numpy(data.target)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(SPLIT_SEED))
+    n_test = len(y) // 3
+    n_val = (len(y) - n_test) // 5
+
+    def split(rows: torch.Tensor) -> Split:
+        return x[rows], y[rows]
+
+    test, val, train = order[:n_test], order[n_test : n_test + n_val], order[n_test + n_val :]
+    return Task(split(train), split(val), split(test), Categorical(), n_outputs=10, name="digits")

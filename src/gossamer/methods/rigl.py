@@ -1,0 +1,64 @@
+"""RigL (Evci et al., ICML 2020): deterministic sparse training, drop by magnitude, grow by gradient."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch.optim import SGD
+
+from gossamer.convert import sparsify
+from gossamer.layers import param_groups
+from gossamer.methods._parts import update_period_for
+from gossamer.posterior import Last
+from gossamer.schedules import cosine
+from gossamer.sparsity import Subspace
+from gossamer.types import Method, Task
+
+__all__ = ["rigl"]
+
+
+def rigl(
+    task: Task,
+    steps: int,
+    *,
+    density: float = 0.05,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    update_period: int | None = None,
+    replacement_rate: float = 0.3,
+    until: float = 0.75,
+    allocation: str = "uniform",
+) -> Method:
+    """RigL: ``density`` times the weights, moved towards the largest gradients.
+
+    Args:
+        task: The task.
+        steps: Length of the training.
+        density: Share of active weights.
+        lr: Learning rate at the start of a cosine.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+        update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
+        replacement_rate: Share replaced at the first update.
+        until: Share of the training after which the subspace rests.
+        allocation: How the active weights are spread over the layers.
+    """
+    return Method(
+        prepare=partial(sparsify, density=density, allocation=allocation),
+        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum),
+        lr=cosine(lr, steps),
+        rules=lambda model, optimizer: [
+            Subspace(
+                model,
+                optimizer,
+                total_steps=steps,
+                removal="magnitude",
+                addition="sampled_gradient",
+                update_period=update_period_for(steps, update_period),
+                replacement_rate=replacement_rate,
+                until=until,
+            )
+        ],
+        collector=Last,
+    )

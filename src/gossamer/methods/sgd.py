@@ -1,0 +1,47 @@
+"""The plain network by Adam or SGD: what every other method is compared with."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch.optim import SGD, Adam
+
+from gossamer.posterior import Last
+from gossamer.schedules import cosine
+from gossamer.types import Method, Task
+
+__all__ = ["sgd"]
+
+
+def sgd(
+    task: Task,
+    steps: int,
+    *,
+    optimizer: Literal["sgd", "adam"] = "sgd",
+    lr: float | None = None,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+) -> Method:
+    """The network as it is, by SGD with momentum or by Adam.
+
+    Args:
+        task: The task.
+        steps: Length of the training.
+        optimizer: ``"sgd"`` or ``"adam"``.
+        lr: Learning rate at the start of a cosine; 0.1 for SGD, 0.001 for Adam.
+        momentum: Of SGD.
+        weight_decay: Of SGD.
+    """
+    if optimizer not in ("sgd", "adam"):
+        raise ValueError(f"optimizer must be 'sgd' or 'adam'; got {optimizer!r}")
+    rate = lr or (0.1 if optimizer == "sgd" else 1e-3)
+    return Method(
+        prepare=lambda model: model,
+        optimizer=lambda model: (
+            SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)
+            if optimizer == "sgd"
+            else Adam(model.parameters(), lr=rate)
+        ),
+        lr=cosine(rate, steps),
+        collector=Last,
+    )

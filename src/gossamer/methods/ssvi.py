@@ -1,0 +1,80 @@
+"""Sparse subspace variational inference (Li, Miao, Qiu and Zhang, ICLR 2024), Algorithm 1.
+
+Mean-field Gaussian variational inference in a subspace of fixed size whose axes are chosen anew during training.
+``mode="reference"`` takes the released code's hyper-parameters and arithmetic; with them σ does not learn, so the
+default uses Adam, whose step in log σ does not depend on the size of its gradient.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gossamer.convert import bayesianize
+from gossamer.methods._parts import kl_penalty, update_period_for, variational_defaults, variational_optimizer
+from gossamer.posterior import InLayers
+from gossamer.schedules import cosine, warmup
+from gossamer.sparsity import Subspace
+from gossamer.types import Criterion, Method, Mode, Task
+
+__all__ = ["ssvi"]
+
+
+def ssvi(
+    task: Task,
+    steps: int,
+    *,
+    density: float = 0.05,
+    lr: float | None = None,
+    removal: str | Criterion = "snr_abs",
+    addition: str | Criterion = "sampled_gradient",
+    update_period: int | None = None,
+    replacement_rate: float = 0.3,
+    until: float = 0.75,
+    kl_weight: float | None = None,
+    kl_warmup: float = 0.5,
+    prior_std: float | None = None,
+    init_std: float | None = None,
+    allocation: str = "uniform",
+    mode: Mode = "default",
+) -> Method:
+    """SSVI: variational inference in a moving subspace of ``density`` times the weights.
+
+    Args:
+        task: The task; its number of training examples scales the KL.
+        steps: Length of the training.
+        density: Share of active weights.
+        lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
+        removal: Criterion of removal.
+        addition: Criterion of addition.
+        update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
+        replacement_rate: Share replaced at the first update.
+        until: Share of the training after which the subspace rests.
+        kl_weight: β of the KL; 1 is the ELBO. 0.05, and 0.01 in reference mode.
+        kl_warmup: Share of the training over which β rises from 0.
+        prior_std: Of every weight; ``None`` scales it by the active fan-in.
+        init_std: Of every weight; ``None`` scales it by the active fan-in.
+        allocation: How the active weights are spread over the layers.
+        mode: ``"reference"`` for the released code's behaviour.
+    """
+    rate, beta = variational_defaults(mode, lr, kl_weight)
+    return Method(
+        prepare=partial(
+            bayesianize, density=density, prior_std=prior_std, init_std=init_std, allocation=allocation, mode=mode
+        ),
+        optimizer=variational_optimizer(mode, rate),
+        lr=cosine(rate, steps),
+        penalty=kl_penalty(warmup(beta, int(kl_warmup * steps)), task.n_data),
+        rules=lambda model, optimizer: [
+            Subspace(
+                model,
+                optimizer,
+                total_steps=steps,
+                removal=removal,
+                addition=addition,
+                update_period=update_period_for(steps, update_period),
+                replacement_rate=replacement_rate,
+                until=until,
+            )
+        ],
+        collector=InLayers,
+    )

@@ -1,0 +1,140 @@
+"""One table of all methods, and what each of them must do. A new method is a new row."""
+
+import pickle
+import statistics
+
+import pytest
+import torch
+
+from gossamer import methods
+from gossamer.data import digits
+from gossamer.evaluate import evaluate
+from gossamer.layers import GaussianWeight, active_parameters, sparse_weights
+from gossamer.models import mlp
+from gossamer.posterior import predict
+from gossamer.train import fit
+
+STEPS = 150
+
+METHODS = {
+    "sgd": {"density": None, "draws_differ": False},
+    "vi": {"density": 1.0, "draws_differ": True},
+    "ssvi": {"density": 0.1, "draws_differ": True},
+    "rigl": {"density": 0.1, "draws_differ": False},
+}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return digits.load()
+
+
+@pytest.fixture(scope="module")
+def fits(task):
+    """Every method trained once, with its losses and the number of active weights after each step."""
+    results = {}
+    for name in METHODS:
+        losses = []
+        posterior = run(name, task, lambda step, values, losses=losses: losses.append(values["loss"]))
+        results[name] = (posterior, losses)
+    return results
+
+
+def run(name, task, record=None, seed=0):
+    density = METHODS[name]["density"]
+    options = {"density": density} if density not in (None, 1.0) else {}
+    torch.manual_seed(seed)
+    return fit(methods.build(name, task, STEPS, **options), mlp(64, (64, 64)), task, STEPS, record=record, seed=seed)
+
+
+def test_the_table_names_every_method():
+    assert sorted(METHODS) == methods.names()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_loss_falls(fits, name):
+    losses = fits[name][1]
+    assert len(losses) == STEPS
+    assert statistics.mean(losses[-20:]) < 0.5 * statistics.mean(losses[:5])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns(fits, task, name):
+    assert evaluate(fits[name][0], task, n_draws=5)["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_predictions_are_probabilities(fits, task, name):
+    prediction = predict(fits[name][0], task.test[0][:7], n_draws=4)
+    n_draws = 4 if METHODS[name]["draws_differ"] else 1
+    assert prediction.samples.shape == (n_draws, 7, 10)
+    torch.testing.assert_close(prediction.probs.sum(1), torch.ones(7))
+    assert bool((prediction.mutual_information > 0).any()) == METHODS[name]["draws_differ"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_seed_gives_the_same_network(fits, task, name):
+    again = run(name, task)
+    for first, second in zip(fits[name][0].model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name]["density"] is not None])
+def test_the_budget_is_exact_at_every_step(task, name):
+    counts = []
+    options = {} if name == "vi" else {"density": METHODS[name]["density"]}
+    method = methods.build(name, task, STEPS, **options)
+    model = mlp(64, (64, 64))
+    fit(method, model, task, STEPS, record=lambda step, values: counts.append(active_parameters(model)))
+    total = 64 * 64 + 64 * 64 + 64 * 10
+    expected = sum(round(METHODS[name]["density"] * size) for size in (64 * 64, 64 * 64, 640))
+    assert set(counts) == {expected}
+    assert expected == total or name != "vi"
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name]["density"] is not None])
+def test_inactive_entries_are_exactly_zero(fits, name):
+    posterior = fits[name][0]
+    weights = sparse_weights(posterior.model)
+    drawn = next(iter(posterior.draws(1)))
+    for layer, weight in weights.items():
+        dense = drawn.get_submodule(layer).weight.detach().flatten()
+        inactive = torch.ones(dense.numel(), dtype=torch.bool)
+        if weight.support.position is None:
+            continue
+        inactive[weight.support.position.long()] = False
+        assert not dense[inactive].any()
+        assert not weight.dense_std().flatten()[inactive].any()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_fitted_posterior_pickles(fits, task, name):
+    posterior = fits[name][0]
+    copy = pickle.loads(pickle.dumps(posterior))
+    for first, second in zip(posterior.model.parameters(), copy.model.parameters(), strict=True):
+        assert torch.equal(first, second)
+    assert predict(copy, task.test[0][:3], n_draws=2).probs.shape == (3, 10)
+
+
+@pytest.mark.parametrize("name", ["vi", "ssvi"])
+def test_reference_mode_does_not_learn_its_stds_and_the_default_does(task, name):
+    drift = {}
+    for mode in ("default", "reference"):
+        torch.manual_seed(0)
+        method = methods.build(name, task, STEPS, mode=mode, **({"update_period": STEPS} if name == "ssvi" else {}))
+        model = mlp(64, (64, 64))
+        first = {}
+
+        def remember(step, values, model=model, first=first):
+            if step == 1:
+                first.update({n: w.std.detach().clone() for n, w in sparse_weights(model).items()})
+
+        fit(method, model, task, STEPS, record=remember)
+        changes = [
+            (weight.std.detach().log() - first[layer].log()).abs().mean()
+            for layer, weight in sparse_weights(model).items()
+            if isinstance(weight, GaussianWeight)
+        ]
+        drift[mode] = float(sum(changes) / len(changes))
+    assert drift["default"] > 0.1  # σ moved by a tenth of itself and more
+    assert drift["reference"] < 0.01

@@ -1,0 +1,49 @@
+"""A posterior that is known: Bayesian linear regression with Gaussian prior and noise.
+
+The best mean-field Gaussian has the exact posterior mean and, for each weight, the variance 1 / Λ_ii, where
+Λ = XᵀX / noise² + 1 / prior² is the posterior precision (Bishop 2006, section 10.1.2).
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from gossamer import methods
+from gossamer.likelihoods import Gaussian
+from gossamer.train import fit
+from gossamer.types import Task
+
+N_INPUTS, N_DATA, NOISE, PRIOR = 16, 80, 0.5, 0.7
+
+
+@pytest.fixture(scope="module")
+def task():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N_DATA, N_INPUTS, generator=generator)
+    x[:, 1] += 0.7 * x[:, 0]  # correlated inputs: mean field is not the exact posterior
+    weight = torch.zeros(N_INPUTS)
+    weight[:4] = torch.tensor([1.0, -1.0, 0.5, 2.0])
+    y = (x @ weight + NOISE * torch.randn(N_DATA, generator=generator)).unsqueeze(1)
+    return Task((x, y), (x, y), (x, y), Gaussian(noise_std=NOISE), n_outputs=1)
+
+
+def exact(task, active):
+    x, y = task.train[0][:, active].double(), task.train[1].double()
+    precision = x.T @ x / NOISE**2 + torch.eye(x.shape[1], dtype=torch.float64) / PRIOR**2
+    mean = torch.linalg.solve(precision, x.T @ y / NOISE**2).squeeze(1)
+    return mean, precision.diag().rsqrt()
+
+
+@pytest.mark.parametrize(("name", "options"), [("vi", {}), ("ssvi", {"density": 0.4, "update_period": 20})])
+def test_the_mean_field_posterior_of_linear_regression_is_recovered(task, name, options):
+    steps = 3000
+    method = methods.build(name, task, steps, lr=0.05, kl_weight=1.0, kl_warmup=0.0, prior_std=PRIOR, **options)
+    posterior = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA)
+    layer = posterior.model
+    active = torch.arange(N_INPUTS) if layer.support.position is None else layer.support.position.long()
+    if name == "ssvi":
+        assert set(range(4)) <= set(active.tolist())  # the weights that matter were found
+    mean, std = exact(task, active)
+    # The last steps wander by the noise of the gradient; its share of a posterior std is well below a tenth.
+    assert ((layer.mean.detach() - mean).abs() / std).max() < 0.1
+    torch.testing.assert_close(layer.std.detach().double(), std, rtol=0.05, atol=0)
