@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,28 @@ def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
     """
     if mean.dtype in (torch.float16, torch.bfloat16):
         mean, std = mean.float(), std.float()
-    squares = (std / prior_std).square().sum() + (mean / prior_std).square().sum()
-    # log σ − log s, not log(σ/s): the quotient of the smallest std would be subnormal, and its gradient overflow.
-    return 0.5 * (squares - std.numel()) - (std.log() - math.log(prior_std)).sum()
+    divergence: Tensor = _NormalKL.apply(mean, std, prior_std)
+    return divergence
+
+
+class _NormalKL(torch.autograd.Function):
+    """The sum and its gradient in closed form: a third of the passes over the weights that autograd would make."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
+        squares = (std / prior_std).square_().sum() + (mean / prior_std).square_().sum()
+        # log σ - log s, not log(σ/s): the quotient of the smallest std would be subnormal.
+        return 0.5 * (squares - std.numel()) - std.log().sub_(math.log(prior_std)).sum()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        mean, std, ctx.prior_std = inputs
+        ctx.save_for_backward(mean, std)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        mean, std = ctx.saved_tensors
+        scale = grads[0] / ctx.prior_std**2
+        return mean * scale, torch.addcdiv(std * scale, grads[0], std, value=-1), None

@@ -9,7 +9,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.data.batches import batches
+from gossamer.data._batches import batches
 from gossamer.types import Method, Posterior, Schedule, Step, Task
 
 __all__ = ["fit"]

@@ -183,7 +183,7 @@ EXCLUDED = {
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
 def test_encoders(same_network, training, exclude):
-    """torch's encoder reads the weights of its layers in evaluation mode, and packs padded batches."""
+    """An encoder of torch reads the weights of its layers in evaluation mode, and packs padded batches."""
     torch.manual_seed(0)
     for options in ({}, {"norm_first": True, "activation": "gelu"}, {"batch_first": False}, {"bias": False}):
         options = {"dropout": 0.0, "batch_first": True} | options

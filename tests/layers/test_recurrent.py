@@ -10,6 +10,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequen
 import gossamer
 from gossamer.layers import sparse_weights
 
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
 LENGTH, BATCH, WIDTH, STATE = 5, 3, 4, 6
 
 VARIANTS = {

@@ -1,1 +1,64 @@
-"""Data sets, one file each: ``load()`` gives a Task."""
+"""Data sets, one file each: ``load()`` gives a Task. The folder is the registry.
+
+Sets that are read from files look in ``root``, else in the folder named by the environment variable ``GOSSAMER_DATA``,
+else in ``data/`` of the working directory. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gossamer.data._files import DataNotFoundError
+from gossamer.data._transforms import CropFlip, Normalize
+from gossamer.types import Task
+
+__all__ = ["CropFlip", "DataNotFoundError", "Normalize", "find", "load", "names"]
+
+
+def names() -> list[str]:
+    """Names of all data sets.
+
+    Example:
+        >>> [name for name in names() if not name.startswith("uci/")]
+        ['cifar10', 'cifar100', 'digits', 'fashion_mnist', 'mnist', 'sun1', 'sun2', 'sun3', 'svhn', 'two_moons']
+    """
+    from gossamer.data.uci import FOLDERS
+
+    modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
+    return sorted(modules - {"uci"}) + [f"uci/{name}" for name in FOLDERS]
+
+
+def find(name: str) -> Callable[..., Task]:
+    """The loader of the set called ``name``, a function of ``root`` and the options of the set.
+
+    Example:
+        >>> find("digits").__module__
+        'gossamer.data.digits'
+    """
+    folder, _, member = name.partition("/")
+    if folder == "uci" and member:
+        from gossamer.data.uci import load as load_uci
+
+        return functools.partial(load_uci, name=member)
+    if name not in names():
+        near = difflib.get_close_matches(name.lower(), names(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"unknown data set {name!r}{hint} Known: {', '.join(names())}")
+    function: Callable[..., Task] = importlib.import_module(f"gossamer.data.{name}").load
+    return function
+
+
+def load(name: str, root: str | Path | None = None, **options: Any) -> Task:
+    """The data set called ``name``, read from ``root`` if it has files, with options of its own.
+
+    Example:
+        >>> load("digits", images=True).input_shape
+        (1, 8, 8)
+    """
+    return find(name)(root, **options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from gossamer.likelihoods import Categorical
@@ -12,10 +14,11 @@ __all__ = ["load"]
 SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
 
 
-def load(*, images: bool = False) -> Task:
+def load(root: str | Path | None = None, *, images: bool = False) -> Task:
     """A third for testing, a fifth of the rest held out for choices, the rest for training; pixels from 0 to 1.
 
     Args:
+        root: Not used: there are no files.
         images: Inputs as images ``(1, 8, 8)`` instead of vectors ``(64,)``.
 
     Example:
@@ -37,4 +40,12 @@ def load(*, images: bool = False) -> Task:
         return x[rows], y[rows]
 
     test, val, train = order[:n_test], order[n_test : n_test + n_val], order[n_test + n_val :]
-    return Task(split(train), split(val), split(test), Categorical(), n_outputs=10, name="digits")
+    return Task(
+        split(train),
+        split(val),
+        split(test),
+        Categorical(),
+        n_outputs=10,
+        name="digits",
+        class_names=tuple("0123456789"),
+    )

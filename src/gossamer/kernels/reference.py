@@ -22,14 +22,19 @@ __all__ = ["gather", "moments", "perturb", "product", "scatter"]
 VARIANCE_FLOOR = 1e-30
 
 
-def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...], probe: Tensor | None = None) -> Tensor:
     """The dense tensor with ``values`` at the flat ``position`` and exact zeros elsewhere.
+
+    A ``probe`` is a dense tensor of zeros that receives the whole gradient, as in :func:`product`.
 
     Example:
         >>> scatter(torch.tensor([5.0, 7.0]), torch.tensor([1, 3]), (2, 2))
         tensor([[0., 5.],
                 [0., 7.]])
     """
+    if probe is not None:
+        dense: Tensor = _Scatter.apply(values, probe, position, shape)
+        return dense
     if position is None:
         return values.view(shape)
     size = 1
@@ -102,6 +107,23 @@ def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
 
 
+class _Scatter(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(values: Tensor, probe: Tensor, position: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+        return scatter(values, position, shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (position,) = ctx.saved_tensors
+        return gather(grads[0], position), grads[0], None, None
+
+
 class _Product(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -168,7 +190,7 @@ class _Moments(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, std, position = ctx.saved_tensors
-        grad_m, grad_v = grads
+        grad_m, grad_v = grads[0], 2 * grads[1]  # the squares of x and of std both bring a factor 2
         for_input, for_mean, for_std, for_bias, for_probe = ctx.needs_input_grad[:5]
         adjoint, shape = ctx.weight_map.adjoint, ctx.shape
 
@@ -180,11 +202,11 @@ class _Moments(torch.autograd.Function):
         squared = _squared(ctx.weight_map, x, std)
         grad_squared, grad_variance = adjoint(grad_v, squared, variance, for_input=for_input, for_weight=for_std)
         if grad_squared is not None:  # d x² = 2 x dx
-            grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype), value=2)
+            grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype))
         return (
             grad_x,
             grad_mean,
-            2 * std * gather(grad_variance, position) if for_std else None,
+            std * gather(grad_variance, position) if for_std else None,
             ctx.weight_map.sum_to_bias(grad_m, ctx.bias_size) if for_bias else None,
             grad_weight if for_probe else None,
             None,

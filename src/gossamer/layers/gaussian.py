@@ -7,6 +7,8 @@ pixels as independent, as the paper does.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -36,7 +38,7 @@ class GaussianWeight(SparseWeight):
     Example:
         >>> weight = GaussianWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.5), prior_std=0.5)
         >>> weight.std
-        tensor([0.5000, 0.5000, 0.5000, 0.5000], grad_fn=<ClampMinBackward0>)
+        tensor([0.5000, 0.5000, 0.5000, 0.5000], grad_fn=<_SoftplusBackward>)
         >>> weight.kl().item()
         0.0
     """
@@ -53,7 +55,8 @@ class GaussianWeight(SparseWeight):
     @property
     def std(self) -> Tensor:
         """σ = softplus(raw_std), never below the smallest normal number, so that its logarithm is finite."""
-        return F.softplus(self.raw_std).clamp_min(torch.finfo(self.raw_std.dtype).tiny)
+        std: Tensor = _Softplus.apply(self.raw_std)
+        return std
 
     def kl(self) -> Tensor:
         """KL(q ‖ prior), summed over the active entries, in nats."""
@@ -71,13 +74,13 @@ class GaussianWeight(SparseWeight):
             floor = REFERENCE_FLOOR if self.mode == "reference" else None
             return kernels.perturb(mean, variance, torch.randn_like(mean), floor)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε an entry."""
-        mean = self.mean
+        mean, std = self.mean, self.std if std is None else std
         if generator is None:  # randn_like can be traced, exported and mapped over draws; it takes no generator
-            return torch.addcmul(mean, self.std, torch.randn_like(mean))
+            return torch.addcmul(mean, std, torch.randn_like(mean))
         noise = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
-        return torch.addcmul(mean, self.std, noise.to(mean.device))
+        return torch.addcmul(mean, std, noise.to(mean.device))
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
@@ -90,6 +93,26 @@ class GaussianWeight(SparseWeight):
         else:
             raw = inverse_softplus(std.mean() if how == "mean" else std.new_tensor(how))
         return {"mean": torch.zeros_like(raw), "raw_std": raw}
+
+
+class _Softplus(torch.autograd.Function):
+    """log(1 + eˣ), floored at the smallest normal number, in place and without the passes of a clamp's gradient."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(raw: Tensor) -> Tensor:
+        std = raw.abs().neg_().exp_().log1p_().add_(raw.clamp_min(0))
+        return std.clamp_min_(torch.finfo(raw.dtype).tiny)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (raw,) = ctx.saved_tensors
+        return grads[0] * raw.sigmoid()
 
 
 def inverse_softplus(std: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class PointWeight(SparseWeight):
                 x, self.mean, bias, self.support.position, self.support.shape, weight_map, self.probe
             )
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """The weight: there is nothing to draw."""
         return self.mean
 

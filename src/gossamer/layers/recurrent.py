@@ -34,9 +34,10 @@ class SparseRecurrent(SparseModule):
 
     def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer)
-        self.weights = nn.ModuleDict(dict(weights))
         for name, parameter in layer.named_parameters():
-            if name not in weights:
+            if name in weights:
+                self.add_module(name, weights[name])
+            else:
                 self.register_parameter(name, parameter)
 
     @classmethod
@@ -50,27 +51,34 @@ class SparseRecurrent(SparseModule):
 
     def named_weights(self) -> dict[str, SparseWeight]:
         """The matrices by their names in the plain layer."""
-        return dict(self.weights.items())  # type: ignore[arg-type]
+        return dict(self._modules)  # type: ignore[arg-type]
 
     def forward(self, x: Any, hx: Any = None) -> Any:
         """As the plain layer: a tensor or a packed sequence, and an optional first state."""
-        weights = self.named_weights().items()
-        values = {name: weight.sample() if weight.noisy else weight.mean for name, weight in weights}
-        # As arguments, what is formed again has the numbers of the forward pass, also inside functional_call.
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            return checkpoint(self._run, x, hx, values, self.named_rest(), use_reentrant=False)
-        return self._run(x, hx, values, self.named_rest())
-
-    def _run(self, x: Any, hx: Any, values: Mapping[str, Tensor], rest: Mapping[str, Tensor]) -> Any:
-        flat = {name: _dense(weight, values[name]) for name, weight in self.named_weights().items()} | dict(rest)
         names: list[str] = self.template._flat_weights_names  # type: ignore[assignment]
+        # As arguments, so that what is formed again has the numbers of the forward pass, also inside functional_call.
+        values = [_values(getattr(self, name)) for name in names]
+        # Neither the compiler nor torch.func can do with a checkpoint; the first drops and recomputes as it likes.
+        traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+        if torch.is_grad_enabled() and not traced:
+            return checkpoint(self._run, x, hx, values, use_reentrant=False)
+        return self._run(x, hx, values)
+
+    def _run(self, x: Any, hx: Any, values: list[Tensor]) -> Any:
         plain: Any = copy.copy(self.template)  # its own, so that threads do not meet in it
         plain.training = self.training
-        plain._flat_weights = [flat[name] for name in names]
+        sources = [getattr(self, name) for name in plain._flat_weights_names]
+        plain._flat_weights = [_dense(source, given) for source, given in zip(sources, values, strict=True)]
         return plain.forward(x, hx)
 
 
-def _dense(weight: SparseWeight, values: Tensor) -> Tensor:
-    """The dense weight for a draw of its active entries, through the probe when there is one."""
-    dense = weight.support.scatter(values)
-    return dense if weight.probe is None else dense + weight.probe
+def _values(source: SparseWeight | Tensor) -> Tensor:
+    """A draw of the active entries of a weight; a bias is itself."""
+    if isinstance(source, Tensor):
+        return source
+    return source.sample() if source.noisy else source.mean
+
+
+def _dense(source: SparseWeight | Tensor, values: Tensor) -> Tensor:
+    """The dense weight for a draw of its active entries, through the probe when there is one; a bias is itself."""
+    return values if isinstance(source, Tensor) else source.support.scatter(values, source.probe)

@@ -64,9 +64,9 @@ class Support(nn.Module):
         """Whether every entry that may be active is: then there is nothing to move."""
         return self.n_active == self.size
 
-    def scatter(self, values: Tensor) -> Tensor:
+    def scatter(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
         """The dense tensor with ``values`` at the active positions and exact zeros elsewhere."""
-        return kernels.scatter(values, self.position, self.shape)
+        return kernels.scatter(values, self.position, self.shape, probe)
 
     def gather(self, dense: Tensor) -> Tensor:
         """The active entries of a dense tensor."""

@@ -64,13 +64,15 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
         if any(name.startswith(prefix) for prefix in inside):
             continue
         if id(module) in excluded or (kinds and isinstance(module, kinds)):
-            for child in module.modules():
-                setattr(child, NOTE, "excluded by the caller")
+            _leave(module, "excluded by the caller")
             inside.append(name + ".")
         elif type(module) in RULES:
             inside.append(name + ".")
-            if why_left_alone(module) is None:
+            reason = why_left_alone(module)
+            if reason is None:
                 found.append(Found(name, module, RULES[type(module)].dense_weights(module)))
+            else:
+                _leave(module, reason)
     return _without_half_tied(model, found)
 
 
@@ -81,9 +83,14 @@ def _without_half_tied(model: nn.Module, found: list[Found]) -> list[Found]:
     dense = {id(parameter) for module in left for parameter in module._parameters.values()}
     half_tied = [item for item in found if any(id(weight.tensor) in dense for weight in item.weights)]
     for item in half_tied:
-        setattr(item.module, NOTE, "its weight is tied to that of a module left alone")
+        _leave(item.module, "its weight is tied to that of a module left alone")
     # Each of them is now left alone itself, and others may be tied to it.
     return _without_half_tied(model, [item for item in found if item not in half_tied]) if half_tied else found
+
+
+def _leave(module: nn.Module, reason: str) -> None:
+    for part in module.modules():
+        setattr(part, NOTE, reason)
 
 
 def why_left_alone(module: nn.Module) -> str | None:

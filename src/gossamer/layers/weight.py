@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +51,8 @@ class SparseWeight(nn.Module):
         """The map applied to ``x`` and this weight, with this weight's noise."""
 
     @abstractmethod
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """One draw of the active vector, differentiable."""
+    def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
+        """One draw of the active vector, differentiable; ``std`` saves its computation where many are drawn."""
 
     @abstractmethod
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
@@ -82,6 +82,15 @@ class SparseWeight(nn.Module):
         grad = None if self.probe is None else self.probe.grad
         self.probe = None
         return grad
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "probe": None}  # nobody would take the dense gradients of a copy
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.probe is not None:
+            self.arm()  # in the new precision, on the new device
+        return self
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,6 +1,46 @@
-"""Numbers about predictions: pure functions of tensors."""
+"""Numbers about predictions, pure functions of tensors, and about what a network costs."""
 
-from gossamer.metrics.classification import accuracy, brier, nll, top_label_ece
-from gossamer.metrics.regression import coverage, rmse
+from gossamer.metrics.classification import (
+    accuracy,
+    brier,
+    classwise_ece,
+    marginal_l2_debiased,
+    nll,
+    top_label_ece,
+)
+from gossamer.metrics.cost import LayerCost, dense_macs, flops, inference_macs, training_macs
+from gossamer.metrics.curves import (
+    Histogram,
+    ReliabilityCurve,
+    SelectiveCurve,
+    auroc,
+    histogram,
+    reliability_curve,
+    selective_accuracy,
+)
+from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
 
-__all__ = ["accuracy", "brier", "coverage", "nll", "rmse", "top_label_ece"]
+__all__ = [
+    "Histogram",
+    "LayerCost",
+    "ReliabilityCurve",
+    "SelectiveCurve",
+    "accuracy",
+    "auroc",
+    "brier",
+    "classwise_ece",
+    "coverage",
+    "dense_macs",
+    "flops",
+    "gaussian_mixture_crps",
+    "histogram",
+    "inference_macs",
+    "marginal_l2_debiased",
+    "mean_width",
+    "nll",
+    "reliability_curve",
+    "rmse",
+    "selective_accuracy",
+    "top_label_ece",
+    "training_macs",
+]

@@ -1,30 +1,40 @@
-"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``."""
+"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``.
+
+Three numbers are called calibration error, and none can be turned into another: :func:`top_label_ece` (what most papers
+print), :func:`classwise_ece` and :func:`marginal_l2_debiased` (what the tables of SSVI print). All sums are in float64.
+"""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-__all__ = ["accuracy", "brier", "nll", "top_label_ece"]
+from gossamer.metrics.arguments import require_bins, require_labels
+
+__all__ = ["accuracy", "brier", "classwise_ece", "marginal_l2_debiased", "nll", "top_label_ece"]
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
-    """Share of examples whose most probable class is right.
+    """Share of examples whose most probable class is right; of equally probable classes the first counts.
 
     Example:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
         0.5
     """
+    require_labels(probs, labels)
     return float((probs.argmax(1) == labels).double().mean())
 
 
 def nll(probs: Tensor, labels: Tensor) -> float:
-    """Mean of -log p(label), in nats.
+    """Mean of -log p(label), in nats; a probability counts as at least the smallest normal number of its dtype.
 
     Example:
         >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])), 4)
         0.6931
     """
+    require_labels(probs, labels)
     chosen = probs.gather(1, labels.unsqueeze(1)).double()
     return float(-chosen.clamp_min(torch.finfo(probs.dtype).tiny).log().mean())
 
@@ -36,6 +46,7 @@ def brier(probs: Tensor, labels: Tensor) -> float:
         >>> brier(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))
         0.5
     """
+    require_labels(probs, labels)
     target = torch.nn.functional.one_hot(labels, probs.shape[1])
     return float((probs.double() - target).square().sum(1).mean())
 
@@ -43,14 +54,88 @@ def brier(probs: Tensor, labels: Tensor) -> float:
 def top_label_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
     """Expected calibration error of the predicted class (Guo et al. 2017): equal-width bins of confidence, L1.
 
+    With n_b examples in bin b, Σ_b (n_b / n) |mean confidence in b − accuracy in b|.
+
     Example:
         >>> round(top_label_ece(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 0, 1])), 4)
         0.05
     """
+    require_labels(probs, labels)
     confidence, predicted = probs.double().max(1)
-    right = (predicted == labels).double()
-    edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64, device=probs.device)
-    index = torch.bucketize(confidence, edges[1:-1])
-    zeros = confidence.new_zeros(n_bins)
-    gap = zeros.index_add(0, index, confidence) - zeros.index_add(0, index, right)
-    return float(gap.abs().sum() / len(labels))
+    return float(_ece_of_columns(confidence[:, None], (predicted == labels)[:, None], n_bins))
+
+
+def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
+    """Calibration error of each class, averaged over classes (Nixon et al. 2019): equal-width bins of p_k, L1.
+
+    (1 / K) Σ_k Σ_b (n_kb / n) |mean of p_k in b − share of class k in b|.
+
+    Example:
+        >>> round(classwise_ece(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 0, 1])), 4)
+        0.05
+    """
+    require_labels(probs, labels)
+    target = labels[:, None] == torch.arange(probs.shape[1], device=labels.device)
+    return float(_ece_of_columns(probs.double(), target, n_bins).mean())
+
+
+def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
+    """Debiased L2 calibration error of the classes (Kumar, Liang and Ma 2019), the number SSVI reports.
+
+    For each class k, with about equally many examples in each bin of p_k, y = 1 for the examples of class k, and means
+    over the bin,
+
+        CE_k² = max(0, Σ_b (n_b / n) [(mean p − mean y)² − mean y (1 − mean y) / (n_b − 1)]);
+
+    bins of fewer than two examples add nothing, and the result is the root of the mean of CE_k² over k. This is
+    ``get_calibration_error(probs, labels)`` of the package *uncertainty-calibration* 0.1.4 with its defaults, also in
+    that every distinct value gets a bin of its own when each class has fewer of them than a quarter of the examples.
+
+    It is no ECE: debiasing and the maximum make it exactly 0 for many an accurate but overconfident network.
+
+    Example:
+        >>> value = marginal_l2_debiased(torch.tensor([[0.75, 0.25]] * 8), torch.tensor([0, 1] * 4))
+        >>> round(value, 4)  # √(1/16 − 1/28)
+        0.1637
+    """
+    require_labels(probs, labels)
+    require_bins(n_bins)
+    columns = [column.contiguous() for column in probs.unbind(1)]
+    discrete = all(len(column.unique()) < len(labels) / 4 for column in columns)
+    edges = [_edges_between(column) if discrete else _equal_mass_edges(column, n_bins) for column in columns]
+    squares = [_debiased_square(column, labels == k, edges[k]) for k, column in enumerate(columns)]
+    return float(torch.stack(squares).mean().sqrt())
+
+
+def _ece_of_columns(confidence: Tensor, right: Tensor, n_bins: int) -> Tensor:
+    """Σ_b (n_b / n) |mean confidence − mean right| in equal-width bins of each column: ``(n, k) -> (k,)``."""
+    require_bins(n_bins)
+    edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64, device=confidence.device)
+    index = torch.bucketize(confidence.contiguous(), edges[1:-1])
+    gap = confidence.new_zeros(n_bins, confidence.shape[1]).scatter_add(0, index, confidence - right.double())
+    return gap.abs().sum(0) / len(confidence)
+
+
+def _edges_between(p: Tensor) -> Tensor:
+    """Midpoints between distinct values; in the precision of ``p``, as the package has it: some merge neighbours."""
+    values: Tensor = p.unique()
+    return (values[:-1] + values[1:]) / 2
+
+
+def _equal_mass_edges(p: Tensor, n_bins: int) -> Tensor:
+    """Inner edges of bins of equal mass: midpoints between neighbouring chunks of the sorted values, each once."""
+    chunks = p.sort().values.tensor_split(min(n_bins, len(p)))
+    middles = [(left[-1] + right[0]) / 2 for left, right in pairwise(chunks)]
+    edges: Tensor = torch.stack([*middles, p.new_ones(())]).unique()
+    return edges[:-1]
+
+
+def _debiased_square(p: Tensor, y: Tensor, edges: Tensor) -> Tensor:
+    """max(0, Σ_b (n_b / n) [(mean p − mean y)² − mean y (1 − mean y) / (n_b − 1)]) for the bins between ``edges``."""
+    index = torch.bucketize(p, edges)
+    zeros = torch.zeros(len(edges) + 1, dtype=torch.float64, device=p.device)
+    count = zeros.index_add(0, index, torch.ones_like(p, dtype=torch.float64))
+    mean_p = zeros.index_add(0, index, p.double()) / count
+    mean_y = zeros.index_add(0, index, y.double()) / count
+    error = (mean_p - mean_y).square() - mean_y * (1 - mean_y) / (count - 1)
+    return torch.where(count > 1, count * error, 0.0).sum().clamp_min(0) / len(p)

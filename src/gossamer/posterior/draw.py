@@ -57,6 +57,7 @@ class DrawnNetwork:
             weight: nn.Parameter(weight.mean.detach().new_zeros(weight.support.shape), weight.mean.requires_grad)
             for weight in weights
         }
+        self._std = {weight: None if weight.std is None else weight.std.detach() for weight in weights}
         # deepcopy takes what it finds in the memo for a copy: here, the plain module for each sparse one.
         memo = {id(module): module.to_plain(self._dense) for module in _outermost(model)}
         self.network = copy.deepcopy(model, memo)
@@ -69,7 +70,7 @@ class DrawnNetwork:
     def redraw(self, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
         """Write a fresh draw (or the means) into the network and return it."""
         for weight, dense in self._dense.items():
-            values = weight.mean if at_mean else weight.sample(generator)
+            values = weight.mean if at_mean else weight.sample(generator, self._std[weight])
             position = weight.support.position
             if position is None:
                 dense.copy_(values.view_as(dense))

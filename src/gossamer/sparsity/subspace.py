@@ -30,7 +30,7 @@ from gossamer.sparsity.criteria import (
 )
 from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, mean_absolute
 from gossamer.sparsity.moving import forget_histories, move
-from gossamer.sparsity.ranks import world_size
+from gossamer.sparsity.ranks import from_first_rank, world_size
 from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]
@@ -112,6 +112,9 @@ class Subspace:
         self.record: list[dict[str, Any]] = []
         self._postponed = False
         self._check_parts()
+        for weight in self.weights.values():  # DDP sends the first rank's parameters to all, but not always its buffers
+            assert weight.support.position is not None
+            from_first_rank(weight.support.position)
         self._arm_if_due()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:

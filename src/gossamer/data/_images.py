@@ -1,0 +1,199 @@
+"""Image sets: from files, in any form that a set is published in, to a Task of bytes (n, channels, height, width)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossamer.data._files import DataNotFoundError, data_root, is_archive, missing, read_blobs
+from gossamer.data._formats import Arrays, read_npz
+from gossamer.data._transforms import Normalize
+from gossamer.likelihoods import Categorical
+from gossamer.types import Split, Task, identity
+
+__all__ = ["BOTH", "ImageSet", "Layout", "load_images", "npz_layout", "split_rows"]
+
+BOTH = ("train", "test")
+SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
+
+Part = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One form of a set: the files of each part, all in one of ``places``, folders or archives below the root.
+
+    ``md5`` are the checksums of the files (unpacked); where there are none, the images are checked instead.
+    ``note`` joins the name of the task, for a form that is not the set itself.
+    """
+
+    places: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]]
+    read: Callable[[bytes, str], Arrays]
+    md5: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def at(self, *places: str) -> Layout:
+        """The same files, elsewhere."""
+        return replace(self, places=places)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """All that is particular to one set of images.
+
+    ``sha256`` of a part is over its images, (n, channels, height, width), then its labels, all bytes. Where
+    ``has_order`` is false, copies in circulation differ in the order of their images; these are put in one random order
+    that depends on nothing but the images, so that the held-out ones are the same whatever copy they are read from.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    sizes: Mapping[str, int]
+    class_names: tuple[str, ...]
+    normalize: Normalize
+    layouts: tuple[Layout, ...]  # the first that is there is read
+    sha256: Mapping[str, str]
+    source: str
+    augment: Callable[[Tensor], Tensor] = identity
+    has_order: bool = True
+
+
+def npz_layout(name: str, note: str = "") -> Layout:
+    """``<name>.npz`` in the root or its folder ``<name>``."""
+    return Layout(("", name), {part: (f"{name}.npz",) for part in BOTH}, read_npz, note=note)
+
+
+def load_images(
+    images: ImageSet,
+    root: str | Path | None,
+    n_val: int | None,
+    verify: bool,
+    parts: Sequence[str] = BOTH,
+) -> Task:
+    """Read ``parts`` of a set; a part not asked for is empty. ``n_val`` training images are held out, a tenth if None.
+
+    With ``verify=False`` checksums are not compared (shapes, types and labels are), and the task is called unverified.
+    """
+    layout, place = _locate(images, data_root(root), parts)
+    read = _read(images, layout, place, parts, verify)
+    empty = (np.zeros((0, *images.shape), np.uint8), np.zeros(0, np.int64))
+    x, y = (torch.from_numpy(array) for array in read.get("train", empty))
+    test = tuple(torch.from_numpy(array) for array in read.get("test", empty))
+    train_rows, val_rows = split_rows(len(y), n_val)
+    notes = [note for note in (layout.note, "" if verify else "unverified") if note]
+    return Task(
+        (x[train_rows], y[train_rows]),
+        (x[val_rows], y[val_rows]),
+        (test[0], test[1]),
+        Categorical(),
+        n_outputs=len(images.class_names),
+        name=images.name + (f" ({', '.join(notes)})" if notes else ""),
+        transform=images.normalize,
+        augment=images.augment,
+        class_names=images.class_names,
+    )
+
+
+def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:
+    """Rows for training and ``n_val`` held-out rows (None: a tenth; 0: an empty split), in one fixed random order.
+
+    Example:
+        >>> train, val = split_rows(10, None)
+        >>> sorted(train.tolist() + val.tolist()), len(val)
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 1)
+    """
+    n_val = n // 10 if n_val is None else n_val
+    if not 0 <= n_val <= max(n - 1, 0):
+        raise ValueError(f"n_val must be from 0 to {max(n - 1, 0)}, to leave some of {n} examples; got {n_val}")
+    order = torch.from_numpy(np.random.RandomState(seed).permutation(n))  # numpy has frozen this stream for good
+    return order[n_val:], order[:n_val]
+
+
+def _locate(images: ImageSet, root: Path, parts: Sequence[str]) -> tuple[Layout, Path]:
+    looked, incomplete = [], []
+    for layout in images.layouts:
+        files = _files(layout, parts)
+        places = [root / place for place in layout.places]
+        for place in places:
+            lost = missing(place, files)
+            if not lost:
+                return layout, place
+            if len(lost) < len(files):
+                incomplete.append(f"; {place} lacks {', '.join(lost)}")
+        expected = "" if all(map(is_archive, places)) else f"{', '.join(files)} in "
+        looked.append(expected + " or ".join(map(str, places)))
+    raise DataNotFoundError(
+        f"{images.name} not found: looked for {'; or '.join(looked)}{''.join(incomplete)}. Published at "
+        f"{images.source}. Give the folder as root=…, or in the environment variable GOSSAMER_DATA"
+    )
+
+
+def _read(images: ImageSet, layout: Layout, place: Path, parts: Sequence[str], verify: bool) -> dict[str, Part]:
+    pieces: dict[tuple[str, str], Arrays] = {}
+    for where, name, blob in read_blobs(place, _files(layout, parts)):
+        if verify and name in layout.md5:
+            _check_sum(where, "MD5", hashlib.md5(blob, usedforsecurity=False).hexdigest(), layout.md5[name])
+        for part in parts:
+            if name in layout.files[part]:
+                try:
+                    pieces[part, name] = layout.read(blob, part)
+                except (ValueError, DataNotFoundError) as error:
+                    raise type(error)(f"{where}: {error}") from error
+    result = {}
+    for part in parts:
+        files = layout.files[part]
+        where = f"{place}: {part} part" if len(files) > 1 else f"{place / files[0]}: {part} part"
+        columns = [[piece[key] for name in files if key in (piece := pieces[part, name])] for key in ("x", "y")]
+        x, y = _checked(images, part, where, *columns)
+        if verify and not layout.md5 and part in images.sha256:
+            _check_sum(where, "SHA-256", _digest(x, y), images.sha256[part])
+        result[part] = x, y.astype(np.int64)
+    return result
+
+
+def _checked(images: ImageSet, part: str, where: str, xs: list[npt.NDArray[Any]], ys: list[npt.NDArray[Any]]) -> Part:
+    """One array of each, our own copy, of the shape and type it should have; else an error that says what was found."""
+    n, n_classes = images.sizes[part], len(images.class_names)
+    for array, dtype, shape in [(x, "uint8", images.shape) for x in xs] + [(y, "integers", ()) for y in ys]:
+        right = array.dtype == np.uint8 if dtype == "uint8" else np.issubdtype(array.dtype, np.integer)
+        if not right or array.shape[1:] != shape or array.ndim == 0:
+            found = f"{array.dtype} of shape {array.shape}"
+            raise ValueError(f"{where}: found {found}, expected {dtype} of shape {(n, *shape)}, images channels first")
+    x, y = np.ascontiguousarray(np.concatenate(xs)), np.concatenate(ys)
+    if len(x) != n or len(y) != n:
+        raise ValueError(f"{where}: found {len(x)} images and {len(y)} labels, expected {n} of each")
+    if y.min() < 0 or y.max() >= n_classes:
+        raise ValueError(f"{where}: found labels from {y.min()} to {y.max()}, expected 0 to {n_classes - 1}")
+    if images.has_order:
+        return x, y
+    rows = np.concatenate([y.astype(np.uint8)[:, None], x.reshape(n, -1)], axis=1)
+    by_content = np.argsort(rows.view(f"V{rows.shape[1]}").ravel(), kind="stable")
+    order = by_content[np.random.RandomState(SPLIT_SEED).permutation(n)]  # by content, the classes would be in a row
+    return x[order], y[order]
+
+
+def _digest(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> str:
+    digest = hashlib.sha256(x.data)
+    digest.update(y.astype(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _check_sum(where: str, kind: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise ValueError(
+            f"{where}: damaged, or not the published set: its {kind} is {found}, expected {expected} "
+            "(verify=False reads it all the same)"
+        )
+
+
+def _files(layout: Layout, parts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name for part in parts for name in layout.files[part]))

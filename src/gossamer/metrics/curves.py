@@ -1,0 +1,133 @@
+"""Curves behind the numbers: reliability, accuracy under abstention, separation of unfamiliar inputs, histograms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.metrics.arguments import require_bins, require_labels
+
+__all__ = [
+    "Histogram",
+    "ReliabilityCurve",
+    "SelectiveCurve",
+    "auroc",
+    "histogram",
+    "reliability_curve",
+    "selective_accuracy",
+]
+
+
+class ReliabilityCurve(NamedTuple):
+    """Accuracy against confidence; ``confidence`` and ``accuracy`` of an empty bin are NaN."""
+
+    edges: Tensor  # (n_bins + 1,)
+    confidence: Tensor  # (n_bins,), mean in each bin
+    accuracy: Tensor  # (n_bins,)
+    count: Tensor  # type: ignore[assignment]  # (n_bins,), how many examples; hides tuple.count, which nobody needs
+
+
+class SelectiveCurve(NamedTuple):
+    """Accuracy on the share of the examples about which the network is least uncertain."""
+
+    coverage: Tensor  # (n,), from 1 / n to 1
+    accuracy: Tensor  # (n,)
+    aurc: float  # area under the curve of risk, 1 − accuracy, against coverage
+
+
+class Histogram(NamedTuple):
+    """How many values lie between neighbouring edges."""
+
+    edges: Tensor  # (n_bins + 1,)
+    count: Tensor  # type: ignore[assignment]  # (n_bins,); hides tuple.count
+
+
+def reliability_curve(probs: Tensor, labels: Tensor, n_bins: int = 15) -> ReliabilityCurve:
+    """Accuracy and mean confidence in equal-width bins of the confidence, max_k p_k; a bin includes its upper edge.
+
+    Σ_b (count_b / n) |confidence_b − accuracy_b| over the bins that have examples is the top-label ECE.
+
+    Example:
+        >>> curve = reliability_curve(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0]), n_bins=2)
+        >>> curve.count.tolist(), curve.accuracy.tolist()
+        ([0, 2], [nan, 0.5])
+    """
+    require_labels(probs, labels)
+    require_bins(n_bins)
+    confidence, predicted = probs.double().max(1)
+    edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64, device=probs.device)
+    index = torch.bucketize(confidence, edges[1:-1])
+    zeros = torch.zeros_like(edges[1:])
+    count = torch.bincount(index, minlength=n_bins)
+    right = zeros.index_add(0, index, (predicted == labels).double())
+    return ReliabilityCurve(edges, zeros.index_add(0, index, confidence) / count, right / count, count)
+
+
+def selective_accuracy(probs: Tensor, labels: Tensor, uncertainty: Tensor | None = None) -> SelectiveCurve:
+    """Accuracy on the m least uncertain examples, for every m: when the network may abstain (Geifman et al. 2019).
+
+    coverage_m = m / n, and aurc = (1 / n) Σ_m (1 − accuracy_m), the smaller the better. ``uncertainty`` ``(n,)`` is
+    1 − max_k p_k unless given; equally uncertain examples come in the order given.
+
+    Example:
+        >>> probs = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.7, 0.3]])
+        >>> curve = selective_accuracy(probs, torch.tensor([0, 0, 1, 0]))
+        >>> curve.accuracy.tolist(), curve.aurc
+        ([1.0, 1.0, 1.0, 0.75], 0.0625)
+    """
+    require_labels(probs, labels)
+    confidence, predicted = probs.max(1)
+    if uncertainty is None:
+        uncertainty = -confidence  # 1 − p would round small differences away
+    elif uncertainty.shape != labels.shape:
+        raise ValueError(f"uncertainty must be of shape {tuple(labels.shape)}; got {tuple(uncertainty.shape)}")
+    right = (predicted == labels)[uncertainty.argsort(stable=True)].double()
+    taken = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
+    accuracy = right.cumsum(0) / taken
+    return SelectiveCurve(taken / len(labels), accuracy, float((1 - accuracy).mean()))
+
+
+def auroc(score_in: Tensor, score_out: Tensor) -> float:
+    """How well a score tells inputs from outside (which should score higher) from those from inside.
+
+    P(score_out > score_in) + P(score_out = score_in) / 2, the Mann–Whitney statistic: 1/2 is chance, 1 a perfect
+    separation. The score may be the entropy, the mutual information or 1 − max_k p_k; both tensors are flattened.
+
+    Example:
+        >>> auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.3, 0.9]))
+        0.8125
+    """
+    inside, outside = score_in.flatten().double(), score_out.flatten().double()
+    if not len(inside) or not len(outside):
+        raise ValueError(f"auroc needs a score of each kind; got {len(inside)} inside and {len(outside)} outside")
+    if inside.isnan().any() or outside.isnan().any():
+        raise ValueError("scores must be numbers; got NaN")
+    inside = inside.sort().values
+    below = torch.searchsorted(inside, outside)
+    not_above = torch.searchsorted(inside, outside, right=True)
+    return float((below + not_above).double().mean() / (2 * len(inside)))
+
+
+def histogram(values: Tensor, n_bins: int = 50, range: tuple[float, float] | None = None) -> Histogram:
+    """Counts in equal-width bins, as ``numpy.histogram`` but on any device and for any dtype.
+
+    A bin includes its lower edge, the last one both. ``range`` is from the smallest to the largest value unless given;
+    values outside of it are not counted.
+
+    Example:
+        >>> histogram(torch.tensor([0.0, 0.2, 0.5, 1.0]), 2, (0.0, 1.0)).count.tolist()
+        [2, 2]
+    """
+    require_bins(n_bins)
+    values = values.detach().flatten().double()
+    if range is None:
+        range = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    low, high = range if range[0] != range[1] else (range[0] - 0.5, range[1] + 0.5)
+    if not -torch.inf < low < high < torch.inf:
+        raise ValueError(f"range must be two finite numbers, the smaller one first; got {range}")
+    edges = torch.linspace(low, high, n_bins + 1, dtype=torch.float64, device=values.device)
+    inside = values[(values >= low) & (values <= high)]
+    index = torch.bucketize(inside, edges[1:-1], right=True)
+    return Histogram(edges, torch.bincount(index, minlength=n_bins))

@@ -1,0 +1,160 @@
+"""Files that survive crashes: replaced in one move, or grown by whole lines."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+__all__ = [
+    "RecordError",
+    "Row",
+    "append_line",
+    "one_line",
+    "read_json",
+    "read_lines",
+    "to_json",
+    "unreadable",
+    "unwritable",
+    "write_atomically",
+]
+
+Row = dict[str, Any]
+_BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would otherwise change line ends
+
+
+class RecordError(Exception):
+    """A run folder that cannot be read or written: one line that names the file and what to do."""
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Replace the file in one move; where that fails the old file is whole and nothing else is left behind.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "note.txt"
+        >>> write_atomically(path, "sparse")
+        >>> path.read_text()
+        'sparse'
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+        try:
+            _write(handle, data.encode() if isinstance(data, str) else data)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        temporary.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise unwritable(path, error) from error
+        raise
+
+
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one line of JSON; where that fails the file is as it was."""
+    line = to_json(dict(row)).encode() + b"\n"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
+        try:
+            end = _drop_half_line(handle)
+            try:
+                _write(handle, line)
+            except OSError:
+                os.ftruncate(handle, end)
+                raise
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def read_lines(path: Path) -> list[tuple[bytes, Row]]:
+    """Whole lines and the rows they hold; the last line may be broken, and is left out."""
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(path, error) from error
+    rows: list[tuple[bytes, Row]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict) and line.endswith(b"\n"):
+            rows.append((line, row))
+        elif number < len(lines):
+            raise RecordError(f"{path}, line {number} is broken: delete that line, or restore the file")
+    return rows
+
+
+def read_json(path: Path, fix: str) -> dict[str, Any] | None:
+    """The object in a JSON file, ``None`` where there is no file; ``fix`` says what to do about a broken one."""
+    try:
+        data = json.loads(path.read_bytes())
+        if not isinstance(data, dict):
+            raise ValueError("it holds no JSON object")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except ValueError as error:
+        raise RecordError(f"{path} is broken: {one_line(error)}; {fix}") from error
+    return data
+
+
+def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
+    """JSON, in which scalars and arrays of torch and numpy become plain numbers and lists."""
+    return json.dumps(
+        value, indent=indent, default=lambda item: item.tolist() if hasattr(item, "tolist") else str(item)
+    )
+
+
+def unreadable(path: Path, error: OSError) -> RecordError:
+    """The error to raise where the system refuses to read."""
+    return RecordError(f"{path} could not be read: {one_line(error.strerror or error)}; check the path and its rights")
+
+
+def unwritable(path: Path, error: OSError) -> RecordError:
+    """The error to raise where the system refuses to write."""
+    causes = {
+        errno.ENOSPC: "the disk is full; free some space and resume",
+        errno.EDQUOT: "the disk quota is used up; free some space and resume",
+        errno.EROFS: "the file system is read-only; give another --out",
+        errno.EACCES: "permission denied; give another --out",
+        errno.ENOENT: "its folder does not exist; make it or give another --out",
+    }
+    cause = causes.get(error.errno or 0, f"{one_line(error.strerror or error)}; give another --out")
+    return RecordError(f"{path} could not be written: {cause}")
+
+
+def one_line(error: object) -> str:
+    """The text of an error without its line breaks."""
+    return " ".join(str(error).split())
+
+
+def _drop_half_line(handle: int) -> int:
+    """Cut off what a crash left after the last whole line; returns the length of the file."""
+    size = os.lseek(handle, 0, os.SEEK_END)
+    os.lseek(handle, max(0, size - 1), os.SEEK_SET)
+    if size and os.read(handle, 1) != b"\n":
+        os.lseek(handle, 0, os.SEEK_SET)
+        size = os.read(handle, size).rfind(b"\n") + 1
+        os.ftruncate(handle, size)
+    return size
+
+
+def _write(handle: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]

@@ -1,0 +1,134 @@
+"""The run and its folder."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gossamer.record.environment import environment
+from gossamer.record.files import (
+    RecordError,
+    Row,
+    append_line,
+    one_line,
+    read_json,
+    read_lines,
+    to_json,
+    unreadable,
+    unwritable,
+    write_atomically,
+)
+from gossamer.record.toml import to_toml
+
+__all__ = ["FORMAT", "Run"]
+
+FORMAT = 1
+"""Number of the format that this version writes; it reads this one and all earlier ones."""
+
+
+class Run:
+    """One run and its folder; made by :meth:`create` or :meth:`open`.
+
+    Example:
+        >>> import tempfile
+        >>> run = Run.create(Path(tempfile.mkdtemp()) / "first", {"method": "ssvi", "seed": 0})
+        >>> run.append_metrics({"step": 1, "loss": 2.3})
+        >>> Run.open(run.folder).metrics()
+        [{'step': 1, 'loss': 2.3}]
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], environment: dict[str, Any]) -> None:
+        self.folder = folder
+        self.config = config
+        self.environment = environment
+
+    @classmethod
+    def create(cls, folder: Path, config: Mapping[str, Any]) -> Run:
+        """Make the folder, ``config.toml`` and ``environment.json`` in it; a folder with anything in it is refused."""
+        folder = Path(folder)
+        text = to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            taken = any(folder.iterdir())
+        except FileExistsError:
+            raise RecordError(f"{folder} is a file, not a folder: give another --out") from None
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        if taken:
+            raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
+        # The configuration comes last: a folder that has one is a run.
+        write_atomically(folder / "environment.json", to_json(environment(), indent=2))
+        try:
+            write_atomically(folder / "config.toml", text)
+        except RecordError:
+            (folder / "environment.json").unlink(missing_ok=True)
+            raise
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Read the folder of an earlier run."""
+        folder, path = Path(folder), Path(folder) / "config.toml"
+        if not folder.is_dir():
+            raise RecordError(f"{folder} does not exist: check the path of the run folder")
+        try:
+            config = tomllib.loads(path.read_bytes().decode())
+        except FileNotFoundError:
+            raise RecordError(f"{path} is missing: {folder} is not a run folder, give one that has it") from None
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except ValueError as error:  # both broken TOML and broken UTF-8
+            raise RecordError(f"{path} is broken: {one_line(error)}; restore the file or run again") from error
+        _check_format(path, config.pop("format", None))
+        notes = read_json(folder / "environment.json", "delete it, the run does not need it")
+        return cls(folder, config, notes or {})
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where the checkpoint is; not made here."""
+        return self.folder / "checkpoint"
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add a line to ``metrics.jsonl``."""
+        append_line(self.folder / "metrics.jsonl", row)
+
+    def append_update(self, row: Mapping[str, Any]) -> None:
+        """Add a line to ``subspace.jsonl``: one update of who is active."""
+        append_line(self.folder / "subspace.jsonl", row)
+
+    def metrics(self) -> list[Row]:
+        """The rows of ``metrics.jsonl``, without a half-written last one."""
+        return [row for _, row in read_lines(self.folder / "metrics.jsonl")]
+
+    def updates(self) -> list[Row]:
+        """The rows of ``subspace.jsonl``, without a half-written last one."""
+        return [row for _, row in read_lines(self.folder / "subspace.jsonl")]
+
+    def rewind(self, step: int) -> None:
+        """Forget the rows after ``step``, and half-written ones: what a resume from a checkpoint of ``step`` needs."""
+        for path in (self.folder / "metrics.jsonl", self.folder / "subspace.jsonl"):
+            if path.exists():
+                kept = b"".join(line for line, row in read_lines(path) if row.get("step", step) <= step)
+                if len(kept) != path.stat().st_size:
+                    write_atomically(path, kept)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write ``result.json``; its presence says that the run is finished."""
+        write_atomically(self.folder / "result.json", to_json({"format": FORMAT} | dict(result), indent=2))
+
+    def result(self) -> dict[str, Any] | None:
+        """What :meth:`write_result` wrote, or ``None`` where the run is not finished."""
+        path = self.folder / "result.json"
+        result = read_json(path, "delete it and evaluate the run again")
+        if result is not None:
+            _check_format(path, result.get("format"))
+        return result
+
+
+def _check_format(path: Path, found: object) -> None:
+    if not isinstance(found, int):
+        raise RecordError(f"{path} has no format number: restore the file, or run again")
+    if found > FORMAT:
+        raise RecordError(f"{path} has format {found}, this version of gossamer reads up to {FORMAT}: upgrade gossamer")

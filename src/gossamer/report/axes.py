@@ -1,0 +1,159 @@
+"""Axes of charts: scales, ticks where a person would put them, and the frame around the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gossamer.report.markup import Html, element, join
+from gossamer.report.numbers import Format, number, percent
+
+__all__ = ["HEIGHT", "WIDTH", "Axis", "Frame", "Scale", "chart", "log_ticks", "make_frame", "nice_ticks", "tick_labels"]
+
+WIDTH, HEIGHT = 440.0, 250.0
+"""Units of a chart; the page scales them to its column, and on a phone to about 0.8 of a pixel each."""
+
+LETTER = 7.0
+"""Width to allow for a letter, in units: that of the type on a phone, where it is largest."""
+
+
+class Axis(NamedTuple):
+    """What an axis shows; limits that are not given come from the data."""
+
+    label: str
+    form: Format = number
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+
+
+class Scale(NamedTuple):
+    """Maps ``low`` … ``high`` to ``start`` … ``end``.
+
+    Example:
+        >>> Scale(0, 10, 100, 200)(2.5), Scale(1, 100, 0, 50, log=True)(10)
+        (125.0, 25.0)
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Where ``value`` is drawn."""
+        low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
+        share = ((math.log10(value) if self.log else value) - low) / (high - low)
+        return self.start + share * (self.end - self.start)
+
+
+class Frame(NamedTuple):
+    """Two scales and the drawing of their axes."""
+
+    x: Scale
+    y: Scale
+    drawing: Html
+
+
+def nice_ticks(low: float, high: float, n: int = 5) -> list[float]:
+    """About ``n`` round numbers that span ``low`` … ``high``: steps of 1, 2 or 5 times a power of ten.
+
+    Example:
+        >>> nice_ticks(0.3, 9.1), nice_ticks(0, 0.05)
+        ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], [0.0, 0.01, 0.02, 0.03, 0.04, 0.05])
+    """
+    if not high > low:
+        low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
+    power = 10.0 ** math.floor(math.log10((high - low) / n))
+    step = next(s * power for s in (1, 2, 5, 10) if (high - low) / (s * power) <= n + 0.01)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    digits = max(0, 2 - math.floor(math.log10(step)))
+    return [round(k * step, digits) for k in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten inside ``low`` … ``high``; with few of them 2 and 5 times these as well.
+
+    Example:
+        >>> log_ticks(0.5, 30), log_ticks(1, 1e4)
+        ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0, 1000.0, 10000.0])
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors: Sequence[int] = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    return inside[:: max(1, math.ceil(len(inside) / 7))]
+
+
+def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
+    """The texts of ticks, with as few digits as tell them apart.
+
+    Example:
+        >>> tick_labels([0.998, 0.9985, 0.999], number)
+        ['0.998', '0.9985', '0.999']
+    """
+    if form is percent:
+        decimals = next((d for d in range(4) if all(abs(round(100 * t, d) - 100 * t) < 1e-6 for t in ticks)), 4)
+        return [percent(tick, decimals) for tick in ticks]
+    if form is number:
+        choices = ([number(tick, digits) for tick in ticks] for digits in range(3, 8))
+        return next((texts for texts in choices if len(set(texts)) == len(ticks)), [number(tick) for tick in ticks])
+    return [form(tick) for tick in ticks]
+
+
+def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> Frame:
+    """Scales for the data and grid lines, ticks and names of the axes; ``right`` is the room kept for labels."""
+    y_low, y_high, y_ticks = _limits(y, ys, 4)
+    x_low, x_high, x_ticks = _limits(x, xs, 5 if right < 60 else 4, tight=True)
+    y_labels = tick_labels(y_ticks, y.form)
+    left, top, bottom = 10 + LETTER * max(map(len, y_labels)), 30.0, HEIGHT - 42
+    x_scale = Scale(x_low, x_high, left, WIDTH - right, x.log)
+    y_scale = Scale(y_low, y_high, bottom, top, y.log)
+    rows = [
+        element("line", x1=left, x2=WIDTH - right, y1=y_scale(tick), y2=y_scale(tick), class_="grid")
+        + element("text", label, x=left - 8, y=y_scale(tick) + 4, class_="tick end")
+        for tick, label in zip(y_ticks, y_labels, strict=True)
+    ]
+    columns = [
+        element("line", x1=x_scale(tick), x2=x_scale(tick), y1=bottom, y2=bottom + 4, class_="axis")
+        + element("text", label, x=x_scale(tick), y=bottom + 18, class_="tick middle")
+        for tick, label in zip(x_ticks, tick_labels(x_ticks, x.form), strict=True)
+    ]
+    drawing = [
+        *map(Html, rows),
+        element("line", x1=left, x2=WIDTH - right, y1=bottom, y2=bottom, class_="axis"),
+        *map(Html, columns),
+        element("text", y.label + (", log scale" if y.log else ""), x=0.0, y=12.0, class_="name"),
+        element("text", x.label + (", log scale" if x.log else ""), x=WIDTH - right, y=HEIGHT - 4, class_="name end"),
+    ]
+    return Frame(x_scale, y_scale, join(drawing))
+
+
+def chart(slug: str, title: str, description: str, drawing: Html, height: float = HEIGHT) -> Html:
+    """The SVG element, with a title and a description for those who cannot see it."""
+    return element(
+        "svg",
+        element("title", title, id=f"{slug}-title"),
+        element("desc", description, id=f"{slug}-description"),
+        drawing,
+        viewBox=f"0 0 {WIDTH:g} {height:g}",
+        class_="chart",
+        role="img",
+        aria_labelledby=f"{slug}-title {slug}-description",
+    )
+
+
+def _limits(axis: Axis, values: Sequence[float], n: int, tight: bool = False) -> tuple[float, float, list[float]]:
+    """Lowest and highest value shown, and ticks; a tight axis ends with the data, not with a tick."""
+    low = axis.low if axis.low is not None else min(values)
+    high = axis.high if axis.high is not None else max(values)
+    if axis.log:
+        pad = max(1.15, (high / low) ** 0.08)
+        low, high = (low / pad if axis.low is None else low), (high * pad if axis.high is None else high)
+        return low, high, log_ticks(low, high)
+    ticks = nice_ticks(low, high, n)
+    if tight and high > low:
+        return low, high, [tick for tick in ticks if low - 1e-12 <= tick <= high + 1e-12]
+    return min(ticks[0], low), max(ticks[-1], high), ticks

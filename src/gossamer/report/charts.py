@@ -1,0 +1,269 @@
+"""Charts as inline SVG, coloured by the custom properties of the page: line, histogram, bars, scatter."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, chart, make_frame
+from gossamer.report.markup import Html, element, join
+
+__all__ = ["Bar", "Mark", "Series", "Words", "bars", "histogram", "line", "scatter", "thin"]
+
+Point = tuple[float, float]
+_MOST_POINTS = 240
+_COLOURS = 6
+
+
+class Words(NamedTuple):
+    """What a chart is called: ``slug`` in the page, ``title`` and ``description`` for those who cannot see it."""
+
+    slug: str
+    title: str
+    description: str
+
+
+class Series(NamedTuple):
+    """A line; series with the same label are drawn in the same colour and labelled once."""
+
+    label: str
+    points: Sequence[Point]
+    colour: int = 0
+    kind: str = "line"  # or "faint", "area"; without a name: "reference", and "ticks" at the foot of the chart
+
+
+class Bar(NamedTuple):
+    """A row of a bar chart: ``share`` of the longest bar, a text at its end, and more where the pointer rests."""
+
+    label: str
+    share: float
+    text: str
+    hover: str
+
+
+class Mark(NamedTuple):
+    """A point of a scatter: ``area`` as a share of the largest, 0 for a small dot without label."""
+
+    x: float
+    y: float
+    label: str
+    hover: str
+    colour: int = 0
+    area: float = 0.0
+    error: float = 0.0
+
+
+def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """At most about ``most`` points: neighbours are averaged, the first and the last stay where they are.
+
+    Example:
+        >>> thin([(0, 0.0), (1, 2.0), (2, 4.0), (3, 9.0)], most=3)
+        [(0, 0.0), (1.5, 3.0), (3, 9.0)]
+    """
+    if len(points) <= most:
+        return list(points)
+    width = math.ceil((len(points) - 2) / max(1, most - 2))
+    inner = points[1:-1]
+    groups = [inner[start : start + width] for start in range(0, len(inner), width)]
+    means = [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+    return [points[0], *means, points[-1]]
+
+
+def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool = True) -> Html:
+    """Lines over a common axis, named at their ends (``direct``) or in a legend below, where there are several."""
+    series = [one._replace(points=thin(one.points)) for one in series]
+    told = [one for one in series if one.kind not in ("reference", "ticks")]
+    named = list({one.label: one for one in reversed(told)}.values())[::-1]
+    direct = direct and 1 < len(named) <= 8
+    right = 26 + LETTER * max((len(_short(one.label)) for one in named), default=0) if direct else 22
+    every = [point for one in series for point in one.points]
+    frame = make_frame(x, y, [px for px, _ in every], [py for _, py in every], right)
+    drawn = [_line(one, frame) for one in sorted(series, key=lambda one: one.kind != "reference")]
+    hovers = [_hovers(one, x, y, frame) for one in told]
+    labels = _end_labels(named, frame) if direct else _last_value(named, y, frame)
+    svg = chart(words.slug, words.title, words.description, join([frame.drawing, *drawn, *hovers, labels]))
+    return join([svg, _legend(named)]) if len(named) > 1 and not direct else svg
+
+
+def histogram(
+    edges: Sequence[float],
+    heights: Sequence[float],
+    axes: tuple[Axis, Axis],
+    words: Words,
+    hovers: Sequence[str],
+    over: Callable[[Frame], Html | None] | None = None,
+) -> Html:
+    """Columns between ``edges``; ``over`` draws on top of them."""
+    frame = make_frame(*axes, edges, [0.0, *heights])
+    base = frame.y(0)
+    columns = [
+        element(
+            "rect",
+            element("title", hover),
+            x=frame.x(left) + 0.75,
+            y=frame.y(height),
+            width=max(0.5, frame.x(right) - frame.x(left) - 1.5),
+            height=max(0.0, base - frame.y(height)),
+            class_="column",
+        )
+        for left, right, height, hover in zip(edges[:-1], edges[1:], heights, hovers, strict=True)
+        if height > 0
+    ]
+    top = over(frame) if over else None
+    return chart(words.slug, words.title, words.description, join([frame.drawing, *columns, top]))
+
+
+def bars(rows: Sequence[Bar], words: Words) -> Html:
+    """One horizontal bar a row, its name at the left and its text at the right."""
+    pitch = 20.0 if len(rows) <= 24 else 16.0
+    left = 12 + LETTER * max(len(_short(row.label, 20)) for row in rows)
+    right = WIDTH - 8 - LETTER * max(len(row.text) for row in rows)
+    drawn = []
+    for place, row in enumerate(rows):
+        middle = pitch * (place + 0.5) + 4
+        shape: dict[str, float] = {"x": left, "y": middle - 4, "height": 8.0, "rx": 2.0}
+        drawn += [
+            element("text", _short(row.label, 20), x=left - 10, y=middle + 4, class_="tick end"),
+            element("rect", **shape, width=right - left, class_="track"),
+            element("rect", **shape, width=max(1.0, row.share * (right - left)), class_="column"),
+            element("text", row.text, x=WIDTH, y=middle + 4, class_="tick end"),
+            element(
+                "rect",
+                element("title", row.hover),
+                x=0.0,
+                y=middle - pitch / 2,
+                width=WIDTH,
+                height=pitch,
+                class_="hit",
+            ),
+        ]
+    return chart(words.slug, words.title, words.description, join(drawn), pitch * len(rows) + 8)
+
+
+def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
+    """Points with areas, error bars and names beside them; small dots without names."""
+    ys = [mark.y + sign * mark.error for mark in marks for sign in (-1, 1)]
+    frame = make_frame(x, y, [mark.x for mark in marks], ys)
+    drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
+    large = [mark for mark in marks if mark.area]
+    heights = _spread([frame.y(mark.y) for mark in large], 15, HEIGHT - 50)
+    labels = []
+    for mark, height in zip(large, heights, strict=True):
+        at, radius = frame.x(mark.x), _radius(mark.area)
+        before = at + radius + 8 + LETTER * len(_short(mark.label)) > WIDTH
+        place = at - radius - 6 if before else at + radius + 6
+        labels.append(
+            element("text", _short(mark.label), x=place, y=height + 4, class_="label end" if before else "label")
+        )
+    return chart(words.slug, words.title, words.description, join([frame.drawing, *drawn, *labels]))
+
+
+def _colour(colour: int) -> str:
+    return f"c{colour % _COLOURS + 1}" + (f" dash{colour // _COLOURS % 3}" if colour >= _COLOURS else "")
+
+
+def _short(text: str, most: int = 18) -> str:
+    """The text, its middle left out where it is long: the ends tell names apart."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+
+
+def _line(series: Series, frame: Frame) -> Html:
+    if series.kind == "ticks":
+        ticks = "".join(f"M{frame.x(px):.1f} {frame.y.start:.1f}v-9" for px, _ in series.points)
+        return element("path", element("title", series.label), d=ticks, class_="whisker c2")
+    corners = [f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in series.points]
+    path = "M" + "L".join(corners)
+    drawn = element("path", d=path, class_=f"line {series.kind} {_colour(series.colour)}")
+    if series.kind != "area":
+        return drawn
+    base = frame.y.start
+    under = f"{path}L{frame.x(series.points[-1][0]):.1f} {base:.1f}L{frame.x(series.points[0][0]):.1f} {base:.1f}Z"
+    return join([element("path", d=under, class_=f"under {_colour(series.colour)}"), drawn])
+
+
+def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
+    """Unseen discs that say the numbers where the pointer rests, and dots where points are few."""
+    stride = max(1, len(series.points) // 60)
+    radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind != "faint" else (0, "")
+    parts = []
+    for px, py in series.points[::stride]:
+        where = {"cx": frame.x(px), "cy": frame.y(py)}
+        text = f"{series.label}: {y.form(py)} at {x.label.lower()} {x.form(px)}"
+        if radius:
+            parts.append(element("circle", **where, r=radius, class_=f"{kind} {_colour(series.colour)}"))
+        parts.append(element("circle", element("title", text), **where, r=7.0, class_="hit"))
+    return join(parts)
+
+
+def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
+    ends = [one.points[-1] for one in named]
+    heights = _spread([frame.y(py) for _, py in ends], 15, HEIGHT - 42)
+    drawn = []
+    for one, (px, py), height in zip(named, ends, heights, strict=True):
+        at = frame.x.end + 14
+        drawn += [
+            element("path", d=f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}", class_="leader"),
+            element("text", _short(one.label), x=at, y=height + 4, class_=f"label {_colour(one.colour)}"),
+        ]
+    return join(drawn)
+
+
+def _last_value(named: Sequence[Series], y: Axis, frame: Frame) -> Html | None:
+    """The number that a single line ends with."""
+    if len(named) != 1:
+        return None
+    px, py = named[0].points[-1]
+    height = frame.y(py) - 9
+    return join(
+        [
+            element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {_colour(named[0].colour)}"),
+            element("text", y.form(py), x=frame.x(px), y=height if height > 24 else height + 24, class_="label end"),
+        ]
+    )
+
+
+def _legend(named: Sequence[Series]) -> Html:
+    items = [element("li", element("i", class_=_colour(one.colour)), one.label) for one in named]
+    return element("ul", *items, class_="legend")
+
+
+def _mark(mark: Mark, frame: Frame) -> Html:
+    at, height = frame.x(mark.x), frame.y(mark.y)
+    parts: list[Html] = []
+    if mark.error:
+        low, high = frame.y(mark.y - mark.error), frame.y(mark.y + mark.error)
+        parts.append(element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {_colour(mark.colour)}"))
+    kind = "point" if mark.area else "speck"
+    title = element("title", mark.hover)
+    parts.append(
+        element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {_colour(mark.colour)}")
+    )
+    return join(parts)
+
+
+def _radius(area: float) -> float:
+    return max(4.0, 17 * math.sqrt(area)) if area else 2.2
+
+
+def _spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
+    """Heights moved apart until neighbours are ``gap`` apart and none is below ``lowest``, order kept.
+
+    Example:
+        >>> _spread([50, 52, 10], 10, 100)
+        [50, 60, 10]
+        >>> _spread([98, 99], 10, 100)
+        [90, 100]
+    """
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    moved = list(heights)
+    for before, after in itertools.pairwise(order):
+        moved[after] = max(moved[after], moved[before] + gap)
+    limit = lowest
+    for place in reversed(order):
+        moved[place] = min(moved[place], limit)
+        limit = moved[place] - gap
+    return moved

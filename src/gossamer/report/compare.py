@@ -1,0 +1,179 @@
+"""Several runs side by side: the table, and the figures in which they share axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gossamer.report.axes import Axis
+from gossamer.report.charts import Mark, Series, Words, line, scatter
+from gossamer.report.figures import CURVES, Figure, curve_axis
+from gossamer.report.markup import Html, element, join
+from gossamer.report.numbers import Format, count, integer, percent, with_error
+from gossamer.report.quantities import COMPARED, QUANTITIES
+from gossamer.report.runs import Group, Story
+
+__all__ = ["confidence_figures", "cost_figure", "distance", "learning_figures", "table"]
+
+
+def table(groups: Sequence[Group]) -> Html:
+    """One row a group, mean ± standard error, with its single runs folded below; headers sort."""
+    keys = [key for key in COMPARED if any(one.values(key) for one in groups)]
+    columns = [("Method", "What was run."), ("Runs", "Runs with the same options.")]
+    columns += [(QUANTITIES[key].label, QUANTITIES[key].meaning) for key in keys]
+    heads = [
+        element(
+            "th", element("button", name, type="button", title=why), scope="col", class_="text" if not place else None
+        )
+        for place, (name, why) in enumerate(columns)
+    ]
+    good = {key: _good(groups, key) for key in keys}
+    bodies = [_body(one, keys, good) for one in groups]
+    inner = element("table", element("thead", element("tr", *heads)), *bodies, class_="sortable")
+    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label="Comparison of all runs")
+
+
+def distance(key: str, value: float) -> float:
+    """How far from the best a measurement is: lower is better, whatever its direction.
+
+    Example:
+        >>> distance("accuracy", 0.9), distance("nll", 0.2), round(distance("coverage90", 0.88), 3)
+        (-0.9, 0.2, 0.02)
+    """
+    best = QUANTITIES[key].best
+    if isinstance(best, float):
+        return abs(value - best)
+    return -value if best == "high" else value
+
+
+def cost_figure(groups: Sequence[Group]) -> Figure | None:
+    """Accuracy (or error) against training cost, as in figure 1 of the SSVI paper; areas are active weights."""
+    key = "accuracy" if any(one.values("accuracy") for one in groups) else "rmse"
+    shown = [one for one in groups if one.mean(key) is not None and (one.mean("training_macs") or 0) > 0]
+    if len(shown) < 2:
+        return None
+    largest = max((one.mean("active_parameters") or 0) for one in shown)
+    marks = []
+    for one in shown:
+        marks += [_speck(run, one, key) for run in one.runs if len(one.runs) > 1 and _can_be_shown(run, key)]
+        marks.append(_mark(one, key, largest))
+    quantity = QUANTITIES[key]
+    words = Words(
+        "cost", f"{quantity.label} against training cost", "; ".join(mark.hover for mark in marks if mark.area)
+    )
+    chart = scatter(
+        marks, Axis("Training cost, multiply-adds", count, log=True), Axis(quantity.label, quantity.form), words
+    )
+    better = "Up" if key == "accuracy" else "Down"
+    caption = f"{better} and to the left is better. The area of a point is the number of active weights."
+    return Figure("cost", "What training buys", caption, chart)
+
+
+def learning_figures(groups: Sequence[Group]) -> list[Figure]:
+    """The learning curves of all runs, in the colour of their group."""
+    rows = [row for one in groups for run in one.runs for row in run.metrics]
+    along = "epoch" if rows and all("epoch" in row for row in rows) else "step"
+    figures = []
+    for curve in CURVES[:5]:
+        found = [(one, run.points(curve.key, along)) for one in groups for run in one.runs]
+        series = [Series(one.label, points, one.colour, _kind(one)) for one, points in found if len(points) > 1]
+        if series:
+            words = Words(curve.slug, curve.title, _ends(series, curve.form))
+            y = curve_axis(curve, (value for one in series for _, value in one.points))
+            chart = line(series, Axis(along.title(), integer), y, words)
+            caption = curve.meaning or f"On held-out examples, along the {along}s; one line a run."
+            figures.append(Figure(curve.slug, curve.title, caption, chart))
+    return figures
+
+
+def confidence_figures(groups: Sequence[Group]) -> list[Figure]:
+    """Reliability and selective accuracy of all runs."""
+    reliability, selective = [], []
+    for one in groups:
+        for run in one.runs:
+            if (found := run.curve("reliability", "confidence", "accuracy", "count")) is not None:
+                points = [(s, a) for s, a, c in zip(*found, strict=True) if c >= 10 and math.isfinite(s + a)]
+                reliability += [Series(one.label, points, one.colour, _kind(one))] if len(points) > 1 else []
+            if (found := run.curve("selective", "coverage", "accuracy")) is not None:
+                points = sorted((c, a) for c, a in zip(*found, strict=True) if math.isfinite(c + a))
+                selective += [Series(one.label, points, one.colour, _kind(one))] if len(points) > 1 else []
+    figures = []
+    if reliability:
+        caption = "On the dashed line confidence can be taken at its word; below it, the model is too sure."
+        ideal = Series("ideal", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
+        axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Right", percent, 0.0, 1.0)
+        chart = line([ideal, *reliability], *axes, Words("reliability", "Reliability", caption), direct=False)
+        figures.append(Figure("reliability", "Is it as sure as it should be?", caption, chart))
+    if selective:
+        caption = "Accuracy on the examples it is surest of, from few of them to all."
+        axes = Axis("Share of examples answered", percent), Axis("Accuracy on these", percent)
+        chart = line(selective, *axes, Words("selective", "Selective accuracy", caption), direct=False)
+        figures.append(Figure("selective", "If it may decline", caption, chart))
+    return figures
+
+
+def _good(groups: Sequence[Group], key: str) -> set[str]:
+    """Labels of the best group and of those within two standard errors of the difference to it."""
+    if QUANTITIES[key].best is None or len(groups) < 2:
+        return set()
+    means = [(distance(key, mean), one) for one in groups if (mean := one.mean(key)) is not None]
+    best, first = min(means, key=lambda pair: pair[0])
+    good = set()
+    for far, one in means:
+        noise = math.hypot(one.error(key) or 0.0, first.error(key) or 0.0)
+        good |= {one.label} if far - best <= 2 * noise else set()
+    return good if len(good) < len(groups) else set()
+
+
+def _body(one: Group, keys: Sequence[str], good: dict[str, set[str]]) -> Html:
+    several = len(one.runs) > 1
+    swatch = element("i", class_=f"swatch c{one.colour % 6 + 1}")
+    name = join([swatch, one.label])
+    opener = element("button", name, type="button", aria_expanded="false", class_="fold") if several else name
+    head = [element("th", opener, scope="row", data_value=one.label)]
+    head.append(element("td", integer(len(one.runs)), data_value=len(one.runs)))
+    for key in keys:
+        mean, form = one.mean(key), QUANTITIES[key].form
+        text = with_error(mean, one.error(key), form) if mean is not None else "–"
+        sort = "" if mean is None else f"{mean:.17g}"
+        head.append(element("td", text, data_value=sort, class_="best" if one.label in good[key] else None))
+    rows = [_run_row(run, keys) for run in one.runs] if several else []
+    return element("tbody", element("tr", *head), *rows)
+
+
+def _run_row(run: Story, keys: Sequence[str]) -> Html:
+    seed = run.result.get("seed", run.config.get("seed"))
+    name = run.folder.name if seed is None else f"seed {seed}"
+    cells = [element("th", name, scope="row"), element("td", "" if run.finished else "unfinished")]
+    for key in keys:
+        value = run.value(key)
+        cells.append(element("td", "–" if value is None else QUANTITIES[key].form(value)))
+    return element("tr", *cells, class_="single")
+
+
+def _can_be_shown(run: Story, key: str) -> bool:
+    return run.value(key) is not None and (run.value("training_macs") or 0) > 0
+
+
+def _speck(run: Story, one: Group, key: str) -> Mark:
+    x, y = run.value("training_macs") or 0.0, run.value(key) or 0.0
+    return Mark(x, y, "", f"{one.label}, {run.folder.name}: {QUANTITIES[key].form(y)}", one.colour)
+
+
+def _mark(one: Group, key: str, largest: float) -> Mark:
+    x, y, active = one.mean("training_macs") or 0.0, one.mean(key) or 0.0, one.mean("active_parameters") or 0.0
+    error = one.error(key) or 0.0
+    told = f"{one.label}: {with_error(y, error, QUANTITIES[key].form)} for {count(x)} multiply-adds"
+    told += f", {count(active)} active weights" if active else ""
+    return Mark(x, y, one.label, told, one.colour, active / largest if largest and active else 0.06, error)
+
+
+def _kind(one: Group) -> str:
+    return "faint" if len(one.runs) > 1 else "line"
+
+
+def _ends(series: Sequence[Series], form: Format) -> str:
+    ends: dict[str, list[float]] = {}
+    for one in series:
+        ends.setdefault(one.label, []).append(one.points[-1][1])
+    return "At the end: " + ", ".join(f"{label} {form(sum(v) / len(v))}" for label, v in ends.items()) + "."

@@ -1,0 +1,98 @@
+"""The end of the page: every measurement with its meaning, how to run it again, and what is amiss with a run."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gossamer.report.markup import Html, element, join
+from gossamer.report.numbers import integer, size
+from gossamer.report.quantities import QUANTITIES
+from gossamer.report.runs import Story
+
+__all__ = ["again", "measurements", "notices"]
+
+
+def measurements(run: Story) -> Html:
+    """All numbers of the result, each with its sentence."""
+    rows = [
+        element(
+            "tr",
+            element("th", quantity.label, scope="row"),
+            element("td", quantity.form(value)),
+            element("td", quantity.meaning),
+        )
+        for key, quantity in QUANTITIES.items()
+        if (value := run.value(key)) is not None
+    ]
+    return element("div", element("table", element("tbody", *rows), class_="measurements"), class_="scroll wide")
+
+
+def notices(runs: Sequence[Story]) -> list[Html]:
+    """What a reader must know before trusting the numbers: unfinished runs, losses that are no numbers, unlike data."""
+    found = []
+    for run in runs:
+        name = "This run" if len(runs) == 1 else str(run.folder)
+        if not run.finished:
+            step = run.last("step")
+            reached = f"its last recorded step is {integer(step)}" if step else "no step is recorded yet"
+            command = element("code", f"gossamer train --resume {shlex.quote(str(run.folder))}")
+            found.append(join([f"{name} is unfinished: {reached}. Continue it with ", command]))
+        lost = next((row.get("step") for row in run.metrics if _lost(row.get("loss"))), None)
+        if lost is not None:
+            found.append(join([f"{name} diverged: its loss is not a finite number from step {lost} on."]))
+    data = sorted({run.name("data") for run in runs} - {""})
+    if len(data) > 1:
+        found.append(join([f"The runs are on different data ({', '.join(data)}): compare with care."]))
+    return [element("p", text, class_="notice", role="note") for text in found]
+
+
+def again(runs: Sequence[Story]) -> Html:
+    """Command, configuration and environment of each run."""
+    head = element("div", element("h2", "Run it again"), class_="head")
+    if len(runs) == 1:
+        return element("section", head, _again(runs[0]), id="again")
+    folded = [element("details", element("summary", str(run.folder)), _again(run)) for run in runs]
+    return element("section", head, *folded, id="again")
+
+
+def _again(run: Story) -> Html:
+    command = run.command
+    shown = None
+    if command:
+        copy = element("button", "Copy", type="button", class_="quiet copy", hidden=True)
+        shown = element("div", element("pre", element("code", command), class_="command"), copy, class_="with-copy")
+    config = _list(
+        "Configuration", run.options | {k: run.config[k] for k in ("seed", "out", "device") if k in run.config}
+    )
+    return element("div", shown, element("div", config, _list("Environment", _environment(run)), class_="pair"))
+
+
+def _environment(run: Story) -> dict[str, Any]:
+    known = dict(run.environment)
+    versions = known.pop("versions", None)
+    known.pop("argv", None)
+    memory = known.pop("memory_bytes", None)
+    flat = known | (dict(versions) if isinstance(versions, Mapping) else {})
+    return flat | ({"memory": size(memory)} if isinstance(memory, int) else {}) | {"folder": str(run.folder)}
+
+
+def _list(title: str, table: Mapping[str, Any]) -> Html | None:
+    rows = [
+        element("div", element("dt", key.replace("_", " ")), element("dd", _text(value)))
+        for key, value in table.items()
+        if value is not None
+    ]
+    return element("div", element("h3", title), element("dl", *rows)) if rows else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _lost(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

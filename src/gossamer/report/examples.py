@@ -1,0 +1,104 @@
+"""Test images that the model is surest of, and those it doubts most, with its probabilities."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from gossamer.report.markup import Html, element, join
+from gossamer.report.numbers import is_number, number, percent
+from gossamer.report.runs import Story
+
+__all__ = ["examples", "png"]
+
+_MOST_BARS = 4
+
+
+def png(image: list[Any]) -> bytes:
+    r"""A PNG file of an image of bytes, height × width or height × width × 3.
+
+    Example:
+        >>> png([[0, 255], [255, 0]])[:8]
+        b'\x89PNG\r\n\x1a\n'
+    """
+    coloured = isinstance(image[0][0], list)
+    rows = [[value for pixel in row for value in pixel] if coloured else row for row in image]
+    width = len(rows[0]) // (3 if coloured else 1)
+    if any(len(row) != len(rows[0]) for row in rows) or (coloured and len(rows[0]) != 3 * width) or not width:
+        raise ValueError("rows of an image must be of the same length")
+    # Each row starts with its filter type, 0: none.
+    pixels = b"".join(b"\x00" + bytes(min(255, max(0, int(value))) for value in row) for row in rows)
+    header = struct.pack(">IIBBBBB", width, len(rows), 8, 2 if coloured else 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(pixels, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def examples(run: Story) -> list[Html]:
+    """The two rows of images, each under its heading; none where the result has no images."""
+    given = run.result.get("examples")
+    parts = []
+    for key, title, text in (
+        ("least_certain", "In most doubt", "Doubt is the entropy of the prediction, in nats."),
+        ("most_certain", "Surest", "Disagreement is the part of the doubt on which drawn networks differ."),
+    ):
+        found = given.get(key) if isinstance(given, Mapping) else None
+        cards = [card for one in found or [] if isinstance(one, Mapping) and (card := _card(one, run)) is not None]
+        if cards:
+            head = element("figcaption", element("h3", title), element("p", text))
+            grid = element("div", *cards, class_="examples")
+            parts.append(element("figure", head, grid, class_="figure wide", id=f"figure-{key.replace('_', '-')}"))
+    return parts
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _card(example: Mapping[str, Any], run: Story) -> Html | None:
+    try:
+        data = base64.b64encode(png(example["image"])).decode()
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        return None
+    label, predicted = _name(example.get("label"), run), _name(example.get("predicted"), run)
+    right = example.get("label") == example.get("predicted")
+    verdict = element("b", predicted or "?") + (" ✓" if right else join([" ✗ is ", element("b", label)]))
+    picture = element(
+        "img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}", loading="lazy"
+    )
+    facts = [("Doubt", example.get("entropy")), ("Disagreement", example.get("mutual_information"))]
+    told = [element("span", f"{name} {number(value, 2)}") for name, value in facts if is_number(value)]
+    return element(
+        "div",
+        picture,
+        element("div", Html(verdict), class_="verdict right" if right else "verdict wrong"),
+        _bars(example.get("probs"), run),
+        element("div", *told, class_="facts") if told else None,
+        class_="example",
+    )
+
+
+def _bars(probs: object, run: Story) -> Html | None:
+    """The likeliest classes with bars as long as they are likely."""
+    if not isinstance(probs, list):
+        return None
+    ranked = sorted(((p, place) for place, p in enumerate(probs) if is_number(p)), key=lambda pair: -pair[0])
+    rows = [
+        element(
+            "li",
+            element("span", _name(place, run)),
+            element("i", style=f"--share:{min(1.0, max(0.0, p)):.3f}"),
+            element("span", percent(p, 0) if p >= 0.01 else "< 1 %"),
+        )
+        for p, place in ranked[:_MOST_BARS]
+    ]
+    return element("ul", *rows, class_="probs") if rows else None
+
+
+def _name(place: object, run: Story) -> str:
+    names = run.result.get("class_names")
+    if isinstance(names, list) and isinstance(place, int) and 0 <= place < len(names):
+        return str(names[place])
+    return "" if place is None else str(place)

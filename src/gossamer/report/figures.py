@@ -1,0 +1,273 @@
+"""The figures of one run, each from the data of its folder, or ``None`` where these are absent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from gossamer.report.axes import Axis, Frame
+from gossamer.report.charts import Bar, Series, Words, bars, histogram, line
+from gossamer.report.markup import Html, element, join
+from gossamer.report.numbers import Format, count, integer, is_number, number, percent
+from gossamer.report.runs import Point, Story
+
+__all__ = ["CURVES", "Curve", "Figure", "confidence", "curve_axis", "learning", "sparsity"]
+
+
+class Figure(NamedTuple):
+    """A chart under its title, with a sentence that says what is to be seen."""
+
+    slug: str
+    title: str
+    caption: str
+    chart: Html
+
+    def html(self) -> Html:
+        """The element of the page."""
+        head = element("figcaption", element("h3", self.title), element("p", self.caption))
+        return element("figure", head, self.chart, id=f"figure-{self.slug}", class_="figure")
+
+
+class Curve(NamedTuple):
+    """A metric along the training. ``best`` is ``max``, ``min`` or ``None``; ``low`` where its axis starts."""
+
+    key: str
+    slug: str
+    title: str
+    label: str
+    form: Format
+    best: str | None
+    meaning: str
+    low: float | None = None
+
+
+CURVES = (
+    Curve("val_accuracy", "validation-accuracy", "Validation accuracy", "Accuracy", percent, "max", ""),
+    Curve("val_rmse", "validation-rmse", "Validation error", "RMSE", number, "min", ""),
+    Curve("val_nll", "validation-log-loss", "Validation log loss", "Nats", number, "min", ""),
+    Curve("loss", "training-loss", "Training loss", "Loss", number, None, "What training lowers: misfit and penalty."),
+    Curve(
+        "kl",
+        "kl",
+        "Distance from the prior",
+        "KL, nats",
+        number,
+        None,
+        "How far the posterior has moved from the prior, all weights together.",
+    ),
+    Curve("lr", "learning-rate", "Learning rate", "Rate", number, None, "The schedule as it was followed.", 0.0),
+    Curve("density", "density", "Density", "Active weights", percent, None, "Share of the weights in use.", 0.0),
+    Curve(
+        "examples_per_second",
+        "speed",
+        "Speed",
+        "Examples a second",
+        integer,
+        None,
+        "A dip is often another job on the machine.",
+        0.0,
+    ),
+)
+
+
+def learning(run: Story) -> list[Figure]:
+    """One figure a recorded metric, along the steps."""
+    found = ((curve, run.points(curve.key)) for curve in CURVES)
+    return [_learning(curve, points) for curve, points in found if len(points) > 1]
+
+
+def confidence(run: Story) -> list[Figure]:
+    """How far what it says of its own certainty can be trusted."""
+    return _present(_reliability(run), _selective(run), _confidence(run), _entropy(run))
+
+
+def sparsity(run: Story) -> list[Figure]:
+    """Where the active weights are, how they moved, and how certain each is."""
+    return _present(_layers(run), _updates(run), _snr(run))
+
+
+def curve_axis(curve: Curve, values: Iterable[float]) -> Axis:
+    """The axis of a metric; logarithmic where its values span much."""
+    low, high = min(values := list(values)), max(values)
+    return Axis(curve.label, curve.form, curve.low, log=curve.low is None and low > 0 and high / low > 30)
+
+
+def _present(*figures: Figure | None) -> list[Figure]:
+    return [figure for figure in figures if figure is not None]
+
+
+def _learning(curve: Curve, points: list[Point]) -> Figure:
+    last = points[-1][1]
+    caption = curve.meaning
+    if curve.best:
+        step, best = (max if curve.best == "max" else min)(points, key=lambda point: point[1])
+        word = "Highest" if curve.best == "max" else "Lowest"
+        caption = f"{word} at step {integer(step)} with {curve.form(best)}; {curve.form(last)} at the end."
+    told = f"{curve.title} from {curve.form(points[0][1])} to {curve.form(last)} at step {integer(points[-1][0])}."
+    kind = "area" if curve.low is not None else "line"
+    chart = line(
+        [Series(curve.title, points, kind=kind)],
+        Axis("Step", integer),
+        curve_axis(curve, (value for _, value in points)),
+        Words(curve.slug, curve.title, told),
+    )
+    return Figure(curve.slug, curve.title, caption, chart)
+
+
+def _reliability(run: Story) -> Figure | None:
+    found = run.curve("reliability", "edges", "confidence", "accuracy", "count")
+    if found is None or not sum(c for c in found[3] if c > 0):
+        return None
+    edges, sure, right, counts = found
+    bins = [(s, a, c) for s, a, c in zip(sure, right, counts, strict=True) if c > 0 and math.isfinite(s + a)]
+    gap = sum(c * (s - a) for s, a, c in bins) / sum(c for _, _, c in bins)
+    verdict = "too sure" if gap > 0 else "too modest"
+    caption = (
+        "Columns that end on the dashed line can be taken at their word; below it, it is too sure. "
+        f"On average it is {number(abs(100 * gap), 2)} points {verdict}."
+    )
+    hovers = [
+        f"{percent(a)} right where it was {percent(s)} sure: {integer(c)} examples" if c > 0 else ""
+        for s, a, c in zip(sure, right, counts, strict=True)
+    ]
+    heights = [a if c > 0 and math.isfinite(a) else 0.0 for a, c in zip(right, counts, strict=True)]
+    axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Right, with 95 % intervals", percent, 0.0, 1.0)
+    words = Words("reliability", "Reliability diagram", caption)
+    middles = [(low + high) / 2 for low, high in pairwise(edges)]
+
+    def over(frame: Frame) -> Html:
+        diagonal = f"M{frame.x(0):.1f} {frame.y(0):.1f}L{frame.x(1):.1f} {frame.y(1):.1f}"
+        whiskers = [_interval(frame, x, a, c) for x, a, c in zip(middles, right, counts, strict=True)]
+        return join([element("path", d=diagonal, class_="line reference"), *whiskers])
+
+    return Figure(
+        "reliability", "Is it as sure as it should be?", caption, histogram(edges, heights, axes, words, hovers, over)
+    )
+
+
+def _interval(frame: Frame, x: float, share: float, n: float) -> Html | None:
+    """Wilson's 95 % interval of a share, as a vertical stroke."""
+    if not n > 0 or not math.isfinite(share):
+        return None
+    z = 1.96
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    path = f"M{frame.x(x):.1f} {frame.y(max(0.0, middle - half)):.1f}V{frame.y(min(1.0, middle + half)):.1f}"
+    return element("path", d=path, class_="interval")
+
+
+def _selective(run: Story) -> Figure | None:
+    found = run.curve("selective", "coverage", "accuracy")
+    points = sorted((c, a) for c, a in zip(*found, strict=True) if math.isfinite(c + a)) if found else []
+    if len(points) < 2:
+        return None
+    kept, half = min(points, key=lambda point: abs(point[0] - 0.5))
+    caption = f"Asked only for the {percent(kept, 0)} it is surest of, it gets {percent(half)} right."
+    chart = line(
+        [Series("Accuracy", points)],
+        Axis("Share of examples answered", percent),
+        Axis("Accuracy on these", percent),
+        Words("selective", "Selective accuracy", caption),
+    )
+    return Figure("selective", "If it may decline", caption, chart)
+
+
+def _confidence(run: Story) -> Figure | None:
+    shares = _shares(run, "confidence")
+    if shares is None:
+        return None
+    edges, heights, hovers = shares
+    caption = f"{percent(heights[-1], 0)} of its predictions are at least {percent(edges[-2], 0)} sure."
+    axes = Axis("Confidence", percent), Axis("Share of examples", percent, 0.0)
+    words = Words("confidence", "Histogram of confidence", caption)
+    return Figure("confidence", "How sure it says it is", caption, histogram(edges, heights, axes, words, hovers))
+
+
+def _entropy(run: Story) -> Figure | None:
+    shares = _shares(run, "entropy")
+    if shares is None:
+        return None
+    edges, heights, hovers = shares
+    names = run.result.get("class_names")
+    limit = f", {number(math.log(len(names)))} a guess among {len(names)}" if isinstance(names, list) and names else ""
+    caption = f"Doubt in each prediction: 0 is none{limit}."
+    axes = Axis("Entropy, nats", number), Axis("Share of examples", percent, 0.0)
+    words = Words("entropy", "Histogram of entropy", caption)
+    return Figure("entropy", "How much doubt is left", caption, histogram(edges, heights, axes, words, hovers))
+
+
+def _shares(run: Story, name: str) -> tuple[list[float], list[float], list[str]] | None:
+    """Edges, shares of all examples and hover texts of a histogram."""
+    found = run.curve(name, "edges", "count")
+    total = sum(c for c in found[1] if c > 0) if found else 0
+    if found is None or not total:
+        return None
+    edges, counts = found
+    heights = [c / total if c > 0 else 0.0 for c in counts]
+    bins = zip(edges[:-1], edges[1:], counts, heights, strict=True)
+    return edges, heights, [f"{number(a)} to {number(b)}: {integer(c)}, {percent(h)}" for a, b, c, h in bins]
+
+
+def _layers(run: Story) -> Figure | None:
+    layers = run.layers
+    if not layers:
+        return None
+    active, total = sum(layer["active"] for layer in layers), sum(layer["total"] for layer in layers)
+    caption = (
+        f"{count(active)} of {count(total)} weights are active, {percent(active / total)}; the rest are exactly zero."
+    )
+    rows = []
+    for layer in layers:
+        share = layer["active"] / layer["total"]
+        shape = layer.get("shape")
+        size = " × ".join(map(str, shape)) if isinstance(shape, list) else ""
+        parts = [str(layer.get("name", "")), str(layer.get("kind", "")), size]
+        told = f"{integer(layer['active'])} of {integer(layer['total'])} active"
+        text = f"{percent(share)} of {count(layer['total'])}"
+        rows.append(Bar(parts[0], min(1.0, share), text, ", ".join([*filter(None, parts), told])))
+    return Figure("layers", "Density of each layer", caption, bars(rows, Words("layers", "Density by layer", caption)))
+
+
+def _updates(run: Story) -> Figure | None:
+    rows = [row for row in run.updates if is_number(row.get("step"))]
+    moved = [row for row in rows if isinstance(row.get("replaced"), Mapping)]
+    points = [(float(row["step"]), float(sum(filter(is_number, row["replaced"].values())))) for row in moved]
+    if len(points) < 2:
+        return None
+    postponed = [(float(row["step"]), 0.0) for row in rows if "postponed" in row]
+    caption = f"{integer(len(points))} updates put {count(sum(n for _, n in points))} weights in the place of others."
+    if postponed:
+        caption += f" {integer(len(postponed))} were postponed (strokes at the foot)."
+    chart = line(
+        [
+            Series("Replaced", points, kind="area"),
+            *([Series("postponed", postponed, kind="ticks")] if postponed else []),
+        ],
+        Axis("Step", integer),
+        Axis("Weights replaced", count, 0.0),
+        Words("updates", "Weights replaced at each update", caption),
+    )
+    return Figure("updates", "The search for better weights", caption, chart)
+
+
+def _snr(run: Story) -> Figure | None:
+    shares = _shares(run, "snr")
+    if shares is None:
+        return None
+    powers, heights, _ = shares
+    edges = [10.0**power for power in powers]
+    below = sum(h for high, h in zip(edges[1:], heights, strict=True) if high <= 1 + 1e-9)
+    caption = f"|μ|/σ of the active weights. {percent(below, 0)} are smaller than their own standard deviation."
+    bins = zip(edges[:-1], edges[1:], heights, strict=True)
+    hovers = [f"|μ|/σ from {number(a)} to {number(b)}: {percent(h)}" for a, b, h in bins]
+    axes = Axis("|μ| / σ", number, edges[0], edges[-1], log=True), Axis("Share of active weights", percent, 0.0)
+
+    def over(frame: Frame) -> Html | None:
+        if not edges[0] < 1 < edges[-1]:
+            return None
+        return element("path", d=f"M{frame.x(1):.1f} {frame.y.start:.1f}V{frame.y.end:.1f}", class_="line reference")
+
+    words = Words("snr", "Histogram of |μ|/σ", caption)
+    return Figure("snr", "How well each weight is known", caption, histogram(edges, heights, axes, words, hovers, over))

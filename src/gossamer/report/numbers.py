@@ -1,0 +1,130 @@
+"""Numbers for people: 1.2 M, 34.5 MB, 93.9 %, 1 h 23 min; a narrow space that does not break is before each unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeGuard
+
+__all__ = ["Format", "count", "duration", "integer", "is_number", "number", "percent", "size", "with_error"]
+
+Format = Callable[[float], str]
+"""A number -> its text."""
+
+_SPACE = "\u202f"  # narrow and unbreakable, between a number and its unit
+_MINUS = "\u2212"
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number.
+
+    Example:
+        >>> is_number(0.5), is_number(float("nan")), is_number(None), is_number(True)
+        (True, False, False, False)
+    """
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """To ``digits`` significant digits, with groups of thousands; very small and very large ones as powers of ten.
+
+    Example:
+        >>> print(*map(number, (0.21345, 12.0, 1234.5, -0.5, 0, 0.0000123)), sep=" | ")
+        0.213 | 12 | 1,234 | −0.5 | 0 | 1.23 × 10⁻⁵
+    """
+    if value == 0:
+        return "0"
+    power = math.floor(math.log10(abs(value)))
+    if not -4 < power < 7:
+        base = f"{value / 10.0**power:.{digits - 1}f}".rstrip("0").rstrip(".")
+        text = f"{base}{_SPACE}×{_SPACE}10{str(power).translate(_SUPERSCRIPT)}"
+    else:
+        text = f"{value:,.{max(0, digits - 1 - power)}f}"
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", _MINUS)
+
+
+def integer(value: float) -> str:
+    """A whole number with groups of thousands.
+
+    Example:
+        >>> integer(78125)
+        '78,125'
+    """
+    return f"{value:,.0f}".replace("-", _MINUS)
+
+
+def count(value: float) -> str:
+    """A count to three digits, with k, M, G, T, P or E.
+
+    Example:
+        >>> print(*map(count, (7, 950, 12_345, 1_200_000, 5.554e8, 999_999)), sep=" | ")
+        7 | 950 | 12.3 k | 1.2 M | 555 M | 1 M
+    """
+    return _scaled(value, ("", "k", "M", "G", "T", "P", "E"))
+
+
+def size(value: float) -> str:
+    """Bytes, in powers of a thousand.
+
+    Example:
+        >>> print(size(512), size(34_500_000), sep=" | ")
+        512 B | 34.5 MB
+    """
+    return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def percent(value: float, decimals: int = 1) -> str:
+    """A share.
+
+    Example:
+        >>> print(percent(0.9391), percent(0.05, 0), percent(0.00042), sep=" | ")
+        93.9 % | 5 % | 0.04 %
+    """
+    while 0 < abs(value) * 100 < 10**-decimals and decimals < 4:  # a small share keeps a digit or two
+        decimals += 1
+    return f"{100 * value:.{decimals}f}{_SPACE}%".replace("-", _MINUS)
+
+
+def duration(seconds: float) -> str:
+    """A time in the two largest units that it needs.
+
+    Example:
+        >>> print(*map(duration, (0.42, 45.2, 130, 4980, 100_000)), sep=" | ")
+        0.42 s | 45 s | 2 min 10 s | 1 h 23 min | 1 d 4 h
+    """
+    if seconds < 60:
+        return f"{number(seconds, 2)}{_SPACE}s"
+    for large, small, name, small_name in ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s")):
+        parts = round(seconds / small)
+        if parts * small >= large:
+            whole, rest = divmod(parts, large // small)
+            text = f"{whole}{_SPACE}{name}"
+            return f"{text} {rest}{_SPACE}{small_name}" if rest else text
+    raise AssertionError("unreachable: sixty seconds are a minute")
+
+
+def with_error(mean: float, error: float | None, form: Format) -> str:
+    """A mean ± its standard error, shares and plain numbers to the digits that the error leaves meaningful.
+
+    Example:
+        >>> print(with_error(0.93912, 0.0013, percent), with_error(0.21345, 0.0021, number), sep=" | ")
+        93.91 ± 0.13 % | 0.2135 ± 0.0021
+    """
+    if not error:
+        return form(mean)
+    if form not in (percent, number):
+        return f"{form(mean)} ± {form(error)}"
+    scale = 100 if form is percent else 1
+    decimals = min(6, max(0, 1 - math.floor(math.log10(error * scale))))
+    text = f"{mean * scale:,.{decimals}f} ± {error * scale:.{decimals}f}".replace("-", _MINUS)
+    return f"{text}{_SPACE}%" if form is percent else text
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    rest, place = float(value), 0
+    while abs(rest) >= 999.5 and place < len(units) - 1:
+        rest, place = rest / 1000, place + 1
+    unit = units[place]
+    return f"{number(rest)}{_SPACE}{unit}" if unit else number(rest)

@@ -1,0 +1,225 @@
+"""The page: what stands where, for one run and for several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from gossamer.record import RecordError, write_atomically
+from gossamer.report import compare, figures
+from gossamer.report.details import again, measurements, notices
+from gossamer.report.examples import examples
+from gossamer.report.figures import Figure
+from gossamer.report.markup import Html, element, join
+from gossamer.report.numbers import count, duration, integer, is_number, percent, size, with_error
+from gossamer.report.quantities import HEADLINE, QUANTITIES, SO_FAR
+from gossamer.report.runs import Group, Story, group, read
+
+__all__ = ["write_report"]
+
+# Nothing is ever asked of the network, whatever a name in a run folder may hold.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of one run, or the comparison of several, as one HTML file.
+
+    Args:
+        folders: Run folders, as ``gossamer.record`` writes them.
+        out: The file; in a folder that exists, ``report.html``.
+
+    Returns:
+        The file.
+
+    Example:
+        >>> import tempfile
+        >>> from gossamer.record import Run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> run = Run.create(folder / "run", {"method": "ssvi", "data": "digits"})
+        >>> write_report([run.folder], folder).name
+        'report.html'
+    """
+    if not folders:
+        raise RecordError("a report needs at least one run folder: name one")
+    runs = [read(folder) for folder in folders]
+    out = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
+    title, body = _single(runs[0]) if len(runs) == 1 else _several(runs)
+    write_atomically(out, _document(title, body))
+    return out
+
+
+def _document(title: str, body: Html) -> str:
+    package = files("gossamer.report")
+    style, script = (Html((package / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
+    icon = "data:image/svg+xml," + _mark().replace("#", "%23").replace('"', "'")
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{title} – Gossamer report"),
+        element("link", rel="icon", href=icon),
+        element("style", style),
+    )
+    toggle = element("button", "Dark", type="button", id="theme", class_="quiet", hidden=True)
+    brand = element("span", _mark(), "gossamer", class_="brand")
+    bar = element("div", brand, toggle, class_="bar")
+    page = element("body", element("main", bar, body), element("script", script))
+    return f"<!doctype html>\n{element('html', head, page, lang='en')}\n"
+
+
+def _mark() -> Html:
+    """The sign of the project: a lattice with few of its places taken."""
+    taken = {(0, 1), (1, 3), (2, 0), (3, 2)}
+    dots = [
+        element("circle", cx=4 + 8 * x, cy=4 + 8 * y, r=2.9 if (x, y) in taken else 1.3, fill=_DOT[(x, y) in taken])
+        for y in range(4)
+        for x in range(4)
+    ]
+    svg = element("svg", *dots, viewBox="0 0 32 32", width=22, height=22, aria_hidden="true")
+    return Html(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
+
+
+_DOT = {True: "#2f78b8", False: "#9aa3ad"}
+
+
+def _single(run: Story) -> tuple[str, Html]:
+    title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
+    cards = _cards(run) if run.finished else _cards_so_far(run)
+    parts = [
+        element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
+        *notices([run]),
+        element("section", *cards, class_="cards", aria_label="Headline numbers") if cards else None,
+        _section("Learning", figures.learning(run)),
+        _section("Trust", figures.confidence(run), "How far what it says of its own certainty can be relied on."),
+        _section("Weights", figures.sparsity(run), "Few weights are in use; which ones is searched for all along."),
+        _section("Examples", examples(run), "Test images, and the classes it finds likeliest."),
+        _section("All measurements", [measurements(run)] if run.finished else []),
+        again([run]),
+    ]
+    return title, join(parts)
+
+
+def _several(runs: Sequence[Story]) -> tuple[str, Html]:
+    groups = group(runs)
+    data = sorted({run.name("data") for run in runs} - {""})
+    title = "Comparison" + (f" on {data[0]}" if len(data) == 1 else "")
+    kinds = f"{len(groups)} {'methods' if len({one.runs[0].name('method') for one in groups}) == len(groups) else 'settings'}"
+    subtitle = " · ".join(filter(None, [kinds, f"{len(runs)} runs", *sorted({run.name("model") for run in runs})[:3]]))
+    cost = compare.cost_figure(groups)
+    note = "Mean ± standard error over runs. Bold: the best, and all that two standard errors do not tell from it."
+    parts = [
+        element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
+        *notices(runs),
+        element("section", *_winners(groups), class_="cards", aria_label="Headline numbers"),
+        _section("Side by side", [compare.table(groups)], f"{note} A click on a heading sorts."),
+        _section("Cost and learning", [*([cost] if cost else []), *compare.learning_figures(groups)]),
+        _section("Trust", compare.confidence_figures(groups)),
+        again(runs),
+    ]
+    return title, join(parts)
+
+
+def _section(title: str, content: Iterable[Figure | Html], lead: str = "") -> Html | None:
+    parts = [part.html() if isinstance(part, Figure) else part for part in content]
+    if not parts:
+        return None
+    head = element("div", element("h2", title), element("p", lead) if lead else None, class_="head")
+    return element("section", head, element("div", *parts, class_="figures"))
+
+
+def _subtitle(run: Story) -> str:
+    draws, seed = run.result.get("n_draws"), run.result.get("seed", run.config.get("seed"))
+    steps, seconds = run.last("step"), run.value("seconds") or run.last("seconds")
+    machine = run.environment.get("gpu") or run.environment.get("cpu")
+    took = f"{duration(seconds)}" if seconds else ""
+    parts = [
+        run.name("model"),
+        f"seed {seed}" if seed is not None else "",
+        f"{integer(steps)} steps" if steps else "",
+        f"{draws} draws" if draws else "",
+        f"{took} on {machine}" if took and machine else took,
+        str(run.environment.get("time", ""))[:10],
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _card(key: str, text: str, note: str = "", extra: Html | None = None, label: str = "") -> Html:
+    quantity = QUANTITIES[key]
+    return element(
+        "div",
+        element("h3", label or quantity.label),
+        element("p", text, class_="value"),
+        extra,
+        element("p", f"{quantity.meaning} {note}".strip(), class_="meaning"),
+        class_="card",
+        data_quantity=key,
+    )
+
+
+def _cards(run: Story) -> list[Html]:
+    keys = [key for part in HEADLINE for key in part if run.value(key) is not None]
+    found = [(key, run.value(key) or 0.0) for key in keys]
+    return [
+        _card(key, QUANTITIES[key].form(v), _note(run, key), _dots(run) if key == "active_parameters" else None)
+        for key, v in found
+    ]
+
+
+def _cards_so_far(run: Story) -> list[Html]:
+    found = [(key, value) for key in SO_FAR if (value := run.last(key)) is not None]
+    return [_card(key, QUANTITIES[key].form(value)) for key, value in found]
+
+
+def _note(run: Story, key: str) -> str:
+    """A fact of this run that gives a headline number its scale."""
+    total = run.value("total_parameters")
+    if key == "accuracy" and (found := run.curve("reliability", "count")):
+        return f"Measured on {integer(sum(c for c in found[0] if c > 0))} of them."
+    if key == "active_parameters" and total:
+        return f"Here {percent((run.value(key) or 0) / total)} of {count(total)}."
+    if key == "checkpoint_bytes" and total:
+        return f"The same network, dense and without deviations: {size(4 * total)}."
+    if key == "inference_macs" and (
+        dense := sum(x["dense_macs"] for x in run.layers if is_number(x.get("dense_macs")))
+    ):
+        return f"The dense network: {count(dense)}."
+    return ""
+
+
+def _dots(run: Story) -> Html | None:
+    """A hundred places, of which as many are taken as weights are active in a hundred."""
+    total, active = run.value("total_parameters"), run.value("active_parameters")
+    if not total or active is None:
+        return None
+    taken = min(100, max(1, round(100 * active / total)))
+    chosen = {math.floor((k * 0.6180339887 % 1) * 100) for k in range(1, 400)} and _scattered(taken)
+    dots = [
+        element(
+            "circle", cx=3.0 + 6 * (k % 25), cy=3.0 + 6 * (k // 25), r=1.9, class_="taken" if k in chosen else "free"
+        )
+        for k in range(100)
+    ]
+    return element("svg", *dots, viewBox="0 0 150 24", class_="dots", aria_hidden="true")
+
+
+def _scattered(n: int) -> set[int]:
+    """The first ``n`` of 0 … 99 in an order that spreads them: steps of the golden ratio."""
+    return {k * 61 % 100 for k in range(n)}
+
+
+def _winners(groups: Sequence[Group]) -> list[Html]:
+    """The best group by each of a few measurements."""
+    cards = []
+    for key in ("accuracy", "rmse", "nll", "ece", "coverage90", "active_parameters", "training_macs"):
+        means = [(compare.distance(key, mean), one) for one in groups if (mean := one.mean(key)) is not None]
+        if len(means) > 1:
+            _, best = min(means, key=lambda pair: pair[0])
+            text = with_error(best.mean(key) or 0.0, best.error(key), QUANTITIES[key].form)
+            cards.append(
+                _card(key, best.label, "", element("p", text, class_="by"), f"Best {QUANTITIES[key].label.lower()}")
+            )
+    return cards

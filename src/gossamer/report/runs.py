@@ -1,0 +1,169 @@
+"""What the report reads of a run folder, and runs that differ by their seed only as one group."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gossamer.record import Run
+from gossamer.report.numbers import is_number, number
+
+__all__ = ["Group", "Story", "group", "read"]
+
+Point = tuple[float, float]
+
+_NOT_OPTIONS = {"seed", "out", "device", "workers", "threads", "root"}
+"""Keys of a configuration by which repetitions of the same experiment may differ."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that a run folder tells."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    updates: Sequence[Mapping[str, Any]]
+    result: Mapping[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a result."""
+        return bool(self.result)
+
+    def name(self, key: str) -> str:
+        """Method, data or model by name, empty where the folder does not say."""
+        value = self.result.get(key, self.config.get(key, ""))
+        return str(value.get("name", "") if isinstance(value, Mapping) else value)
+
+    def value(self, key: str) -> float | None:
+        """A measurement of the result."""
+        for part in ("metrics", "cost"):
+            found = _mapping(self.result.get(part)).get(key)
+            if is_number(found):
+                return float(found)
+        return None
+
+    def last(self, key: str) -> float | None:
+        """The latest recorded value of a metric."""
+        return next((float(row[key]) for row in reversed(self.metrics) if is_number(row.get(key))), None)
+
+    def points(self, key: str, along: str = "step") -> list[Point]:
+        """A metric along the training, where both are finite numbers."""
+        rows = ((row.get(along), row.get(key)) for row in self.metrics)
+        return [(float(x), float(y)) for x, y in rows if is_number(x) and is_number(y)]
+
+    def curve(self, name: str, *keys: str) -> list[list[float]] | None:
+        """Lists of a curve of the result: ``edges`` one longer than the others, numbers that are missing as NaN."""
+        curve = _mapping(_mapping(self.result.get("curves")).get(name))
+        lists = [curve.get(key) for key in keys]
+        if not all(isinstance(one, list) and one for one in lists):
+            return None
+        numbers = [[float(v) if is_number(v) else math.nan for v in one] for one in lists if one]
+        lengths = {len(one) - (key == "edges") for key, one in zip(keys, numbers, strict=True)}
+        edges = [one for key, one in zip(keys, numbers, strict=True) if key == "edges"]
+        whole = all(math.isfinite(v) for one in edges for v in one) and all(one == sorted(set(one)) for one in edges)
+        return numbers if len(lengths) == 1 and min(lengths) > 0 and whole else None
+
+    @property
+    def layers(self) -> list[Mapping[str, Any]]:
+        """Layers whose active and total numbers are known."""
+        layers = self.result.get("layers")
+        known = [_mapping(layer) for layer in layers] if isinstance(layers, list) else []
+        return [
+            one for one in known if is_number(one.get("active")) and is_number(one.get("total")) and one["total"] > 0
+        ]
+
+    @property
+    def command(self) -> str:
+        """The command that started the run, as a shell reads it."""
+        argv = self.environment.get("argv")
+        if not isinstance(argv, list) or not argv:
+            return ""
+        program, *rest = map(str, argv)
+        name = program.replace("\\", "/").rsplit("/", 1)[-1]
+        if program.endswith("gossamer/__main__.py"):
+            start = ["python", "-m", "gossamer"]
+        else:
+            start = ["python", program] if name.endswith(".py") else [name.removesuffix(".exe")]
+        return shlex.join([*start, *rest])
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """The configuration without the seed and what else tells repetitions apart; inner keys joined by dots."""
+        return {key: value for key, value in _flat(self.config).items() if key not in _NOT_OPTIONS}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of the same method with the same options."""
+
+    label: str
+    colour: int
+    runs: Sequence[Story]
+
+    def values(self, key: str) -> list[float]:
+        """The measurement, of the runs that have it."""
+        return [value for run in self.runs if (value := run.value(key)) is not None]
+
+    def mean(self, key: str) -> float | None:
+        """Mean over runs."""
+        values = self.values(key)
+        return sum(values) / len(values) if values else None
+
+    def error(self, key: str) -> float | None:
+        """Standard error of the mean over runs, s / √n; a single run has none."""
+        values = self.values(key)
+        if len(values) < 2:
+            return None
+        mean = sum(values) / len(values)
+        return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+
+
+def read(folder: Path) -> Story:
+    """Read a run folder; :class:`~gossamer.record.RecordError` where it is none."""
+    run = Run.open(Path(folder))
+    return Story(run.folder, run.config, run.environment, run.metrics(), run.updates(), run.result() or {})
+
+
+def group(runs: Sequence[Story]) -> list[Group]:
+    """Runs by method and options, in order of appearance, labelled by the method and by what tells its groups apart."""
+    kinds: dict[str, list[Story]] = {}
+    for run in runs:
+        key = json.dumps([run.name("method"), run.options], sort_keys=True, default=str)
+        kinds.setdefault(key, []).append(run)
+    members = list(kinds.values())
+    return [Group(_label(some, members), place, some) for place, some in enumerate(members)]
+
+
+def _label(members: Sequence[Story], everyone: Sequence[Sequence[Story]]) -> str:
+    first = members[0]
+    method = first.name("method") or os.fspath(first.folder.name)
+    rivals = [others[0] for others in everyone if others[0].name("method") == first.name("method")]
+    keys = sorted({key for rival in rivals for key in rival.options} - {"method"})
+    different = [key for key in keys if len({repr(rival.options.get(key)) for rival in rivals}) > 1]
+    parts = [f"{key.rsplit('.', 1)[-1]} {_text(first.options[key])}" for key in different if key in first.options]
+    return ", ".join([method, *parts])
+
+
+def _text(value: object) -> str:
+    return number(float(value)) if is_number(value) else str(value)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,78 @@
+"use strict";
+const root = document.documentElement;
+root.classList.add("js");
+
+// Light or dark: the system's choice until the reader makes one.
+const button = document.getElementById("theme");
+const system = matchMedia("(prefers-color-scheme: dark)");
+const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+const label = () => {
+  button.textContent = isDark() ? "Light" : "Dark";
+  button.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+};
+const store = (action) => {
+  try {
+    return action(localStorage);
+  } catch {
+    return null; // A page opened from a file may have no storage.
+  }
+};
+const saved = store((storage) => storage.getItem("gossamer-theme"));
+if (saved === "light" || saved === "dark") root.dataset.theme = saved;
+button.addEventListener("click", () => {
+  root.dataset.theme = isDark() ? "light" : "dark";
+  store((storage) => storage.setItem("gossamer-theme", root.dataset.theme));
+  label();
+});
+system.addEventListener("change", label);
+button.hidden = false;
+label();
+
+// A header sorts the groups of its table; groups without a value come last either way.
+const compare = (a, b, down) => {
+  if (a === "" || b === "") return (a === "") - (b === "");
+  const order = Number.isNaN(Number(a) + Number(b)) ? a.localeCompare(b) : Number(a) - Number(b);
+  return down ? -order : order;
+};
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.querySelectorAll("thead th")];
+  heads.forEach((head, column) => {
+    head.querySelector("button").addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const value = (body) => body.rows[0].cells[column].dataset.value ?? "";
+      const sorted = [...table.tBodies].sort((a, b) => compare(value(a), value(b), down));
+      table.append(...sorted);
+    });
+  });
+}
+
+for (const fold of document.querySelectorAll(".fold")) {
+  fold.addEventListener("click", () => {
+    const open = fold.getAttribute("aria-expanded") !== "true";
+    fold.setAttribute("aria-expanded", String(open));
+    for (const row of fold.closest("tbody").querySelectorAll(".single")) row.classList.toggle("open", open);
+  });
+}
+
+for (const copy of document.querySelectorAll(".copy")) {
+  if (!navigator.clipboard) continue;
+  copy.hidden = false;
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(copy.parentElement.querySelector("code").textContent);
+    copy.textContent = "Copied";
+    setTimeout(() => (copy.textContent = "Copy"), 1500);
+  });
+}
+
+// Paper is light, whatever the screen is.
+let before;
+addEventListener("beforeprint", () => {
+  before = root.dataset.theme;
+  root.dataset.theme = "light";
+});
+addEventListener("afterprint", () => {
+  if (before) root.dataset.theme = before;
+  else delete root.dataset.theme;
+});

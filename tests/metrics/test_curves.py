@@ -1,0 +1,159 @@
+"""Curves: their numbers agree with the metrics they stand behind, with numpy and with torchmetrics."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer import metrics
+
+SEEDS = st.integers(0, 10**6)
+
+
+def predictions(n: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    probs = (2 * torch.randn(n, classes, generator=generator)).softmax(1)
+    return probs, torch.randint(classes, (n,), generator=generator)
+
+
+@given(st.integers(1, 80), st.integers(1, 5), st.integers(1, 20), SEEDS)
+@settings(max_examples=50, deadline=None)
+def test_the_reliability_curve_sums_to_accuracy_and_ece(n: int, classes: int, n_bins: int, seed: int):
+    probs, labels = predictions(n, classes, seed)
+    edges, confidence, accuracy, count = metrics.reliability_curve(probs, labels, n_bins)
+    assert edges.shape == (n_bins + 1,)
+    assert count.sum() == n
+    assert ((count == 0) == confidence.isnan()).all()
+    assert ((count == 0) == accuracy.isnan()).all()
+    share = count / n
+    assert float((share * accuracy).nansum()) == pytest.approx(metrics.accuracy(probs, labels), abs=1e-6)
+    gap = float((share * (confidence - accuracy).abs()).nansum())
+    assert gap == pytest.approx(metrics.top_label_ece(probs, labels, n_bins), abs=1e-6)
+    filled = count > 0
+    assert (confidence[filled] >= edges[:-1][filled] - 1e-12).all()
+    assert (confidence[filled] <= edges[1:][filled] + 1e-12).all()
+
+
+def test_the_reliability_of_certain_predictions_is_in_the_last_bin():
+    probs = torch.eye(3).repeat(4, 1)
+    curve = metrics.reliability_curve(probs, torch.arange(12) % 3)
+    assert curve.count.tolist() == [0] * 14 + [12]
+    assert (curve.confidence[-1], curve.accuracy[-1]) == (1, 1)
+
+
+def test_an_edge_belongs_to_the_bin_below():
+    curve = metrics.reliability_curve(torch.tensor([[0.5, 0.5]]), torch.tensor([0]), n_bins=2)
+    assert curve.count.tolist() == [1, 0]
+
+
+@given(st.integers(1, 60), SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_selective_accuracy_example_by_example(n: int, seed: int):
+    probs, labels = predictions(n, 3, seed)
+    uncertainty = torch.randint(4, (n,), generator=torch.Generator().manual_seed(seed))  # many ties
+    coverage, accuracy, aurc = metrics.selective_accuracy(probs, labels, uncertainty)
+    order = sorted(range(n), key=lambda i: int(uncertainty[i]))  # stable, as ours
+    risks = []
+    for m in range(1, n + 1):
+        right = sum(bool(probs[i].argmax() == labels[i]) for i in order[:m])
+        assert float(coverage[m - 1]) == pytest.approx(m / n)
+        assert float(accuracy[m - 1]) == pytest.approx(right / m)
+        risks.append(1 - right / m)
+    assert aurc == pytest.approx(sum(risks) / n)
+
+
+def test_selective_accuracy_of_all_right_and_all_wrong():
+    probs = torch.eye(2).repeat(5, 1)
+    labels = torch.arange(10) % 2
+    right, wrong = metrics.selective_accuracy(probs, labels), metrics.selective_accuracy(probs, 1 - labels)
+    assert (right.accuracy == 1).all()
+    assert (wrong.accuracy == 0).all()
+    assert (right.aurc, wrong.aurc) == (0, 1)
+
+
+def test_the_best_order_has_the_smallest_area():
+    probs, labels = predictions(300, 4, 0)
+    wrong = (probs.argmax(1) != labels).float()
+    areas = [metrics.selective_accuracy(probs, labels, u).aurc for u in (wrong, torch.zeros(300), 1 - wrong)]
+    assert areas == sorted(areas)
+    assert float(metrics.selective_accuracy(probs, labels, wrong).accuracy[0]) == 1
+
+
+def test_selective_accuracy_sorts_by_confidence_unless_told():
+    probs, labels = predictions(200, 5, 1)
+    own, given = (metrics.selective_accuracy(probs, labels, u) for u in (None, 1 - probs.double().max(1).values))
+    torch.testing.assert_close(own.accuracy, given.accuracy, rtol=0, atol=0)
+
+
+def test_selective_area_is_that_of_uncertainty_calibration():
+    calibration = pytest.importorskip("calibration")
+    probs, labels = predictions(500, 5, 2)
+    confidence, predicted = probs.max(1)
+    area, _ = calibration.get_selective_stats(confidence.numpy(), (predicted == labels).numpy())
+    assert 1 - metrics.selective_accuracy(probs, labels).aurc == pytest.approx(area, rel=1e-12)
+
+
+def test_an_uncertainty_of_another_shape_is_refused():
+    probs, labels = predictions(5, 2, 0)
+    with pytest.raises(ValueError, match=r"uncertainty must be of shape \(5,\); got \(5, 1\)"):
+        metrics.selective_accuracy(probs, labels, torch.zeros(5, 1))
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=20), st.lists(st.integers(-3, 3), min_size=1, max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_auroc_is_the_share_of_pairs_in_the_right_order(inside: list[int], outside: list[int]):
+    pairs = [(o > i) + (o == i) / 2 for i in inside for o in outside]
+    value = metrics.auroc(torch.tensor(inside), torch.tensor(outside))
+    assert value == pytest.approx(sum(pairs) / len(pairs))
+    assert metrics.auroc(torch.tensor(outside), torch.tensor(inside)) == pytest.approx(1 - value)
+
+
+def test_auroc_at_its_ends():
+    low, high = torch.tensor([0.0, 0.1, -torch.inf]), torch.tensor([0.2, torch.inf])
+    assert metrics.auroc(low, high) == 1
+    assert metrics.auroc(high, low) == 0
+    assert metrics.auroc(torch.ones(3), torch.ones(2)) == 0.5
+    assert metrics.auroc(torch.zeros(1), torch.ones(1)) == 1
+
+
+def test_auroc_is_that_of_torchmetrics_and_scikit_learn():
+    functional = pytest.importorskip("torchmetrics.functional.classification")
+    scores = pytest.importorskip("sklearn.metrics")
+    generator = torch.Generator().manual_seed(0)
+    inside = torch.rand(400, generator=generator).mul(20).round().div(20)
+    outside = torch.rand(300, generator=generator).sqrt().mul(20).round().div(20)
+    score, target = torch.cat([inside, outside]), torch.cat([torch.zeros(400), torch.ones(300)]).long()
+    ours = metrics.auroc(inside, outside)
+    assert ours == pytest.approx(float(functional.binary_auroc(score, target)), abs=1e-6)
+    assert ours == pytest.approx(scores.roc_auc_score(target.numpy(), score.numpy()), abs=1e-12)
+
+
+def test_auroc_refuses_what_has_no_order():
+    with pytest.raises(ValueError, match="got 0 inside and 2 outside"):
+        metrics.auroc(torch.zeros(0), torch.zeros(2))
+    with pytest.raises(ValueError, match="NaN"):
+        metrics.auroc(torch.tensor([torch.nan]), torch.zeros(2))
+
+
+@given(st.integers(1, 100), st.integers(1, 12), st.sampled_from([None, (-1.0, 1.0), (0.5, 4.0)]), SEEDS)
+@settings(max_examples=50, deadline=None)
+def test_histogram_is_that_of_numpy(n: int, n_bins: int, limits: tuple[float, float] | None, seed: int):
+    values = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    edges, count = metrics.histogram(values, n_bins, limits)
+    expected_count, expected_edges = np.histogram(values.numpy(), n_bins, limits)
+    assert count.tolist() == expected_count.tolist()
+    np.testing.assert_allclose(edges.numpy(), expected_edges, rtol=1e-12, atol=1e-12)
+
+
+def test_histogram_of_edges_equal_values_and_nothing():
+    assert metrics.histogram(torch.tensor([0, 1, 2, 3, 4]), 4).count.tolist() == [1, 1, 1, 2]
+    assert metrics.histogram(torch.full((3, 2), 7.0), 3).count.tolist() == [0, 6, 0]
+    assert metrics.histogram(torch.zeros(0), 3).count.tolist() == [0, 0, 0]
+    assert metrics.histogram(torch.tensor([torch.nan, 0.5]), 1, (0, 1)).count.tolist() == [1]
+
+
+@pytest.mark.parametrize("limits", [(1.0, 0.0), (0.0, torch.inf), (torch.nan, 1.0)])
+def test_a_range_that_is_none_is_refused(limits: tuple[float, float]):
+    with pytest.raises(ValueError, match="range must be two finite numbers"):
+        metrics.histogram(torch.zeros(3), 2, limits)

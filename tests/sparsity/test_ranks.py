@@ -1,0 +1,53 @@
+"""Two processes with data of their own keep one support and the same parameters."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+FOLDER = str(Path(__file__).parent)
+sys.path.insert(0, FOLDER)  # the processes import what they run by its name
+two_ranks = importlib.import_module("two_ranks")
+sys.path.remove(FOLDER)
+
+pytestmark = pytest.mark.skipif(
+    not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo"
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        torch.multiprocessing.spawn(two_ranks.worker, args=(str(folder),), nprocs=2)
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("case", two_ranks.CASES)
+def test_ranks_agree(results, case):
+    first, second = (result[case] for result in results)
+    assert first["state"].keys() == second["state"].keys()
+    for name, value in first["state"].items():
+        assert torch.equal(value, second["state"][name]), name
+    assert first["record"] == second["record"]
+    for name, start in first["start"].items():
+        assert not torch.equal(start, first["state"][f"{name}.weight.support.position"])
+        assert not torch.equal(start, second["start"][name])  # what each rank drew for itself
+
+
+def test_updates_are_made_when_due_and_postponed_together(results):
+    for case in two_ranks.CASES:
+        steps = [entry["step"] for entry in results[0][case]["record"]]
+        assert steps == ([4, 5, 8] if case == "not finite on one rank" else [4, 8])
+    assert results[0]["not finite on one rank"]["record"][0]["postponed"]
+    assert all(set(entry["active"]) >= {"module.branch"} for entry in results[1]["one rank uses more"]["record"])
+
+
+def test_a_budget_that_moves_between_layers_is_refused(results):
+    assert all("use scope='layer'" in result["global"]["error"] for result in results)

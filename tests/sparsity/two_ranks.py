@@ -1,0 +1,84 @@
+"""What one of two processes does in ``test_ranks``: train on its own data, and write down where it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gossamer
+from gossamer.layers import sparse_weights
+from gossamer.sparsity.criteria import multi_sample_gradient
+from gossamer.types import WeightStats
+
+
+def draws_lots(stats: WeightStats) -> torch.Tensor:
+    return torch.rand(stats.mean.shape)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "sampled gradient": {},
+    "mean gradient": {"addition": "mean_gradient"},
+    "several draws": {"addition": multi_sample_gradient(2)},
+    "random": {"addition": "random"},
+    "criteria that draw": {"addition": draws_lots, "removal": draws_lots},
+    "one rank uses more": {},
+    "not finite on one rank": {},
+}
+
+
+class Branching(nn.Module):
+    """A trunk, and a branch that not every batch takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.branch, self.head = nn.Linear(8, 10), nn.Linear(10, 10), nn.Linear(10, 3)
+
+    def forward(self, x: torch.Tensor, branch: bool) -> torch.Tensor:
+        hidden = self.trunk(x).tanh()
+        return self.head(self.branch(hidden) if branch else hidden)
+
+
+def train(rank: int, case: str) -> dict[str, Any]:
+    torch.manual_seed(100 + rank)  # other weights, other supports, other noise and other data on each rank
+    model = gossamer.bayesianize(Branching(), density=0.3)
+    # Broadcast buffers would hide supports that differ.
+    uneven = case == "one rank uses more"
+    network = DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=uneven)
+    start = {name: weight.support.position.clone() for name, weight in sparse_weights(model).items()}
+    optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.05, momentum=0.9)
+    subspace = gossamer.Subspace(network, optimizer, total_steps=12, update_period=4, **CASES[case])
+    for number in range(1, 13):
+        x, y = torch.randn(16, 8), torch.randn(16, 3)
+        branch = not uneven or rank == 0
+        bad = case == "not finite on one rank" and rank == 1 and number == 4
+
+        def loss(x: torch.Tensor = x, y: torch.Tensor = y, branch: bool = branch) -> torch.Tensor:
+            error = F.mse_loss(network(x, branch), y)
+            # DDP cannot look for unused parameters in its forward when others use them outside of it.
+            return error if uneven else error + gossamer.kl(model) / 1000
+
+        optimizer.zero_grad()
+        (loss() * (torch.inf if bad else 1.0)).backward()
+        if case != "not finite on one rank" or number != 4:  # as a loss scaler does
+            optimizer.step()
+        subspace.step(loss)
+    return {"start": start, "state": model.state_dict(), "record": subspace.record}
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    results = {case: train(rank, case) for case in CASES}
+    model = gossamer.bayesianize(nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9)), allocation="global")
+    try:
+        gossamer.Subspace(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=10)
+    except ValueError as error:
+        results["global"] = {"error": str(error)}
+    torch.save(results, Path(folder) / f"rank{rank}.pt")
+    dist.destroy_process_group()
