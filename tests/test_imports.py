@@ -16,6 +16,7 @@ ORDER = [
     {"convert"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
+    {"experiments"},
     {"estimators", "cli"},
     {"__main__"},
 ]
@@ -30,8 +31,8 @@ BESIDE = {
 
 # Which rooms of the line may import the rooms beside it.
 USERS_OF_BESIDE = {
-    "train": {"record"},
-    "evaluate": {"record"},
+    "checkpoint": {"record"},
+    "experiments": set(BESIDE),
     "estimators": set(BESIDE),
     "cli": set(BESIDE),
 }

@@ -32,7 +32,7 @@ __all__ = ["bayesianize", "sparsify"]
 Init = Literal["fresh", "pretrained", "pretrained_random"]
 
 # In units of 1/√(active fan-in), the scale at which the inputs of a unit add up to one; chosen on held-out digits.
-PRIOR_SCALE = 1.0
+PRIOR_SCALE = 2.0
 INIT_STD_SCALE = 0.1
 
 # The released code of the paper (methods: section 1.3): one scale for every layer, whatever its fan-in.
@@ -64,7 +64,7 @@ def bayesianize(
     Args:
         model: Any module, also a bare layer; the returned module is the model itself except for a bare layer.
         density: Share of active weights, in (0, 1]; 1.0 is dense variational inference.
-        prior_std: Prior standard deviation of every weight; ``None`` takes 1/√(active fan-in) of each layer.
+        prior_std: Prior standard deviation of every weight; ``None`` takes 2/√(active fan-in) of each layer.
         init_std: Initial standard deviation of every weight; ``None`` takes a tenth of 1/√(active fan-in).
         allocation: ``"uniform"``, ``"erk"``, ``"global"`` (a budget that :class:`gossamer.Subspace` moves between
             layers), or a function of (layers, density).

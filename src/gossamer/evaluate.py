@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+import math
+
+from torch import Tensor, nn
 
 from gossamer import metrics
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction, predict
 from gossamer.types import Posterior, Split, Task
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "summarize"]
 
 
 def evaluate(
@@ -26,25 +27,62 @@ def evaluate(
         batch_size: Examples in memory at a time.
 
     Returns:
-        ``accuracy``, ``nll``, ``ece``, ``brier``, ``entropy``, ``mutual_information`` for classes; ``rmse``, ``nll``,
-        ``coverage90``, ``width90``, ``std``, ``epistemic_std`` for numbers.
+        The numbers of :func:`summarize`.
 
     Example:
         >>> from gossamer.data import digits
         >>> from gossamer.models import mlp
         >>> from gossamer import bayesianize
-        >>> sorted(evaluate(bayesianize(mlp(64)), digits.load(), n_draws=2))
-        ['accuracy', 'brier', 'ece', 'entropy', 'mutual_information', 'nll']
+        >>> sorted(evaluate(bayesianize(mlp(64)), digits.load(), n_draws=2))[:5]
+        ['accuracy', 'aurc', 'brier', 'classwise_ece', 'ece']
     """
     x, y = _split(task, split)
-    x = task.transform(x)
-    regression = isinstance(task.likelihood, Gaussian)
-    prediction = predict(
-        posterior, x, n_draws, likelihood=task.likelihood if regression else None, batch_size=batch_size
-    )
-    log_density = task.likelihood.log_predictive(prediction.outputs.double(), y)
-    nll = -float(log_density.mean())
-    return {"nll": nll} | (_numbers(prediction, y) if regression else _classes(prediction, y))
+    likelihood = task.likelihood if isinstance(task.likelihood, Gaussian) else None
+    prediction = predict(posterior, task.transform(x), n_draws, likelihood=likelihood, batch_size=batch_size)
+    return summarize(prediction, task, y)
+
+
+def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
+    """Metrics of a prediction against the targets ``y``.
+
+    Returns:
+        For classes ``accuracy``, ``nll``, ``ece`` (top label), ``classwise_ece``, ``marginal_l2_debiased`` (what the
+        SSVI paper calls ECE), ``brier``, ``aurc``, and the means of ``entropy``, ``expected_entropy`` and
+        ``mutual_information``; for numbers, in their original units, ``rmse``, ``nll``, ``crps``, ``coverage90``,
+        ``width90``, ``std`` and ``epistemic_std``.
+    """
+    nll = -float(task.likelihood.log_predictive(prediction.outputs.double(), y).mean())
+    if isinstance(task.likelihood, Gaussian):
+        return _numbers(prediction, task, y) | {"nll": nll + math.log(task.target_std)}
+    probs = prediction.probs
+    return {
+        "accuracy": metrics.accuracy(probs, y),
+        "nll": nll,
+        "ece": metrics.top_label_ece(probs, y),
+        "classwise_ece": metrics.classwise_ece(probs, y),
+        "marginal_l2_debiased": metrics.marginal_l2_debiased(probs, y),
+        "brier": metrics.brier(probs, y),
+        "aurc": metrics.selective_accuracy(probs, y).aurc,
+        "entropy": float(prediction.entropy.mean()),
+        "expected_entropy": float(prediction.expected_entropy.mean()),
+        "mutual_information": float(prediction.mutual_information.mean()),
+    }
+
+
+def _numbers(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
+    assert isinstance(task.likelihood, Gaussian)
+    low, high = prediction.interval(0.9)
+    y = y.reshape(low.shape)
+    means, stds = task.likelihood.split(prediction.outputs)
+    scale = task.target_std
+    return {
+        "rmse": scale * metrics.rmse(prediction.mean, y),
+        "crps": scale * float(metrics.gaussian_mixture_crps(means, stds, y)),
+        "coverage90": metrics.coverage(low, high, y),
+        "width90": scale * float(metrics.mean_width(low, high)),
+        "std": scale * float(prediction.std.mean()),
+        "epistemic_std": scale * float(prediction.epistemic_std.mean()),
+    }
 
 
 def _split(task: Task, name: str) -> Split:
@@ -52,25 +90,3 @@ def _split(task: Task, name: str) -> Split:
         raise ValueError(f"split must be 'train', 'val' or 'test'; got {name!r}")
     split: Split = getattr(task, name)
     return split
-
-
-def _classes(prediction: Prediction, y: torch.Tensor) -> dict[str, float]:
-    probs = prediction.probs
-    return {
-        "accuracy": metrics.accuracy(probs, y),
-        "ece": metrics.top_label_ece(probs, y),
-        "brier": metrics.brier(probs, y),
-        "entropy": float(prediction.entropy.mean()),
-        "mutual_information": float(prediction.mutual_information.mean()),
-    }
-
-
-def _numbers(prediction: Prediction, y: torch.Tensor) -> dict[str, float]:
-    low, high = prediction.interval(0.9)
-    return {
-        "rmse": metrics.rmse(prediction.mean, y),
-        "coverage90": metrics.coverage(low, high, y),
-        "width90": float((high - low).mean()),
-        "std": float(prediction.std.mean()),
-        "epistemic_std": float(prediction.epistemic_std.mean()),
-    }

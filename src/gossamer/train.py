@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.data._batches import batches
-from gossamer.types import Method, Posterior, Schedule, Step, Task
+from gossamer.types import Method, Posterior, Schedule, Split, Step, Task
 
-__all__ = ["fit"]
+__all__ = ["Batches", "Training", "fit"]
 
-Record = Callable[[int, dict[str, float]], None]
+Record = Callable[[int, dict[str, Tensor]], None]
 
 
 def fit(
@@ -36,7 +36,7 @@ def fit(
         task: Data and likelihood.
         steps: How many optimizer steps.
         fabric: Where and in which precision; ``None`` is one CPU process in float32.
-        record: Called after each step with its number and its loss, penalty and learning rate.
+        record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
         seed: Of the order of the examples, the first active weights and all noise.
 
@@ -49,47 +49,149 @@ def fit(
         >>> len(list(posterior.draws(3)))
         3
     """
-    fabric = fabric or Fabric(accelerator="cpu", devices=1)
-    torch.manual_seed(seed)
-    model = method.prepare(model)
-    module, optimizer = fabric.setup(model, method.optimizer(model))
-    rules = method.rules(model, optimizer)
-    collector = method.collector()
-    set_lr = _lr_setter(optimizer, method.lr)
-    inputs, targets = task.train
-    stream = batches(
-        (inputs.to(fabric.device), targets.to(fabric.device)), batch_size, torch.Generator().manual_seed(seed)
-    )
-
-    module.train()
-    for number in range(1, steps + 1):
-        x, y = next(stream)
-        batch = (task.augment(x), y)
-        set_lr(number - 1)
-
-        def loss(batch: tuple[Tensor, Tensor] = batch, number: int = number) -> Tensor:
-            likelihood_loss = task.likelihood.loss(module(task.transform(batch[0])), batch[1])
-            return likelihood_loss + method.penalty(model, number).to(likelihood_loss)
-
-        optimizer.zero_grad()
-        value = loss()
-        fabric.backward(value)
-        spent = [rule(Step(number, model, optimizer, loss)) for rule in rules]
-        if not any(spent):
-            optimizer.step()
-        collector.observe(model, number)
+    training = Training(method, model, task, steps, fabric, batch_size=batch_size, seed=seed)
+    while training.step < steps:
+        values = training.advance()
         if record is not None:
-            record(number, {"loss": float(value.detach()), "lr": method.lr(number - 1)})
-    return collector.posterior(model)
+            record(training.step, values)
+    return training.posterior()
 
 
-def _lr_setter(optimizer: Optimizer, lr: Schedule) -> Callable[[int], None]:
-    """Sets every group to the schedule, groups with a rate of their own at their ratio to it."""
-    start = lr(0)
-    ratios = [group["lr"] / start for group in optimizer.param_groups]
+class Training:
+    """A training in progress: everything that changes from step to step, and how to save and restore it.
 
-    def set_lr(step: int) -> None:
-        for group, ratio in zip(optimizer.param_groups, ratios, strict=True):
-            group["lr"] = ratio * lr(step)
+    Example:
+        >>> from gossamer import methods
+        >>> from gossamer.data import digits
+        >>> from gossamer.models import mlp
+        >>> task = digits.load()
+        >>> training = Training(methods.build("vi", task, steps=5), mlp(64), task, steps=5)
+        >>> sorted(training.advance()), training.step
+        (['loss', 'nll', 'penalty'], 1)
+    """
 
-    return set_lr
+    def __init__(
+        self,
+        method: Method,
+        model: nn.Module,
+        task: Task,
+        steps: int,
+        fabric: Fabric | None = None,
+        *,
+        batch_size: int = 64,
+        seed: int = 0,
+    ) -> None:
+        self.method, self.task, self.steps = method, task, steps
+        self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
+        torch.manual_seed(seed)
+        self.model = method.prepare(model)
+        self.module, self.optimizer = self.fabric.setup(self.model, method.optimizer(self.model))
+        self.rules = method.rules(self.model, self.optimizer)
+        self.collector = method.collector()
+        rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
+        self.batches = Batches(task.train, batch_size, seed, self.fabric.device, rank=rank, n_ranks=n_ranks)
+        self.step = 0
+        self._ratios = _lr_ratios(self.optimizer, method.lr)
+        if rank > 0:  # the same weights everywhere, noise of its own on each rank
+            torch.manual_seed(seed + rank)
+        self.module.train()
+
+    def advance(self) -> dict[str, Tensor]:
+        """One step; returns its loss and the loss's two parts, detached."""
+        number = self.step + 1
+        lr = self.method.lr(self.step)
+        for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
+            group["lr"] = ratio * lr
+        x, y = self.batches[self.step]
+        x = self.task.transform(self.task.augment(x))
+
+        def loss() -> tuple[Tensor, Tensor]:
+            nll = self.task.likelihood.loss(self.module(x), y)
+            return nll, self.method.penalty(self.model, number).to(nll)
+
+        self.optimizer.zero_grad()
+        nll, penalty = loss()
+        self.fabric.backward(nll + penalty)
+        step = Step(number, self.model, self.optimizer, lambda: sum(loss(), start=torch.zeros_like(nll)))
+        if not any([rule(step) for rule in self.rules]):
+            self.optimizer.step()
+        self.step = number
+        self.collector.observe(self.model, number)
+        nll, penalty = nll.detach(), penalty.detach()
+        return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
+
+    def posterior(self) -> Posterior:
+        """The posterior as of now."""
+        return self.collector.posterior(self.model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that an exact continuation needs."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "rules": [rule.state_dict() for rule in self.rules],
+            "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where ``state`` was taken: the same numbers follow as if nothing had happened."""
+        self.step = state["step"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for rule, saved in zip(self.rules, state["rules"], strict=True):
+            rule.load_state_dict(saved)
+        torch.set_rng_state(state["random"]["cpu"])
+        if state["random"]["cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["random"]["cuda"])
+
+
+class Batches:
+    """The batch of any step, from tensors that stay where they are: one shuffle an epoch, one gather a batch.
+
+    The order of an epoch depends on the seed and the number of the epoch alone, so that a run can continue anywhere.
+    The last batch of an epoch may be smaller. With several ranks each takes its share of every batch.
+
+    Example:
+        >>> batches = Batches((torch.arange(5), torch.arange(5)), batch_size=2, seed=0)
+        >>> [len(batches[step][0]) for step in range(4)], batches.per_epoch
+        ([2, 2, 1, 2], 3)
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        *,
+        rank: int = 0,
+        n_ranks: int = 1,
+    ) -> None:
+        if batch_size < 1 or len(split[1]) == 0:
+            raise ValueError(
+                f"batch_size must be positive and data not empty; got {batch_size} and {len(split[1])} rows"
+            )
+        self.x, self.y = split[0].to(device), split[1].to(device)
+        self.batch_size, self.seed, self.rank, self.n_ranks = batch_size, seed, rank, n_ranks
+        self.per_epoch = -(-len(self.y) // batch_size)
+        self._epoch, self._order = -1, torch.empty(0)
+
+    def __getitem__(self, step: int) -> Split:
+        """The batch of step ``step``, counted from 0."""
+        epoch, index = divmod(step, self.per_epoch)
+        if epoch != self._epoch:
+            # Seeds of neighbouring runs and epochs must not meet: a large odd factor keeps them apart.
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
+            self._order = torch.randperm(len(self.y), generator=generator).to(self.y.device)
+            self._epoch = epoch
+        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
+        if len(rows) >= self.n_ranks:  # a last batch too small to share is every rank's
+            rows = rows[self.rank :: self.n_ranks]
+        return self.x[rows], self.y[rows]
+
+
+def _lr_ratios(optimizer: Optimizer, lr: Schedule) -> list[float]:
+    """Rates of the groups over that of the schedule: a group with a rate of its own keeps its ratio."""
+    return [group["lr"] / lr(0) for group in optimizer.param_groups]

@@ -55,6 +55,15 @@ def test_a_copy_is_not_armed(citizen):
         assert not [name for name, weight in sparse_weights(twin).items() if weight.probe is not None]
 
 
+@pytest.mark.parametrize("citizen", ["mlp-fresh"], indirect=True)
+def test_a_copy_is_not_silent(citizen):
+    """With ``addition="mean_gradient"`` the pass before an update has no noise: that of this model, not of a copy."""
+    optimizer = torch.optim.Adam(gossamer.param_groups(citizen.model))
+    gossamer.Subspace(citizen.model, optimizer, total_steps=9, update_period=1, addition="mean_gradient")
+    twin = copy.deepcopy(citizen.model)
+    assert not torch.equal(citizen.output(twin, seed=1), citizen.output(twin, seed=2))
+
+
 @pytest.mark.parametrize("transport", ["memory", "torch.save", "safetensors"])
 def test_state_dict_into_another_support(citizen, transport: str, tmp_path):
     state = citizen.model.state_dict()
@@ -64,7 +73,7 @@ def test_state_dict_into_another_support(citizen, transport: str, tmp_path):
         safetensors.torch.save_file(state, tmp_path / "model.safetensors")  # refuses tensors that share memory
         state = safetensors.torch.load_file(tmp_path / "model.safetensors")
     other = citizen.fresh(seed=5)
-    counts = {name: weight.support.n_active for name, weight in sparse_weights(other).items()}
+    counts = {name: weight.support.n_active for name, weight in sparse_weights(citizen.model).items()}
     assert not torch.equal(citizen.output(other), citizen.output(citizen.model))
     result = other.load_state_dict(state, strict=True)
     assert not result.missing_keys

@@ -76,6 +76,9 @@ def test_compiled_training_step(citizen):
     if as_torch(citizen, lambda model: compiled(model.train())(citizen.x).sum().backward(), *RNN_IN_DYNAMO):
         return
     eager, model = citizen.model.train(), copy.deepcopy(citizen.model).train()
+    for weight, twin in zip(sparse_weights(eager).values(), sparse_weights(model).values(), strict=True):
+        if weight.probe is not None:
+            twin.arm()
     traced = compiled(model)
     for seed in (1, 2):
         torch.manual_seed(seed)

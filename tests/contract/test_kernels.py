@@ -488,6 +488,13 @@ def test_gather_is_the_adjoint_of_scatter(kernel):
         assert torch.equal(kernel.gather(scattered, where), values)
         assert int((scattered != 0).sum()) == 7
         torch.testing.assert_close((scattered * dense).sum(), (values * kernel.gather(dense, where)).sum())
+        probe = torch.zeros(()).expand(2, 3, 4).requires_grad_()
+        leaf = values.clone().requires_grad_()
+        probed = kernel.scatter(leaf, where, (2, 3, 4), probe)
+        assert torch.equal(probed, scattered)
+        (probed * dense).sum().backward()
+        assert torch.equal(probe.grad, dense)
+        assert torch.equal(leaf.grad, kernel.gather(dense, where))
     assert torch.equal(kernel.scatter(dense.flatten(), None, (2, 3, 4)), dense)
     assert torch.equal(kernel.gather(dense, None), dense.flatten())
 

@@ -35,7 +35,7 @@ def fits(task):
     results = {}
     for name in METHODS:
         losses = []
-        posterior = run(name, task, lambda step, values, losses=losses: losses.append(values["loss"]))
+        posterior = run(name, task, lambda step, values, losses=losses: losses.append(float(values["loss"])))
         results[name] = (posterior, losses)
     return results
 

@@ -150,3 +150,34 @@ def digests(images, data):
         if x is not None:
             result[part] = _images._digest(*_images._checked(images, part, "here", [channels_first(x)], [y]))
     return result
+
+
+FORMS = [
+    ("mnist", "idx", {}),
+    ("mnist", "idx", {"zipped": True}),
+    ("mnist", "idx", {"under": "mnist"}),
+    ("mnist", "idx", {"under": "MNIST/raw", "zipped": True}),
+    ("mnist", "npz", {}),
+    ("fashion_mnist", "idx", {"under": "fashion-mnist", "zipped": True}),
+    ("fashion_mnist", "idx", {"under": "FashionMNIST/raw"}),
+    ("fashion_mnist", "npz", {"under": "fashion_mnist"}),
+    ("cifar10", "pickle", {}),
+    ("cifar10", "pickle", {"archived": True}),
+    ("cifar10", "bin", {"under": "cifar10"}),
+    ("cifar10", "bin", {"archived": True}),
+    ("cifar10", "npz", {}),
+    ("cifar100", "pickle", {}),
+    ("cifar100", "pickle", {"archived": True}),
+    ("cifar100", "bin", {}),
+    ("cifar100", "bin", {"archived": True, "under": "cifar100"}),
+    ("cifar100", "npz", {}),
+    ("svhn", "mat", {}),
+    ("svhn", "mat", {"under": "SVHN"}),
+    ("svhn", "npz", {}),
+]
+
+
+@pytest.fixture(params=FORMS, ids=lambda form: "-".join([*form[:2], *map(str, form[2].values())]))
+def form(request):
+    """Name of a set, form, and where and how it is written."""
+    return request.param

@@ -132,7 +132,9 @@ def test_two_moons_are_two_half_circles():
         assert (half[:, 1] > -1e-6).all()
 
 
-def test_digits_as_vectors_and_as_images_are_the_same():
-    vectors, images = digits.load(), digits.load(images=True)
-    assert vectors.train[0].equal(images.train[0].flatten(1))
-    assert vectors.class_names == tuple("0123456789")
+def test_digits_are_images_with_pixels_from_0_to_1():
+    task = digits.load()
+    assert task.input_shape == (1, 8, 8)
+    assert float(task.train[0].min()) == 0
+    assert float(task.train[0].max()) == 1
+    assert task.class_names == tuple("0123456789")

@@ -44,7 +44,7 @@ def test_shapes_and_likelihood(folder):
     assert (task.n_data, len(task.val[1]), len(task.test[1])) == (45, 5, 10)
     assert task.input_shape == (4,)
     assert task.train[1].shape == (45, 1)
-    assert task.train[0].dtype == task.train[1].dtype == torch.float32
+    assert task.transform(task.train[0]).dtype == task.train[1].dtype == torch.float32
     assert task.likelihood == Gaussian()
     assert task.n_outputs == 2
     assert pickle.loads(pickle.dumps(task)).test[0].equal(task.test[0])
@@ -53,12 +53,12 @@ def test_shapes_and_likelihood(folder):
 @pytest.mark.parametrize("n_val", [None, 0, 20])
 def test_inputs_and_targets_are_standardised_by_what_is_trained_on(folder, n_val):
     task = load(folder, n_val=n_val)
-    x, y = (part.double() for part in task.train)
+    x, y = task.transform(task.train[0]).double(), task.train[1].double()
     for column in (x[:, 0], x[:, 1], x[:, 3], y[:, 0]):
         assert abs(column.mean()) < 1e-6
         assert column.std(correction=0).item() == pytest.approx(1, abs=1e-6)
     for part in (task.train, task.val, task.test):
-        assert (part[0][:, 2] == 0).all()  # constant, so neither infinite nor huge
+        assert (task.transform(part[0])[:, 2] == 0).all()  # constant, so neither infinite nor huge
 
 
 def test_the_original_targets_are_found_again(folder):

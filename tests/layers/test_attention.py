@@ -207,6 +207,19 @@ def test_encoders(same_network, training, exclude):
                     torch.testing.assert_close(found[seen], expected[seen], **CLOSE)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_one_converted_layer_in_an_encoder_of_others(same_network):
+    """The encoder itself was not seen by the conversion, and looks into its first layer to choose its path."""
+    torch.manual_seed(0)
+    options = {"dropout": 0.0, "batch_first": True}
+    plain = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, HEADS, 12, **options), 2).eval()
+    model, x = copy.deepcopy(plain), torch.randn(BATCH, KEYS, WIDTH)
+    model.layers[0] = same_network(plain.layers[0])
+    with torch.no_grad():
+        found, expected = (encoder(x, src_key_padding_mask=PADDING) for encoder in (model, plain))
+    torch.testing.assert_close(found[~PADDING], expected[~PADDING], **CLOSE)
+
+
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_single_encoder_layers_and_decoders(same_network, training):

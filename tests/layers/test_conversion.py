@@ -123,7 +123,7 @@ def test_fresh_means_keep_the_size_of_signals(kind, density):
     else:  # as large as its kernel, so that there is one output a channel
         plain, x = nn.Conv2d(8, 300, 5, bias=False), torch.randn(1, 8, 5, 5)
     squares = []
-    for _ in range(20):
+    for _ in range(80):
         layer = gossamer.bayesianize(copy.deepcopy(plain), density, keep_dense=(), generator=generator)
         layer.weight.noisy = False
         squares.append(layer(x).flatten().square())

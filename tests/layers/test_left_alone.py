@@ -68,6 +68,9 @@ REASONS = {
     "attention output": (attention_with_parametrized_output, RECOMPUTED),
     "pruned": (lambda: prune.l1_unstructured(nn.Linear(4, 4), "weight", 0.5), RECOMPUTED),
     "max_norm": (lambda: nn.Embedding(4, 4, max_norm=1.0), "max_norm rescales the weight in place"),
+    "complex": (lambda: nn.Linear(4, 4, dtype=torch.complex64), "its weight is not real"),
+    "empty": (lambda: nn.Embedding(0, 4), "its weight has no entry that could be active"),
+    "all padding": (lambda: nn.Embedding(1, 4, padding_idx=0), "its weight has no entry that could be active"),
     "padding row": (padding_row_not_zero, "its padding row is not zero"),
 }
 
@@ -140,14 +143,18 @@ def test_exclusion(exclude, converted):
 
 def test_an_exclusion_is_forgotten_at_the_next_conversion():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="keep_dense='2' matches no layer"):
+        gossamer.bayesianize(model, 0.5, exclude="1", keep_dense="2")
     again = copy.deepcopy(model)
     gossamer.bayesianize(model, 0.5, exclude="1")
-    drawn = gossamer.draw(model)
-    for network in (again, drawn):
+    for network in (again, gossamer.draw(model)):
         gossamer.bayesianize(network, 0.5)
         assert list(sparse_weights(network)) == ["0", "1"]
 
 
 def test_everything_excluded_says_so():
+    model = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="exclude takes names and types of modules, got an instance of Linear"):
+        gossamer.bayesianize(model, exclude=[model[0]])
     with pytest.raises(ValueError, match=r"nothing in this model can be converted.*excluded by the caller"):
         gossamer.bayesianize(nn.Sequential(nn.Linear(2, 2)), exclude="*")

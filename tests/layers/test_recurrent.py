@@ -134,6 +134,20 @@ def test_the_backward_pass_sees_the_weights_of_its_forward_pass():
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("density", [0.3, 1.0])
+def test_an_armed_layer_gathers_the_dense_gradients(density):
+    torch.manual_seed(0)
+    layer = gossamer.bayesianize(nn.GRU(WIDTH, STATE, num_layers=2), density)
+    for weight in sparse_weights(layer).values():
+        weight.noisy = False
+        weight.arm()
+    plain, x = gossamer.draw(layer, at_mean=True), torch.randn(LENGTH, BATCH, WIDTH)
+    for module in (layer, plain):
+        module(x)[0].square().sum().backward()
+    for name, weight in layer.named_weights().items():
+        torch.testing.assert_close(weight.disarm(), plain.get_parameter(name).grad)
+
+
 def test_a_drawn_recurrent_layer_is_the_plain_module():
     layer = gossamer.bayesianize(nn.LSTM(WIDTH, STATE, num_layers=2, proj_size=2), 0.3)
     drawn = gossamer.draw(layer)

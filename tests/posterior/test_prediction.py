@@ -38,8 +38,8 @@ def test_limits_of_the_entropies():
     agreed = Prediction(torch.zeros(5, 3, 4))
     torch.testing.assert_close(agreed.entropy, torch.full((3,), math.log(4)))
     assert (agreed.mutual_information == 0).all()
-    assert (Prediction(torch.randn(1, 100, 4)).mutual_information < 1e-6).all()
-    assert (Prediction(torch.randn(1, 100, 4)).mutual_information >= 0).all()
+    rounded = Prediction(torch.randn(1, 1000, 4).expand(7, -1, -1)).mutual_information
+    assert ((rounded >= 0) & (rounded < 1e-6)).all()  # never negative, also where only rounding is left
 
 
 @pytest.mark.parametrize("targets", [1, 3])

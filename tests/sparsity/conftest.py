@@ -1,4 +1,4 @@
-"""A weight of twelve entries, six of them active, whose dense gradient is whatever one wants."""
+"""A weight made by hand, with whatever dense gradient one wants; a small network; a criterion that remembers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import gossamer
-from gossamer.layers import GaussianWeight, Support
+from gossamer.layers import GaussianWeight, Support, sparse_weights
 from gossamer.layers.linear import SparseLinear
+from gossamer.schedules import constant
+from gossamer.sparsity.criteria import GradientCriterion
+from gossamer.types import WeightStats
 
 POSITION = (0, 2, 5, 7, 8, 11)
 MEAN = (6.0, -1.0, 5.0, 2.0, -4.0, 3.0)
@@ -58,3 +61,46 @@ def hand_made_points() -> HandMade:
     layer.support.position.copy_(torch.tensor(POSITION))
     layer.mean.data.copy_(torch.tensor(MEAN))
     return HandMade(layer)
+
+
+@dataclass(frozen=True)
+class Spy(GradientCriterion):
+    """A gradient criterion that keeps what it saw."""
+
+    seen: list[Tensor] = field(default_factory=list)
+
+    def __call__(self, stats: WeightStats) -> Tensor:
+        self.seen.append(stats.grad.clone())
+        return super().__call__(stats)
+
+
+@pytest.fixture
+def spy():
+    return lambda **options: Spy("spy", **options)
+
+
+@pytest.fixture
+def mlp():
+    def build(convert=gossamer.bayesianize, dtype=torch.float32):
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 4)).to(dtype)
+        return convert(plain, density=0.3)
+
+    return build
+
+
+@pytest.fixture
+def make():
+    """An optimizer, if none is given, and a subspace that moves 40 % at every third of 40 steps."""
+
+    def build(model, optimizer=None, **options):
+        optimizer = optimizer or torch.optim.SGD(gossamer.param_groups(model), lr=0.05, momentum=0.9)
+        options = {"total_steps": 40, "update_period": 3, "replacement_rate": constant(0.4), "until": 1.0} | options
+        return optimizer, gossamer.Subspace(model, optimizer, **options)
+
+    return build
+
+
+@pytest.fixture
+def positions():
+    return lambda model: {name: w.support.position.tolist() for name, w in sparse_weights(model).items()}

@@ -58,7 +58,7 @@ def load(name: str, root: str | Path | None = None, **options: Any) -> Task:
     """The data set called ``name``, read from ``root`` if it has files, with options of its own.
 
     Example:
-        >>> load("digits", images=True).input_shape
+        >>> load("digits").input_shape
         (1, 8, 8)
     """
     return find(name)(root, **options)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["CropFlip", "Normalize"]
+__all__ = ["CropFlip", "Normalize", "Standardize"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,24 @@ class Normalize:
             raise ValueError(f"expected images (batch, {len(self.mean)}, height, width), got {tuple(x.shape)}")
         mean, std = _constants(self, x.device)
         return (x.float() / 255 - mean) / std
+
+
+@dataclass(frozen=True)
+class Standardize:
+    """Columns of a table in their original units, float64, to ``(x - mean) / std`` in float32.
+
+    Example:
+        >>> Standardize(mean=(10.0,), std=(2.0,))(torch.tensor([[14.0]], dtype=torch.float64))
+        tensor([[2.]])
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The rows, standardised; subtracted in float64, since a column may vary in its last digits only."""
+        mean, std = (torch.tensor(part, dtype=torch.float64, device=x.device) for part in (self.mean, self.std))
+        return ((x.double() - mean) / std).float()
 
 
 @dataclass(frozen=True)

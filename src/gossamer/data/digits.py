@@ -14,12 +14,11 @@ __all__ = ["load"]
 SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
 
 
-def load(root: str | Path | None = None, *, images: bool = False) -> Task:
+def load(root: str | Path | None = None) -> Task:
     """A third for testing, a fifth of the rest held out for choices, the rest for training; pixels from 0 to 1.
 
     Args:
         root: Not used: there are no files.
-        images: Inputs as images ``(1, 8, 8)`` instead of vectors ``(64,)``.
 
     Example:
         >>> task = load()
@@ -29,8 +28,7 @@ def load(root: str | Path | None = None, *, images: bool = False) -> Task:
     from sklearn.datasets import load_digits
 
     data = load_digits()
-    x = torch.from_numpy(data.data).float() / 16
-    x = x.view(-1, 1, 8, 8) if images else x
+    x = torch.from_numpy(data.data).float().view(-1, 1, 8, 8) / 16
     y = torch.from_numpy(data.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(SPLIT_SEED))
     n_test = len(y) // 3

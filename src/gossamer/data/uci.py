@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from gossamer.data._files import DataNotFoundError, data_root
 from gossamer.data._images import split_rows
+from gossamer.data._transforms import Standardize
 from gossamer.likelihoods import Gaussian
 from gossamer.types import Task
 
@@ -66,7 +66,7 @@ Array = npt.NDArray[Any]
 def load(
     root: str | Path | None = None, *, name: str, split: int = 0, n_val: int | None = None, verify: bool = True
 ) -> Task:
-    """One split of one set; inputs and targets have mean 0 and std 1 over ``train``, constant inputs are 0.
+    """One split of one set; transformed inputs and targets have mean 0 and std 1 over ``train``.
 
     The network predicts a mean and a noise std; ``target_mean`` and ``target_std`` lead back to the original units.
 
@@ -87,8 +87,10 @@ def load(
     features, target = _disjoint(folder, ("index_features.txt", "index_target.txt"), table.shape[1])
     published, test = _disjoint(folder, (f"index_train_{split}.txt", f"index_test_{split}.txt"), len(table))
     train, val = (published[rows.numpy()] for rows in split_rows(len(published), n_val, seed=split))
-    x, _, _ = _standardised(table[:, features], train)
-    y, mean, std = _standardised(table[:, target], train)
+    x, y = (torch.from_numpy(np.ascontiguousarray(table[:, columns])) for columns in (features, target))
+    x_mean, x_std = _mean_and_std(table[train][:, features])
+    mean, std = _mean_and_std(table[train][:, target])
+    y = ((y - torch.from_numpy(mean)) / torch.from_numpy(std)).float()
     return Task(
         (x[train], y[train]),
         (x[val], y[val]),
@@ -96,6 +98,7 @@ def load(
         Gaussian(),
         n_outputs=2,
         name=f"uci/{name}" + ("" if verify else " (unverified)"),
+        transform=Standardize(tuple(x_mean.tolist()), tuple(x_std.tolist())),
         target_mean=float(mean[0]),
         target_std=float(std[0]),
     )
@@ -162,10 +165,7 @@ def _numbers(path: Path) -> Array:
         raise ValueError(f"{path}: truncated or damaged ({error})") from error
 
 
-def _standardised(columns: Array, rows: Array) -> tuple[Tensor, Array, Array]:
-    """The columns with mean 0 and std 1 over ``rows``, and those means and stds."""
-    part = columns[rows]
+def _mean_and_std(part: Array) -> tuple[Array, Array]:
+    """Of each column; a constant one gets the std 1 and so becomes 0."""
     constant = part.min(0) == part.max(0)  # not std == 0, which rounding can make 1e-16
-    mean = np.where(constant, part[0], part.mean(0))
-    std = np.where(constant, 1.0, part.std(0))
-    return torch.from_numpy((columns - mean) / std).float(), mean, std
+    return np.where(constant, part[0], part.mean(0)), np.where(constant, 1.0, part.std(0))

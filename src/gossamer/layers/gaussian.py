@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer import kernels
@@ -22,6 +21,7 @@ from gossamer.types import Mode
 
 __all__ = ["GaussianWeight", "inverse_softplus"]
 
+STD_FLOOR = 1e-30  # far below any noise that counts; its inverse leaves room for the factor of a scaled loss
 REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
 
 
@@ -54,7 +54,7 @@ class GaussianWeight(SparseWeight):
 
     @property
     def std(self) -> Tensor:
-        """σ = softplus(raw_std), never below the smallest normal number, so that its logarithm is finite."""
+        """σ = softplus(raw_std), never below a floor, so that its logarithm and the gradient of it are finite."""
         std: Tensor = _Softplus.apply(self.raw_std)
         return std
 
@@ -96,14 +96,14 @@ class GaussianWeight(SparseWeight):
 
 
 class _Softplus(torch.autograd.Function):
-    """log(1 + eˣ), floored at the smallest normal number, in place and without the passes of a clamp's gradient."""
+    """log(1 + eˣ) with a floor, in place and without the passes of a clamp's gradient."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(raw: Tensor) -> Tensor:
         std = raw.abs().neg_().exp_().log1p_().add_(raw.clamp_min(0))
-        return std.clamp_min_(torch.finfo(raw.dtype).tiny)
+        return std.clamp_min_(max(STD_FLOOR, torch.finfo(raw.dtype).tiny))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -112,14 +112,15 @@ class _Softplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (raw,) = ctx.saved_tensors
-        return grads[0] * raw.sigmoid()
+        grad: Tensor = grads[0] * raw.sigmoid()
+        return grad
 
 
 def inverse_softplus(std: Tensor) -> Tensor:
     """The x with softplus(x) = std, accurate from the smallest numbers to the largest.
 
     Example:
-        >>> F.softplus(inverse_softplus(torch.tensor([1e-6, 1.0, 100.0])))
+        >>> torch.nn.functional.softplus(inverse_softplus(torch.tensor([1e-6, 1.0, 100.0])))
         tensor([1.0000e-06, 1.0000e+00, 1.0000e+02])
     """
     return std + torch.log(-torch.expm1(-std))

@@ -52,6 +52,9 @@ class Found(NamedTuple):
 
 def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> list[Found]:
     """The modules to convert, each once, in the order of ``named_modules``."""
+    for item in exclude:
+        if not isinstance(item, str | type):
+            raise TypeError(f"exclude takes names and types of modules, got an instance of {type(item).__name__}")
     for module in model.modules():
         module.__dict__.pop(NOTE, None)  # of an earlier call, which may have excluded something else
     named = list(model.named_modules(remove_duplicate=False))
@@ -115,8 +118,13 @@ def why_left_alone(module: nn.Module) -> str | None:
     if kind is not base:
         return f"{kind.__name__} is a subclass of {base.__name__} and may compute something else"
     rule = RULES[kind]
-    if not all(weight.tensor.requires_grad for weight in rule.dense_weights(module)):
+    weights = rule.dense_weights(module)
+    if not all(weight.tensor.requires_grad for weight in weights):
         return "frozen (requires_grad=False)"
+    if not all(weight.tensor.is_floating_point() for weight in weights):
+        return "its weight is not real"
+    if any(weight.tensor.numel() == weight.frozen[1] - weight.frozen[0] for weight in weights):
+        return "its weight has no entry that could be active"
     return rule.refusal(module)
 
 

@@ -5,9 +5,55 @@
 torch.Size([2, 3])
 """
 
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from gossamer.models.conv_net import conv_net
 from gossamer.models.mlp import mlp
 from gossamer.models.resnet import resnet18
 from gossamer.models.vit import vit_tiny
 from gossamer.models.wide_resnet import wide_resnet, wide_resnet28_10
 
-__all__ = ["mlp", "resnet18", "vit_tiny", "wide_resnet", "wide_resnet28_10"]
+__all__ = ["build", "conv_net", "mlp", "names", "resnet18", "vit_tiny", "wide_resnet", "wide_resnet28_10"]
+
+# Shape of an input and number of outputs -> the network that fits them.
+_BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
+    "mlp": lambda shape, n: mlp(math.prod(shape), out_features=n),
+    "conv_net": lambda shape, n: conv_net(n, _image(shape)[0]),
+    "resnet18": lambda shape, n: resnet18(n, _image(shape)[0]),
+    "wide_resnet28_10": lambda shape, n: wide_resnet28_10(n, _image(shape)[0]),
+    "vit_tiny": lambda shape, n: vit_tiny(n, image_size=_image(shape)[1], in_channels=shape[0]),
+}
+
+
+def names() -> list[str]:
+    """Names of the networks that :func:`build` knows.
+
+    >>> names()
+    ['mlp', 'conv_net', 'resnet18', 'wide_resnet28_10', 'vit_tiny']
+    """
+    return list(_BUILDERS)
+
+
+def build(name: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
+    """The network called ``name`` for inputs of a shape and a number of outputs.
+
+    >>> type(build("resnet18", (3, 32, 32), 100)).__name__
+    'ResNet'
+    """
+    if name not in _BUILDERS:
+        near = difflib.get_close_matches(name, _BUILDERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"unknown model {name!r}{hint} Known: {', '.join(_BUILDERS)}")
+    return _BUILDERS[name](input_shape, n_outputs)
+
+
+def _image(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if len(shape) != 3:
+        raise ValueError(f"this network reads images (channels, height, width), the data have shape {shape}: use mlp")
+    return shape

@@ -14,7 +14,7 @@ __all__ = ["HEIGHT", "WIDTH", "Axis", "Frame", "Scale", "chart", "log_ticks", "m
 WIDTH, HEIGHT = 440.0, 250.0
 """Units of a chart; the page scales them to its column, and on a phone to about 0.8 of a pixel each."""
 
-LETTER = 7.0
+LETTER = 7.4
 """Width to allow for a letter, in units: that of the type on a phone, where it is largest."""
 
 
@@ -105,8 +105,8 @@ def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
 
 def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> Frame:
     """Scales for the data and grid lines, ticks and names of the axes; ``right`` is the room kept for labels."""
-    y_low, y_high, y_ticks = _limits(y, ys, 4)
-    x_low, x_high, x_ticks = _limits(x, xs, 5 if right < 60 else 4, tight=True)
+    y_low, y_high, y_ticks = _limits(y, ys, 5)
+    x_low, x_high, x_ticks = _limits(x, xs, 5 if right < 90 else 4, tight=True)
     y_labels = tick_labels(y_ticks, y.form)
     left, top, bottom = 10 + LETTER * max(map(len, y_labels)), 30.0, HEIGHT - 42
     x_scale = Scale(x_low, x_high, left, WIDTH - right, x.log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -77,13 +76,16 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
     told = [one for one in series if one.kind not in ("reference", "ticks")]
     named = list({one.label: one for one in reversed(told)}.values())[::-1]
     direct = direct and 1 < len(named) <= 8
-    right = 26 + LETTER * max((len(_short(one.label)) for one in named), default=0) if direct else 22
+    right = 26.0 + LETTER * max((len(_short(one.label)) for one in named), default=0) if direct else 22.0
+    if len(named) == 1:
+        right = 16 + LETTER * len(y.form(named[0].points[-1][1]))
     every = [point for one in series for point in one.points]
     frame = make_frame(x, y, [px for px, _ in every], [py for _, py in every], right)
     drawn = [_line(one, frame) for one in sorted(series, key=lambda one: one.kind != "reference")]
     hovers = [_hovers(one, x, y, frame) for one in told]
     labels = _end_labels(named, frame) if direct else _last_value(named, y, frame)
-    svg = chart(words.slug, words.title, words.description, join([frame.drawing, *drawn, *hovers, labels]))
+    lines = _clipped(join(drawn), frame, f"{words.slug}-clip")
+    svg = chart(words.slug, words.title, words.description, join([frame.drawing, lines, *hovers, labels]))
     return join([svg, _legend(named)]) if len(named) > 1 and not direct else svg
 
 
@@ -117,7 +119,7 @@ def histogram(
 
 def bars(rows: Sequence[Bar], words: Words) -> Html:
     """One horizontal bar a row, its name at the left and its text at the right."""
-    pitch = 20.0 if len(rows) <= 24 else 16.0
+    pitch = min(33.0, max(18.0, 560 / len(rows))) if len(rows) > 10 else 24.0
     left = 12 + LETTER * max(len(_short(row.label, 20)) for row in rows)
     right = WIDTH - 8 - LETTER * max(len(row.text) for row in rows)
     drawn = []
@@ -191,6 +193,8 @@ def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
     radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind != "faint" else (0, "")
     parts = []
     for px, py in series.points[::stride]:
+        if not frame.y.low <= py <= frame.y.high:
+            continue
         where = {"cx": frame.x(px), "cy": frame.y(py)}
         text = f"{series.label}: {y.form(py)} at {x.label.lower()} {x.form(px)}"
         if radius:
@@ -206,7 +210,11 @@ def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
     for one, (px, py), height in zip(named, ends, heights, strict=True):
         at = frame.x.end + 14
         drawn += [
-            element("path", d=f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}", class_="leader"),
+            element(
+                "path",
+                d=f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}",
+                class_=f"leader {_colour(one.colour)}",
+            ),
             element("text", _short(one.label), x=at, y=height + 4, class_=f"label {_colour(one.colour)}"),
         ]
     return join(drawn)
@@ -217,13 +225,15 @@ def _last_value(named: Sequence[Series], y: Axis, frame: Frame) -> Html | None:
     if len(named) != 1:
         return None
     px, py = named[0].points[-1]
-    height = frame.y(py) - 9
-    return join(
-        [
-            element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {_colour(named[0].colour)}"),
-            element("text", y.form(py), x=frame.x(px), y=height if height > 24 else height + 24, class_="label end"),
-        ]
-    )
+    dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {_colour(named[0].colour)}")
+    return join([dot, element("text", y.form(py), x=frame.x(px) + 9, y=frame.y(py) + 4, class_="label")])
+
+
+def _clipped(drawing: Html, frame: Frame, name: str) -> Html:
+    """The drawing without what lies outside the axes; a little more than these, for the width of a line."""
+    x, y = frame.x, frame.y
+    box = element("rect", x=x.start - 2, y=y.end - 2, width=x.end - x.start + 4, height=y.start - y.end + 3)
+    return join([element("clipPath", box, id=name), element("g", drawing, clip_path=f"url(#{name})")])
 
 
 def _legend(named: Sequence[Series]) -> Html:
@@ -250,20 +260,29 @@ def _radius(area: float) -> float:
 
 
 def _spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
-    """Heights moved apart until neighbours are ``gap`` apart and none is below ``lowest``, order kept.
+    """Heights moved as little as puts neighbours ``gap`` apart, order kept, none below ``lowest``.
+
+    Least squares under an order: neighbours that are too near form a block around their mean.
 
     Example:
         >>> _spread([50, 52, 10], 10, 100)
-        [50, 60, 10]
+        [46.0, 56.0, 10.0]
         >>> _spread([98, 99], 10, 100)
-        [90, 100]
+        [90.0, 100.0]
     """
     order = sorted(range(len(heights)), key=lambda place: heights[place])
-    moved = list(heights)
-    for before, after in itertools.pairwise(order):
-        moved[after] = max(moved[after], moved[before] + gap)
-    limit = lowest
-    for place in reversed(order):
-        moved[place] = min(moved[place], limit)
-        limit = moved[place] - gap
-    return moved
+    blocks: list[list[float]] = []
+    for rank, place in enumerate(order):
+        blocks.append([heights[place] - rank * gap])
+        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    levels = [_mean(block) for block in blocks for _ in block]
+    highest = float(lowest - (len(order) - 1) * gap)
+    moved = {
+        place: min(level, highest) + rank * gap for rank, (place, level) in enumerate(zip(order, levels, strict=True))
+    }
+    return [moved[place] for place in range(len(heights))]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -9,7 +9,7 @@ from gossamer.report.axes import Axis
 from gossamer.report.charts import Mark, Series, Words, line, scatter
 from gossamer.report.figures import CURVES, Figure, curve_axis
 from gossamer.report.markup import Html, element, join
-from gossamer.report.numbers import Format, count, integer, percent, with_error
+from gossamer.report.numbers import Format, count, integer, macs, percent, with_error
 from gossamer.report.quantities import COMPARED, QUANTITIES
 from gossamer.report.runs import Group, Story
 
@@ -19,7 +19,7 @@ __all__ = ["confidence_figures", "cost_figure", "distance", "learning_figures", 
 def table(groups: Sequence[Group]) -> Html:
     """One row a group, mean ± standard error, with its single runs folded below; headers sort."""
     keys = [key for key in COMPARED if any(one.values(key) for one in groups)]
-    columns = [("Method", "What was run."), ("Runs", "Runs with the same options.")]
+    columns = [("Method", "What was run; × how often.")]
     columns += [(QUANTITIES[key].label, QUANTITIES[key].meaning) for key in keys]
     heads = [
         element(
@@ -66,7 +66,7 @@ def cost_figure(groups: Sequence[Group]) -> Figure | None:
     )
     better = "Up" if key == "accuracy" else "Down"
     caption = f"{better} and to the left is better. The area of a point is the number of active weights."
-    return Figure("cost", "What training buys", caption, chart)
+    return Figure("cost", "What training buys", caption, chart, "hero", _key(shown, key))
 
 
 def learning_figures(groups: Sequence[Group]) -> list[Figure]:
@@ -79,9 +79,11 @@ def learning_figures(groups: Sequence[Group]) -> list[Figure]:
         series = [Series(one.label, points, one.colour, _kind(one)) for one, points in found if len(points) > 1]
         if series:
             words = Words(curve.slug, curve.title, _ends(series, curve.form))
-            y = curve_axis(curve, (value for one in series for _, value in one.points))
-            chart = line(series, Axis(along.title(), integer), y, words)
-            caption = curve.meaning or f"On held-out examples, along the {along}s; one line a run."
+            y = curve_axis(curve, [point for one in series for point in one.points], skip=0.25)
+            chart = line(series, Axis(along.title(), integer, 0.0), y, words)
+            caption = (
+                curve.meaning or "On held-out examples, a line for each run; the axis fits the last three quarters."
+            )
             figures.append(Figure(curve.slug, curve.title, caption, chart))
     return figures
 
@@ -108,8 +110,20 @@ def confidence_figures(groups: Sequence[Group]) -> list[Figure]:
         caption = "Accuracy on the examples it is surest of, from few of them to all."
         axes = Axis("Share of examples answered", percent), Axis("Accuracy on these", percent)
         chart = line(selective, *axes, Words("selective", "Selective accuracy", caption), direct=False)
-        figures.append(Figure("selective", "If it may decline", caption, chart))
+        figures.append(Figure("selective", "When it may decline to answer", caption, chart))
     return figures
+
+
+def _key(groups: Sequence[Group], key: str) -> Html:
+    """The numbers behind the points."""
+    items = []
+    for one in groups:
+        active = one.mean("active_parameters")
+        told = with_error(one.mean(key) or 0.0, one.error(key), QUANTITIES[key].form)
+        size = f", {count(active)} active" if active else ""
+        swatch = element("i", class_=f"c{one.colour % 6 + 1}")
+        items.append(element("li", swatch, element("b", one.label), element("span", f"{told}{size}")))
+    return element("ul", *items, class_="legend list")
 
 
 def _good(groups: Sequence[Group], key: str) -> set[str]:
@@ -128,10 +142,9 @@ def _good(groups: Sequence[Group], key: str) -> set[str]:
 def _body(one: Group, keys: Sequence[str], good: dict[str, set[str]]) -> Html:
     several = len(one.runs) > 1
     swatch = element("i", class_=f"swatch c{one.colour % 6 + 1}")
-    name = join([swatch, one.label])
+    name = join([swatch, one.label, element("span", f" ×{len(one.runs)}", class_="times") if several else None])
     opener = element("button", name, type="button", aria_expanded="false", class_="fold") if several else name
     head = [element("th", opener, scope="row", data_value=one.label)]
-    head.append(element("td", integer(len(one.runs)), data_value=len(one.runs)))
     for key in keys:
         mean, form = one.mean(key), QUANTITIES[key].form
         text = with_error(mean, one.error(key), form) if mean is not None else "–"
@@ -144,7 +157,7 @@ def _body(one: Group, keys: Sequence[str], good: dict[str, set[str]]) -> Html:
 def _run_row(run: Story, keys: Sequence[str]) -> Html:
     seed = run.result.get("seed", run.config.get("seed"))
     name = run.folder.name if seed is None else f"seed {seed}"
-    cells = [element("th", name, scope="row"), element("td", "" if run.finished else "unfinished")]
+    cells = [element("th", name if run.finished else f"{name}, unfinished", scope="row")]
     for key in keys:
         value = run.value(key)
         cells.append(element("td", "–" if value is None else QUANTITIES[key].form(value)))
@@ -163,7 +176,7 @@ def _speck(run: Story, one: Group, key: str) -> Mark:
 def _mark(one: Group, key: str, largest: float) -> Mark:
     x, y, active = one.mean("training_macs") or 0.0, one.mean(key) or 0.0, one.mean("active_parameters") or 0.0
     error = one.error(key) or 0.0
-    told = f"{one.label}: {with_error(y, error, QUANTITIES[key].form)} for {count(x)} multiply-adds"
+    told = f"{one.label}: {with_error(y, error, QUANTITIES[key].form)} for {macs(x)}"
     told += f", {count(active)} active weights" if active else ""
     return Mark(x, y, one.label, told, one.colour, active / largest if largest and active else 0.06, error)
 

@@ -54,8 +54,14 @@ def again(runs: Sequence[Story]) -> Html:
     head = element("div", element("h2", "Run it again"), class_="head")
     if len(runs) == 1:
         return element("section", head, _again(runs[0]), id="again")
-    folded = [element("details", element("summary", str(run.folder)), _again(run)) for run in runs]
+    folded = [element("details", element("summary", _name(run)), _again(run)) for run in runs]
     return element("section", head, *folded, id="again")
+
+
+def _name(run: Story) -> Html:
+    seed = run.config.get("seed")
+    who = ", ".join(filter(None, [run.name("method"), "" if seed is None else f"seed {seed}"]))
+    return join([f"{who} " if who else "", element("span", str(run.folder), class_="soft")])
 
 
 def _again(run: Story) -> Html:
@@ -64,10 +70,8 @@ def _again(run: Story) -> Html:
     if command:
         copy = element("button", "Copy", type="button", class_="quiet copy", hidden=True)
         shown = element("div", element("pre", element("code", command), class_="command"), copy, class_="with-copy")
-    config = _list(
-        "Configuration", run.options | {k: run.config[k] for k in ("seed", "out", "device") if k in run.config}
-    )
-    return element("div", shown, element("div", config, _list("Environment", _environment(run)), class_="pair"))
+    lists = [_list("Configuration", run.settings), _list("Environment", _environment(run))]
+    return element("div", shown, element("div", *lists, class_="pair"))
 
 
 def _environment(run: Story) -> dict[str, Any]:
@@ -75,13 +79,15 @@ def _environment(run: Story) -> dict[str, Any]:
     versions = known.pop("versions", None)
     known.pop("argv", None)
     memory = known.pop("memory_bytes", None)
+    if "time" in known:
+        known["time"] = str(known["time"]).replace("T", " ").replace("+00:00", " UTC")
     flat = known | (dict(versions) if isinstance(versions, Mapping) else {})
     return flat | ({"memory": size(memory)} if isinstance(memory, int) else {}) | {"folder": str(run.folder)}
 
 
 def _list(title: str, table: Mapping[str, Any]) -> Html | None:
     rows = [
-        element("div", element("dt", key.replace("_", " ")), element("dd", _text(value)))
+        element("div", element("dt", key), element("dd", _text(value)))
         for key, value in table.items()
         if value is not None
     ]

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from gossamer.report.markup import Html, element, join
+from gossamer.report.markup import Html, element
 from gossamer.report.numbers import is_number, number, percent
 from gossamer.report.runs import Story
 
@@ -48,7 +48,8 @@ def examples(run: Story) -> list[Html]:
         cards = [card for one in found or [] if isinstance(one, Mapping) and (card := _card(one, run)) is not None]
         if cards:
             head = element("figcaption", element("h3", title), element("p", text))
-            grid = element("div", *cards, class_="examples")
+            columns = len(cards) if len(cards) <= 6 else 4 if len(cards) in (7, 8) else 5
+            grid = element("div", *cards, class_="examples", style=f"--columns:{columns}")
             parts.append(element("figure", head, grid, class_="figure wide", id=f"figure-{key.replace('_', '-')}"))
     return parts
 
@@ -64,16 +65,17 @@ def _card(example: Mapping[str, Any], run: Story) -> Html | None:
         return None
     label, predicted = _name(example.get("label"), run), _name(example.get("predicted"), run)
     right = example.get("label") == example.get("predicted")
-    verdict = element("b", predicted or "?") + (" ✓" if right else join([" ✗ is ", element("b", label)]))
-    picture = element(
-        "img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}", loading="lazy"
-    )
+    verdict = [
+        element("b", f"{'✓' if right else '✗'} {predicted}"),
+        element("span", "" if right else f"labelled {label}"),
+    ]
+    picture = element("img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}")
     facts = [("Doubt", example.get("entropy")), ("Disagreement", example.get("mutual_information"))]
     told = [element("span", f"{name} {number(value, 2)}") for name, value in facts if is_number(value)]
     return element(
         "div",
         picture,
-        element("div", Html(verdict), class_="verdict right" if right else "verdict wrong"),
+        element("div", *verdict, class_="verdict right" if right else "verdict wrong"),
         _bars(example.get("probs"), run),
         element("div", *told, class_="facts") if told else None,
         class_="example",
@@ -90,7 +92,7 @@ def _bars(probs: object, run: Story) -> Html | None:
             "li",
             element("span", _name(place, run)),
             element("i", style=f"--share:{min(1.0, max(0.0, p)):.3f}"),
-            element("span", percent(p, 0) if p >= 0.01 else "< 1 %"),
+            element("span", percent(p, 0) if p >= 0.01 else "<\u202f1\u202f%"),
         )
         for p, place in ranked[:_MOST_BARS]
     ]

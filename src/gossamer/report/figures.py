@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,11 +23,14 @@ class Figure(NamedTuple):
     title: str
     caption: str
     chart: Html
+    shape: str = ""  # "tall": two rows high; "row" and "hero": as wide as the page, its words beside it
+    aside: Html | None = None
 
     def html(self) -> Html:
         """The element of the page."""
-        head = element("figcaption", element("h3", self.title), element("p", self.caption))
-        return element("figure", head, self.chart, id=f"figure-{self.slug}", class_="figure")
+        head = element("figcaption", element("h3", self.title), element("p", self.caption), self.aside)
+        plot = element("div", self.chart, class_="plot")
+        return element("figure", head, plot, id=f"figure-{self.slug}", class_=f"figure {self.shape}".strip())
 
 
 class Curve(NamedTuple):
@@ -56,6 +59,7 @@ CURVES = (
         number,
         None,
         "How far the posterior has moved from the prior, all weights together.",
+        0.0,
     ),
     Curve("lr", "learning-rate", "Learning rate", "Rate", number, None, "The schedule as it was followed.", 0.0),
     Curve("density", "density", "Density", "Active weights", percent, None, "Share of the weights in use.", 0.0),
@@ -88,10 +92,16 @@ def sparsity(run: Story) -> list[Figure]:
     return _present(_layers(run), _updates(run), _snr(run))
 
 
-def curve_axis(curve: Curve, values: Iterable[float]) -> Axis:
-    """The axis of a metric; logarithmic where its values span much."""
-    low, high = min(values := list(values)), max(values)
-    return Axis(curve.label, curve.form, curve.low, log=curve.low is None and low > 0 and high / low > 30)
+def curve_axis(curve: Curve, points: Sequence[Point], skip: float = 0.0) -> Axis:
+    """The axis of a metric: logarithmic for a loss that spans much; where there is a best, fit after ``skip``."""
+    values = [value for _, value in points]
+    if curve.best:
+        start, end = min(x for x, _ in points), max(x for x, _ in points)
+        late = [value for x, value in points if x >= start + skip * (end - start)]
+        return Axis(curve.label, curve.form, min(late), max(late))
+    log = curve.low is None and min(values) > 0 and max(values) > 30 * min(values)
+    low = curve.low if curve.low is not None and curve.low <= min(values) else None
+    return Axis(curve.label, curve.form, low, log=log)
 
 
 def _present(*figures: Figure | None) -> list[Figure]:
@@ -103,14 +113,19 @@ def _learning(curve: Curve, points: list[Point]) -> Figure:
     caption = curve.meaning
     if curve.best:
         step, best = (max if curve.best == "max" else min)(points, key=lambda point: point[1])
-        word = "Highest" if curve.best == "max" else "Lowest"
-        caption = f"{word} at step {integer(step)} with {curve.form(best)}; {curve.form(last)} at the end."
+        word = "highest" if curve.best == "max" else "lowest"
+        caption = f"{curve.form(last)} at the end, "
+        caption += (
+            f"the {word} of all."
+            if curve.form(best) == curve.form(last)
+            else f"{curve.form(best)} at step {integer(step)}, the {word}."
+        )
     told = f"{curve.title} from {curve.form(points[0][1])} to {curve.form(last)} at step {integer(points[-1][0])}."
     kind = "area" if curve.low is not None else "line"
     chart = line(
         [Series(curve.title, points, kind=kind)],
-        Axis("Step", integer),
-        curve_axis(curve, (value for _, value in points)),
+        Axis("Step", integer, 0.0),
+        curve_axis(curve, points),
         Words(curve.slug, curve.title, told),
     )
     return Figure(curve.slug, curve.title, caption, chart)
@@ -125,7 +140,7 @@ def _reliability(run: Story) -> Figure | None:
     gap = sum(c * (s - a) for s, a, c in bins) / sum(c for _, _, c in bins)
     verdict = "too sure" if gap > 0 else "too modest"
     caption = (
-        "Columns that end on the dashed line can be taken at their word; below it, it is too sure. "
+        "Columns that end on the dashed line can be taken at their word; those that end below it are too sure. "
         f"On average it is {number(abs(100 * gap), 2)} points {verdict}."
     )
     hovers = [
@@ -133,7 +148,7 @@ def _reliability(run: Story) -> Figure | None:
         for s, a, c in zip(sure, right, counts, strict=True)
     ]
     heights = [a if c > 0 and math.isfinite(a) else 0.0 for a, c in zip(right, counts, strict=True)]
-    axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Right, with 95 % intervals", percent, 0.0, 1.0)
+    axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Right, with 95\u202f% intervals", percent, 0.0, 1.0)
     words = Words("reliability", "Reliability diagram", caption)
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
 
@@ -171,7 +186,7 @@ def _selective(run: Story) -> Figure | None:
         Axis("Accuracy on these", percent),
         Words("selective", "Selective accuracy", caption),
     )
-    return Figure("selective", "If it may decline", caption, chart)
+    return Figure("selective", "When it may decline to answer", caption, chart)
 
 
 def _confidence(run: Story) -> Figure | None:
@@ -227,7 +242,8 @@ def _layers(run: Story) -> Figure | None:
         told = f"{integer(layer['active'])} of {integer(layer['total'])} active"
         text = f"{percent(share)} of {count(layer['total'])}"
         rows.append(Bar(parts[0], min(1.0, share), text, ", ".join([*filter(None, parts), told])))
-    return Figure("layers", "Density of each layer", caption, bars(rows, Words("layers", "Density by layer", caption)))
+    chart = bars(rows, Words("layers", "Density by layer", caption))
+    return Figure("layers", "Density of each layer", caption, chart, "tall" if len(rows) > 10 else "")
 
 
 def _updates(run: Story) -> Figure | None:
@@ -245,7 +261,7 @@ def _updates(run: Story) -> Figure | None:
             Series("Replaced", points, kind="area"),
             *([Series("postponed", postponed, kind="ticks")] if postponed else []),
         ],
-        Axis("Step", integer),
+        Axis("Step", integer, 0.0),
         Axis("Weights replaced", count, 0.0),
         Words("updates", "Weights replaced at each update", caption),
     )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TypeGuard
 
-__all__ = ["Format", "count", "duration", "integer", "is_number", "number", "percent", "size", "with_error"]
+__all__ = ["Format", "count", "duration", "integer", "is_number", "macs", "number", "percent", "size", "with_error"]
 
 Format = Callable[[float], str]
 """A number -> its text."""
@@ -75,6 +75,16 @@ def size(value: float) -> str:
     return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
+def macs(value: float) -> str:
+    """Multiply-adds (MACs).
+
+    Example:
+        >>> print(macs(5.554e8), macs(9.2e15), sep=" | ")
+        555 MMAC | 9.2 PMAC
+    """
+    return _scaled(value, ("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC", "EMAC"))
+
+
 def percent(value: float, decimals: int = 1) -> str:
     """A share.
 
@@ -106,18 +116,19 @@ def duration(seconds: float) -> str:
 
 
 def with_error(mean: float, error: float | None, form: Format) -> str:
-    """A mean ± its standard error, shares and plain numbers to the digits that the error leaves meaningful.
+    """A mean ± its standard error, shares and plain numbers to the one or two digits that the error leaves meaningful.
 
     Example:
         >>> print(with_error(0.93912, 0.0013, percent), with_error(0.21345, 0.0021, number), sep=" | ")
-        93.91 ± 0.13 % | 0.2135 ± 0.0021
+        93.91 ± 0.13 % | 0.213 ± 0.002
     """
-    if not error:
+    if not error or error < 1e-9 * abs(mean):  # as equal as rounding allows
         return form(mean)
     if form not in (percent, number):
         return f"{form(mean)} ± {form(error)}"
     scale = 100 if form is percent else 1
-    decimals = min(6, max(0, 1 - math.floor(math.log10(error * scale))))
+    power = math.floor(math.log10(error * scale))
+    decimals = min(6, max(0, (error * scale / 10.0**power < 2) - power))  # 0.13, but 0.2: a second digit after a 1 only
     text = f"{mean * scale:,.{decimals}f} ± {error * scale:.{decimals}f}".replace("-", _MINUS)
     return f"{text}{_SPACE}%" if form is percent else text
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 from gossamer.record import RecordError, write_atomically
 from gossamer.report import compare, figures
@@ -13,8 +13,8 @@ from gossamer.report.details import again, measurements, notices
 from gossamer.report.examples import examples
 from gossamer.report.figures import Figure
 from gossamer.report.markup import Html, element, join
-from gossamer.report.numbers import count, duration, integer, is_number, percent, size, with_error
-from gossamer.report.quantities import HEADLINE, QUANTITIES, SO_FAR
+from gossamer.report.numbers import count, duration, integer, is_number, macs, percent, size, with_error
+from gossamer.report.quantities import HEADLINE, QUANTITIES, SO_FAR, WINNERS
 from gossamer.report.runs import Group, Story, group, read
 
 __all__ = ["write_report"]
@@ -53,7 +53,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 def _document(title: str, body: Html) -> str:
     package = files("gossamer.report")
     style, script = (Html((package / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
-    icon = "data:image/svg+xml," + _mark().replace("#", "%23").replace('"', "'")
+    icon = "data:image/svg+xml," + quote(_mark())
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -75,11 +75,11 @@ def _mark() -> Html:
     """The sign of the project: a lattice with few of its places taken."""
     taken = {(0, 1), (1, 3), (2, 0), (3, 2)}
     dots = [
-        element("circle", cx=4 + 8 * x, cy=4 + 8 * y, r=2.9 if (x, y) in taken else 1.3, fill=_DOT[(x, y) in taken])
+        element("circle", cx=4 + 8 * x, cy=4 + 8 * y, r=3.3 if (x, y) in taken else 1.5, fill=_DOT[(x, y) in taken])
         for y in range(4)
         for x in range(4)
     ]
-    svg = element("svg", *dots, viewBox="0 0 32 32", width=22, height=22, aria_hidden="true")
+    svg = element("svg", *dots, viewBox="0 0 32 32", width=24, height=24, aria_hidden="true")
     return Html(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
 
 
@@ -92,10 +92,14 @@ def _single(run: Story) -> tuple[str, Html]:
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
-        element("section", *cards, class_="cards", aria_label="Headline numbers") if cards else None,
+        _headline(cards),
         _section("Learning", figures.learning(run)),
         _section("Trust", figures.confidence(run), "How far what it says of its own certainty can be relied on."),
-        _section("Weights", figures.sparsity(run), "Few weights are in use; which ones is searched for all along."),
+        _section(
+            "Weights",
+            figures.sparsity(run),
+            "Where the active weights are, how they were searched for, and how well each is known.",
+        ),
         _section("Examples", examples(run), "Test images, and the classes it finds likeliest."),
         _section("All measurements", [measurements(run)] if run.finished else []),
         again([run]),
@@ -107,14 +111,15 @@ def _several(runs: Sequence[Story]) -> tuple[str, Html]:
     groups = group(runs)
     data = sorted({run.name("data") for run in runs} - {""})
     title = "Comparison" + (f" on {data[0]}" if len(data) == 1 else "")
-    kinds = f"{len(groups)} {'methods' if len({one.runs[0].name('method') for one in groups}) == len(groups) else 'settings'}"
-    subtitle = " · ".join(filter(None, [kinds, f"{len(runs)} runs", *sorted({run.name("model") for run in runs})[:3]]))
+    kinds = "methods" if len({run.name("method") for run in runs}) == len(groups) else "settings"
+    models = sorted({run.name("model") for run in runs} - {""})
+    subtitle = " · ".join([f"{len(groups)} {kinds}", f"{len(runs)} runs", *models[:3]])
     cost = compare.cost_figure(groups)
-    note = "Mean ± standard error over runs. Bold: the best, and all that two standard errors do not tell from it."
+    note = "Mean ± standard error over runs. Bold marks the best, and every other within two standard errors of it."
     parts = [
         element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
         *notices(runs),
-        element("section", *_winners(groups), class_="cards", aria_label="Headline numbers"),
+        _headline(_winners(groups)),
         _section("Side by side", [compare.table(groups)], f"{note} A click on a heading sorts."),
         _section("Cost and learning", [*([cost] if cost else []), *compare.learning_figures(groups)]),
         _section("Trust", compare.confidence_figures(groups)),
@@ -124,11 +129,24 @@ def _several(runs: Sequence[Story]) -> tuple[str, Html]:
 
 
 def _section(title: str, content: Iterable[Figure | Html], lead: str = "") -> Html | None:
-    parts = [part.html() if isinstance(part, Figure) else part for part in content]
+    parts = [part.html() if isinstance(part, Figure) else part for part in _arranged(list(content))]
     if not parts:
         return None
     head = element("div", element("h2", title), element("p", lead) if lead else None, class_="head")
     return element("section", head, element("div", *parts, class_="figures"))
+
+
+def _arranged(content: list[Figure | Html]) -> list[Figure | Html]:
+    """The last figure takes a whole row where it would else stand beside a hole, two being in a row."""
+    plain = [part for part in content if isinstance(part, Figure) and part.shape not in ("row", "hero")]
+    places = sum(2 if part.shape == "tall" else 1 for part in plain)
+    if not plain or places % 2 == 0:
+        return content
+    last = max(place for place, part in enumerate(content) if part in plain)
+    return [
+        part._replace(shape="row") if place == last and isinstance(part, Figure) else part
+        for place, part in enumerate(content)
+    ]
 
 
 def _subtitle(run: Story) -> str:
@@ -145,6 +163,13 @@ def _subtitle(run: Story) -> str:
         str(run.environment.get("time", ""))[:10],
     ]
     return " · ".join(filter(None, parts))
+
+
+def _headline(cards: Sequence[Html]) -> Html | None:
+    """The cards, in rows of nearly equal length."""
+    columns = len(cards) if len(cards) < 5 else 3 if len(cards) in (5, 6, 9) else 4
+    style = f"--columns:{columns}"
+    return element("section", *cards, class_="cards", style=style, aria_label="Headline numbers") if cards else None
 
 
 def _card(key: str, text: str, note: str = "", extra: Html | None = None, label: str = "") -> Html:
@@ -182,11 +207,11 @@ def _note(run: Story, key: str) -> str:
     if key == "active_parameters" and total:
         return f"Here {percent((run.value(key) or 0) / total)} of {count(total)}."
     if key == "checkpoint_bytes" and total:
-        return f"The same network, dense and without deviations: {size(4 * total)}."
+        return f"The weights of the dense network alone: {size(4 * total)}."
     if key == "inference_macs" and (
         dense := sum(x["dense_macs"] for x in run.layers if is_number(x.get("dense_macs")))
     ):
-        return f"The dense network: {count(dense)}."
+        return f"The dense network: {macs(dense)}."
     return ""
 
 
@@ -196,7 +221,7 @@ def _dots(run: Story) -> Html | None:
     if not total or active is None:
         return None
     taken = min(100, max(1, round(100 * active / total)))
-    chosen = {math.floor((k * 0.6180339887 % 1) * 100) for k in range(1, 400)} and _scattered(taken)
+    chosen = {k * 61 % 100 for k in range(taken)}  # steps of about the golden ratio: they spread
     dots = [
         element(
             "circle", cx=3.0 + 6 * (k % 25), cy=3.0 + 6 * (k // 25), r=1.9, class_="taken" if k in chosen else "free"
@@ -206,20 +231,13 @@ def _dots(run: Story) -> Html | None:
     return element("svg", *dots, viewBox="0 0 150 24", class_="dots", aria_hidden="true")
 
 
-def _scattered(n: int) -> set[int]:
-    """The first ``n`` of 0 … 99 in an order that spreads them: steps of the golden ratio."""
-    return {k * 61 % 100 for k in range(n)}
-
-
 def _winners(groups: Sequence[Group]) -> list[Html]:
     """The best group by each of a few measurements."""
     cards = []
-    for key in ("accuracy", "rmse", "nll", "ece", "coverage90", "active_parameters", "training_macs"):
+    for key, title in WINNERS.items():
         means = [(compare.distance(key, mean), one) for one in groups if (mean := one.mean(key)) is not None]
         if len(means) > 1:
             _, best = min(means, key=lambda pair: pair[0])
             text = with_error(best.mean(key) or 0.0, best.error(key), QUANTITIES[key].form)
-            cards.append(
-                _card(key, best.label, "", element("p", text, class_="by"), f"Best {QUANTITIES[key].label.lower()}")
-            )
+            cards.append(_card(key, best.label, "", element("p", text, class_="by"), title))
     return cards

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gossamer.report.numbers import Format, count, duration, integer, number, percent, size
+from gossamer.report.numbers import Format, count, duration, integer, macs, number, percent, size
 
-__all__ = ["COMPARED", "HEADLINE", "QUANTITIES", "SO_FAR", "Quantity"]
+__all__ = ["COMPARED", "HEADLINE", "QUANTITIES", "SO_FAR", "WINNERS", "Quantity"]
 
 
 class Quantity(NamedTuple):
@@ -61,9 +61,11 @@ QUANTITIES = {
     "crps": Quantity(
         "CRPS", number, "low", "Distance between the predicted distribution and what came; lower is better."
     ),
-    "coverage90": Quantity("Coverage", percent, 0.9, "Share of the truths inside its 90 % intervals; 90 % is ideal."),
+    "coverage90": Quantity(
+        "Coverage", percent, 0.9, "Share of the truths inside its 90\u202f% intervals; 90\u202f% is ideal."
+    ),
     "width90": Quantity(
-        "Interval width", number, "low", "Average width of its 90 % intervals, in units of the target."
+        "Interval width", number, "low", "Average width of its 90\u202f% intervals, in units of the target."
     ),
     "std": Quantity("Predicted spread", number, None, "Average standard deviation that it predicts, noise and doubt."),
     "epistemic_std": Quantity(
@@ -75,14 +77,14 @@ QUANTITIES = {
     "total_parameters": Quantity("All weights", count, None, "Weights of the same network, were it dense."),
     "density": Quantity("Density", percent, "low", "Share of the weights that are active."),
     "parameter_bytes": Quantity("Parameters in memory", size, "low", "Memory for means, deviations and positions."),
-    "checkpoint_bytes": Quantity("Size on disk", size, "low", "What has to be stored or sent to use the model."),
+    "checkpoint_bytes": Quantity("Size on disk", size, "low", "The checkpoint: all that going on or predicting needs."),
     "inference_macs": Quantity(
-        "Cost of a prediction", count, "low", "Multiply-adds for one example through one drawn network."
+        "Cost of a prediction", macs, "low", "Multiply-adds for one example through one drawn network."
     ),
     "training_macs_per_example": Quantity(
-        "Training cost per example", count, "low", "Multiply-adds for one example in one training step, on average."
+        "Training cost per example", macs, "low", "Multiply-adds for one example in one training step, on average."
     ),
-    "training_macs": Quantity("Training cost", count, "low", "Multiply-adds of the whole training, zeros not counted."),
+    "training_macs": Quantity("Training cost", macs, "low", "Multiply-adds of the whole training, zeros not counted."),
     "seconds": Quantity("Time", duration, "low", "Wall-clock time of the training."),
     "peak_memory_bytes": Quantity("Peak memory", size, "low", "Most memory in use at any moment of the training."),
     "step": Quantity("Steps", integer, None, "Optimizer steps so far."),
@@ -94,7 +96,7 @@ QUANTITIES = {
 }
 
 HEADLINE = (
-    ("accuracy", "nll", "ece", "aurc", "rmse", "crps", "coverage90"),
+    ("accuracy", "rmse", "nll", "ece", "crps", "coverage90", "aurc"),
     ("active_parameters", "checkpoint_bytes", "inference_macs", "training_macs"),
 )
 """What stands large at the top: first how good, then how dear. A run has the measurements of its task only."""
@@ -109,12 +111,20 @@ COMPARED = (
     "ece",
     "crps",
     "coverage90",
-    "brier",
-    "aurc",
     "active_parameters",
     "checkpoint_bytes",
-    "training_macs",
     "inference_macs",
+    "training_macs",
     "seconds",
 )
 """Columns of a comparison, those that some run has."""
+
+WINNERS = {
+    "accuracy": "Most accurate",
+    "rmse": "Smallest error",
+    "nll": "Lowest log loss",
+    "ece": "Best calibrated",
+    "coverage90": "Best coverage",
+    "training_macs": "Cheapest to train",
+}
+"""What stands at the top of a comparison: who is best at what."""

@@ -8,7 +8,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ __all__ = ["Group", "Story", "group", "read"]
 
 Point = tuple[float, float]
 
-_NOT_OPTIONS = {"seed", "out", "device", "workers", "threads", "root"}
+_NOT_OPTIONS = {"seed", "out", "device", "data_dir", "workers", "threads"}
 """Keys of a configuration by which repetitions of the same experiment may differ."""
 
 
@@ -96,10 +95,15 @@ class Story:
             start = ["python", program] if name.endswith(".py") else [name.removesuffix(".exe")]
         return shlex.join([*start, *rest])
 
-    @cached_property
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration, inner keys joined by dots."""
+        return _flat(self.config)
+
+    @property
     def options(self) -> dict[str, Any]:
-        """The configuration without the seed and what else tells repetitions apart; inner keys joined by dots."""
-        return {key: value for key, value in _flat(self.config).items() if key not in _NOT_OPTIONS}
+        """The settings without the seed and what else tells repetitions apart."""
+        return {key: value for key, value in self.settings.items() if key not in _NOT_OPTIONS}
 
 
 @dataclass(frozen=True)

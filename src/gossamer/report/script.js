@@ -65,14 +65,3 @@ for (const copy of document.querySelectorAll(".copy")) {
     setTimeout(() => (copy.textContent = "Copy"), 1500);
   });
 }
-
-// Paper is light, whatever the screen is.
-let before;
-addEventListener("beforeprint", () => {
-  before = root.dataset.theme;
-  root.dataset.theme = "light";
-});
-addEventListener("afterprint", () => {
-  if (before) root.dataset.theme = before;
-  else delete root.dataset.theme;
-});

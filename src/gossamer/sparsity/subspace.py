@@ -112,9 +112,7 @@ class Subspace:
         self.record: list[dict[str, Any]] = []
         self._postponed = False
         self._check_parts()
-        for weight in self.weights.values():  # DDP sends the first rank's parameters to all, but not always its buffers
-            assert weight.support.position is not None
-            from_first_rank(weight.support.position)
+        _agree(self.weights)
         self._arm_if_due()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
@@ -243,6 +241,13 @@ def _scope(weights: Sequence[SparseWeight]) -> Scope:
 def _can_move(support: Support, scope: Scope) -> bool:
     """A weight of which every entry is active has none to exchange, but some to give where the budget is shared."""
     return support.position is not None and support.n_active > 0 and (scope == "global" or not support.is_dense)
+
+
+def _agree(weights: Weights) -> None:
+    """Start from the first rank's positions: DDP sends its parameters to the others, but not always its buffers."""
+    for weight in weights.values():
+        if weight.support.position is not None:
+            from_first_rank(weight.support.position)
 
 
 def _checked_rate(rate: float, step: int) -> float:

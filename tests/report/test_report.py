@@ -1,0 +1,338 @@
+import json
+import math
+import struct
+import zlib
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+
+from gossamer.record import RecordError, Run
+from gossamer.report import write_report
+from gossamer.report.examples import png
+from gossamer.report.runs import group, read
+
+VOID = {"meta", "link", "img", "br"}
+LEARNING = {"validation-accuracy", "validation-log-loss", "training-loss", "kl", "learning-rate", "density", "speed"}
+TRUST = {"reliability", "selective", "confidence", "entropy"}
+WEIGHTS = {"layers", "updates", "snr"}
+IMAGES = {"most-certain", "least-certain"}
+
+
+class Page(HTMLParser):
+    """Elements, their attributes and texts; fails on tags that do not close as they opened."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.open, self.elements, self.texts, self.ids = [], [], [], []
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not set(self.open) & {"style", "script"}:
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.texts).replace("\u202f", " ").split())
+
+    @property
+    def figures(self):
+        return {name.removeprefix("figure-") for name in self.ids if name.startswith("figure-")}
+
+    def all(self, tag, class_=None):
+        return [a for t, a in self.elements if t == tag and (class_ is None or class_ in a.get("class", "").split())]
+
+
+def change_result(folder, change):
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    change(result)
+    path.write_text(json.dumps(result))
+
+
+def test_a_finished_run_shows_everything(pages):
+    page = Page(pages["single"])
+    assert page.figures == LEARNING | TRUST | WEIGHTS | IMAGES
+    assert len(page.all("div", "card")) == 8
+    assert len(page.all("img")) == 12
+    for words in ("ssvi on digits32", "resnet18", "78,000 steps", "94.1 %", "8.82 MB", "NVIDIA L40S", "Run it again"):
+        assert words in page.text
+    assert "gossamer train --method ssvi --seed 0" in page.text
+    assert "unfinished" not in page.text
+
+
+@pytest.mark.parametrize("kind", ["single", "coloured", "unfinished", "regression", "several"])
+def test_every_page_is_well_formed_and_self_contained(pages, kind):
+    page = Page(pages[kind])
+    assert not [name for name, n in Counter(page.ids).items() if n > 1]
+    for tag, attributes in page.elements:
+        assert tag not in ("iframe", "object", "embed")
+        assert not (tag == "script" and "src" in attributes)
+        assert not any(name.startswith("on") for name in attributes)
+        for name in ("src", "href"):
+            assert attributes.get(name, "data:").startswith("data:")
+    assert "url(http" not in page.source
+    assert "@import" not in page.source
+    assert "nan" not in page.text.lower().replace("nanosecond", "").split()
+
+
+@pytest.mark.parametrize("kind", ["single", "regression", "several"])
+def test_every_chart_has_a_title_and_a_description(pages, kind):
+    page = Page(pages[kind])
+    charts = page.all("svg", "chart")
+    assert charts
+    for chart in charts:
+        assert chart["role"] == "img"
+        for name in chart["aria-labelledby"].split():
+            assert name in page.ids
+
+
+def test_every_headline_number_is_explained(pages):
+    for kind in ("single", "unfinished", "regression", "several"):
+        page = Page(pages[kind])
+        assert len(page.all("p", "meaning")) == len(page.all("div", "card")) > 3
+
+
+@pytest.mark.parametrize("name", ["reliability", "confidence", "entropy", "selective", "snr"])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_curve_that_is_absent_or_broken_is_left_out(fake, tmp_path, name, broken):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+
+    def change(result):
+        curve = result["curves"].pop(name)
+        if broken:
+            result["curves"][name] = {key: values[:-2] if key != "edges" else values for key, values in curve.items()}
+            result["curves"][name].pop("accuracy", None)
+
+    change_result(folder, change)
+    figures = Page(write_report([folder], tmp_path / "report.html")).figures
+    assert figures == (LEARNING | TRUST | WEIGHTS | IMAGES) - {name}
+
+
+@pytest.mark.parametrize(
+    ("part", "missing"),
+    [
+        ("layers", {"layers"}),
+        ("examples", IMAGES),
+        ("curves", TRUST | {"snr"}),
+        ("class_names", set()),
+        ("metrics", set()),
+        ("cost", set()),
+    ],
+)
+def test_a_part_of_the_result_may_be_absent_or_of_another_kind(fake, tmp_path, part, missing):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+    for change in (lambda result: result.pop(part), lambda result: result.update({part: 3})):
+        change_result(folder, change)
+        figures = Page(write_report([folder], tmp_path / "report.html")).figures
+        assert figures == (LEARNING | TRUST | WEIGHTS | IMAGES) - missing
+
+
+@pytest.mark.parametrize(
+    ("key", "figure"),
+    [("loss", "training-loss"), ("kl", "kl"), ("lr", "learning-rate"), ("val_nll", "validation-log-loss")],
+)
+def test_a_metric_that_is_absent_is_left_out(fake, tmp_path, key, figure):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+    rows = Run.open(folder).metrics()
+    kept = ({name: value for name, value in row.items() if name != key} for row in rows)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    assert Page(write_report([folder], tmp_path / "report.html")).figures & LEARNING == LEARNING - {figure}
+
+
+def test_without_updates_there_is_no_figure_of_them(fake, tmp_path):
+    folder = fake.fake_run(tmp_path / "run", "sgd", steps=3900)
+    assert "updates" not in Page(write_report([folder], tmp_path / "report.html")).figures
+
+
+def test_an_unfinished_run_shows_its_curves_and_how_to_resume(pages):
+    page = Page(pages["unfinished"])
+    assert page.figures == LEARNING | {"updates"}
+    assert "is unfinished" in page.text
+    assert f"gossamer train --resume '{pages['unfinished'].parent / 'un finished'}'" in page.text
+    assert "All measurements" not in page.text
+
+
+def test_a_run_that_has_only_begun_makes_a_page(tmp_path):
+    run = Run.create(tmp_path / "run", {})
+    page = Page(write_report([run.folder], tmp_path / "report.html"))
+    assert "no step is recorded yet" in page.text
+    assert page.figures == set()
+
+
+def test_one_recorded_step_is_enough_for_cards_but_not_for_curves(tmp_path):
+    run = Run.create(tmp_path / "run", {"method": "ssvi"})
+    run.append_metrics({"step": 1, "loss": 2.0})
+    page = Page(write_report([run.folder], tmp_path / "report.html"))
+    assert page.figures == set()
+    assert len(page.all("div", "card")) == 2
+
+
+def test_a_regression_shows_its_own_measurements(pages):
+    page = Page(pages["regression"])
+    assert {"validation-rmse", "validation-log-loss", "training-loss", "layers"} <= page.figures
+    assert not page.figures & (TRUST | IMAGES)
+    for words in ("Typical error 0.312", "CRPS 0.168", "Coverage 91.3 %", "Spread from doubt", "3.1 GMAC"):
+        assert words in page.text
+    assert "Accuracy" not in page.text
+
+
+def test_a_loss_that_is_no_number_is_reported(tmp_path):
+    run = Run.create(tmp_path / "run", {"method": "ssvi"})
+    for step, loss in enumerate((2.0, 1.0, math.nan, math.inf), start=1):
+        run.append_metrics({"step": step, "loss": loss})
+    page = Page(write_report([run.folder], tmp_path / "report.html"))
+    assert "diverged: its loss is not a finite number from step 3 on" in page.text
+    assert "training-loss" in page.figures
+
+
+@pytest.mark.parametrize("value", [0.0, -3.5, 1e-300, 1e300])
+def test_constant_and_extreme_metrics_are_drawn(tmp_path, value):
+    run = Run.create(tmp_path / "run", {"method": "ssvi"})
+    for step in (1, 2, 3):
+        run.append_metrics({"step": step, "loss": value, "val_accuracy": value, "kl": value})
+    page = Page(write_report([run.folder], tmp_path / "report.html"))
+    assert {"training-loss", "kl", "validation-accuracy"} <= page.figures
+
+
+NASTY = "<script>alert(1)</script>\"'&amp;</title></style>]]>"
+
+
+def test_names_are_text_and_never_markup(fake, tmp_path):
+    folder = fake.fake_run(tmp_path / "<b> & 'run'", steps=3900, nasty=NASTY)
+    run = Run.open(folder)
+    (folder / "environment.json").write_text(json.dumps({"argv": ["train.py", NASTY], "cpu": NASTY, NASTY: NASTY}))
+
+    def change(result):
+        result |= {"method": NASTY, "data": NASTY, "model": NASTY, "class_names": [NASTY] * 10}
+        for layer in result["layers"]:
+            layer |= {"name": NASTY, "kind": NASTY, "shape": [NASTY]}
+
+    change_result(folder, change)
+    run.append_update({"step": 10**6, "postponed": NASTY})
+    other = fake.fake_run(tmp_path / "other", steps=3900)
+    for folders in ([folder], [folder, other]):
+        page = Page(write_report(folders, tmp_path / "report.html"))
+        assert len(page.all("script")) == len(page.all("style")) == 1
+        assert not page.all("b", "") or "alert" not in str(page.elements[0])
+        assert "<script>alert" not in page.source
+        assert NASTY in "".join(page.texts)
+
+
+def test_several_runs_are_compared(pages):
+    page = Page(pages["several"])
+    assert page.figures >= {"cost", "validation-accuracy", "validation-log-loss", "training-loss", *TRUST} - {
+        "confidence",
+        "entropy",
+    }
+    assert len(page.all("table", "sortable")) == 1
+    assert len(page.all("tbody")) == 4
+    assert len(page.all("tr", "single")) == 12
+    assert len(page.all("button", "fold")) == 4
+    assert len(page.all("details")) == 12
+    for words in ("4 methods · 12 runs", "×3", "Most accurate", "Cheapest to train", "±"):
+        assert words in page.text
+
+
+def test_means_and_standard_errors_are_those_of_the_runs(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / str(seed), seed=seed, steps=3900) for seed in range(3)]
+    for folder, accuracy in zip(folders, (0.90, 0.92, 0.94), strict=True):
+        change_result(folder, lambda result, value=accuracy: result["metrics"].update(accuracy=value))
+    (only,) = group([read(folder) for folder in folders])
+    assert only.mean("accuracy") == pytest.approx(0.92)
+    assert only.error("accuracy") == pytest.approx(0.02 / math.sqrt(3))
+    assert "92.0 ± 1.2 %" in Page(write_report(folders, tmp_path / "report.html")).text
+
+
+def test_groups_are_told_apart_by_what_differs(fake, tmp_path):
+    folders = [
+        fake.fake_run(tmp_path / f"{density} {seed}", seed=seed, steps=3900, density=density)
+        for density in (0.05, 0.1)
+        for seed in (0, 1)
+    ]
+    folders.append(fake.fake_run(tmp_path / "rigl", "rigl", steps=3900))
+    groups = group([read(folder) for folder in folders])
+    assert [one.label for one in groups] == ["ssvi, density 0.05", "ssvi, density 0.1", "rigl"]
+    assert [len(one.runs) for one in groups] == [2, 2, 1]
+
+
+def test_many_settings_and_unfinished_runs_are_compared_too(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / str(k), steps=3900, update_period=k) for k in range(1, 11)]
+    folders.append(fake.fake_run(tmp_path / "unfinished", steps=3900, finished=False))
+    folders.append(fake.fake_regression(tmp_path / "regression"))
+    page = Page(write_report(folders, tmp_path / "report.html"))
+    assert "unfinished is unfinished" in page.text
+    assert "The runs are on different data (concrete, digits32)" in page.text
+    assert len(page.all("tbody")) == 12
+
+
+def test_unfinished_runs_alone_are_compared_by_their_curves(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / m, m, steps=3900, finished=False) for m in ("ssvi", "vi")]
+    page = Page(write_report(folders, tmp_path / "report.html"))
+    assert page.figures == {"validation-accuracy", "validation-log-loss", "training-loss", "kl"}
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path):
+    with pytest.raises(RecordError, match="at least one"):
+        write_report([], tmp_path / "report.html")
+    with pytest.raises(RecordError, match="is missing"):
+        write_report([tmp_path], tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_report_goes_into_a_folder_or_replaces_a_file(tmp_path):
+    run = Run.create(tmp_path / "run", {"method": "ssvi"})
+    assert write_report([run.folder], run.folder) == run.folder / "report.html"
+    assert write_report([run.folder], run.folder / "report.html").exists()
+    with pytest.raises(RecordError, match="could not be written"):
+        write_report([run.folder], tmp_path / "none" / "report.html")
+
+
+def test_the_same_folders_give_the_same_page(fake, tmp_path):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+    first = write_report([folder], tmp_path / "first.html").read_bytes()
+    assert write_report([folder], tmp_path / "second.html").read_bytes() == first
+
+
+def test_a_long_run_makes_a_small_page(tmp_path):
+    run = Run.create(tmp_path / "run", {"method": "ssvi"})
+    rows = (json.dumps({"step": step, "loss": 1 / step, "kl": step, "lr": 0.1}) for step in range(1, 30_001))
+    (run.folder / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    assert write_report([run.folder], tmp_path / "report.html").stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("coloured", [False, True])
+def test_an_image_comes_back_from_its_png(coloured):
+    image = [[[10 * y, x, 255] if coloured else 50 * y + x for x in range(5)] for y in range(3)]
+    data = png(image)
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    chunks, place = {}, 8
+    while place < len(data):
+        (length,) = struct.unpack(">I", data[place : place + 4])
+        kind, body = data[place + 4 : place + 8], data[place + 8 : place + 8 + length]
+        (check,) = struct.unpack(">I", data[place + 8 + length : place + 12 + length])
+        assert check == zlib.crc32(kind + body)
+        chunks[kind], place = body, place + 12 + length
+    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert (width, height, depth, colour) == (5, 3, 8, 2 if coloured else 0)
+    flat = [[v for pixel in row for v in pixel] if coloured else row for row in image]
+    assert zlib.decompress(chunks[b"IDAT"]) == b"".join(b"\0" + bytes(row) for row in flat)
+
+
+@pytest.mark.parametrize("image", [[], [[]], [[1, 2], [3]], 3, None, [[None]], [[[1, 2]]]])
+def test_an_image_that_is_none_is_left_out(fake, tmp_path, image):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+    change_result(folder, lambda result: result["examples"]["most_certain"][0].update(image=image))
+    assert len(Page(write_report([folder], tmp_path / "report.html")).all("img")) == 11
