@@ -27,6 +27,7 @@ BESIDE = {
     "data": {"types", "likelihoods"},
     "record": set(),
     "report": {"record"},
+    "completion": set(),
 }
 
 # Which rooms of the line may import the rooms beside it.

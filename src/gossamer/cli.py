@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import gossamer
-from gossamer import data, methods, models
+from gossamer import __version__, data, methods, models
 from gossamer.sparsity import criteria
 
 try:
@@ -92,7 +91,7 @@ def _dispatch(given: list[str]) -> int:
         print(USAGE, end="")
         return 0 if given else 2
     if given[0] == "--version":
-        print(f"gossamer {gossamer.__version__}")
+        print(f"gossamer {__version__}")
         return 0
     command, rest = given[0], given[1:]
     if command not in COMMANDS:
@@ -119,9 +118,12 @@ def _train(given: list[str]) -> int:
         "--out", type=str | None, help="The run folder; runs/<date>-<method>-<data>-<seed> if not given."
     )
     parser.add_argument("--quiet", action="store_true", help="No progress.")
-    parser.add_argument("--print_config", action="store_true", help="Print the configuration as TOML and stop.")
-    settings, options = _settings(method, parser.parse_args(given))
-    if options.print_config:
+    parser.add_argument("--config", type=str | None, help="A TOML or YAML file with any of these; flags go before it.")
+    # The parser has a meaning of its own for this flag, so it is taken out before.
+    parser.epilog = "--print_config prints the configuration as TOML and stops."
+    print_config = "--print_config" in given
+    settings, options = _settings(method, parser.parse_args([flag for flag in given if flag != "--print_config"]))
+    if print_config:
         from gossamer.record.toml import to_toml
 
         print(to_toml(settings.to_config()), end="")

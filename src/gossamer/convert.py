@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Literal, get_args
 
 import torch
@@ -153,10 +154,11 @@ def _convert(
     chosen: dict[int, tuple[DenseWeight, LayerStats]] = {}
     for item in found:
         for name, weight in zip(item.weight_names(), item.weights, strict=True):
-            stats = LayerStats(
-                name, tuple(weight.tensor.shape), item.name in dense, weight.frozen[1] - weight.frozen[0]
-            )
-            chosen.setdefault(id(weight.tensor), (weight, stats))  # a tied weight is one weight
+            key, keeps = id(weight.tensor), item.name in dense
+            if key in chosen:  # a tied weight is one weight, whichever of its layers comes first
+                weight, name, keeps = _tied(chosen[key], weight, keeps)
+            n_frozen = weight.frozen[1] - weight.frozen[0]
+            chosen[key] = (weight, LayerStats(name, tuple(weight.tensor.shape), keeps, n_frozen))
     counts = budget([stats for _, stats in chosen.values()], density)
     weights = {
         key: make(
@@ -165,6 +167,14 @@ def _convert(
         for (key, (weight, stats)), count in zip(chosen.items(), counts, strict=True)
     }
     return swap(model, found, weights)
+
+
+def _tied(first: tuple[DenseWeight, LayerStats], second: DenseWeight, keeps: bool) -> tuple[DenseWeight, str, bool]:
+    """What two layers ask of the weight they share: the larger fan-in sets the scale, what one freezes is frozen."""
+    weight, stats = first
+    fan_in = max(weight.fan_in, second.fan_in)
+    frozen = max(weight.frozen, second.frozen, key=lambda part: part[1] - part[0])
+    return weight._replace(fan_in=fan_in, frozen=frozen), stats.name, stats.keep_dense or keeps
 
 
 def _dense_names(found: Sequence[Found], keep_dense: str | Sequence[str]) -> set[str]:
@@ -231,7 +241,7 @@ def _check_model(model: nn.Module) -> None:
 
 
 def _check_density(density: float) -> None:
-    if isinstance(density, bool) or not isinstance(density, int | float) or not 0 < density <= 1:
+    if not _is_number(density) or not 0 < density <= 1:
         raise ValueError(
             f"density must be a number in (0, 1], got {density!r}: it is the share of active weights "
             "(95 % sparsity is density=0.05, dense is density=1.0)"
@@ -239,8 +249,12 @@ def _check_density(density: float) -> None:
 
 
 def _check_positive(name: str, value: float | None) -> None:
-    if value is not None and not (value > 0 and math.isfinite(value)):
+    if value is not None and not (_is_number(value) and value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be a positive number, or None to scale it by the active fan-in; got {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:

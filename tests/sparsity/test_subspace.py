@@ -75,9 +75,7 @@ def test_who_stays_keeps_everything_and_who_is_new_starts_afresh(hand_made, orde
         buffer = hand_made.by_position(optimizer.state[parameter]["momentum_buffer"])
         assert buffer == {0: 100, 1: 0, 2: 102, 5: 105, 8: 108, 10: 0}
         assert hand_made.by_position(parameter.grad) == {0: 200, 1: 0, 2: 202, 5: 205, 8: 208, 10: 0}
-    assert subspace.record == [
-        {"step": 1, "rate": 0.5, "removed": {"": 3}, "replaced": {"": 2}, "active": {"": 6}},
-    ]
+    assert subspace.record == [{"step": 1, "rate": 0.5, "removed": {"": 3}, "replaced": {"": 2}, "active": {"": 6}}]
     before = hand_made.by_position(layer.mean)
     optimizer.param_groups[0]["lr"] = 1.0
     optimizer.step()  # the gradient of the last pass belongs to the entries that were active in it

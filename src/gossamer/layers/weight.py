@@ -58,6 +58,21 @@ class SparseWeight(nn.Module):
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """Value of a newly active entry for each of ``vectors``, given which of the active entries are kept."""
 
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the dense weight; with ``dtype`` and ``device``, what code written for a tensor asks of a weight."""
+        return torch.Size(self.support.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the active entries."""
+        return self.mean.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the active entries are."""
+        return self.mean.device
+
     def dense_mean(self) -> Tensor:
         """The dense tensor of means, zeros where nothing is active."""
         return self.support.scatter(self.mean)
@@ -84,7 +99,8 @@ class SparseWeight(nn.Module):
         return grad
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "probe": None}  # nobody would take the dense gradients of a copy
+        # Nobody would take the dense gradients of a copy, nor give it its noise back.
+        return {**self.__dict__, "probe": None, "noisy": True}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
