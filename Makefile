@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv test format lint types bench clean
+.PHONY: help venv demo test format lint types bench clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
+
+demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
+	$(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --out runs/demo
 
 test: venv ## all checks: format, lint, types, tests and doctests
 	$(BIN)/ruff format --check .

@@ -160,12 +160,11 @@ def _convert(
             n_frozen = weight.frozen[1] - weight.frozen[0]
             chosen[key] = (weight, LayerStats(name, tuple(weight.tensor.shape), keeps, n_frozen))
     counts = budget([stats for _, stats in chosen.values()], density)
-    weights = {
-        key: make(
-            weight, Support(stats.shape, _choose(weight, count, init, generator), weight.frozen, budget is global_)
-        )
-        for (key, (weight, stats)), count in zip(chosen.items(), counts, strict=True)
-    }
+    weights = {}
+    for (key, (weight, stats)), count in zip(chosen.items(), counts, strict=True):
+        shares_budget = budget is global_ and not stats.keep_dense
+        position = _choose(weight, count, init, generator)
+        weights[key] = make(weight, Support(stats.shape, position, weight.frozen, shares_budget))
     return swap(model, found, weights)
 
 

@@ -74,16 +74,18 @@ def nice_ticks(low: float, high: float, n: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten inside ``low`` … ``high``; with few of them 2 and 5 times these as well.
+    """Powers of ten inside ``low`` … ``high``, 2 and 5 times these where they are few; round numbers in a short span.
 
     Example:
-        >>> log_ticks(0.5, 30), log_ticks(1, 1e4)
-        ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0, 1000.0, 10000.0])
+        >>> log_ticks(0.5, 30), log_ticks(1, 1e4), log_ticks(400, 600)
+        ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0, 1000.0, 10000.0], [400.0, 450.0, 500.0, 550.0, 600.0])
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors: Sequence[int] = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
     inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    if len(inside) < 3:
+        return [tick for tick in nice_ticks(low, high, 4) if low <= tick <= high]
     return inside[:: max(1, math.ceil(len(inside) / 7))]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gossamer.report.axes import Axis
 from gossamer.report.charts import Mark, Series, Words, line, scatter
-from gossamer.report.figures import CURVES, Figure, curve_axis
+from gossamer.report.figures import CURVES, Figure, curve_axis, is_told
 from gossamer.report.markup import Html, element, join
 from gossamer.report.numbers import Format, count, integer, macs, percent, with_error
 from gossamer.report.quantities import COMPARED, QUANTITIES
@@ -76,7 +76,7 @@ def learning_figures(groups: Sequence[Group]) -> list[Figure]:
     figures = []
     for curve in CURVES[:5]:
         found = [(one, run.points(curve.key, along)) for one in groups for run in one.runs]
-        series = [Series(one.label, points, one.colour, _kind(one)) for one, points in found if len(points) > 1]
+        series = [Series(one.label, points, one.colour, _kind(one)) for one, points in found if is_told(curve, points)]
         if series:
             words = Words(curve.slug, curve.title, _ends(series, curve.form))
             y = curve_axis(curve, [point for one in series for point in one.points], skip=0.25)

@@ -45,7 +45,9 @@ def examples(run: Story) -> list[Html]:
         ("most_certain", "Surest", "Disagreement is the part of the doubt on which drawn networks differ."),
     ):
         found = given.get(key) if isinstance(given, Mapping) else None
-        cards = [card for one in found or [] if isinstance(one, Mapping) and (card := _card(one, run)) is not None]
+        shown = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+        errs = any(one.get("label") != one.get("predicted") for one in shown)
+        cards = [card for one in shown if (card := _card(one, run, errs)) is not None]
         if cards:
             head = element("figcaption", element("h3", title), element("p", text))
             columns = len(cards) if len(cards) <= 6 else 4 if len(cards) in (7, 8) else 5

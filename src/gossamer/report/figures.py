@@ -13,7 +13,7 @@ from gossamer.report.markup import Html, element, join
 from gossamer.report.numbers import Format, count, integer, is_number, number, percent
 from gossamer.report.runs import Point, Story
 
-__all__ = ["CURVES", "Curve", "Figure", "confidence", "curve_axis", "learning", "sparsity"]
+__all__ = ["CURVES", "Curve", "Figure", "confidence", "curve_axis", "is_told", "learning", "sparsity"]
 
 
 class Figure(NamedTuple):
@@ -79,7 +79,7 @@ CURVES = (
 def learning(run: Story) -> list[Figure]:
     """One figure a recorded metric, along the steps."""
     found = ((curve, run.points(curve.key)) for curve in CURVES)
-    return [_learning(curve, points) for curve, points in found if len(points) > 1]
+    return [_learning(curve, points) for curve, points in found if is_told(curve, points)]
 
 
 def confidence(run: Story) -> list[Figure]:
@@ -90,6 +90,11 @@ def confidence(run: Story) -> list[Figure]:
 def sparsity(run: Story) -> list[Figure]:
     """Where the active weights are, how they moved, and how certain each is."""
     return _present(_layers(run), _updates(run), _snr(run))
+
+
+def is_told(curve: Curve, points: Sequence[Point]) -> bool:
+    """Whether there is a line to draw: two points, and not the zeros of a method that has no prior."""
+    return len(points) > 1 and (curve.key != "kl" or any(value for _, value in points))
 
 
 def curve_axis(curve: Curve, points: Sequence[Point], skip: float = 0.0) -> Axis:
@@ -243,7 +248,7 @@ def _layers(run: Story) -> Figure | None:
         text = f"{percent(share)} of {count(layer['total'])}"
         rows.append(Bar(parts[0], min(1.0, share), text, ", ".join([*filter(None, parts), told])))
     chart = bars(rows, Words("layers", "Density by layer", caption))
-    return Figure("layers", "Density of each layer", caption, chart, "tall" if len(rows) > 10 else "")
+    return Figure("layers", "Density of each layer", caption, chart, "tall" if len(rows) > 10 else "row")
 
 
 def _updates(run: Story) -> Figure | None:
@@ -273,7 +278,9 @@ def _snr(run: Story) -> Figure | None:
     if shares is None:
         return None
     powers, heights, _ = shares
-    edges = [10.0**power for power in powers]
+    filled = [place for place, height in enumerate(heights) if height > 2e-4]
+    heights = heights[filled[0] : filled[-1] + 1]
+    edges = [10.0**power for power in powers[filled[0] : filled[-1] + 2]]
     below = sum(h for high, h in zip(edges[1:], heights, strict=True) if high <= 1 + 1e-9)
     caption = f"|μ|/σ of the active weights. {percent(below, 0)} are smaller than their own standard deviation."
     bins = zip(edges[:-1], edges[1:], heights, strict=True)

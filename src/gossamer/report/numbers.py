@@ -36,7 +36,7 @@ def number(value: float, digits: int = 3) -> str:
     if value == 0:
         return "0"
     power = math.floor(math.log10(abs(value)))
-    if not -4 < power < 7:
+    if not -5 < power < 7:
         base = f"{value / 10.0**power:.{digits - 1}f}".rstrip("0").rstrip(".")
         text = f"{base}{_SPACE}×{_SPACE}10{str(power).translate(_SUPERSCRIPT)}"
     else:
@@ -125,7 +125,7 @@ def with_error(mean: float, error: float | None, form: Format) -> str:
     if not error or error < 1e-9 * abs(mean):  # as equal as rounding allows
         return form(mean)
     if form not in (percent, number):
-        return f"{form(mean)} ± {form(error)}"
+        return f"{form(mean)} ± {form(error)}" if error > 0.005 * abs(mean) else form(mean)
     scale = 100 if form is percent else 1
     power = math.floor(math.log10(error * scale))
     decimals = min(6, max(0, (error * scale / 10.0**power < 2) - power))  # 0.13, but 0.2: a second digit after a 1 only

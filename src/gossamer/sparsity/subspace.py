@@ -240,7 +240,8 @@ def _scope(weights: Sequence[SparseWeight]) -> Scope:
 
 def _can_move(support: Support, scope: Scope) -> bool:
     """A weight of which every entry is active has none to exchange, but some to give where the budget is shared."""
-    return support.position is not None and support.n_active > 0 and (scope == "global" or not support.is_dense)
+    gives = scope == "global" and support.shares_budget
+    return support.position is not None and support.n_active > 0 and (gives or not support.is_dense)
 
 
 def _agree(weights: Weights) -> None:
