@@ -92,12 +92,13 @@ def measure(rounds: int) -> list[dict[str, object]]:
             bayesian = gossamer.bayesianize(make(), density)
             jobs = {
                 "training step": (training_step(make(), x, y, False), training_step(bayesian, x, y, True)),
-                f"{N_DRAWS} draws of {N_INPUTS} inputs": (prediction(make(), many, 0), prediction(bayesian, many, N_DRAWS)),
+                f"{N_DRAWS} draws": (prediction(make(), many, 0), prediction(bayesian, many, N_DRAWS)),
             }
             for job, (plain, other) in jobs.items():
                 low, middle, high = statistics.quantiles(compare(plain, other, rounds), n=4)
-                rows.append({"network": name, "density": density, "work": job, "ratio": middle, "quartiles": [low, high]})
-                print(f"{name:22s} density {density:4.2f}  {job:26s} {middle:6.2f} x plain  [{low:.2f}-{high:.2f}]", flush=True)
+                row = {"network": name, "density": density, "work": job, "ratio": middle, "quartiles": [low, high]}
+                rows.append(row)
+                print(f"{name:22s} density {density:4.2f}  {job:14s} {middle:6.2f} x plain  [{low:.2f}-{high:.2f}]")
     return rows
 
 
@@ -109,10 +110,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}, one thread, batch {BATCH}")
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
+    print(f"{versions}, one thread, batch {BATCH}, {options.rounds} rounds")
     rows = measure(options.rounds)
     if options.json:
-        options.json.write_text(json.dumps({"torch": torch.__version__, "rounds": options.rounds, "rows": rows}, indent=1))
+        options.json.write_text(json.dumps({"versions": versions, "rounds": options.rounds, "rows": rows}, indent=1))
 
 
 if __name__ == "__main__":

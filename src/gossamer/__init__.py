@@ -1,6 +1,8 @@
 """Gossamer: Bayesian neural networks that are sparse from the first step to the last."""
 
-from gossamer import likelihoods, models, priors, schedules, sparsity
+from typing import Any
+
+from gossamer import data, likelihoods, methods, metrics, models, priors, schedules, sparsity
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
 from gossamer.likelihoods import Categorical, Gaussian
@@ -16,10 +18,14 @@ __all__ = [
     "Subspace",
     "active_parameters",
     "bayesianize",
+    "data",
     "density",
     "draw",
+    "fit",
     "kl",
     "likelihoods",
+    "methods",
+    "metrics",
     "models",
     "param_groups",
     "predict",
@@ -29,3 +35,12 @@ __all__ = [
     "sparsity",
     "summary",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The training loop rests on Lightning Fabric; whoever has a loop of their own need not load it, or have it.
+    if name == "fit":
+        from gossamer.train import fit
+
+        return fit
+    raise AttributeError(f"module 'gossamer' has no attribute {name!r}")

@@ -7,13 +7,27 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, chart, make_frame
+from gossamer.report.labels import colour_class, shorten, spread
 from gossamer.report.markup import Html, element, join
 
-__all__ = ["Bar", "Mark", "Series", "Words", "bars", "histogram", "line", "scatter", "thin"]
+__all__ = [
+    "MOST_NAMED",
+    "Bar",
+    "Mark",
+    "Series",
+    "Words",
+    "bars",
+    "colour_class",
+    "histogram",
+    "line",
+    "scatter",
+    "thin",
+]
 
 Point = tuple[float, float]
 _MOST_POINTS = 240
-_COLOURS = 6
+MOST_NAMED = 8
+"""So many series are named in a chart; beyond, their names would hide it."""
 
 
 class Words(NamedTuple):
@@ -75,8 +89,8 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
     series = [one._replace(points=thin(one.points)) for one in series]
     told = [one for one in series if one.kind not in ("reference", "ticks")]
     named = list({one.label: one for one in reversed(told)}.values())[::-1]
-    direct = direct and 1 < len(named) <= 8
-    right = 26.0 + LETTER * max((len(_short(one.label)) for one in named), default=0) if direct else 22.0
+    direct = direct and 1 < len(named) <= MOST_NAMED
+    right = 26.0 + LETTER * max((len(shorten(one.label)) for one in named), default=0) if direct else 22.0
     if len(named) == 1:
         right = 16 + LETTER * len(y.form(named[0].points[-1][1]))
     every = [point for one in series for point in one.points]
@@ -86,7 +100,7 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
     labels = _end_labels(named, frame) if direct else _last_value(named, y, frame)
     lines = _clipped(join(drawn), frame, f"{words.slug}-clip")
     svg = chart(words.slug, words.title, words.description, join([frame.drawing, lines, *hovers, labels]))
-    return join([svg, _legend(named)]) if len(named) > 1 and not direct else svg
+    return join([svg, _legend(named)]) if 1 < len(named) <= MOST_NAMED and not direct else svg
 
 
 def histogram(
@@ -120,14 +134,14 @@ def histogram(
 def bars(rows: Sequence[Bar], words: Words) -> Html:
     """One horizontal bar a row, its name at the left and its text at the right."""
     pitch = min(33.0, max(18.0, 560 / len(rows))) if len(rows) > 10 else 24.0
-    left = 12 + LETTER * max(len(_short(row.label, 20)) for row in rows)
+    left = 12 + LETTER * max(len(shorten(row.label, 20)) for row in rows)
     right = WIDTH - 8 - LETTER * max(len(row.text) for row in rows)
     drawn = []
     for place, row in enumerate(rows):
         middle = pitch * (place + 0.5) + 4
         shape: dict[str, float] = {"x": left, "y": middle - 4, "height": 8.0, "rx": 2.0}
         drawn += [
-            element("text", _short(row.label, 20), x=left - 10, y=middle + 4, class_="tick end"),
+            element("text", shorten(row.label, 20), x=left - 10, y=middle + 4, class_="tick end"),
             element("rect", **shape, width=right - left, class_="track"),
             element("rect", **shape, width=max(1.0, row.share * (right - left)), class_="column"),
             element("text", row.text, x=WIDTH, y=middle + 4, class_="tick end"),
@@ -150,27 +164,16 @@ def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
     drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
     large = [mark for mark in marks if mark.area]
-    heights = _spread([frame.y(mark.y) for mark in large], 15, HEIGHT - 50)
+    heights = spread([frame.y(mark.y) for mark in large], 15, HEIGHT - 50)
     labels = []
     for mark, height in zip(large, heights, strict=True):
         at, radius = frame.x(mark.x), _radius(mark.area)
-        before = at + radius + 8 + LETTER * len(_short(mark.label)) > WIDTH
+        before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
         place = at - radius - 6 if before else at + radius + 6
         labels.append(
-            element("text", _short(mark.label), x=place, y=height + 4, class_="label end" if before else "label")
+            element("text", shorten(mark.label), x=place, y=height + 4, class_="label end" if before else "label")
         )
     return chart(words.slug, words.title, words.description, join([frame.drawing, *drawn, *labels]))
-
-
-def _colour(colour: int) -> str:
-    return f"c{colour % _COLOURS + 1}" + (f" dash{colour // _COLOURS % 3}" if colour >= _COLOURS else "")
-
-
-def _short(text: str, most: int = 18) -> str:
-    """The text, its middle left out where it is long: the ends tell names apart."""
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
 
 
 def _line(series: Series, frame: Frame) -> Html:
@@ -179,12 +182,12 @@ def _line(series: Series, frame: Frame) -> Html:
         return element("path", element("title", series.label), d=ticks, class_="whisker c2")
     corners = [f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in series.points]
     path = "M" + "L".join(corners)
-    drawn = element("path", d=path, class_=f"line {series.kind} {_colour(series.colour)}")
+    drawn = element("path", d=path, class_=f"line {series.kind} {colour_class(series.colour)}")
     if series.kind != "area":
         return drawn
     base = frame.y.start
     under = f"{path}L{frame.x(series.points[-1][0]):.1f} {base:.1f}L{frame.x(series.points[0][0]):.1f} {base:.1f}Z"
-    return join([element("path", d=under, class_=f"under {_colour(series.colour)}"), drawn])
+    return join([element("path", d=under, class_=f"under {colour_class(series.colour)}"), drawn])
 
 
 def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
@@ -198,14 +201,14 @@ def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
         where = {"cx": frame.x(px), "cy": frame.y(py)}
         text = f"{series.label}: {y.form(py)} at {x.label.lower()} {x.form(px)}"
         if radius:
-            parts.append(element("circle", **where, r=radius, class_=f"{kind} {_colour(series.colour)}"))
+            parts.append(element("circle", **where, r=radius, class_=f"{kind} {colour_class(series.colour)}"))
         parts.append(element("circle", element("title", text), **where, r=7.0, class_="hit"))
     return join(parts)
 
 
 def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
     ends = [one.points[-1] for one in named]
-    heights = _spread([frame.y(py) for _, py in ends], 15, HEIGHT - 42)
+    heights = spread([frame.y(py) for _, py in ends], 15, HEIGHT - 42)
     drawn = []
     for one, (px, py), height in zip(named, ends, heights, strict=True):
         at = frame.x.end + 14
@@ -213,9 +216,9 @@ def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
             element(
                 "path",
                 d=f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}",
-                class_=f"leader {_colour(one.colour)}",
+                class_=f"leader {colour_class(one.colour)}",
             ),
-            element("text", _short(one.label), x=at, y=height + 4, class_=f"label {_colour(one.colour)}"),
+            element("text", shorten(one.label), x=at, y=height + 4, class_=f"label {colour_class(one.colour)}"),
         ]
     return join(drawn)
 
@@ -225,7 +228,7 @@ def _last_value(named: Sequence[Series], y: Axis, frame: Frame) -> Html | None:
     if len(named) != 1:
         return None
     px, py = named[0].points[-1]
-    dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {_colour(named[0].colour)}")
+    dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {colour_class(named[0].colour)}")
     return join([dot, element("text", y.form(py), x=frame.x(px) + 9, y=frame.y(py) + 4, class_="label")])
 
 
@@ -237,7 +240,7 @@ def _clipped(drawing: Html, frame: Frame, name: str) -> Html:
 
 
 def _legend(named: Sequence[Series]) -> Html:
-    items = [element("li", element("i", class_=_colour(one.colour)), one.label) for one in named]
+    items = [element("li", element("i", class_=colour_class(one.colour)), one.label) for one in named]
     return element("ul", *items, class_="legend")
 
 
@@ -246,43 +249,16 @@ def _mark(mark: Mark, frame: Frame) -> Html:
     parts: list[Html] = []
     if mark.error:
         low, high = frame.y(mark.y - mark.error), frame.y(mark.y + mark.error)
-        parts.append(element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {_colour(mark.colour)}"))
+        parts.append(
+            element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {colour_class(mark.colour)}")
+        )
     kind = "point" if mark.area else "speck"
     title = element("title", mark.hover)
     parts.append(
-        element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {_colour(mark.colour)}")
+        element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {colour_class(mark.colour)}")
     )
     return join(parts)
 
 
 def _radius(area: float) -> float:
-    return max(4.0, 17 * math.sqrt(area)) if area else 2.2
-
-
-def _spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
-    """Heights moved as little as puts neighbours ``gap`` apart, order kept, none below ``lowest``.
-
-    Least squares under an order: neighbours that are too near form a block around their mean.
-
-    Example:
-        >>> _spread([50, 52, 10], 10, 100)
-        [46.0, 56.0, 10.0]
-        >>> _spread([98, 99], 10, 100)
-        [90.0, 100.0]
-    """
-    order = sorted(range(len(heights)), key=lambda place: heights[place])
-    blocks: list[list[float]] = []
-    for rank, place in enumerate(order):
-        blocks.append([heights[place] - rank * gap])
-        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    levels = [_mean(block) for block in blocks for _ in block]
-    highest = float(lowest - (len(order) - 1) * gap)
-    moved = {
-        place: min(level, highest) + rank * gap for rank, (place, level) in enumerate(zip(order, levels, strict=True))
-    }
-    return [moved[place] for place in range(len(heights))]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return max(4.0, 15 * math.sqrt(area)) if area else 2.2

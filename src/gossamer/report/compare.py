@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from gossamer.report.axes import Axis
-from gossamer.report.charts import Mark, Series, Words, line, scatter
+from gossamer.report.charts import MOST_NAMED, Mark, Series, Words, line, scatter
 from gossamer.report.figures import CURVES, Figure, curve_axis, is_told
+from gossamer.report.labels import colour_class
 from gossamer.report.markup import Html, element, join
 from gossamer.report.numbers import Format, count, integer, macs, percent, with_error
 from gossamer.report.quantities import COMPARED, QUANTITIES
@@ -66,7 +67,9 @@ def cost_figure(groups: Sequence[Group]) -> Figure | None:
     )
     better = "Up" if key == "accuracy" else "Down"
     caption = f"{better} and to the left is better. The area of a point is the number of active weights."
-    return Figure("cost", "What training buys", caption, chart, "hero", _key(shown, key))
+    return Figure(
+        "cost", "What training buys", caption, chart, "hero", _key(shown, key) if len(shown) <= MOST_NAMED else None
+    )
 
 
 def learning_figures(groups: Sequence[Group]) -> list[Figure]:
@@ -121,7 +124,7 @@ def _key(groups: Sequence[Group], key: str) -> Html:
         active = one.mean("active_parameters")
         told = with_error(one.mean(key) or 0.0, one.error(key), QUANTITIES[key].form)
         size = f", {count(active)} active" if active else ""
-        swatch = element("i", class_=f"c{one.colour % 6 + 1}")
+        swatch = element("i", class_=colour_class(one.colour))
         items.append(element("li", swatch, element("b", one.label), element("span", f"{told}{size}")))
     return element("ul", *items, class_="legend list")
 
@@ -141,10 +144,16 @@ def _good(groups: Sequence[Group], key: str) -> set[str]:
 
 def _body(one: Group, keys: Sequence[str], good: dict[str, set[str]]) -> Html:
     several = len(one.runs) > 1
-    swatch = element("i", class_=f"swatch c{one.colour % 6 + 1}")
-    name = join([swatch, one.label, element("span", f" ×{len(one.runs)}", class_="times") if several else None])
-    opener = element("button", name, type="button", aria_expanded="false", class_="fold") if several else name
-    head = [element("th", opener, scope="row", data_value=one.label)]
+    swatch = element("i", class_=f"swatch {colour_class(one.colour)}")
+    times = element("span", f" ×{len(one.runs)}", class_="times") if several else None
+    detail = element("span", one.detail, class_="detail") if one.detail else None
+    name = join([swatch, element("span", one.method, times, detail)])
+    opener = (
+        element("button", name, type="button", aria_expanded="false", class_="fold")
+        if several
+        else element("span", name, class_="fold plain")
+    )
+    head = [element("th", opener, scope="row", data_value=one.label, class_="long" if detail else None)]
     for key in keys:
         mean, form = one.mean(key), QUANTITIES[key].form
         text = with_error(mean, one.error(key), form) if mean is not None else "–"

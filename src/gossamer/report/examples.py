@@ -60,7 +60,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def _card(example: Mapping[str, Any], run: Story) -> Html | None:
+def _card(example: Mapping[str, Any], run: Story, errs: bool) -> Html | None:
+    """One image and what is made of it; ``errs``: room is kept for the label, as some image of the row needs it."""
     try:
         data = base64.b64encode(png(example["image"])).decode()
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
@@ -69,11 +70,11 @@ def _card(example: Mapping[str, Any], run: Story) -> Html | None:
     right = example.get("label") == example.get("predicted")
     verdict = [
         element("b", f"{'✓' if right else '✗'} {predicted}"),
-        element("span", "" if right else f"labelled {label}"),
+        element("span", "" if right else f"labelled {label}") if errs else None,
     ]
     picture = element("img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}")
     facts = [("Doubt", example.get("entropy")), ("Disagreement", example.get("mutual_information"))]
-    told = [element("span", f"{name} {number(value, 2)}") for name, value in facts if is_number(value)]
+    told = [element("span", f"{name} {_small(value)}") for name, value in facts if is_number(value)]
     return element(
         "div",
         picture,
@@ -94,11 +95,20 @@ def _bars(probs: object, run: Story) -> Html | None:
             "li",
             element("span", _name(place, run)),
             element("i", style=f"--share:{min(1.0, max(0.0, p)):.3f}"),
-            element("span", percent(p, 0) if p >= 0.01 else "<\u202f1\u202f%"),
+            element("span", _rounded(p)),
         )
         for p, place in ranked[:_MOST_BARS]
     ]
     return element("ul", *rows, class_="probs") if rows else None
+
+
+def _rounded(p: float) -> str:
+    """Whole percents, but never a certainty that is not one."""
+    return "<\u202f1\u202f%" if p < 0.01 else ">\u202f99\u202f%" if 0.995 <= p < 1 else percent(p, 0)
+
+
+def _small(value: float) -> str:
+    return number(value, 2) if value >= 0.001 else "<\u202f0.001"
 
 
 def _name(place: object, run: Story) -> str:

@@ -115,13 +115,14 @@ def _several(runs: Sequence[Story]) -> tuple[str, Html]:
     models = sorted({run.name("model") for run in runs} - {""})
     subtitle = " · ".join([f"{len(groups)} {kinds}", f"{len(runs)} runs", *models[:3]])
     cost = compare.cost_figure(groups)
+    hues = "Colours are those of the table." if len(groups) > 1 else ""
     note = "Mean ± standard error over runs. Bold marks the best, and every other within two standard errors of it."
     parts = [
         element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
         *notices(runs),
         _headline(_winners(groups)),
         _section("Side by side", [compare.table(groups)], f"{note} A click on a heading sorts."),
-        _section("Cost and learning", [*([cost] if cost else []), *compare.learning_figures(groups)]),
+        _section("Cost and learning", [*([cost] if cost else []), *compare.learning_figures(groups)], hues),
         _section("Trust", compare.confidence_figures(groups)),
         again(runs),
     ]
@@ -239,5 +240,6 @@ def _winners(groups: Sequence[Group]) -> list[Html]:
         if len(means) > 1:
             _, best = min(means, key=lambda pair: pair[0])
             text = with_error(best.mean(key) or 0.0, best.error(key), QUANTITIES[key].form)
-            cards.append(_card(key, best.label, "", element("p", text, class_="by"), title))
+            detail = element("p", best.detail, class_="with") if best.detail else None
+            cards.append(_card(key, best.method, "", join([detail, element("p", text, class_="by")]), title))
     return cards

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.record import Run
-from gossamer.report.numbers import is_number, number
+from gossamer.report.numbers import is_number
 
 __all__ = ["Group", "Story", "group", "read"]
 
@@ -110,6 +109,8 @@ class Story:
 class Group:
     """Runs of the same method with the same options."""
 
+    method: str
+    detail: str  # what tells it from the other groups of its method
     label: str
     colour: int
     runs: Sequence[Story]
@@ -139,27 +140,26 @@ def read(folder: Path) -> Story:
 
 
 def group(runs: Sequence[Story]) -> list[Group]:
-    """Runs by method and options, in order of appearance, labelled by the method and by what tells its groups apart."""
+    """Runs by method and options, in order of appearance, labelled by what tells them apart."""
     kinds: dict[str, list[Story]] = {}
     for run in runs:
         key = json.dumps([run.name("method"), run.options], sort_keys=True, default=str)
         kinds.setdefault(key, []).append(run)
-    members = list(kinds.values())
-    return [Group(_label(some, members), place, some) for place, some in enumerate(members)]
+    groups: list[Group] = []
+    firsts = [some[0] for some in kinds.values()]
+    alike = len({first.name("method") for first in firsts}) == 1
+    for first, some in zip(firsts, kinds.values(), strict=True):
+        method, detail = first.name("method") or first.folder.name, _detail(first, firsts)
+        label = detail if alike and detail else ", ".join(filter(None, [method, detail]))
+        groups.append(Group(method, detail, label, len(groups), some))
+    return groups
 
 
-def _label(members: Sequence[Story], everyone: Sequence[Sequence[Story]]) -> str:
-    first = members[0]
-    method = first.name("method") or os.fspath(first.folder.name)
-    rivals = [others[0] for others in everyone if others[0].name("method") == first.name("method")]
+def _detail(first: Story, firsts: Sequence[Story]) -> str:
+    rivals = [other for other in firsts if other.name("method") == first.name("method")]
     keys = sorted({key for rival in rivals for key in rival.options} - {"method"})
     different = [key for key in keys if len({repr(rival.options.get(key)) for rival in rivals}) > 1]
-    parts = [f"{key.rsplit('.', 1)[-1]} {_text(first.options[key])}" for key in different if key in first.options]
-    return ", ".join([method, *parts])
-
-
-def _text(value: object) -> str:
-    return number(float(value)) if is_number(value) else str(value)
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {first.options[key]}" for key in different if key in first.options)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
