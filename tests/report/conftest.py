@@ -6,10 +6,6 @@ import pytest
 from gossamer.report import write_report
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "browser: opens pages in Chromium; skipped where there is none")
-
-
 @pytest.fixture(scope="session")
 def fake():
     """The module that makes run folders."""

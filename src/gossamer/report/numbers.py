@@ -125,7 +125,7 @@ def with_error(mean: float, error: float | None, form: Format) -> str:
     if not error or error < 1e-9 * abs(mean):  # as equal as rounding allows
         return form(mean)
     if form not in (percent, number):
-        return f"{form(mean)} ± {form(error)}" if error > 0.005 * abs(mean) else form(mean)
+        return f"{form(mean)} ± {form(error)}" if error > 0.02 * abs(mean) else form(mean)
     scale = 100 if form is percent else 1
     power = math.floor(math.log10(error * scale))
     decimals = min(6, max(0, (error * scale / 10.0**power < 2) - power))  # 0.13, but 0.2: a second digit after a 1 only
