@@ -1,0 +1,49 @@
+"""Builds the native kernels; everything else about the package is in pyproject.toml.
+
+One source, one shared library for each kind of processor; the newest that runs is chosen when gossamer is imported.
+A library that cannot be built is left out, and without any of them gossamer computes with torch alone.
+"""
+
+import platform
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = "src/gossamer/kernels/csrc"
+HEADERS = [f"{SOURCES}/{name}.h" for name in ("lanes", "noise", "plan", "pack", "forward", "backward")]
+# No -ffast-math: sums keep their order, and what is not finite is seen as such.
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"]
+LEVELS = {"generic": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    # 256-bit vectors on AVX-512 machines too: what counts is its 32 registers, and wider loads cross more cache lines.
+    LEVELS |= {"v3": ["-march=x86-64-v3"], "v4": ["-march=x86-64-v4", "-mprefer-vector-width=256"]}
+
+
+class BuildKernels(build_ext):
+    """With OpenMP where the compiler has it, with one thread where it has not."""
+
+    def build_extension(self, extension: Extension) -> None:
+        """Compile one level; ``optional`` turns a failure into a line of the log."""
+        flags, links = extension.extra_compile_args, extension.extra_link_args
+        try:
+            extension.extra_compile_args, extension.extra_link_args = [*flags, "-fopenmp"], [*links, "-fopenmp"]
+            super().build_extension(extension)
+        except Exception:
+            extension.extra_compile_args, extension.extra_link_args = flags, links
+            super().build_extension(extension)
+
+
+extensions = [
+    Extension(
+        f"gossamer.kernels._cpu_{level}",
+        [f"{SOURCES}/kernels.cpp"],
+        depends=HEADERS,
+        extra_compile_args=[*FLAGS, *flags],
+        language="c++",
+        optional=True,
+    )
+    for level, flags in LEVELS.items()
+]
+
+setup(ext_modules=[] if sys.platform == "win32" else extensions, cmdclass={"build_ext": BuildKernels})

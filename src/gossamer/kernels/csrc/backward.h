@@ -1,0 +1,172 @@
+// Gradients of input, means and variances in one pass over the active weights, ordered by what they read.
+#pragma once
+#include "forward.h"
+
+namespace gossamer {
+
+constexpr int GROUPS = 8;  // of blocks: weight gradients are summed within each, then over them, whoever computes them
+
+// One tile of S slots for the rows [first, last) of (input, phase): the sums over each row's weights that make up the
+// input's gradient, and each weight's own two sums over the lanes, added to its pair in `grad`.
+template <int S, bool V>
+static void backward_tile(const float* __restrict dy, int64_t plane, const int32_t* slot, const int32_t* __restrict row,
+                          const int32_t* __restrict offset, const float* __restrict weight, int64_t first,
+                          int64_t last, const float* x, float* dx, int64_t pitch, float* __restrict grad) {
+  const float* base[S];
+  for (int k = 0; k < S; ++k) base[k] = dy + slot[k];
+  for (int64_t i = first; i < last; ++i) {
+    vec own[S], square[S], dm_sum[S], dv_sum[S];
+    for (int k = 0; k < S; ++k) {
+      own[k] = load(x + i * pitch + k * LANES);
+      square[k] = own[k] * own[k];
+      dm_sum[k] = dv_sum[k] = splat(0.0f);
+    }
+    for (int32_t j = row[i]; j < row[i + 1]; ++j) {
+      const int64_t at = offset[j];
+      const vec mu = splat(weight[V ? 2 * j : j]);
+      const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
+      vec to_mean = splat(0.0f), to_variance = splat(0.0f);
+#pragma GCC unroll 4
+      for (int k = 0; k < S; ++k) {
+        vec dm = load(base[k] + at);
+        GOSSAMER_KEEP(dm);
+        dm_sum[k] += mu * dm;
+        to_mean += own[k] * dm;
+        if (V) {
+          vec dv = load(base[k] + at + plane);
+          GOSSAMER_KEEP(dv);
+          dv_sum[k] += s2 * dv;
+          to_variance += square[k] * dv;
+        }
+      }
+      add_sums(to_mean, to_variance, grad + 2 * j);
+    }
+    if (dx)
+      for (int k = 0; k < S; ++k)
+        store(dx + i * pitch + k * LANES, V ? dm_sum[k] + 2.0f * own[k] * dv_sum[k] : dm_sum[k]);
+  }
+}
+
+template <bool V>
+static void backward_rows(const Plan& plan, int slots, const float* dy, const float* weight, int64_t first,
+                          int64_t last, const float* x, float* dx, float* grad) {
+  const int32_t* row = plan.row_back.data();
+  const int64_t pitch = static_cast<int64_t>(plan.in_slots.count) * LANES;
+  for (int64_t from = first; from < last;) {
+    int64_t to = last;
+    if (slots > TILE) {
+      to = from + 1;
+      while (to < last && row[to + 1] - row[from] <= CHUNK_WEIGHTS) ++to;
+    }
+    for (int s = 0; s < slots; s += TILE) {
+      const auto tile = [&](auto kernel) {
+        kernel(dy, plan.grad_plane, plan.in_slots.offset.data() + s, row, plan.offset_back.data(), weight, from, to,
+               x + s * LANES, dx ? dx + s * LANES : nullptr, pitch, grad);
+      };
+      switch (std::min(TILE, slots - s)) {
+        case 1: tile(backward_tile<1, V>); break;
+        case 2: tile(backward_tile<2, V>); break;
+        case 3: tile(backward_tile<3, V>); break;
+        default: tile(backward_tile<4, V>);
+      }
+    }
+    from = to;
+  }
+}
+
+struct Backward {
+  const Plan& plan;
+  const float *x, *dy, *dv;  // dv is multiplied by dy where it is the r of a noisy forward pass
+  bool dv_is_factor;
+  const float *mean, *std;
+  float *dx, *dmean, *dstd;  // dx may be null
+  const float* weight = nullptr;
+
+  int64_t rows() const { return static_cast<int64_t>(plan.shape.inputs) * plan.phases; }
+  int64_t row_lanes() const { return static_cast<int64_t>(plan.in_slots.count) * LANES; }
+  int64_t dy_size() const { return plan.shape.outputs * plan.grad_pitch + 64; }
+  int64_t x_size() const { return plan.in_direct ? 0 : rows() * row_lanes(); }
+  int64_t scratch_size() const { return dy_size() + 2 * x_size() + 64; }
+
+  void block(int64_t first_image, int images, float* scratch, float* grad, int threads) const {
+    const Shape& s = plan.shape;
+    const Mover mover(plan, images);
+    const int64_t start_out = first_image * s.outputs * plan.pixels_out, start_in = first_image * s.inputs * plan.pixels_in;
+    float* grads = scratch;
+    float* own = scratch + dy_size();
+    float* gradient = dx ? (plan.in_direct ? dx + start_in : own + x_size()) : nullptr;
+    const int slots = plan.lanes > LANES ? (images + LANES - 1) / LANES : plan.in_slots.count;
+    const int64_t x_pitch = plan.phases * row_lanes();
+    in_parallel(threads, [&](int part, int parts) {
+      int64_t first, last;
+      share(s.outputs, part, parts, &first, &last);
+      const int32_t* place = plan.grad_place.data();
+      mover.to(dy + start_out, nullptr, s.outputs, plan.pixels_out, mover.run_out, place, plan.grad_pitch, grads, first,
+               last);
+      if (std)
+        mover.to(dv + start_out, dv_is_factor ? dy + start_out : nullptr, s.outputs, plan.pixels_out, mover.run_out,
+                 place, plan.grad_pitch, grads + plan.grad_plane, first, last);
+      share(s.inputs, part, parts, &first, &last);
+      if (!plan.in_direct)
+        mover.to(x + start_in, nullptr, s.inputs, plan.pixels_in, mover.run_in, plan.input_lane.data(), x_pitch, own,
+                 first, last);
+    });
+    in_parallel(threads, [&](int part, int parts) {
+      int64_t first, last;
+      share(s.inputs, part, parts, &first, &last);
+      const float* source = plan.in_direct ? x + start_in : own;
+      if (std)
+        backward_rows<true>(plan, slots, grads, weight, first * plan.phases, last * plan.phases, source, gradient, grad);
+      else
+        backward_rows<false>(plan, slots, grads, weight, first * plan.phases, last * plan.phases, source, gradient, grad);
+      if (dx && !plan.in_direct)
+        mover.from(gradient, s.inputs, plan.pixels_in, mover.run_in, plan.input_lane.data(), x_pitch, dx + start_in,
+                   first, last);
+    });
+  }
+
+  void run(int64_t batch, int threads) {
+    static thread_local Arena pairs, sums;
+    const int64_t n = plan.active;
+    const int32_t* place = plan.place_back.data();
+    float* pair = pairs.take(2 * n + 2);
+    if (std)
+      for (int64_t j = 0; j < n; ++j) pair[2 * j] = mean[place[j]], pair[2 * j + 1] = std[place[j]] * std[place[j]];
+    else
+      for (int64_t j = 0; j < n; ++j) pair[j] = mean[place[j]];
+    weight = pair;
+    const int64_t blocks = (batch + plan.lanes - 1) / plan.lanes;
+    const int groups = static_cast<int>(std::min<int64_t>(GROUPS, blocks));
+    const int outer = groups >= threads ? threads : 1, inner = outer > 1 ? 1 : threads;
+    // One sum for each group, or, with one thread, one for the current group and the total: the same additions.
+    float* total = sums.take(2 * n * (outer > 1 ? groups : 2) + 2);
+    std::memset(total, 0, 2 * n * sizeof(float));
+    const auto add = [&](const float* part) {
+      for (int64_t j = 0; j < 2 * n; ++j) total[j] += part[j];
+    };
+    in_parallel(outer, [&](int part, int parts) {
+      static thread_local Arena arena;
+      float* scratch = arena.take(scratch_size());
+      std::memset(scratch, 0, (dy_size() + x_size()) * sizeof(float));
+      int64_t first, last;
+      share(groups, part, parts, &first, &last);
+      for (int64_t g = first; g < last; ++g) {
+        float* grad = total + 2 * n * (g == 0 ? 0 : outer > 1 ? g : 1);
+        if (g > 0) std::memset(grad, 0, 2 * n * sizeof(float));
+        for (int64_t b = blocks * g / groups; b < blocks * (g + 1) / groups; ++b) {
+          const int64_t image = b * plan.lanes;
+          block(image, static_cast<int>(std::min<int64_t>(plan.lanes, batch - image)), scratch, grad, inner);
+        }
+        if (outer == 1 && g > 0) add(grad);
+      }
+    });
+    if (outer > 1)
+      for (int g = 1; g < groups; ++g) add(total + 2 * n * g);
+    for (int64_t j = 0; j < n; ++j) {
+      if (dmean) dmean[place[j]] = total[2 * j];
+      if (dstd) dstd[place[j]] = 2.0f * std[place[j]] * total[2 * j + 1];
+    }
+  }
+};
+
+}  // namespace gossamer

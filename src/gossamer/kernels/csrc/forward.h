@@ -1,0 +1,159 @@
+// Means and variances of the outputs in one pass over the active weights.
+#pragma once
+#include "noise.h"
+#include "pack.h"
+
+namespace gossamer {
+
+constexpr int TILE = 4;                 // slots whose sums stay in registers over a whole row of weights
+constexpr int64_t L1_FLOATS = 12288;    // 48 KiB: what may be read again for each row of weights
+constexpr int64_t CHUNK_WEIGHTS = 1536;  // that are read again for each tile where the inputs do not fit
+
+// One tile of S slots for the rows [first, last): sums over each row's weights of mean · x and, with V, of std² · x².
+template <int S, bool V>
+static void forward_tile(const float* __restrict input, const int32_t* slot, const int32_t* __restrict row,
+                         const int32_t* __restrict offset, const float* __restrict weight, const float* bias,
+                         int64_t first, int64_t last, float* mean, float* variance, int64_t pitch) {
+  const float* base[S];
+  for (int k = 0; k < S; ++k) base[k] = input + slot[k];
+  for (int64_t o = first; o < last; ++o) {
+    vec m[S], v[S];
+    for (int k = 0; k < S; ++k) m[k] = splat(bias ? bias[o] : 0.0f), v[k] = splat(0.0f);
+    for (int32_t j = row[o]; j < row[o + 1]; ++j) {
+      const int64_t at = offset[j];
+      const vec mu = splat(weight[V ? 2 * j : j]);
+      const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
+#pragma GCC unroll 4
+      for (int k = 0; k < S; ++k) {
+        vec x = load(base[k] + at);
+        GOSSAMER_KEEP(x);
+        m[k] += mu * x;
+        if (V) v[k] += s2 * (x * x);
+      }
+    }
+    for (int k = 0; k < S; ++k) {
+      store(mean + o * pitch + k * LANES, m[k]);
+      if (V) store(variance + o * pitch + k * LANES, v[k]);
+    }
+  }
+}
+
+template <bool V>
+static void forward_rows(const Plan& plan, int slots, const float* input, const float* weight, const float* bias,
+                         int64_t first, int64_t last, float* mean, float* variance, int64_t pitch) {
+  const int32_t* row = plan.row.data();
+  const Slots& out = plan.out_slots;
+  // The rows of a kernel that a tile reads; where they do not stay in the first cache, the weights should.
+  const int64_t window = (static_cast<int64_t>(TILE) + product(plan.shape.kernel)) * LANES * plan.shape.inputs;
+  for (int64_t from = first; from < last;) {
+    int64_t to = last;
+    if (window > L1_FLOATS && slots > TILE) {
+      to = from + 1;
+      while (to < last && row[to + 1] - row[from] <= CHUNK_WEIGHTS) ++to;
+    }
+    for (int s = 0; s < slots; s += TILE) {
+      const auto tile = [&](auto kernel) {
+        kernel(input, out.offset.data() + s, row, plan.offset.data(), weight, bias, from, to, mean + s * LANES,
+               variance + s * LANES, pitch);
+      };
+      switch (std::min(TILE, slots - s)) {
+        case 1: tile(forward_tile<1, V>); break;
+        case 2: tile(forward_tile<2, V>); break;
+        case 3: tile(forward_tile<3, V>); break;
+        default: tile(forward_tile<4, V>);
+      }
+    }
+    from = to;
+  }
+}
+
+struct Forward {
+  const Plan& plan;
+  const float *x, *mean, *std, *bias;  // no std: a weight without a distribution
+  uint64_t seed;
+  float floor;
+  bool noisy;               // false: y and r are mean and variance themselves
+  float *y, *r;             // r may be null where it is not wanted
+  const float* weight = nullptr;
+
+  int slots(int images) const {
+    return plan.lanes > LANES ? (images + LANES - 1) / LANES : plan.out_slots.count;
+  }
+
+  // One block of images with `threads` threads, in scratch memory of its own whose borders are zero already.
+  void block(int64_t first_image, int images, float* scratch, int threads) const {
+    const Shape& s = plan.shape;
+    const Mover mover(plan, images);
+    const int64_t pixels = plan.pixels_out, lanes = static_cast<int64_t>(plan.out_slots.count) * LANES;
+    const int64_t elements = images * s.outputs * pixels, start = first_image * s.outputs * pixels;
+    float* input = scratch;
+    float* means = scratch + input_size();
+    float* variances = means + (plan.out_direct ? 0 : s.outputs * lanes);
+    float* unsaved = variances + (plan.out_direct ? 0 : s.outputs * lanes);
+    float* y_block = y + start;
+    float* v_block = r ? r + start : unsaved;
+    if (plan.out_direct) means = y_block, variances = v_block;
+    const float* from = x + first_image * s.inputs * plan.pixels_in;
+    in_parallel(threads, [&](int part, int parts) {
+      int64_t first, last;
+      share(s.inputs, part, parts, &first, &last);
+      mover.to(from, nullptr, s.inputs, plan.pixels_in, mover.run_in, plan.input_place.data(), plan.input_pitch, input,
+               first, last);
+    });
+    in_parallel(threads, [&](int part, int parts) {
+      int64_t first, last;
+      share(s.outputs, part, parts, &first, &last);
+      if (std)
+        forward_rows<true>(plan, slots(images), input, weight, bias, first, last, means, variances, lanes);
+      else
+        forward_rows<false>(plan, slots(images), input, weight, bias, first, last, means, variances, lanes);
+      if (plan.out_direct) return;
+      const int32_t* lane = plan.out_slots.lane.data();
+      const int run = mover.run_out;
+      mover.from(means, s.outputs, plan.pixels_out, run, lane, lanes, y_block, first, last);
+      if (std) mover.from(variances, s.outputs, plan.pixels_out, run, lane, lanes, v_block, first, last);
+    });
+    if (!std || !noisy) return;
+    in_parallel(threads, [&](int part, int parts) {
+      int64_t first, last;
+      share((elements + NORMALS - 1) / NORMALS, part, parts, &first, &last);
+      first *= NORMALS, last = std::min(last * NORMALS, elements);
+      if (first < last)
+        add_noise(y_block + first, v_block + first, r ? r + start + first : nullptr, last - first, start + first, seed,
+                  floor);
+    });
+  }
+
+  int64_t input_size() const { return plan.shape.inputs * plan.input_pitch + 64; }
+  int64_t scratch_size() const {
+    const int64_t lanes = static_cast<int64_t>(plan.out_slots.count) * LANES, outputs = plan.shape.outputs;
+    const int64_t slots = plan.out_direct ? 0 : 2 * outputs * lanes;
+    return input_size() + slots + (r ? 0 : outputs * plan.pixels_out * plan.lanes) + 64;
+  }
+
+  void run(int64_t batch, int threads) {
+    static thread_local Arena pairs;
+    if (std) {
+      float* pair = pairs.take(2 * plan.active + 1);
+      for (int64_t j = 0; j < plan.active; ++j) pair[2 * j] = mean[j], pair[2 * j + 1] = std[j] * std[j];
+      weight = pair;
+    } else {
+      weight = mean;
+    }
+    const int64_t blocks = (batch + plan.lanes - 1) / plan.lanes;
+    const int outer = blocks >= threads ? threads : 1, inner = outer > 1 ? 1 : threads;
+    in_parallel(static_cast<int>(std::min<int64_t>(outer, blocks)), [&](int part, int parts) {
+      static thread_local Arena arena;
+      float* scratch = arena.take(scratch_size());
+      std::memset(scratch, 0, input_size() * sizeof(float));
+      int64_t first, last;
+      share(blocks, part, parts, &first, &last);
+      for (int64_t b = first; b < last; ++b) {
+        const int64_t image = b * plan.lanes;
+        block(image, static_cast<int>(std::min<int64_t>(plan.lanes, batch - image)), scratch, inner);
+      }
+    });
+  }
+};
+
+}  // namespace gossamer

@@ -1,0 +1,61 @@
+// The functions that Python calls, with a plain C interface: built once for each kind of processor.
+#include "backward.h"
+
+using namespace gossamer;
+
+extern "C" {
+
+int gossamer_version() { return 1; }
+
+int gossamer_runs_here() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_cpu_init();
+#if defined(__AVX512VL__)
+  if (!(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512cd")))
+    return 0;
+#endif
+#if defined(__AVX2__)
+  if (!(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))) return 0;
+#endif
+#endif
+  return 1;
+}
+
+// `numbers`: groups, inputs, outputs, then in, out, kernel, stride, padding and dilation, three each. Null on failure.
+void* gossamer_plan(const int32_t* numbers, int64_t batch, int64_t active, const void* position, int wide) {
+  Shape shape;
+  static_assert(sizeof(Shape) == 21 * sizeof(int32_t), "a plain list of numbers");
+  std::memcpy(&shape, numbers, sizeof(shape));
+  if (wide) return make_plan(shape, batch, active, static_cast<const int64_t*>(position));
+  return make_plan(shape, batch, active, static_cast<const int32_t*>(position));
+}
+
+void gossamer_free(void* plan) { delete static_cast<Plan*>(plan); }
+
+int64_t gossamer_bytes(const void* plan) { return static_cast<const Plan*>(plan)->bytes(); }
+
+// y and, where `std` is given, r: with noise y = mean + sqrt(variance) eps and r = eps / (2 sqrt(variance)), without it
+// mean and variance.
+void gossamer_forward(const void* plan, int64_t batch, const float* x, const float* mean, const float* std,
+                      const float* bias, uint64_t seed, float floor, int noisy, float* y, float* r, int threads) {
+  Forward{*static_cast<const Plan*>(plan), x, mean, std, bias, seed, floor, noisy != 0, y, r}.run(batch, threads);
+}
+
+void gossamer_backward(const void* plan, int64_t batch, const float* x, const float* dy, const float* dv,
+                       int dv_is_factor, const float* mean, const float* std, float* dx, float* dmean, float* dstd,
+                       int threads) {
+  Backward{*static_cast<const Plan*>(plan), x, dy, dv, dv_is_factor != 0, mean, std, dx, dmean, dstd}.run(batch, threads);
+}
+
+// The normals that a forward pass with this seed adds to elements 0 to n - 1.
+void gossamer_normals(uint64_t seed, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += NORMALS) {
+    vec eps[4];
+    normals(seed, static_cast<uint64_t>(i / NORMALS), eps);
+    float own[NORMALS];
+    for (int k = 0; k < 4; ++k) store(own + LANES * k, eps[k]);
+    std::memcpy(out + i, own, std::min<int64_t>(NORMALS, n - i) * sizeof(float));
+  }
+}
+}

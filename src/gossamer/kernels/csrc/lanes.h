@@ -1,0 +1,123 @@
+// Eight floats side by side, by the vector extensions that GCC and Clang share: one source for AVX-512, AVX2, SSE, NEON.
+#pragma once
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace gossamer {
+
+constexpr int LANES = 8;
+
+typedef float vec __attribute__((vector_size(32)));
+typedef float loose_vec __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t ivec __attribute__((vector_size(32)));
+typedef uint32_t uvec __attribute__((vector_size(32)));
+
+static inline vec load(const float* p) { return *reinterpret_cast<const loose_vec*>(p); }
+static inline void store(float* p, vec v) { *reinterpret_cast<loose_vec*>(p) = v; }
+static inline vec splat(float s) { return vec{s, s, s, s, s, s, s, s}; }
+
+// GCC reads an operand from memory again wherever it is used a second time, unless it is told that it is a register.
+#if defined(__AVX512VL__)
+#define GOSSAMER_KEEP(v) asm("" : "+v"(v))
+#elif defined(__AVX__)
+#define GOSSAMER_KEEP(v) asm("" : "+x"(v))
+#else
+#define GOSSAMER_KEEP(v)
+#endif
+
+static inline vec root(vec v) {
+#if defined(__AVX2__)
+  return _mm256_sqrt_ps(v);
+#else
+  vec r;
+  for (int i = 0; i < LANES; ++i) r[i] = std::sqrt(v[i]);
+  return r;
+#endif
+}
+
+// Sums of the lanes of a and of b, in this order: the pair that a weight's two gradients are.
+static inline void add_sums(vec a, vec b, float* pair) {
+#if defined(__AVX2__)
+  __m256 t = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  __m128 u = _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
+  __m128 s = _mm_add_ps(u, _mm_movehl_ps(u, u));
+  __m128 old = _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double*>(pair)));
+  _mm_store_sd(reinterpret_cast<double*>(pair), _mm_castps_pd(_mm_add_ps(old, s)));
+#else
+  pair[0] += ((a[0] + a[4]) + (a[1] + a[5])) + ((a[2] + a[6]) + (a[3] + a[7]));
+  pair[1] += ((b[0] + b[4]) + (b[1] + b[5])) + ((b[2] + b[6]) + (b[3] + b[7]));
+#endif
+}
+
+static inline void transpose(vec r[8]) {
+#if defined(__AVX2__)
+  __m256 t[8];
+  for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+  __m256 u[8];
+  for (int i = 0; i < 2; ++i) {
+    u[4 * i + 0] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    u[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xEE);
+    u[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    u[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+    r[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+  }
+#else
+  for (int i = 0; i < 8; ++i)
+    for (int j = 0; j < i; ++j) {
+      float t = r[i][j];
+      r[i][j] = r[j][i];
+      r[j][i] = t;
+    }
+#endif
+}
+
+// Memory that a thread keeps from call to call; it grows and never shrinks, so that calls do not wait for the system.
+struct Arena {
+  float* data = nullptr;
+  size_t size = 0;
+  float* take(size_t n) {
+    if (n > size) {
+      std::free(data);
+      size = (n + 1023) / 1024 * 1024;
+      data = static_cast<float*>(std::aligned_alloc(4096, size * sizeof(float)));
+      if (!data) std::abort();
+    }
+    return data;
+  }
+  ~Arena() { std::free(data); }
+};
+
+// Share `part` of `parts` of the range [0, n).
+static inline void share(int64_t n, int part, int parts, int64_t* first, int64_t* last) {
+  *first = n * part / parts;
+  *last = n * (part + 1) / parts;
+}
+
+template <class Function>
+static inline void in_parallel(int threads, Function function) {
+  if (threads <= 1) {
+    function(0, 1);
+    return;
+  }
+#if defined(_OPENMP)
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+  for (int part = 0; part < threads; ++part) function(part, threads);
+#else
+  for (int part = 0; part < threads; ++part) function(part, threads);
+#endif
+}
+
+}  // namespace gossamer

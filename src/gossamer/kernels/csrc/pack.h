@@ -1,0 +1,124 @@
+// From plain (batch, channel, pixel) tensors to the layouts of a plan and back.
+#pragma once
+#include "plan.h"
+
+namespace gossamer {
+
+// The pixels of `channels` planes of one image, each at its place; runs of adjacent places are copied as such.
+static inline void scatter_planes(const float* source, const float* factor, int64_t channels, int pixels, int run,
+                                  const int32_t* place, int64_t pitch, float* target) {
+  for (int64_t c = 0; c < channels; ++c, source += pixels, target += pitch) {
+    const float* times = factor ? factor + c * pixels : nullptr;
+    for (int first = 0; first < pixels; first += run) {
+      float* to = target + place[first];
+      if (run == 1)
+        to[0] = times ? source[first] * times[first] : source[first];
+      else if (times)
+        for (int i = 0; i < run; ++i) to[i] = source[first + i] * times[first + i];
+      else
+        for (int i = 0; i < run; ++i) to[i] = source[first + i];
+    }
+  }
+}
+
+static inline void gather_planes(const float* source, int64_t channels, int pixels, int run, const int32_t* place,
+                                 int64_t pitch, float* target) {
+  for (int64_t c = 0; c < channels; ++c, source += pitch, target += pixels)
+    for (int first = 0; first < pixels; first += run)
+      for (int i = 0; i < run; ++i) target[first + i] = source[place[first] + i];
+}
+
+// Up to eight images side by side: pixel q of channel c of image n goes to target[c * pitch + place[q] + n].
+static inline void interleave(const float* source, const float* factor, int64_t image, int images, int64_t channels,
+                              int pixels, const int32_t* place, int64_t pitch, float* target) {
+  const int64_t total = channels * pixels;
+  int64_t c = 0;
+  int pixel = 0;
+  for (int64_t q = 0; q < total; q += LANES) {
+    const int columns = static_cast<int>(std::min<int64_t>(LANES, total - q));
+    vec block[8];
+    for (int n = 0; n < LANES; ++n) {
+      vec v = splat(0.0f);
+      if (n < images) {
+        const float* from = source + n * image + q;
+        const float* times = factor ? factor + n * image + q : nullptr;
+        if (columns == LANES) {
+          v = load(from);
+          if (times) v *= load(times);
+        } else {
+          for (int i = 0; i < columns; ++i) v[i] = times ? from[i] * times[i] : from[i];
+        }
+      }
+      block[n] = v;
+    }
+    transpose(block);
+    for (int i = 0; i < columns; ++i) {
+      store(target + c * pitch + place[pixel], block[i]);
+      if (++pixel == pixels) pixel = 0, ++c;
+    }
+  }
+}
+
+static inline void deinterleave(const float* source, int64_t image, int images, int64_t channels, int pixels,
+                                const int32_t* place, int64_t pitch, float* target) {
+  const int64_t total = channels * pixels;
+  int64_t c = 0;
+  int pixel = 0;
+  for (int64_t q = 0; q < total; q += LANES) {
+    const int columns = static_cast<int>(std::min<int64_t>(LANES, total - q));
+    vec block[8];
+    for (int i = 0; i < LANES; ++i) {
+      if (i >= columns) {
+        block[i] = splat(0.0f);
+        continue;
+      }
+      block[i] = load(source + c * pitch + place[pixel]);
+      if (++pixel == pixels) pixel = 0, ++c;
+    }
+    transpose(block);
+    for (int n = 0; n < images; ++n) {
+      float* to = target + n * image + q;
+      if (columns == LANES)
+        store(to, block[n]);
+      else
+        for (int i = 0; i < columns; ++i) to[i] = block[n][i];
+    }
+  }
+}
+
+// A block of images: one, or as many as lie side by side. `first` and `last` bound the channels that are moved.
+struct Mover {
+  const Plan& plan;
+  int images;
+  int run_in, run_out;  // pixels that are neighbours in the plain plane and in the other
+
+  Mover(const Plan& p, int n) : plan(p), images(n) {
+    run_in = plan.shape.stride[2] == 1 ? plan.shape.in[2] : 1;
+    run_out = plan.shape.out[2];
+  }
+
+  void to(const float* source, const float* factor, int64_t channels, int pixels, int run, const int32_t* place,
+          int64_t pitch, float* target, int64_t first, int64_t last) const {
+    const int64_t image = channels * pixels;
+    source += first * pixels;
+    if (factor) factor += first * pixels;
+    target += first * pitch;
+    if (plan.lanes == 1) return scatter_planes(source, factor, last - first, pixels, run, place, pitch, target);
+    for (int part = 0; part * LANES < images; ++part)
+      interleave(source + part * LANES * image, factor ? factor + part * LANES * image : nullptr, image,
+                 std::min(LANES, images - part * LANES), last - first, pixels, place, pitch, target + part * LANES);
+  }
+
+  void from(const float* source, int64_t channels, int pixels, int run, const int32_t* place, int64_t pitch,
+            float* target, int64_t first, int64_t last) const {
+    const int64_t image = channels * pixels;
+    source += first * pitch;
+    target += first * pixels;
+    if (plan.lanes == 1) return gather_planes(source, last - first, pixels, run, place, pitch, target);
+    for (int part = 0; part * LANES < images; ++part)
+      deinterleave(source + part * LANES, image, std::min(LANES, images - part * LANES), channels == 0 ? 0 : last - first,
+                   pixels, place, pitch, target + part * LANES * image);
+  }
+};
+
+}  // namespace gossamer
