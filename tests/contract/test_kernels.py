@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, reference
+from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, native, reference
 from gossamer.kernels.reference import VARIANCE_FLOOR
 
-KERNELS = [pytest.param(reference, id="reference")]
+KERNELS = [pytest.param(reference, id="reference"), pytest.param(native, id="native")]
 
 
 class Case(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gossamer.kernels.maps import WeightMap
 
-__all__ = ["gather", "moments", "perturb", "product", "scatter"]
+__all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter"]
 
 # Below this the variance of an output counts as zero, and so do its noise and the gradient of it: both stay finite in
 # float32 and in bfloat16, whose exponent range is the same.
@@ -90,6 +90,22 @@ def moments(
     wide = torch.float32 if dtype == torch.float16 else dtype
     m, v = _Moments.apply(x, mean.to(dtype), std.to(wide), _cast(bias, dtype), probe, position, shape, weight_map)
     return m, v
+
+
+def noisy_product(
+    x: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    bias: Tensor | None,
+    position: Tensor | None,
+    shape: tuple[int, ...],
+    weight_map: WeightMap,
+    probe: Tensor | None = None,
+    floor: float | None = None,
+) -> Tensor:
+    """One draw of ``W x + b`` with noise of its own for each output (local reparameterization)."""
+    m, v = moments(x, mean, std, bias, position, shape, weight_map, probe)
+    return perturb(m, v, torch.randn_like(m), floor)
 
 
 def perturb(mean: Tensor, variance: Tensor, noise: Tensor, floor: float | None = None) -> Tensor:

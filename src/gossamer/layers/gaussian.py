@@ -70,9 +70,8 @@ class GaussianWeight(SparseWeight):
         with plain:
             if not self.noisy:
                 return kernels.product(x, self.mean, bias, *where)
-            mean, variance = kernels.moments(x, self.mean, self.std, bias, *where)
             floor = REFERENCE_FLOOR if self.mode == "reference" else None
-            return kernels.perturb(mean, variance, torch.randn_like(mean), floor)
+            return kernels.noisy_product(x, self.mean, self.std, bias, *where, floor)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε an entry."""
