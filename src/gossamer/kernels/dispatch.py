@@ -80,7 +80,8 @@ def product(
 ) -> Tensor:
     """``W x + b`` by the kernel in use; see :func:`gossamer.kernels.reference.product`."""
     arguments = (x, mean, bias, position, shape, weight_map, probe)
-    return _kernel(x, mean, None, position, shape, weight_map, probe).product(*arguments)
+    y: Tensor = _kernel(x, mean, None, position, shape, weight_map).product(*arguments)
+    return y
 
 
 def moments(
@@ -95,7 +96,8 @@ def moments(
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
     arguments = (x, mean, std, bias, position, shape, weight_map, probe)
-    return _kernel(x, mean, std, position, shape, weight_map, probe).moments(*arguments)
+    m, v = _kernel(x, mean, std, position, shape, weight_map).moments(*arguments)
+    return m, v
 
 
 def noisy_product(
@@ -111,7 +113,8 @@ def noisy_product(
 ) -> Tensor:
     """One draw by the kernel in use; see :func:`gossamer.kernels.reference.noisy_product`."""
     arguments = (x, mean, std, bias, position, shape, weight_map, probe, floor)
-    return _kernel(x, mean, std, position, shape, weight_map, probe).noisy_product(*arguments)
+    y: Tensor = _kernel(x, mean, std, position, shape, weight_map).noisy_product(*arguments)
+    return y
 
 
 def _kernel(
@@ -121,14 +124,13 @@ def _kernel(
     position: Tensor | None,
     shape: tuple[int, ...],
     weight_map: WeightMap,
-    probe: Tensor | None,
 ) -> Any:
-    if _setting == "dense" or position is None or probe is not None or x.device.type != "cpu":
+    if _setting == "dense" or position is None or x.device.type != "cpu":
         return reference
     if not library.LIBRARY:
         _say_once()
         return reference
-    if not native.takes(x, mean, position, shape, weight_map, probe):
+    if not native.takes(x, mean, position, shape, weight_map):
         return reference
     if _setting == "sparse":
         return native
@@ -148,7 +150,6 @@ def _say_once() -> None:
         )
 
 
-@torch.compiler.disable
 def _is_faster(
     x: Tensor, mean: Tensor, std: Tensor | None, position: Tensor, shape: tuple[int, ...], weight_map: WeightMap
 ) -> bool:

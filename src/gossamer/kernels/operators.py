@@ -1,4 +1,7 @@
-"""The native kernel as operators ``gossamer::forward`` and ``gossamer::backward``, for whoever traces a network."""
+"""The native kernel as operators ``gossamer::forward`` and ``gossamer::backward``, for whoever traces a network.
+
+They are registered one by one on a library: ``torch.library.custom_op`` would double the time of ``import gossamer``.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,29 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels import library
-from gossamer.kernels.native import _gradients
+from gossamer.kernels.native import gradients
 
 __all__: list[str] = []
 
+_LIBRARY = torch.library.Library("gossamer", "DEF")
+_LIBRARY.define(
+    "forward(Tensor x, Tensor mean, Tensor? std, Tensor? bias, Tensor? probe, Tensor position, Tensor? seed, "
+    "SymInt[] numbers, float floor, bool keep) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
+_LIBRARY.define(
+    "backward(Tensor x, Tensor dy, Tensor? dv, bool is_factor, Tensor mean, Tensor? std, Tensor position, "
+    "SymInt[] numbers, bool for_input) -> (Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+)
 
-@torch.library.custom_op("gossamer::forward", mutates_args=(), device_types="cpu")
+
 def _forward(
     x: Tensor,
     mean: Tensor,
     std: Tensor | None,
     bias: Tensor | None,
+    probe: Tensor | None,
     position: Tensor,
     seed: Tensor | None,
     numbers: Sequence[int],
@@ -29,12 +44,12 @@ def _forward(
     return library.forward(x, mean, std, bias, position, seed, tuple(numbers), floor, keep)
 
 
-@_forward.register_fake
-def _(
+def _forward_shapes(
     x: Tensor,
     mean: Tensor,
     std: Tensor | None,
     bias: Tensor | None,
+    probe: Tensor | None,
     position: Tensor,
     seed: Tensor | None,
     numbers: Sequence[int],
@@ -45,7 +60,6 @@ def _(
     return y, torch.empty_like(y) if std is not None and (keep or seed is None) else x.new_empty(0)
 
 
-@torch.library.custom_op("gossamer::backward", mutates_args=(), device_types="cpu")
 def _backward(
     x: Tensor,
     dy: Tensor,
@@ -60,8 +74,7 @@ def _backward(
     return library.backward(x, dy, dv, is_factor, mean, std, position, tuple(numbers), for_input)
 
 
-@_backward.register_fake
-def _(
+def _backward_shapes(
     x: Tensor,
     dy: Tensor,
     dv: Tensor | None,
@@ -73,13 +86,13 @@ def _(
     for_input: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dx = x.new_empty(x.shape if for_input else 0)
-    return dx, torch.empty_like(mean), mean.new_empty(0 if std is None else mean.shape)
+    return dx, mean.new_empty(mean.shape), mean.new_empty(0 if std is None else mean.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, mean, std, bias, position, seed, numbers, floor, _ = inputs
+    x, mean, std, bias, probe, position, seed, numbers, floor, _ = inputs
     separate = std is not None and seed is None
-    ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else output[1])
+    ctx.save_for_backward(x, mean, std, bias, probe, position, seed, None if separate else output[1])
     ctx.numbers, ctx.floor = tuple(numbers), floor
 
 
@@ -87,7 +100,11 @@ def _differentiate(ctx: Any, dy: Tensor, dv: Tensor) -> tuple[Any, ...]:
     def run(*arguments: Any) -> Any:
         return torch.ops.gossamer.backward(*arguments[:7], list(arguments[7]), arguments[8])
 
-    return (*_gradients(ctx, dy, dv, run), None, None, None, None, None)
+    return (*gradients(ctx, dy, dv, run), None, None, None, None, None)
 
 
-_forward.register_autograd(_differentiate, setup_context=_setup)
+_LIBRARY.impl("forward", _forward, "CPU")
+_LIBRARY.impl("backward", _backward, "CPU")
+torch.library.register_fake("gossamer::forward", _forward_shapes, lib=_LIBRARY)
+torch.library.register_fake("gossamer::backward", _backward_shapes, lib=_LIBRARY)
+torch.library.register_autograd("gossamer::forward", _differentiate, setup_context=_setup, lib=_LIBRARY)

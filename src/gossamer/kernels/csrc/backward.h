@@ -4,6 +4,7 @@
 
 namespace gossamer {
 
+constexpr int AHEAD = 6;  // weights whose planes are fetched in advance: which ones come next, no cache can guess
 constexpr int GROUPS = 8;  // of blocks: weight gradients are summed within each, then over them, whoever computes them
 
 // One tile of S slots for the rows [first, last) of (input, phase): the sums over each row's weights that make up the
@@ -14,6 +15,7 @@ static void backward_tile(const float* __restrict dy, int64_t plane, const int32
                           int64_t last, const float* x, float* dx, int64_t pitch, float* __restrict grad) {
   const float* base[S];
   for (int k = 0; k < S; ++k) base[k] = dy + slot[k];
+  const int32_t end = row[last];
   for (int64_t i = first; i < last; ++i) {
     vec own[S], square[S], dm_sum[S], dv_sum[S];
     for (int k = 0; k < S; ++k) {
@@ -26,6 +28,11 @@ static void backward_tile(const float* __restrict dy, int64_t plane, const int32
       const vec mu = splat(weight[V ? 2 * j : j]);
       const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
       vec to_mean = splat(0.0f), to_variance = splat(0.0f);
+      if (j + AHEAD < end)
+        for (int k = 0; k < S; k += 2) {
+          __builtin_prefetch(base[k] + offset[j + AHEAD]);
+          if (V) __builtin_prefetch(base[k] + offset[j + AHEAD] + plane);
+        }
 #pragma GCC unroll 4
       for (int k = 0; k < S; ++k) {
         vec dm = load(base[k] + at);
@@ -50,27 +57,18 @@ static void backward_tile(const float* __restrict dy, int64_t plane, const int32
 template <bool V>
 static void backward_rows(const Plan& plan, int slots, const float* dy, const float* weight, int64_t first,
                           int64_t last, const float* x, float* dx, float* grad) {
-  const int32_t* row = plan.row_back.data();
   const int64_t pitch = static_cast<int64_t>(plan.in_slots.count) * LANES;
-  for (int64_t from = first; from < last;) {
-    int64_t to = last;
-    if (slots > TILE) {
-      to = from + 1;
-      while (to < last && row[to + 1] - row[from] <= CHUNK_WEIGHTS) ++to;
+  for (int s = 0; s < slots; s += TILE) {
+    const auto tile = [&](auto kernel) {
+      kernel(dy, plan.grad_plane, plan.in_slots.offset.data() + s, plan.row_back.data(), plan.offset_back.data(),
+             weight, first, last, x + s * LANES, dx ? dx + s * LANES : nullptr, pitch, grad);
+    };
+    switch (std::min(TILE, slots - s)) {
+      case 1: tile(backward_tile<1, V>); break;
+      case 2: tile(backward_tile<2, V>); break;
+      case 3: tile(backward_tile<3, V>); break;
+      default: tile(backward_tile<4, V>);
     }
-    for (int s = 0; s < slots; s += TILE) {
-      const auto tile = [&](auto kernel) {
-        kernel(dy, plan.grad_plane, plan.in_slots.offset.data() + s, row, plan.offset_back.data(), weight, from, to,
-               x + s * LANES, dx ? dx + s * LANES : nullptr, pitch, grad);
-      };
-      switch (std::min(TILE, slots - s)) {
-        case 1: tile(backward_tile<1, V>); break;
-        case 2: tile(backward_tile<2, V>); break;
-        case 3: tile(backward_tile<3, V>); break;
-        default: tile(backward_tile<4, V>);
-      }
-    }
-    from = to;
   }
 }
 

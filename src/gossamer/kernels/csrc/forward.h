@@ -6,8 +6,6 @@
 namespace gossamer {
 
 constexpr int TILE = 4;                 // slots whose sums stay in registers over a whole row of weights
-constexpr int64_t L1_FLOATS = 12288;    // 48 KiB: what may be read again for each row of weights
-constexpr int64_t CHUNK_WEIGHTS = 1536;  // that are read again for each tile where the inputs do not fit
 
 // One tile of S slots for the rows [first, last): sums over each row's weights of mean · x and, with V, of std² · x².
 template <int S, bool V>
@@ -41,29 +39,18 @@ static void forward_tile(const float* __restrict input, const int32_t* slot, con
 template <bool V>
 static void forward_rows(const Plan& plan, int slots, const float* input, const float* weight, const float* bias,
                          int64_t first, int64_t last, float* mean, float* variance, int64_t pitch) {
-  const int32_t* row = plan.row.data();
-  const Slots& out = plan.out_slots;
-  // The rows of a kernel that a tile reads; where they do not stay in the first cache, the weights should.
-  const int64_t window = (static_cast<int64_t>(TILE) + product(plan.shape.kernel)) * LANES * plan.shape.inputs;
-  for (int64_t from = first; from < last;) {
-    int64_t to = last;
-    if (window > L1_FLOATS && slots > TILE) {
-      to = from + 1;
-      while (to < last && row[to + 1] - row[from] <= CHUNK_WEIGHTS) ++to;
+  // Tile by tile, so that what a tile reads of each input stays in the first cache while all weights pass by.
+  for (int s = 0; s < slots; s += TILE) {
+    const auto tile = [&](auto kernel) {
+      kernel(input, plan.out_slots.offset.data() + s, plan.row.data(), plan.offset.data(), weight, bias, first, last,
+             mean + s * LANES, variance + s * LANES, pitch);
+    };
+    switch (std::min(TILE, slots - s)) {
+      case 1: tile(forward_tile<1, V>); break;
+      case 2: tile(forward_tile<2, V>); break;
+      case 3: tile(forward_tile<3, V>); break;
+      default: tile(forward_tile<4, V>);
     }
-    for (int s = 0; s < slots; s += TILE) {
-      const auto tile = [&](auto kernel) {
-        kernel(input, out.offset.data() + s, row, plan.offset.data(), weight, bias, from, to, mean + s * LANES,
-               variance + s * LANES, pitch);
-      };
-      switch (std::min(TILE, slots - s)) {
-        case 1: tile(forward_tile<1, V>); break;
-        case 2: tile(forward_tile<2, V>); break;
-        case 3: tile(forward_tile<3, V>); break;
-        default: tile(forward_tile<4, V>);
-      }
-    }
-    from = to;
   }
 }
 
