@@ -11,7 +11,7 @@ help: ## list the targets
 venv: $(STAMP) ## make .venv and install gossamer in it, with all that the checks need
 
 # An interpreter may be on the path and yet not run (a version manager's shim) or not make environments, so each is tried.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gossamer/kernels/csrc/*)
 	@set -e; \
 	if [ ! -x $(BIN)/python ]; then \
 		for python in $(PYTHONS); do \
@@ -56,3 +56,4 @@ bench: venv ## run every script in benchmarks/
 clean: ## remove .venv, caches and build outputs
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f src/gossamer/kernels/_cpu_*.so

@@ -61,6 +61,7 @@ class Network(NamedTuple):
     batch: Callable[[], Tensor]
     n_classes: int = 3
     allocation: str = "uniform"
+    density: float = 0.4
 
 
 NETWORKS = {
@@ -71,6 +72,7 @@ NETWORKS = {
         lambda: Pooled(nn.LSTM(4, 6, 2, batch_first=True), nn.Linear(6, 3)), lambda: torch.randn(BATCH, 5, 4)
     ),
     "global": Network(mlp, lambda: torch.randn(BATCH, 6), allocation="global"),  # counts move between layers
+    "native": Network(convolutions, lambda: torch.randn(BATCH, 2, 6, 6), density=0.2),  # sparse enough for that kernel
     "tied": Network(Tied, lambda: torch.randint(12, (BATCH, 5)), 12),
 }
 STAGES = {"fresh": 0, "trained": 3}  # steps; the subspace moves at each second one and is armed for the fourth
@@ -134,8 +136,8 @@ class Citizen:
     def fresh(self, seed: int) -> nn.Module:
         """Another conversion of the same network: another support, other weights."""
         generator = torch.Generator().manual_seed(seed)
-        allocation = self.network.allocation
-        return gossamer.bayesianize(self.plain(), density=0.4, allocation=allocation, generator=generator)
+        allocation, density = self.network.allocation, self.network.density
+        return gossamer.bayesianize(self.plain(), density=density, allocation=allocation, generator=generator)
 
     def output(self, model: nn.Module, x: Tensor | None = None, seed: int = 1) -> Tensor:
         """One draw of the outputs in evaluation mode, the same for the same seed."""

@@ -71,6 +71,7 @@ class _Plans:
         self.version = position._version
         self.size = len(position)
         self.plans: dict[tuple[Any, ...], int] = {}
+        self.free_one = LIBRARY["free"]
 
     def serves(self, position: Tensor) -> bool:
         """Whether this is the same memory, not written to since: its owner lives, so it cannot be somebody else's."""
@@ -83,13 +84,13 @@ class _Plans:
         plan = self.plans.get(key)
         if plan is None:
             if len(self.plans) == MOST_PLANS:
-                LIBRARY["free"](self.plans.pop(next(iter(self.plans))))
+                self.free_one(self.plans.pop(next(iter(self.plans))))
             plan = self.plans[key] = _make(position, numbers, batch)
         return plan
 
     def free(self) -> None:
         for plan in self.plans.values():
-            LIBRARY["free"](plan)
+            self.free_one(plan)
         self.plans.clear()
 
 
@@ -178,7 +179,7 @@ def forward(
             batch,
             x.data_ptr(),
             mean.data_ptr(),
-            _address(std),
+            None if std is None else std.data_ptr() or y.data_ptr(),  # that of an empty tensor is zero: no std
             _address(bias),
             key,
             floor,
@@ -221,7 +222,7 @@ def backward(
             _address(dv),
             is_factor,
             mean.data_ptr(),
-            _address(std),
+            None if std is None else std.data_ptr() or dy.data_ptr(),
             dx.data_ptr() if for_input else None,
             dmean.data_ptr(),
             _address(dstd) if std is not None else None,

@@ -32,11 +32,11 @@ def takes(x: Tensor, mean: Tensor, position: Tensor | None, shape: tuple[int, ..
         return False
     if x.device.type != "cpu" or x.dtype != torch.float32 or mean.dtype != torch.float32:
         return False
+    known = False
     if isinstance(weight_map, LinearMap):
         known = weight_map.rows is None and x.dim() >= 1 and x.shape[-1] == shape[1]
-    else:
-        known = isinstance(weight_map, ConvMap) and not weight_map.transposed and x.dim() == len(shape)
-        known = known and x.shape[1] == shape[1] * weight_map.groups and min(geometry(x, shape, weight_map)[3:9]) >= 1
+    elif isinstance(weight_map, ConvMap) and not weight_map.transposed and x.dim() == len(shape):
+        known = x.shape[1] == shape[1] * weight_map.groups and min(geometry(x, shape, weight_map)[3:9]) >= 1
     if torch.compiler.is_compiling():
         return known
     plain = type(x) in (Tensor, nn.Parameter) and type(mean) in (Tensor, nn.Parameter)
@@ -132,6 +132,8 @@ def _call(
     numbers = geometry(x, shape, weight_map)
     is_linear = isinstance(weight_map, LinearMap)
     flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1], 1, 1, 1) if is_linear else x
+    if torch.compiler.is_compiling() and torch.compiler.is_exporting():
+        probe = None  # an exported program predicts; it would keep the probe as a constant
     leaves = (flat, mean, std, None if bias is None else bias.to(x.dtype), probe)
     keep = torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():

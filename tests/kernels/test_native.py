@@ -1,0 +1,288 @@
+"""The native kernel where it differs from the others: its own noise, threads, plans, and what it never allocates."""
+
+import copy
+import gc
+import math
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import gossamer
+from gossamer.kernels import ConvMap, LinearMap, dispatch, library, native, reference, use
+
+pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
+
+
+def inputs(shape, x_shape, density, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    size = math.prod(shape)
+    position = torch.randperm(size, generator=generator)[: round(density * size)].sort().values.int()
+    mean = torch.randn(len(position), generator=generator)
+    std = torch.rand(len(position), generator=generator) + 0.1
+    return torch.randn(x_shape, generator=generator), mean, std, torch.randn(shape[0], generator=generator), position
+
+
+def in_float64(x, mean, std, bias, position, shape, weight_map, g, h):
+    leaves = [t.double().requires_grad_() for t in (x, mean, std, bias)]
+    m, v = reference.moments(*leaves, position, shape, weight_map)
+    grads = torch.autograd.grad((m * g).sum() + (v * h).sum(), leaves)
+    return [m.detach(), v.detach(), *grads]
+
+
+def by_native(x, mean, std, bias, position, shape, weight_map, g, h):
+    leaves = [t.clone().requires_grad_() for t in (x, mean, std, bias)]
+    m, v = native.moments(*leaves, position, shape, weight_map)
+    assert m.grad_fn.name().startswith("ViewBackward")  # of the native function's output
+    grads = torch.autograd.grad((m * g).sum() + (v * h).sum(), leaves)
+    return [m.detach(), v.detach(), *grads]
+
+
+def check(shape, x_shape, weight_map, density, seed=0):
+    arguments = inputs(shape, x_shape, density, seed)
+    m = reference.product(arguments[0], arguments[1], None, arguments[4], shape, weight_map)
+    g, h = torch.randn((2, *m.shape), generator=torch.Generator().manual_seed(seed + 1))
+    expected = in_float64(*arguments, shape, weight_map, g, h)
+    actual = by_native(*arguments, shape, weight_map, g, h)
+    for name, got, want in zip(("mean", "variance", "x", "means", "stds", "bias"), actual, expected, strict=True):
+        error = (got - want).norm() / want.norm().clamp_min(1e-20)
+        assert error <= 2e-6, (name, float(error))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 7, 8, 16, 33, 127])
+@pytest.mark.parametrize("density", [0.0, 0.05, 1.0])
+def test_linear_is_as_exact_as_float32_can_be(batch, density):
+    check((45, 83), (batch, 83), LinearMap(), density)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_convolutions_of_every_shape(data):
+    draw = data.draw
+    dims = draw(st.integers(1, 3))
+
+    def each(least, most):
+        return tuple(draw(st.integers(least, most)) for _ in range(dims))
+
+    kernel, stride, dilation, padding = each(1, 4), each(1, 3), each(1, 2), each(0, 4)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    extent = tuple(max(1, r - 2 * p) + e for r, p, e in zip(reach, padding, each(0, 9), strict=True))
+    groups, batch = draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 8, 9]))
+    shape = (groups * draw(st.integers(1, 4)), draw(st.integers(1, 4)), *kernel)
+    x_shape = (batch, groups * shape[1], *extent)
+    density = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    check(shape, x_shape, ConvMap(stride, padding, dilation, groups), density, draw(st.integers(0, 99)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "x_shape", "weight_map"),
+    [
+        ((60, 70), (130, 70), LinearMap()),
+        ((60, 70), (3, 70), LinearMap()),
+        ((12, 10, 3, 3), (5, 10, 16, 16), ConvMap((1, 1), (1, 1), (1, 1))),
+        ((12, 10, 3, 3), (33, 10, 4, 4), ConvMap((2, 2), (1, 1), (1, 1))),
+        ((12, 10, 3, 3), (1, 10, 8, 8), ConvMap((1, 1), (1, 1), (1, 1))),
+    ],
+)
+def test_the_same_bits_for_any_number_of_threads(shape, x_shape, weight_map):
+    arguments = inputs(shape, x_shape, 0.2)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            torch.manual_seed(3)
+            leaves = [t.clone().requires_grad_() for t in arguments[:4]]
+            y = native.noisy_product(*leaves, arguments[4], shape, weight_map)
+            results.append([y.detach(), *torch.autograd.grad(y.square().sum(), leaves)])
+    finally:
+        torch.set_num_threads(before)
+    for result in results[1:]:
+        assert all(torch.equal(got, want) for got, want in zip(result, results[0], strict=True))
+
+
+# ---------------------------------------------------------------------- noise
+
+
+def test_the_noise_is_standard_normal():
+    n = 1 << 20
+    for seed in (0, 1, 2**61 + 12345):
+        z = library.normals(torch.tensor([seed]), (n,)).double()
+        for power, moment, spread in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
+            assert abs(z.pow(power).mean() - moment) < 4.5 * (spread / n) ** 0.5
+        ordered = z.sort().values
+        cdf = torch.special.ndtr(ordered)
+        gap = (cdf - torch.arange(1, n + 1) / n).abs().max()
+        assert gap < 2.0 / n**0.5  # Kolmogorov: exceeded once in 1500 seeds
+        for lag in (1, 2, 3, 4, 8, 16, 24, 32, 64, 1024):
+            assert abs((z[lag:] * z[:-lag]).mean()) < 4.5 / n**0.5
+            assert abs((z[lag:].square() * z[:-lag].square()).mean() - 1) < 4.5 * 8**0.5 / n**0.5
+    a, b = (library.normals(torch.tensor([seed]), (n,)).double() for seed in (5, 6))
+    assert abs((a * b).mean()) < 4.5 / n**0.5
+
+
+def test_the_noise_of_an_element_does_not_depend_on_the_others():
+    arguments = inputs((45, 30), (100, 30), 0.3)
+    x, mean, std, bias, position = arguments
+
+    def noisy(rows):
+        torch.manual_seed(7)
+        return native.noisy_product(x[:rows], mean, std, bias, position, (45, 30), LinearMap())
+
+    assert torch.equal(noisy(100)[:1], noisy(1)[:1])
+    torch.testing.assert_close(noisy(100)[:33], noisy(33))
+
+
+@pytest.mark.parametrize("floor", [None, 1e-8])
+def test_a_noisy_product_is_the_moments_perturbed(floor):
+    shape, weight_map = (12, 10, 3, 3), ConvMap((1, 1), (1, 1), (1, 1))
+    x, mean, std, bias, position = inputs(shape, (9, 10, 5, 5), 0.1)
+    x[:, :, :2] = 0  # some outputs have no variance
+    leaves = [t.requires_grad_() for t in (x, mean, std, bias)]
+    torch.manual_seed(11)
+    y = native.noisy_product(*leaves, position, shape, weight_map, None, floor)
+    torch.manual_seed(11)
+    noise = library.normals(torch.randint(0, 2**62, (1,), dtype=torch.int64), tuple(y.shape))
+    m, v = reference.moments(*leaves, position, shape, weight_map)
+    expected = reference.perturb(m, v, noise, floor)
+    torch.testing.assert_close(y, expected)
+    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    for got, want in zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, leaves, g), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        torch.manual_seed(11)
+        assert torch.equal(native.noisy_product(x, mean, std, bias, position, shape, weight_map, None, floor), y)
+
+
+def test_it_can_be_differentiated_twice():
+    x, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
+    leaves = [t.requires_grad_() for t in (x, mean, std, bias)]
+
+    def second(kernel):
+        m, v = kernel.moments(*leaves, position, (5, 6), LinearMap())
+        grads = torch.autograd.grad((m.square() + v.square()).sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(grad.square().sum() for grad in grads), leaves)
+
+    for got, want in zip(second(native), second(reference), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+# ---------------------------------------------------------------------- plans
+
+
+def test_a_plan_follows_its_positions_and_goes_with_them():
+    layer = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
+    layer.weight.noisy = False
+    x = torch.randn(5, 40)
+
+    def agrees():
+        torch.testing.assert_close(layer(x), F.linear(x, layer.dense_mean(), layer.bias))
+
+    agrees()
+    support = layer.support
+    assert library.plan_bytes(support.position) > 0
+    n_plans = len(library._plans)
+    support.set_position(torch.randperm(1200)[:120].sort().values.int())
+    agrees()  # after a move
+    layer.load_state_dict(gossamer.bayesianize(nn.Linear(40, 30), density=0.1).state_dict())
+    agrees()  # after another state
+    layer.load_state_dict(gossamer.bayesianize(nn.Linear(40, 30), density=0.2).state_dict())
+    agrees()  # of another size
+    assert len(library._plans) <= n_plans
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        twin.weight.noisy = False  # a copy has its noise back
+        assert torch.equal(twin(x), layer(x))
+    assert not any("plan" in key for key in layer.state_dict())
+
+
+def test_plans_are_freed_with_their_positions():
+    address = _plan_of_a_layer()
+    gc.collect()
+    assert address not in library._plans
+
+
+def _plan_of_a_layer():
+    layer = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
+    layer(torch.randn(5, 40))
+    assert layer.support.position.data_ptr() in library._plans
+    return layer.support.position.data_ptr()
+
+
+def test_images_of_many_sizes_do_not_pile_up_plans():
+    layer = gossamer.bayesianize(nn.Conv2d(4, 8, 3, padding=1), density=0.2, keep_dense=())
+    layer.weight.noisy = False
+    for size in range(3, 20):
+        x = torch.randn(2, 4, size, size)
+        torch.testing.assert_close(layer(x), F.conv2d(x, layer.dense_mean(), layer.bias, padding=1))
+    [plans] = [plans for plans in library._plans.values() if plans.position() is layer.support.position]
+    assert len(plans.plans) <= library.MOST_PLANS
+
+
+def test_positions_outside_the_weight_are_an_error():
+    x, mean, std, bias, _ = inputs((5, 6), (3, 6), 0.1)
+    with pytest.raises(ValueError, match="outside the weight"):
+        native.moments(x, mean, std, bias, torch.tensor([1, 4, 30], dtype=torch.int32), (5, 6), LinearMap())
+
+
+# ---------------------------------------------------------------------- dispatch
+
+
+class Largest(TorchDispatchMode):
+    """The most elements that any operator returned."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.most = max(self.most, *sizes, 0)
+        return result
+
+
+def test_nothing_of_the_dense_size_is_formed():
+    layer = gossamer.bayesianize(nn.Linear(400, 300), density=0.05)
+    with Largest() as largest:
+        layer(torch.randn(8, 400)).square().sum().backward()
+    assert largest.most < 400 * 300 / 10
+    with use("dense"), Largest() as largest:
+        layer(torch.randn(8, 400)).square().sum().backward()
+    assert largest.most == 400 * 300
+
+
+def test_the_setting_decides(monkeypatch):
+    layer = gossamer.bayesianize(nn.Linear(64, 64), density=0.6)
+    called = []
+    monkeypatch.setattr(library, "forward", lambda *args, run=library.forward: called.append(1) or run(*args))
+    x = torch.randn(16, 64)
+    for kernel, n_calls in (("auto", 0), ("sparse", 1), ("dense", 0)):
+        called.clear()
+        with use(kernel):
+            layer(x)
+        assert len(called) == n_calls
+    dispatch._measured.clear()
+    with use("autotune"):
+        layer(x)
+        before = len(dispatch._measured)
+        layer(x)
+    assert len(dispatch._measured) == before == 1
+    with pytest.raises(ValueError, match="kernel must be one of"):
+        use("fast")
+
+
+def test_without_a_library_one_line_and_the_same_numbers(monkeypatch, caplog):
+    layer = gossamer.bayesianize(nn.Linear(64, 64), density=0.1)
+    layer.weight.noisy = False
+    x = torch.randn(16, 64)
+    expected = layer(x)
+    monkeypatch.setattr(library, "LIBRARY", {})
+    monkeypatch.setattr(dispatch, "_said", False)
+    for _ in range(2):
+        torch.testing.assert_close(layer(x), expected)
+    assert len(caplog.records) == 1
+    assert "not built" in caplog.text
