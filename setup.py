@@ -13,7 +13,7 @@ from setuptools.command.build_ext import build_ext
 SOURCES = "src/gossamer/kernels/csrc"
 HEADERS = [f"{SOURCES}/{name}.h" for name in ("lanes", "noise", "plan", "pack", "forward", "backward")]
 # No -ffast-math: sums keep their order, and what is not finite is seen as such.
-FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"]
+FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi", "-g0"]
 LEVELS = {"generic": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     # 256-bit vectors on AVX-512 machines too: what counts is its 32 registers, and wider loads cross more cache lines.

@@ -19,8 +19,8 @@ __all__ = ["Kernel", "in_use", "moments", "noisy_product", "product", "use"]
 
 Kernel = Literal["auto", "sparse", "dense", "autotune"]
 
-# Densities up to which the native kernel was measured to win (docs: kernels.md, section 6). For a handful of examples
-# and no gradient, a linear layer is bound by reading its weights, and reading indices with them.
+# Densities up to which the native kernel was measured to win (benchmarks/cpu.py). For a handful of examples a linear
+# layer is bound by reading its weights, and the indices with them.
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
 FEW = 8
@@ -136,7 +136,7 @@ def _kernel(
         return native
     if _setting == "autotune" and not torch.compiler.is_compiling():
         return native if _is_faster(x, mean, std, position, shape, weight_map) else reference
-    few = isinstance(weight_map, LinearMap) and x.numel() < FEW * shape[1] and not torch.is_grad_enabled()
+    few = isinstance(weight_map, LinearMap) and x.numel() < FEW * shape[1]
     return native if len(position) <= (MOST_DENSE_OF_FEW if few else MOST_DENSE) * math.prod(shape) else reference
 
 
