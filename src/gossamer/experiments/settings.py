@@ -13,12 +13,13 @@ from gossamer import data, methods, models
 from gossamer.experiments.checking import check_type, unknown
 from gossamer.types import Task
 
-__all__ = ["Device", "Precision", "Settings", "options_of"]
+__all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of"]
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["32", "bf16"]
 
 MAX_SEED = 2**32  # the order of an epoch multiplies it, and must stay a number that torch takes
+CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)

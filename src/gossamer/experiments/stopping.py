@@ -19,9 +19,8 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
 
     def __init__(self, folder: Path, way_on: str | None = None) -> None:
         self.folder = folder
-        super().__init__(
-            f"interrupted; continue with: {way_on or f'gossamer train --resume {shlex.quote(str(folder))}'}"
-        )
+        default = f"continue with: gossamer train --resume {shlex.quote(str(folder))}"
+        super().__init__(f"interrupted; {way_on or default}")
 
 
 class Stop:

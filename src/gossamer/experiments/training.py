@@ -16,7 +16,7 @@ from gossamer import checkpoint
 from gossamer.experiments.progress import Progress
 from gossamer.experiments.recording import Tally, record_epoch, record_updates
 from gossamer.experiments.results import build_result
-from gossamer.experiments.settings import Settings
+from gossamer.experiments.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.experiments.starting import is_first_process, launch, start
 from gossamer.experiments.stopping import Interrupted, Stop, only_one, stop_signals
 from gossamer.record import RecordError, Run
@@ -26,7 +26,6 @@ from gossamer.types import Task
 
 __all__ = ["Job", "restore", "resume", "train"]
 
-CHECKPOINT_SECONDS = 30.0
 STEPS_BETWEEN_TALKS = 10  # of ranks: a question to all of them makes a GPU wait
 
 
@@ -57,7 +56,7 @@ def train(
     """
     folder = Path(out) if out is not None else _default_folder(settings)
     if is_first_process():
-        _refuse_taken(folder)  # before anything is read or computed
+        _refuse_taken(folder, "--out" if out is not None else "--out or --seed")  # before anything is read or computed
     task = settings.load_task()
     fabric = launch(settings)
     job = Job(folder, settings, task, start(settings, task, fabric), Tally())
@@ -187,13 +186,11 @@ def _default_folder(settings: Settings) -> Path:
     return Path("runs") / name.replace("/", "-")
 
 
-def _refuse_taken(folder: Path) -> None:
+def _refuse_taken(folder: Path, other: str) -> None:
     if not (folder / "config.toml").exists():
         return  # what else may be in the way, Run.create finds
     quoted = shlex.quote(str(folder))
     is_finished = (folder / "result.json").exists()
     way_on = f"gossamer show {quoted} shows it" if is_finished else f"gossamer train --resume {quoted} continues it"
-    raise RecordError(
-        f"{folder} holds {'a finished' if is_finished else 'an unfinished'} run: {way_on}; a new one needs another "
-        "--out or --seed"
-    )
+    kind = "a finished" if is_finished else "an unfinished"
+    raise RecordError(f"{folder} holds {kind} run: {way_on}; a new one needs another {other}")
