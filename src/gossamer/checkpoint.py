@@ -45,12 +45,18 @@ def save(folder: Path, state: dict[str, Any], step: int) -> Path:
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors)
     data = save_tensors(tensors, metadata={_TREE: json.dumps(tree), "format": str(FORMAT)})
-    older = [entry for entry in _index(folder) if entry.step != step]
+    known = _index(folder)
+    older = [entry for entry in known if entry.step != step]
+    if older != known:  # the file of this step will be another one, to which the old checksum does not belong
+        _write_index(folder, older)
     path = folder / f"step-{step}.safetensors"
     write_atomically(path, data)
     kept = [_Entry(path.name, step, hashlib.sha256(data).hexdigest()), *older][:N_KEPT]
-    index = {"format": FORMAT, "checkpoints": [entry._asdict() for entry in kept]}
-    write_atomically(folder / "latest.json", json.dumps(index, indent=1))
+    try:
+        _write_index(folder, kept)
+    except RecordError:  # a disk just full: leave it the room that the unknown file takes
+        path.unlink(missing_ok=True)
+        raise
     _remove_others(folder, {entry.file for entry in kept})
     return path
 
@@ -103,6 +109,11 @@ def _index(folder: Path) -> list[_Entry]:
             f"{path} has format {number}, this version of gossamer reads up to {FORMAT}: upgrade gossamer"
         )
     return entries
+
+
+def _write_index(folder: Path, entries: list[_Entry]) -> None:
+    index = {"format": FORMAT, "checkpoints": [entry._asdict() for entry in entries]}
+    write_atomically(folder / "latest.json", json.dumps(index, indent=1))
 
 
 def _start_again(folder: Path) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -142,7 +143,8 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
-        cpu, device = (state["random"][name][self.fabric.global_rank].cpu() for name in ("cpu", "device"))
+        # Copies: torch reads the state of a view from the wrong place in memory.
+        cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
         torch.set_rng_state(cpu)
         if len(device) and self.fabric.device.type == "cuda":  # a run of a GPU may be read on a machine without
             torch.cuda.set_rng_state(device, self.fabric.device)
@@ -151,8 +153,10 @@ class Training:
         """``(n,)`` of each rank -> ``(ranks, n)``: each has noise of its own to go on with."""
         if self.fabric.world_size == 1 or not len(state):
             return state.expand(self.fabric.world_size, -1)
-        gathered: Tensor = self.fabric.all_gather(state)  # type: ignore[assignment]
-        return gathered
+        own = state.to(self.fabric.device)
+        gathered = [torch.empty_like(own) for _ in range(self.fabric.world_size)]
+        torch.distributed.all_gather(gathered, own)
+        return torch.stack(gathered)
 
 
 class Batches:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -69,8 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    # What the training loop says about its set-up is of no use to whoever trains.
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     try:
         with _termination_as_interrupt():
             code = _dispatch(given)

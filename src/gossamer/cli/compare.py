@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,20 @@ from gossamer.experiments.settings import Settings, options_of
 
 __all__ = ["parser", "run"]
 
+DATA = "digits"
+NOT_SETTINGS = {"what", "density", "seeds", "out", "quiet"}
+
 
 def run(given: list[str]) -> int:
     """Train several methods with several seeds; print one table, write it and a report."""
     options = parser().parse(given)
-    recipe = Path(options.what)
-    is_recipe = recipe.suffix == ".toml"
-    entries, seeds = _changed(*read_recipe(recipe), options) if is_recipe else (_entries(options), SEEDS)
-    out = Path(options.out or Path("runs") / (recipe.stem if is_recipe else f"compare-{options.data or DATA}")
-               .replace("/", "-"))
+    try:
+        entries, seeds, name = _plan(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    out = Path(options.out or f"runs/{name.replace('/', '-')}")
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
-    comparison = compare(entries, seeds if options.seeds is None else options.seeds, out, quiet=options.quiet, say=say)
+    comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
     print(comparison.to_text())
     if comparison.folders:
         from gossamer.report import write_report
@@ -35,3 +38,44 @@ def run(given: list[str]) -> int:
         print(f"\nreport: {write_report(comparison.folders, out / 'report.html')}")
     print(f"tables: {out / 'comparison'}.md, .csv, .json")
     return 1 if comparison.has_failures else 0
+
+
+def parser() -> Parser:
+    """Its flags."""
+    flags = Parser("gossamer compare", "Several methods, several seeds, one table and one report.")
+    flags.add_argument("what", type=str, help="Methods with commas between them, or a recipe (a TOML file).")
+    flags.add_flag("data", str | None, f"Name of the data set; {DATA} if not given.")
+    flags.add_flag("density", float | None, "For the methods that have one.")
+    flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
+    flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
+    flags.add_argument("--quiet", action="store_true", help="No progress.")
+    skip = {"method", "data", "seed", "ranks", "options"}
+    flags.add_signature(Settings, "settings of every run; they win over those of a recipe", skip, optional=True)
+    return flags
+
+
+def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
+    """Settings by label, the number of seeds and the name of the whole."""
+    given = {key: value for key, value in vars(options).items() if key not in NOT_SETTINGS and value is not None}
+    recipe = Path(options.what)
+    if recipe.suffix == ".toml":
+        entries, seeds = read_recipe(recipe)
+        entries = {label: replace(settings, **given) for label, settings in entries.items()}
+        name = recipe.stem
+    else:
+        names = [known_method(method.strip()) for method in options.what.split(",") if method.strip()]
+        if not names:
+            raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
+        given = {"data": DATA, **given}
+        entries, seeds = {method: Settings(method, **given) for method in names}, SEEDS
+        name = f"compare-{given['data']}"
+    if options.density is not None:
+        entries = {label: _with_density(settings, options.density) for label, settings in entries.items()}
+    return entries, seeds if options.seeds is None else options.seeds, name
+
+
+def _with_density(settings: Settings, density: float) -> Settings:
+    if "density" not in options_of(settings.method):
+        return settings
+    changed: dict[str, Any] = settings.options | {"density": density}
+    return replace(settings, options=changed)

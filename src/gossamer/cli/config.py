@@ -59,7 +59,10 @@ def print_config(settings: Settings) -> None:
     options = {name: default for name, (_, default) in options_of(settings.method).items()} | settings.options
     config = settings.to_config() | {"options": options}
     plain = {key: value for key, value in config.items() if key != "options"}
-    print(to_toml(plain) + _unset(plain) + "\n" + to_toml({"options": options}).strip("\n") + "\n" + _unset(options), end="")
+    print(
+        to_toml(plain) + _unset(plain) + "\n" + to_toml({"options": options}).strip("\n") + "\n" + _unset(options),
+        end="",
+    )
 
 
 def _unset(values: dict[str, Any]) -> str:

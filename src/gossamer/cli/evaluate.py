@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Literal
 
 from gossamer.cli.parser import Parser
 from gossamer.cli.printing import columns
+from gossamer.record import Run
 
 __all__ = ["parser", "run"]
 
@@ -14,6 +16,7 @@ __all__ = ["parser", "run"]
 def run(given: list[str]) -> int:
     """Print the metrics of a run, computed again."""
     options = parser().parse(given)
+    Run.open(Path(options.run))  # a wrong path is found out before the training loop is imported
     from gossamer.experiments.reading import evaluate_run
 
     metrics = evaluate_run(options.run, options.n_draws, options.split)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import operator
 import re
 import types
 from collections.abc import Callable, Collection, Sequence
@@ -30,15 +32,22 @@ class Parser(ArgumentParser):
         text = help.replace("``", "").replace("%", "%%")  # argparse has a meaning of its own for %
         (group or self).add_argument(f"--{name}", type=kind, default=default, help=text)
 
-    def add_signature(self, function: Callable[..., Any], title: str, skip: Collection[str] = ()) -> None:
-        """A flag for every argument of a function or class, with the help of its docstring."""
+    def add_signature(
+        self, function: Callable[..., Any], title: str, skip: Collection[str] = (), *, optional: bool = False
+    ) -> None:
+        """A flag for every argument of a function or class, with the help of its docstring.
+
+        An ``optional`` one is none unless it is given: its default only stands in the help.
+        """
         group = self.add_argument_group(title)
         hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
         help_of = {item.arg_name: item.description or "" for item in parse(function.__doc__ or "").params}
         for name, parameter in inspect.signature(function).parameters.items():
             if name not in skip:
-                kind = _typed_in_a_shell(hints[name])
-                self.add_flag(name, kind, help_of.get(name, ""), parameter.default, group)
+                kind, default, text = _typed_in_a_shell(hints[name]), parameter.default, help_of.get(name, "")
+                if optional and default is not None:
+                    kind, default, text = kind | None, None, f"{text} {default} if not given."
+                self.add_flag(name, kind, text, default, group)
 
     def parse(self, given: Sequence[str]) -> Namespace:
         """The values of the flags; ``-`` inside the name of a flag is as good as ``_``."""
@@ -82,4 +91,4 @@ def _typed_in_a_shell(hint: Any) -> Any:
     if get_origin(hint) not in (Union, types.UnionType):
         return hint
     parts = [part for part in get_args(hint) if get_origin(part) is not get_origin(Callable[[], None])]
-    return Union[tuple(parts)]  # noqa: UP007 - of parts that are known only here
+    return functools.reduce(operator.or_, parts)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from pathlib import Path
 
 from gossamer.cli.parser import Parser
+from gossamer.record import Run
 
 __all__ = ["parser", "run"]
 
@@ -14,6 +16,7 @@ __all__ = ["parser", "run"]
 def run(given: list[str]) -> int:
     """Print the predictions of a run for new inputs, as CSV or JSON."""
     options = parser().parse(given)
+    Run.open(Path(options.run))  # a wrong path is found out before the training loop is imported
     from gossamer.experiments.reading import predict_run
 
     rows = predict_run(options.run, options.input, options.n_draws)

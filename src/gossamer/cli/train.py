@@ -14,6 +14,7 @@ from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, with_underscores
 from gossamer.cli.printing import print_run
 from gossamer.experiments.settings import CHECKPOINT_SECONDS, Settings, options_of
+from gossamer.record import Run
 
 __all__ = ["common_parser", "method_parser", "run"]
 
@@ -33,9 +34,11 @@ def run(given: list[str]) -> int:
     data = content.pop("data", None)
     flags = as_flags(Path(file or ""), content, method)  # before those of the command line: the last one wins
     names = [] if data is None or _positions(given) else [str(data)]
-    options = method_parser(method).parse([*names, *flags, *given])
+    # The parser of jsonargparse has a meaning of its own for this flag.
+    to_parse = [flag for flag in [*names, *flags, *given] if flag != "--print_config"]
+    options = method_parser(method).parse(to_parse)
     settings = _settings(method, vars(options))
-    if options.print_config:
+    if "--print_config" in given:
         print_config(settings)
         return 0
     from gossamer.experiments.training import train
@@ -77,6 +80,7 @@ def _resume(given: Sequence[str]) -> int:
     parser.add_flag("checkpoint_seconds", float, "Time between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_argument("--quiet", action="store_true", help="No progress.")
     options = parser.parse(given)
+    Run.open(Path(options.resume))  # a wrong path is found out before the training loop is imported
     from gossamer.experiments.training import resume
 
     print_run(resume(options.resume, quiet=options.quiet, checkpoint_seconds=options.checkpoint_seconds))

@@ -134,7 +134,9 @@ def _refuse_other_settings(folder: Path, settings: Settings) -> None:
     for key in asked | told:
         if told.get(key) != asked.get(key):
             found, wanted = told.get(key), asked.get(key)
-            raise RecordError(f"{folder} holds a run with {key} {found}, not {wanted}: give another --out, or delete it")
+            raise RecordError(
+                f"{folder} holds a run with {key} {found}, not {wanted}: give another --out, or delete it"
+            )
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

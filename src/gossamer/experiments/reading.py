@@ -83,6 +83,6 @@ def _read(folder: Path | str, n_draws: int | None) -> Job:
     job = restore(run, settings, settings.load_task(), launch(settings))
     if run.result() is not None and job.training.step < job.training.steps:
         raise RecordError(
-            f"{run.folder} is finished but lacks its last checkpoint: delete {run.folder / 'result.json'}, then {way_on}"
+            f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"
         )
     return job

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
@@ -18,6 +20,7 @@ PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
 def launch(settings: Settings) -> Fabric:
     """The processes that train together, started and connected; each goes on from here."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # how ranks find each other interests nobody
     fabric = Fabric(
         accelerator=settings.device,
         devices=settings.ranks,

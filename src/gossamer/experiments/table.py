@@ -78,7 +78,9 @@ class Comparison:
 
     def to_json(self) -> str:
         """As JSON; a number that is not finite is null."""
-        return json.dumps([{key: _finite(value) for key, value in row.items()} for row in self.table()], indent=1) + "\n"
+        return (
+            json.dumps([{key: _finite(value) for key, value in row.items()} for row in self.table()], indent=1) + "\n"
+        )
 
     def write(self, folder: Path) -> None:
         """``comparison.md``, ``.csv`` and ``.json`` in the folder."""
@@ -91,7 +93,12 @@ class Comparison:
         last = ["failed"] if self.has_failures else []
         head = ["method", "seeds", *(name.replace("_", " ") for name in names), *last]
         return [head] + [
-            [row["method"], str(row["seeds"]), *(_cell(name, row) for name in names), *(row.get(key, "") for key in last)]
+            [
+                row["method"],
+                str(row["seeds"]),
+                *(_cell(name, row) for name in names),
+                *(row.get(key, "") for key in last),
+            ]
             for row in rows
         ]
 

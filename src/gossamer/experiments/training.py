@@ -94,7 +94,7 @@ def resume(folder: Path | str, *, quiet: bool = False, checkpoint_seconds: float
 
 @dataclass
 class Job:
-    """A run at work: what it was told, what it works on and how far it is. Only the first rank has a ``run`` to write."""
+    """A run at work: what it was told, what it works on, how far it is. Only the first rank has a ``run`` to write."""
 
     folder: Path
     settings: Settings

@@ -49,7 +49,7 @@ def ssvi(
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
         replacement_rate: Share replaced at the first update.
         until: Share of the training after which the subspace rests.
-        kl_weight: β of the KL; 1 is the ELBO. 0.05, and 0.01 in reference mode.
+        kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
         kl_warmup: Share of the training over which β rises from 0.
         prior_std: Of every weight; ``None`` scales it by the active fan-in.
         init_std: Of every weight; ``None`` scales it by the active fan-in.
