@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types bench clean
+.PHONY: help venv demo docs test format lint types bench clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -46,6 +46,10 @@ lint: venv ## ruff, format and rules
 
 types: venv ## mypy
 	$(BIN)/mypy
+
+docs: venv ## build the documentation in build/docs
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: venv ## run every script in benchmarks/
 	@set -e; for script in benchmarks/*.py; do \

@@ -21,7 +21,7 @@ METHODS = ("ssvi", "vi", "rigl")
 STEPS = 45
 
 
-class Accident(Exception):
+class AccidentError(Exception):
     """Power is gone."""
 
 
@@ -39,7 +39,7 @@ def at_step(patch, step, act):
 
 
 def fail():
-    raise Accident
+    raise AccidentError
 
 
 def steps_in(folder):
@@ -56,7 +56,7 @@ def test_an_accident_at_a_random_step(method, draw, settings, whole, assert_same
     with monkeypatch.context() as patch:
         at_step(patch, step, fail)
         patch.setattr(training, "_save", lambda job: None if job.training.step % every else save(job))
-        with pytest.raises(Accident):
+        with pytest.raises(AccidentError):
             train(settings(method), tmp_path / "run", quiet=True, checkpoint_seconds=0)
     assert Run.open(tmp_path / "run").result() is None
     resume(tmp_path / "run", quiet=True)
@@ -68,7 +68,7 @@ def test_one_accident_after_another(settings, whole, assert_same_runs, monkeypat
     for attempt, step in enumerate(sorted(generator.sample(range(2, STEPS), 5))):
         with monkeypatch.context() as patch:
             at_step(patch, step, fail)
-            with pytest.raises(Accident):
+            with pytest.raises(AccidentError):
                 (resume if attempt else lambda *args, **more: train(settings("ssvi"), *args, **more))(
                     folder, quiet=True, checkpoint_seconds=0
                 )
@@ -86,14 +86,14 @@ def test_an_accident_while_writing(place, settings, whole, assert_same_runs, mon
             def append(self, row):
                 with (self.folder / "metrics.jsonl").open("a") as file:
                     file.write(json.dumps(row)[:40])
-                raise Accident
+                raise AccidentError
 
             at_step(patch, 30, lambda: patch.setattr(Run, "append_metrics", append))
         elif place == "before the index":
             at_step(patch, 20, lambda: patch.setattr(checkpoint, "_write_index", lambda *args: fail()))
         else:
             patch.setattr(Run, "write_result", lambda self, result: fail())
-        with pytest.raises(Accident):
+        with pytest.raises(AccidentError):
             train(settings("ssvi"), folder, quiet=True, checkpoint_seconds=0)
     resume(folder, quiet=True)
     assert_same_runs(folder, whole("ssvi"))
@@ -196,7 +196,7 @@ def test_a_deleted_newest_checkpoint_goes_on_from_the_one_before(
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
         at_step(patch, 33, fail)
-        with pytest.raises(Accident):
+        with pytest.raises(AccidentError):
             train(settings("ssvi"), folder, quiet=True, checkpoint_seconds=0)
     path = folder / "checkpoint" / "step-32.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
@@ -232,7 +232,7 @@ def test_a_config_that_was_changed_by_hand_names_the_key(settings, tmp_path, key
 
 
 def test_the_loss_that_is_not_finite_ends_the_run(settings, tmp_path):
-    with pytest.raises(FloatingPointError, match="the loss is (nan|inf) in epoch 1: try again with a smaller lr"):
+    with pytest.raises(FloatingPointError, match=r"the loss is (nan|inf) in epoch 1: try again with a smaller lr"):
         train(settings("sgd", options={"lr": 1e30}), tmp_path / "run", quiet=True)
 
 
@@ -262,7 +262,8 @@ def kill_when(process, folder, step, wait, number=signal.SIGKILL):
         time.sleep(0.002)
     time.sleep(wait)
     process.send_signal(number)
-    return process.wait(timeout=120), process.stderr.read()
+    said = process.communicate(timeout=120)[1]
+    return process.returncode, said
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -293,7 +294,8 @@ def test_twenty_random_kills(whole, assert_same_runs, tmp_path):
         if kill % 4 == 0:
             kill_when(start("resume", folder, method), folder, step + 4, 0)
         process = start("resume", folder, method)
-        assert process.wait(timeout=120) == 0, process.stderr.read()
+        said = process.communicate(timeout=120)[1]
+        assert (process.returncode, said) == (0, "")
         assert_same_runs(folder, whole(method))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import suppress
 from typing import Any
@@ -200,6 +201,6 @@ def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) ->
     return {name: _list(value) for name, value in found._asdict().items()}
 
 
-def _list(values: Tensor) -> list[float]:
-    listed: list[float] = values.tolist()
-    return listed
+def _list(values: Tensor) -> list[float | None]:
+    """Numbers for JSON, which has no NaN: a bin without examples has no accuracy."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
