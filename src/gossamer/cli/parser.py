@@ -23,7 +23,7 @@ class Parser(ArgumentParser):
     """A parser whose errors are one line that names the nearest flag."""
 
     def __init__(self, prog: str, description: str = "") -> None:
-        super().__init__(prog=prog, description=description, default_meta=False)
+        super().__init__(prog=prog, description=description)
         self._types: dict[str, Any] = {}
 
     def add_flag(self, name: str, kind: Any, help: str, default: Any = None, group: Any = None) -> None:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gossamer import checkpoint
 from gossamer.experiments.inputs import read_inputs
 from gossamer.experiments.results import predict_seeded, predict_split, quality
@@ -80,7 +82,8 @@ def _read(folder: Path | str, n_draws: int | None) -> Job:
     settings = settings_of(run, device="auto", ranks=1)
     if n_draws is not None:
         settings = replace(settings, n_draws=n_draws)
-    job = restore(run, settings, settings.load_task(), launch(settings))
+    with torch.random.fork_rng():  # a restored training takes the random state along
+        job = restore(run, settings, settings.load_task(), launch(settings))
     if run.result() is not None and job.training.step < job.training.steps:
         raise RecordError(
             f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"
