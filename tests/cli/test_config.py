@@ -11,8 +11,7 @@ from gossamer.record import Run
 def read(gossamer, *arguments):
     code, out, err = gossamer("train", *arguments, "--print-config")
     assert (code, err) == (0, ""), err
-    config = tomllib.loads(out)
-    return config
+    return tomllib.loads(out)
 
 
 @pytest.fixture
@@ -80,8 +79,14 @@ def test_a_file_may_name_the_folder(gossamer, write, tmp_path):
         ('method = "ssvi"\ndata = "digits"\n[options]\ndensty = 3\n', "unknown key 'densty'; did you mean 'density'?"),
         ('method = "sgd"\ndata = "digits"\n[options]\ndensity = 0.1\n', "unknown key 'density'"),
         ('method = "svi"\ndata = "digits"\n', "unknown method 'svi'; did you mean 'ssvi'?"),
-        ('method = "ssvi"\ndata = "digits"\nepochs = "many"\n', "--epochs must be a whole number; got 'many'"),
-        ('method = "ssvi"\ndata = "digits"\n[options]\ndensity = [1]\n', "--density must be a number; got"),
+        (
+            'method = "ssvi"\ndata = "digits"\nepochs = "many"\n',
+            "config.toml: --epochs must be a whole number; got 'many'",
+        ),
+        (
+            'method = "ssvi"\ndata = "digits"\n[options]\ndensity = [1]\n',
+            "config.toml: --density must be a number; got",
+        ),
         ('method = "ssvi"\n', "the following arguments are required: data"),
         ('data = "digits"\n', "the file names no method"),
         ("method = \n", "is broken: Invalid value (at line 1, column 10)"),

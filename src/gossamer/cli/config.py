@@ -34,8 +34,9 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is broken: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not isinstance(content.get("options", {}), dict):
         raise UsageError(f"{path} must hold keys and values")
+    options = content.pop("options", {})
     content.pop("format", None)
-    return {**content, **content.pop("options", {})}
+    return content | options
 
 
 def as_flags(path: Path, content: dict[str, Any], method: str) -> list[str]:

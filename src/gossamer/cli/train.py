@@ -32,7 +32,7 @@ def run(given: list[str]) -> int:
         return _without_method(given)
     method, given = _take_method(given, content)
     data = content.pop("data", None)
-    flags = as_flags(Path(file or ""), content, method)  # before those of the command line: the last one wins
+    flags = _flags_of(file or "", content, method)  # before those of the command line: the last one wins
     names = [] if data is None or _positions(given) else [str(data)]
     # The parser of jsonargparse has a meaning of its own for this flag.
     to_parse = [flag for flag in [*names, *flags, *given] if flag != "--print_config"]
@@ -106,6 +106,16 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
     if in_file is None:
         raise UsageError("the file names no method: write method = … in it, or say gossamer train METHOD --config FILE")
     return known_method(str(in_file)), given
+
+
+def _flags_of(file: str, content: dict[str, Any], method: str) -> list[str]:
+    """The keys of a file as flags; what is wrong with them is said of the file."""
+    flags = as_flags(Path(file), content, method)
+    try:
+        method_parser(method).parse(["data", *flags])
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+    return flags
 
 
 def _take_value(given: list[str], flag: str) -> tuple[str | None, list[str]]:
