@@ -16,7 +16,7 @@ SAVED, END = 12, 22  # the subspace moves at 5, 10 and 15
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     options = {"density": 0.1, "update_period": 5, "until": 1.0}
-    settings = Settings("ssvi", "digits", epochs=2, device="cpu", ranks=2, options=options)
+    settings = Settings("ssvi", "two_moons", epochs=9, batch_size=50, device="cpu", ranks=2, options=options)
     task = settings.load_task()
     fabric = launch(settings)
     first = start(settings, task, fabric)

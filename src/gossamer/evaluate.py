@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 
-import torch
 from torch import Tensor, nn
 
 from gossamer import metrics
@@ -48,7 +46,7 @@ def predict_inputs(
 ) -> Prediction:
     """What ``n_draws`` networks say about ``x``, inputs in the form that the task stores them.
 
-    Batches go to the device of the networks and what they say comes back, so ``x`` may be larger than that device.
+    They are transformed a batch at a time, so ``x`` may be larger than the device of the networks.
 
     Example:
         >>> from gossamer.data import digits
@@ -111,17 +109,15 @@ class _Readers:
 
 
 class _Reader(nn.Module):
-    """Takes a batch to the device of the network, transforms it there, and brings the outputs back."""
+    """A network behind the transform, so that only a batch at a time is transformed, where the network is."""
 
     def __init__(self, network: nn.Module, transform: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.network, self.transform = network, transform
-        tensors = itertools.chain(network.parameters(), network.buffers())
-        self.device = next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.network(self.transform(x.to(self.device)))
-        return output.to(x.device)
+        output: Tensor = self.network(self.transform(x))
+        return output
 
 
 def _numbers(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:

@@ -265,8 +265,9 @@ def test_pixels_are_checked_where_a_set_stores_bytes(tmp_path):
 
 
 def test_numbers_are_predicted_in_their_units(tmp_path):
-    run = train(Settings("vi", "sun1", epochs=1, n_draws=2, device="cpu"), tmp_path / "run", quiet=True)
-    task = Settings("vi", "sun1").load_task()
+    told = Settings("vi", "sun1", epochs=1, batch_size=1000, n_draws=2, device="cpu")
+    run = train(told, tmp_path / "run", quiet=True)
+    task = told.load_task()
     np.save(tmp_path / "new.npy", task.test[0][:4].numpy())
     rows = predict_run(run.folder, tmp_path / "new.npy")
     assert all(row["low90"] < row["mean"] < row["high90"] and row["std"] > 0 for row in rows)

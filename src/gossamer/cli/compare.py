@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 from gossamer.cli.config import known_method
 from gossamer.cli.errors import UsageError
-from gossamer.cli.parser import Parser
+from gossamer.cli.parser import Parser, folder
 from gossamer.experiments.comparing import SEEDS, compare, read_recipe
 from gossamer.experiments.settings import Settings, options_of
 
@@ -28,7 +28,7 @@ def run(given: list[str]) -> int:
         entries, seeds, name = _plan(options)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    out = Path(options.out or f"runs/{name.replace('/', '-')}")
+    out = folder(options.out or f"runs/{name.replace('/', '-')}")
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
     print(comparison.to_text())

@@ -36,7 +36,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} must hold keys and values")
     options = content.pop("options", {})
     content.pop("format", None)
-    return content | options
+    return {**content, **options}
 
 
 def as_flags(path: Path, content: dict[str, Any], method: str) -> list[str]:

@@ -8,6 +8,7 @@ import operator
 import re
 import types
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse
@@ -16,7 +17,7 @@ from jsonargparse import ArgumentParser, Namespace
 from gossamer.cli.errors import UsageError, suggestion
 from gossamer.experiments.checking import describe_type
 
-__all__ = ["Parser", "with_underscores"]
+__all__ = ["Parser", "folder", "with_underscores"]
 
 
 class Parser(ArgumentParser):
@@ -79,6 +80,16 @@ def with_underscores(given: Sequence[str]) -> list[str]:
         ['--batch_size=32', '--data_dir', 'my-data']
     """
     return [_with_underscores(argument) if argument.startswith("--") else argument for argument in given]
+
+
+def folder(text: str) -> Path:
+    """The folder that a flag names; a shell does not resolve ``~`` in ``--out=~/runs``.
+
+    Example:
+        >>> folder("runs/first").as_posix()
+        'runs/first'
+    """
+    return Path(text).expanduser()
 
 
 def _with_underscores(flag: str) -> str:

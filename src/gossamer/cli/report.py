@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.cli.parser import Parser
+from gossamer.cli.parser import Parser, folder
 
 __all__ = ["parser", "run"]
 
@@ -15,7 +15,7 @@ def run(given: list[str]) -> int:
     from gossamer.report import write_report
 
     folders = [Path(folder) for folder in options.runs]
-    print(write_report(folders, Path(options.out) if options.out else folders[0] / "report.html"))
+    print(write_report(folders, folder(options.out) if options.out else folders[0] / "report.html"))
     return 0
 
 

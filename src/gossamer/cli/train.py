@@ -11,7 +11,7 @@ from typing import Any
 from gossamer import methods
 from gossamer.cli.config import as_flags, known_method, print_config, read_config
 from gossamer.cli.errors import UsageError
-from gossamer.cli.parser import Parser, with_underscores
+from gossamer.cli.parser import Parser, folder, with_underscores
 from gossamer.cli.printing import print_run
 from gossamer.experiments.settings import CHECKPOINT_SECONDS, Settings, options_of
 from gossamer.record import Run
@@ -27,7 +27,7 @@ def run(given: list[str]) -> int:
     if any(argument.split("=")[0] == "--resume" for argument in given):
         return _resume(given)
     file, given = _take_value(given, "--config")
-    content = read_config(Path(file)) if file is not None else {}
+    content = read_config(folder(file)) if file is not None else {}
     if not content and not _positions(given):
         return _without_method(given)
     method, given = _take_method(given, content)
@@ -43,7 +43,8 @@ def run(given: list[str]) -> int:
         return 0
     from gossamer.experiments.training import train
 
-    print_run(train(settings, options.out, quiet=options.quiet, checkpoint_seconds=options.checkpoint_seconds))
+    out = None if options.out is None else folder(options.out)
+    print_run(train(settings, out, quiet=options.quiet, checkpoint_seconds=options.checkpoint_seconds))
     return 0
 
 
@@ -80,10 +81,10 @@ def _resume(given: Sequence[str]) -> int:
     parser.add_flag("checkpoint_seconds", float, "Time between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_argument("--quiet", action="store_true", help="No progress.")
     options = parser.parse(given)
-    Run.open(Path(options.resume))  # a wrong path is found out before the training loop is imported
+    run = Run.open(folder(options.resume))  # a wrong path is found out before the training loop is imported
     from gossamer.experiments.training import resume
 
-    print_run(resume(options.resume, quiet=options.quiet, checkpoint_seconds=options.checkpoint_seconds))
+    print_run(resume(run.folder, quiet=options.quiet, checkpoint_seconds=options.checkpoint_seconds))
     return 0
 
 

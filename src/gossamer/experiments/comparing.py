@@ -49,15 +49,8 @@ def compare(
         raise ValueError(f"seeds must be at least 1; got {seeds}")
     if any(settings.ranks > 1 for settings in entries.values()):
         raise ValueError("compare trains in one process: set ranks to 1, or train run by run and report on them")
-    out = Path(out)
-    plan = {
-        label: {_folder(out, label, seed): replace(settings, seed=seed) for seed in range(seeds)}
-        for label, settings in entries.items()
-    }
-    for runs in plan.values():
-        for folder, settings in runs.items():
-            _refuse_other_settings(folder, settings)  # now, and not after an hour of training
-    trained: list[Path] = []
+    out, trained = Path(out), list[Path]()
+    plan = {label: _runs(out, label, settings, seeds) for label, settings in entries.items()}
     rows = [_entry(label, runs, trained, quiet, say) for label, runs in plan.items()]
     comparison = Comparison(rows, trained)
     out.mkdir(parents=True, exist_ok=True)  # where every run failed before it had a folder
@@ -93,8 +86,13 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
     return entries, seeds
 
 
-def _folder(out: Path, label: str, seed: int) -> Path:
-    return out / f"{label}-{seed}".replace("/", "-").replace(" ", "-")
+def _runs(out: Path, label: str, settings: Settings, seeds: int) -> dict[Path, Settings]:
+    """Settings by folder; one that holds something else is refused now, and not after an hour of training."""
+    name = label.replace("/", "-").replace(" ", "-")
+    runs = {out / f"{name}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
+    for folder, told in runs.items():
+        _refuse_other_settings(folder, told)
+    return runs
 
 
 def _entry(
