@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test format lint types bench clean
+.PHONY: help venv demo docs test format lint types bench clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -28,7 +28,8 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gossamer/kernel
 	@touch $@
 
 demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
-	$(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --out runs/demo
+	@# Networks this small are faster on one thread, above all on a machine that is busy with something else.
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --out runs/demo
 
 test: venv ## all checks: format, lint, types, tests and doctests
 	$(BIN)/ruff format --check .
@@ -46,6 +47,10 @@ lint: venv ## ruff, format and rules
 
 types: venv ## mypy
 	$(BIN)/mypy
+
+docs: venv ## build the documentation in build/docs
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: venv ## run every script in benchmarks/
 	@set -e; for script in benchmarks/*.py; do \

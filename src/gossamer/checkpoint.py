@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -18,10 +19,12 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from gossamer.record import RecordError, write_atomically
+from gossamer.record.files import unreadable, unwritable
 
-__all__ = ["load", "save"]
+__all__ = ["exists", "load", "save"]
 
 FORMAT = 1
+N_KEPT = 2
 _TREE = "__tree__"
 
 
@@ -38,44 +41,69 @@ def save(folder: Path, state: dict[str, Any], step: int) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RecordError(f"cannot make {folder}: {error.strerror}; free the path or give another --out") from error
+        raise unwritable(folder, error) from error
     tensors: dict[str, Tensor] = {}
     tree = _encode(state, tensors)
     data = save_tensors(tensors, metadata={_TREE: json.dumps(tree), "format": str(FORMAT)})
+    known = _index(folder)
+    older = [entry for entry in known if entry.step != step]
+    if older != known:  # the file of this step will be another one, to which the old checksum does not belong
+        _write_index(folder, older)
     path = folder / f"step-{step}.safetensors"
     write_atomically(path, data)
-    entry = {"file": path.name, "step": step, "sha256": hashlib.sha256(data).hexdigest()}
-    entries = [entry, *(old for old in _entries(folder) if old["file"] != path.name)][:2]
-    write_atomically(folder / "latest.json", json.dumps({"format": FORMAT, "checkpoints": entries}, indent=1))
-    for other in folder.glob("step-*.safetensors"):
-        if other.name not in {kept["file"] for kept in entries}:
-            with suppress(OSError):
-                other.unlink()
+    kept = [_Entry(path.name, step, hashlib.sha256(data).hexdigest()), *older][:N_KEPT]
+    try:
+        _write_index(folder, kept)
+    except RecordError:  # a disk just full: leave it the room that the unknown file takes
+        path.unlink(missing_ok=True)
+        raise
+    _remove_others(folder, {entry.file for entry in kept})
     return path
 
 
 def load(folder: Path) -> dict[str, Any]:
     """The newest checkpoint of the folder; a damaged one is an error that says what is still whole."""
-    entries = [entry for entry in _entries(folder) if (folder / entry["file"]).exists()]
+    entries = [entry for entry in _index(folder) if (folder / entry.file).exists()]
     if not entries:
-        raise RecordError(f"{folder} holds no checkpoint: the run stopped before its first one; start it again")
-    path = folder / entries[0]["file"]
+        raise RecordError(f"{folder} holds no checkpoint: {_start_again(folder)}")
+    path = folder / entries[0].file
     data = _read(path)
-    if hashlib.sha256(data).hexdigest() != entries[0]["sha256"]:
-        older = f"; {entries[1]['file']} is kept: delete {path.name} to continue from it" if entries[1:] else ""
-        raise RecordError(f"{path} is damaged (its checksum does not match){older or '; start the run again'}")
+    if hashlib.sha256(data).hexdigest() != entries[0].sha256:
+        way_out = f"delete it to continue from {entries[1].file}" if entries[1:] else _start_again(folder)
+        raise RecordError(f"{path} is damaged (its checksum does not match): {way_out}")
     return _unpack(path, data)
 
 
-def _entries(folder: Path) -> list[dict[str, Any]]:
+def exists(folder: Path) -> bool:
+    """Whether a checkpoint was ever finished in the folder.
+
+    Example:
+        >>> exists(Path("no/such/folder"))
+        False
+    """
+    return (folder / "latest.json").exists()
+
+
+class _Entry(NamedTuple):
+    """A line of ``latest.json``."""
+
+    file: str
+    step: int
+    sha256: str
+
+
+def _index(folder: Path) -> list[_Entry]:
+    """What ``latest.json`` names, the newest first."""
     path = folder / "latest.json"
     if not path.exists():
         return []
     try:
-        index = json.loads(_read(path))
-        number, entries = index["format"], [dict(entry) for entry in index["checkpoints"]]
+        content = json.loads(_read(path))
+        number, entries = int(content["format"]), [_Entry(**entry) for entry in content["checkpoints"]]
+        if not all(re.fullmatch(r"step-\d+\.safetensors", entry.file) for entry in entries):
+            raise ValueError("a file that is no checkpoint")
     except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is broken: delete {folder} and start the run again") from error
+        raise RecordError(f"{path} is broken: {_start_again(folder)}") from error
     if number > FORMAT:
         raise RecordError(
             f"{path} has format {number}, this version of gossamer reads up to {FORMAT}: upgrade gossamer"
@@ -83,21 +111,37 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
+def _write_index(folder: Path, entries: list[_Entry]) -> None:
+    index = {"format": FORMAT, "checkpoints": [entry._asdict() for entry in entries]}
+    write_atomically(folder / "latest.json", json.dumps(index, indent=1))
+
+
+def _start_again(folder: Path) -> str:
+    return f"delete {folder}, and --resume trains the run again from its first step"
+
+
+def _remove_others(folder: Path, kept: set[str]) -> None:
+    """Older checkpoints, and what a kill in the middle of writing left behind."""
+    for path in [*folder.glob("step-*.safetensors"), *folder.glob(".*.tmp")]:
+        if path.name not in kept:
+            with suppress(OSError):
+                path.unlink()
+
+
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable(path, error) from error
 
 
 def _unpack(path: Path, data: bytes) -> dict[str, Any]:
     try:
         length = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + length])
-        tree, tensors = json.loads(header["__metadata__"][_TREE]), load_tensors(data)
-    except (ValueError, KeyError, SafetensorError) as error:
-        raise RecordError(f"{path} is not a checkpoint of gossamer: delete it and start the run again") from error
-    state: dict[str, Any] = _decode(tree, tensors)
+        state: dict[str, Any] = _decode(json.loads(header["__metadata__"][_TREE]), load_tensors(data))
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise RecordError(f"{path} is not a checkpoint of gossamer: {_start_again(path.parent)}") from error
     return state
 
 
@@ -108,12 +152,19 @@ def _encode(node: Any, tensors: dict[str, Tensor]) -> Any:
         tensors[key] = node.detach().cpu().contiguous().clone()  # safetensors takes no views of shared memory
         return {"tensor": key}
     if isinstance(node, dict):  # pairs: the keys of an optimizer's state are integers
-        return {"dict": [[key, _encode(value, tensors)] for key, value in node.items()]}
+        return {"dict": [[_checked_key(key), _encode(value, tensors)] for key, value in node.items()]}
     if isinstance(node, list | tuple):
-        return {type(node).__name__: [_encode(value, tensors) for value in node]}
+        kind = "tuple" if isinstance(node, tuple) else "list"
+        return {kind: [_encode(value, tensors) for value in node]}
     if node is None or isinstance(node, bool | int | float | str):
         return {"value": node}
     raise TypeError(f"a checkpoint holds tensors, numbers, strings and containers of them, not {type(node).__name__}")
+
+
+def _checked_key(key: Any) -> str | int:
+    if isinstance(key, str | int):
+        return key
+    raise TypeError(f"the keys of a checkpoint are strings and whole numbers, not {type(key).__name__}")
 
 
 def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
 from gossamer import metrics
 from gossamer.likelihoods import Gaussian
-from gossamer.posterior import Prediction, predict
+from gossamer.posterior import InLayers, Prediction, predict
 from gossamer.types import Posterior, Split, Task
 
-__all__ = ["evaluate", "summarize"]
+__all__ = ["evaluate", "predict_inputs", "split_of", "summarize"]
 
 
 def evaluate(
@@ -36,10 +37,27 @@ def evaluate(
         >>> sorted(evaluate(bayesianize(mlp(64)), digits.load(), n_draws=2))[:5]
         ['accuracy', 'aurc', 'brier', 'classwise_ece', 'ece']
     """
-    x, y = _split(task, split)
+    x, y = split_of(task, split)
+    return summarize(predict_inputs(posterior, task, x, n_draws, batch_size=batch_size), task, y)
+
+
+def predict_inputs(
+    posterior: nn.Module | Posterior, task: Task, x: Tensor, n_draws: int, *, batch_size: int = 256
+) -> Prediction:
+    """What ``n_draws`` networks say about ``x``, inputs in the form that the task stores them.
+
+    They are transformed a batch at a time, so ``x`` may be larger than the device of the networks.
+
+    Example:
+        >>> from gossamer.data import digits
+        >>> from gossamer.models import mlp
+        >>> task = digits.load()
+        >>> predict_inputs(mlp(64), task, task.test[0][:3], n_draws=1).probs.shape
+        torch.Size([3, 10])
+    """
     likelihood = task.likelihood if isinstance(task.likelihood, Gaussian) else None
-    prediction = predict(posterior, task.transform(x), n_draws, likelihood=likelihood, batch_size=batch_size)
-    return summarize(prediction, task, y)
+    known = InLayers().posterior(posterior) if isinstance(posterior, nn.Module) else posterior
+    return predict(_Readers(known, task.transform), x, n_draws, likelihood=likelihood, batch_size=batch_size)
 
 
 def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
@@ -69,6 +87,39 @@ def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]
     }
 
 
+def split_of(task: Task, name: str) -> Split:
+    """The split called ``name``; one without rows is an error, since no number can be made of it."""
+    if name not in ("train", "val", "test"):
+        raise ValueError(f"split must be train, val or test; got {name!r}")
+    split: Split = getattr(task, name)
+    if not len(split[1]):
+        raise ValueError(f"{task.name} has no examples in its {name} split: choose another")
+    return split
+
+
+class _Readers:
+    """A posterior whose networks read what a task stores."""
+
+    def __init__(self, posterior: Posterior, transform: Callable[[Tensor], Tensor]) -> None:
+        self.posterior, self.transform = posterior, transform
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        for network in self.posterior.draws(n):
+            yield _Reader(network, self.transform)
+
+
+class _Reader(nn.Module):
+    """A network behind the transform, so that only a batch at a time is transformed, where the network is."""
+
+    def __init__(self, network: nn.Module, transform: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.network, self.transform = network, transform
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.network(self.transform(x))
+        return output
+
+
 def _numbers(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
     assert isinstance(task.likelihood, Gaussian)
     low, high = prediction.interval(0.9)
@@ -83,10 +134,3 @@ def _numbers(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
         "std": scale * float(prediction.std.mean()),
         "epistemic_std": scale * float(prediction.epistemic_std.mean()),
     }
-
-
-def _split(task: Task, name: str) -> Split:
-    if name not in ("train", "val", "test"):
-        raise ValueError(f"split must be 'train', 'val' or 'test'; got {name!r}")
-    split: Split = getattr(task, name)
-    return split

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.types import Method, Posterior, Schedule, Split, Step, Task
+from gossamer.types import Method, Posterior, Split, Step, Task
 
 __all__ = ["Batches", "Training", "fit"]
 
@@ -91,7 +92,7 @@ class Training:
         rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
         self.batches = Batches(task.train, batch_size, seed, self.fabric.device, rank=rank, n_ranks=n_ranks)
         self.step = 0
-        self._ratios = _lr_ratios(self.optimizer, method.lr)
+        self._ratios = _lr_ratios(self.optimizer)
         if rank > 0:  # the same weights everywhere, noise of its own on each rank
             torch.manual_seed(seed + rank)
         self.module.train()
@@ -125,14 +126,14 @@ class Training:
         return self.collector.posterior(self.model)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that an exact continuation needs."""
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        """All that an exact continuation needs. With several ranks every one of them must ask at the same step."""
+        noise = {"cpu": torch.get_rng_state(), "device": _device_rng_state(self.fabric.device)}
         return {
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "rules": [rule.state_dict() for rule in self.rules],
-            "random": {"cpu": torch.get_rng_state(), "cuda": cuda},
+            "random": {name: self._from_every_rank(state) for name, state in noise.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -142,9 +143,20 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
-        torch.set_rng_state(state["random"]["cpu"])
-        if state["random"]["cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["random"]["cuda"])
+        # Copies: torch reads the state of a view from the wrong place in memory.
+        cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
+        torch.set_rng_state(cpu)
+        if len(device) and self.fabric.device.type == "cuda":  # a run of a GPU may be read on a machine without
+            torch.cuda.set_rng_state(device, self.fabric.device)
+
+    def _from_every_rank(self, state: Tensor) -> Tensor:
+        """``(n,)`` of each rank -> ``(ranks, n)``: each has noise of its own to go on with."""
+        if self.fabric.world_size == 1 or not len(state):
+            return state.expand(self.fabric.world_size, -1)
+        own = state.to(self.fabric.device)
+        gathered = [torch.empty_like(own) for _ in range(self.fabric.world_size)]
+        torch.distributed.all_gather(gathered, own)
+        return torch.stack(gathered)
 
 
 class Batches:
@@ -192,6 +204,15 @@ class Batches:
         return self.x[rows], self.y[rows]
 
 
-def _lr_ratios(optimizer: Optimizer, lr: Schedule) -> list[float]:
-    """Rates of the groups over that of the schedule: a group with a rate of its own keeps its ratio."""
-    return [group["lr"] / lr(0) for group in optimizer.param_groups]
+def _lr_ratios(optimizer: Optimizer) -> list[float]:
+    """Rates of the groups over the optimizer's own: a group with a rate of its own keeps its ratio to the schedule.
+
+    Not over the schedule's first value, which is 0 where it warms up.
+    """
+    default = optimizer.defaults["lr"]
+    return [group["lr"] / default if default else 1.0 for group in optimizer.param_groups]
+
+
+def _device_rng_state(device: torch.device) -> Tensor:
+    """Random state of a GPU; the CPU has no second one."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0, dtype=torch.uint8)

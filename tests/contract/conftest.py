@@ -170,7 +170,6 @@ class Citizen:
 
 # Cells that do not hold yet, by a pattern of the test's name, and why; one that comes to hold is an error here.
 GAPS = {
-    r"test_a_copy_is_not_silent": "a copy stays at the means if the subspace had silenced the noise for an update",
     r"test_functional_call\[tied-.*-True": "functional_call does not restore shared modules: pytorch issue 164759",
 }
 

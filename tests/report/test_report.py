@@ -85,7 +85,7 @@ def test_every_page_is_well_formed_and_self_contained(pages, kind):
             assert attributes.get(name, "data:").startswith("data:")
     assert "url(http" not in page.source
     assert "@import" not in page.source
-    assert "nan" not in page.text.lower().replace("nanosecond", "").split()
+    assert "nan" not in page.text.lower().split()
 
 
 @pytest.mark.parametrize("kind", ["single", "regression", "several"])
@@ -226,7 +226,6 @@ def test_names_are_text_and_never_markup(fake, tmp_path):
     for folders in ([folder], [folder, other]):
         page = Page(write_report(folders, tmp_path / "report.html"))
         assert len(page.all("script")) == len(page.all("style")) == 1
-        assert not page.all("b", "") or "alert" not in str(page.elements[0])
         assert "<script>alert" not in page.source
         assert NASTY in "".join(page.texts)
 

@@ -1,9 +1,21 @@
-"""Runs: train, continue, evaluate, compare. What the command line does, as functions."""
+"""Runs: train, continue, evaluate, compare. What the command line does, as functions.
 
-from gossamer.experiments.comparing import Comparison, compare
-from gossamer.experiments.reading import evaluate_run, predict_run, show
-from gossamer.experiments.settings import Settings
-from gossamer.experiments.training import Interrupted, resume, train
+Each is imported when it is asked for: settings and tables can be had without waiting for the training loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gossamer.experiments.comparing import compare, read_recipe
+    from gossamer.experiments.reading import evaluate_run, predict_run
+    from gossamer.experiments.settings import Settings
+    from gossamer.experiments.showing import show
+    from gossamer.experiments.stopping import Interrupted
+    from gossamer.experiments.table import Comparison
+    from gossamer.experiments.training import resume, train
 
 __all__ = [
     "Comparison",
@@ -12,7 +24,27 @@ __all__ = [
     "compare",
     "evaluate_run",
     "predict_run",
+    "read_recipe",
     "resume",
     "show",
     "train",
 ]
+
+_HOMES = {
+    "Comparison": "table",
+    "Interrupted": "stopping",
+    "Settings": "settings",
+    "compare": "comparing",
+    "evaluate_run": "reading",
+    "predict_run": "reading",
+    "read_recipe": "comparing",
+    "resume": "training",
+    "show": "showing",
+    "train": "training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gossamer.experiments.settings import Settings
 from gossamer.train import Training
+
+if TYPE_CHECKING:
+    import rich.progress
 
 __all__ = ["Progress", "describe"]
 
@@ -23,27 +28,17 @@ class Progress:
     def __init__(self, settings: Settings, training: Training, *, quiet: bool) -> None:
         self.title = f"{settings.method} {settings.data} seed {settings.seed}"
         self.steps, self.start = training.steps, training.step
-        self.every = max(1, settings.epochs // 50)
         self.epochs = settings.epochs
+        self.every = -(-settings.epochs // 50)
         self.quiet = quiet
         self._stack = ExitStack()
-        self._bar: Any = None
+        self._show: Callable[..., None] | None = None
 
     def __enter__(self) -> Self:
         if not self.quiet and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as RichProgress
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[values]}"),
-            )
-            self._bar = self._stack.enter_context(RichProgress(*columns, console=Console(stderr=True)))
-            self._task = self._bar.add_task(self.title, total=self.steps, completed=self.start, values="")
+            bar = self._stack.enter_context(_bar())
+            task = bar.add_task(self.title, total=self.steps, completed=self.start, values="")
+            self._show = partial(bar.update, task)
         return self
 
     def __exit__(
@@ -53,15 +48,30 @@ class Progress:
 
     def advance(self, step: int) -> None:
         """A step is done."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=step)
+        if self._show is not None:
+            self._show(completed=step)
 
     def line(self, row: dict[str, Any]) -> None:
         """An epoch is done."""
-        if self._bar is not None:
-            self._bar.update(self._task, values=describe(row))
+        if self._show is not None:
+            self._show(values=describe(row))
         elif not self.quiet and (row["epoch"] % self.every == 0 or row["epoch"] == self.epochs):
             print(f"{self.title}: epoch {row['epoch']}/{self.epochs}  {describe(row)}", file=sys.stderr, flush=True)
+
+
+def _bar() -> rich.progress.Progress:
+    """The bar, and below it what the last epoch brought: beside it there is no room on a narrow terminal."""
+    from rich.console import Console, RenderableType
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Bar(Progress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            yield from super().get_renderables()
+            yield from (Text(task.fields["values"], no_wrap=True, overflow="ellipsis") for task in self.tasks)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    return Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True))
 
 
 def describe(row: dict[str, Any]) -> str:

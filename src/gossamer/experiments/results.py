@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-import resource
+import math
 import sys
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gossamer import methods, metrics
-from gossamer.evaluate import summarize
-from gossamer.experiments.settings import Settings
+from gossamer import metrics
+from gossamer.evaluate import predict_inputs, split_of, summarize
+from gossamer.experiments.settings import Settings, options_of
 from gossamer.layers import GaussianWeight, SparseModule, sparse_weights
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
-from gossamer.posterior import Prediction, draw, predict
+from gossamer.posterior import Prediction, draw
 from gossamer.record import Run
 from gossamer.train import Training
 from gossamer.types import Posterior, Task
 
-__all__ = ["build_result", "predict_split", "quality"]
+__all__ = ["build_result", "predict_seeded", "predict_split", "quality"]
 
 N_EXAMPLES = 8
 
@@ -49,16 +49,20 @@ def build_result(settings: Settings, task: Task, training: Training, seconds: fl
 
 
 def predict_split(posterior: Posterior, task: Task, settings: Settings, split: str = "test") -> Prediction:
-    """What the draws say about a split; the draws depend on the seed alone and leave the random state as it was."""
-    likelihood = task.likelihood if isinstance(task.likelihood, Gaussian) else None
+    """What the draws say about a split; the random state is left as it was."""
+    return predict_seeded(posterior, task, split_of(task, split)[0], settings)
+
+
+def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settings) -> Prediction:
+    """What the draws say about ``x``, inputs as the task stores them; the draws depend on the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        return predict(posterior, task.transform(getattr(task, split)[0]), settings.n_draws, likelihood=likelihood)
+        return predict_inputs(posterior, task, x, settings.n_draws)
 
 
 def quality(prediction: Prediction, task: Task, split: str = "test") -> dict[str, Any]:
     """Metrics of a prediction, and the curves and examples behind them."""
-    x, y = getattr(task, split)
+    x, y = split_of(task, split)
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
     if isinstance(task.likelihood, Gaussian):
         return result
@@ -139,7 +143,7 @@ def _layer_row(training: Training, layer: LayerCost) -> dict[str, Any]:
 
 def _cost(
     settings: Settings, task: Task, training: Training, layers: list[LayerCost], seconds: float, run: Run
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     weights = sparse_weights(training.model)
     tensors = [*training.model.parameters(), *training.model.buffers()]
     plain = sum(p.numel() for n, p in training.model.named_parameters() if n.endswith("weight") and p.dim() > 1)
@@ -165,15 +169,19 @@ def _cost(
 
 def _option(settings: Settings, name: str) -> Any:
     """An option of the method, given or by default."""
-    return settings.options.get(name, inspect.signature(methods.find(settings.method)).parameters[name].default)
+    return settings.options.get(name, options_of(settings.method)[name][1])
 
 
-def _peak_memory() -> int:
-    """Of the device where there is one, otherwise of the process."""
+def _peak_memory() -> int | None:
+    """Of the device where there is one, otherwise of the process; nothing where the system does not say."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return int(torch.cuda.max_memory_allocated())
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    with suppress(ImportError):  # Windows
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return None
 
 
 def _snr_histogram(training: Training) -> dict[str, Any] | None:
@@ -193,6 +201,6 @@ def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) ->
     return {name: _list(value) for name, value in found._asdict().items()}
 
 
-def _list(values: Tensor) -> list[float]:
-    listed: list[float] = values.tolist()
-    return listed
+def _list(values: Tensor) -> list[float | None]:
+    """Numbers for JSON, which has no NaN: a bin without examples has no accuracy."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_type_hints
 
 import torch
-from lightning_fabric import Fabric
-from torch import nn
 
 from gossamer import data, methods, models
-from gossamer.train import Training
+from gossamer.experiments.checking import check_type, unknown
 from gossamer.types import Task
 
-__all__ = ["Settings"]
+__all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of"]
 
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["32", "bf16"]
+
+MAX_SEED = 2**32  # the order of an epoch multiplies it, and must stay a number that torch takes
+CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,20 @@ class Settings:
     Args:
         method: Name of the method.
         data: Name of the data set.
-        model: Name of the network; ``None`` fits one to the data.
+        model: Name of the network; without one, a network that fits the data.
         epochs: Passes over the training data.
         batch_size: Examples per step.
         seed: Of the order of the examples, the first active weights and all noise.
-        device: ``"cpu"``, ``"cuda"`` or ``"auto"``.
-        precision: ``"32"`` or ``"bf16"``.
-        ranks: Processes that train together.
-        data_dir: Folder of the data files.
+        device: Where to train; auto is a GPU where there is one.
+        precision: Of the arithmetic; bf16 is mixed with float32.
+        ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
+        data_dir: Folder of the data files; without one, $GOSSAMER_DATA, then data/.
         n_draws: Networks drawn for the final numbers.
         options: Of the method.
+
+    Example:
+        >>> Settings("ssvi", "digits", epochs=5, options={"density": 0.1}).epochs
+        5
     """
 
     method: str
@@ -45,8 +51,8 @@ class Settings:
     epochs: int = 100
     batch_size: int = 64
     seed: int = 0
-    device: str = "auto"
-    precision: str = "32"
+    device: Device = "auto"
+    precision: Precision = "32"
     ranks: int = 1
     data_dir: str | None = None
     n_draws: int = 20
@@ -54,59 +60,59 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work before anything is loaded or written."""
+        for name, hint in get_type_hints(Settings).items():
+            check_type(name, getattr(self, name), hint)
         for name in ("epochs", "batch_size", "ranks", "n_draws"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}; got {self.precision!r}")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise ValueError(f"device must be auto, cpu or cuda; got {self.device!r}")
+        if not 0 <= self.seed < MAX_SEED:
+            raise ValueError(f"seed must be from 0 to {MAX_SEED - 1}; got {self.seed}")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise ValueError("device cuda was asked for, but torch sees no CUDA device: use --device cpu")
-        known = [
-            name for name in inspect.signature(methods.find(self.method)).parameters if name not in ("task", "steps")
-        ]
-        for name in self.options:
+            raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device cpu")
+        if self.method not in methods.names():
+            raise ValueError(unknown("method", self.method, methods.names()))
+        data.find(self.data)  # an unknown set is an error that names the nearest
+        if self.model is not None and self.model not in models.names():
+            raise ValueError(unknown("model", self.model, models.names()))
+        known = options_of(self.method)
+        for name, value in self.options.items():
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
-                raise ValueError(f"method {self.method} has no option {name!r}{hint} Known: {', '.join(known)}")
+                raise ValueError(unknown(f"option of {self.method}", name, known))
+            check_type(f"{name} of {self.method}", value, known[name][0])
 
     def to_config(self) -> dict[str, Any]:
         """As a dictionary for ``config.toml``."""
         return asdict(self)
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Settings:
+    def from_config(cls, config: Mapping[str, Any]) -> Settings:
         """From the dictionary of a ``config.toml``; an unknown key is an error that names the nearest."""
-        known = list(cls.__dataclass_fields__)
+        known = [item.name for item in fields(cls)]
         for key in config:
             if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else "."
-                raise ValueError(f"unknown key {key!r}{hint} Known: {', '.join(known)}")
+                raise ValueError(unknown("key", key, known))
+        for key in ("method", "data"):
+            if key not in config:
+                raise ValueError(f"the key {key!r} is missing")
         return cls(**config)
 
     def load_task(self) -> Task:
         """The data."""
         return data.load(self.data, self.data_dir)
 
-    def build_model(self, task: Task) -> nn.Module:
-        """The plain network, with weights drawn from the seed."""
-        torch.manual_seed(self.seed)
-        return models.build(self.model_name(task), task.input_shape, task.n_outputs)
-
     def model_name(self, task: Task) -> str:
         """The network asked for; otherwise a residual network for colour images, an MLP for the rest."""
         is_colour_image = len(task.input_shape) == 3 and task.input_shape[0] == 3
         return self.model or ("resnet18" if is_colour_image else "mlp")
 
-    def start(self, task: Task) -> Training:
-        """The training, before its first step."""
-        fabric = Fabric(accelerator=self.device, devices=self.ranks, precision=PRECISIONS[self.precision])  # type: ignore[arg-type]
-        if self.ranks > 1:
-            fabric.launch()
-        steps = self.epochs * -(-task.n_data // self.batch_size)
-        method = methods.build(self.method, task, steps, **self.options)
-        model = self.build_model(task)
-        return Training(method, model, task, steps, fabric, batch_size=self.batch_size, seed=self.seed)
+
+def options_of(method: str) -> dict[str, tuple[Any, Any]]:
+    """The options of a method: type and default by name, from its signature.
+
+    Example:
+        >>> options_of("rigl")["density"]
+        (<class 'float'>, 0.05)
+    """
+    function = methods.find(method)
+    hints, parameters = get_type_hints(function), inspect.signature(function).parameters
+    return {name: (hints[name], item.default) for name, item in parameters.items() if name not in ("task", "steps")}

@@ -107,7 +107,7 @@ def why_left_alone(module: nn.Module) -> str | None:
     if isinstance(note, str):
         return note
     kind = type(module)
-    base = next((plain for plain in RULES if isinstance(module, plain)), None)
+    base = kind if kind in RULES else next((plain for plain in RULES if isinstance(module, plain)), None)
     if base is None:
         return f"no rule for {kind.__name__}: stays deterministic"
     parameters = dict(module.named_parameters())

@@ -34,7 +34,7 @@ def ssvi(
     kl_warmup: float = 0.5,
     prior_std: float | None = None,
     init_std: float | None = None,
-    allocation: str = "uniform",
+    allocation: str | None = None,
     mode: Mode = "default",
 ) -> Method:
     """SSVI: variational inference in a moving subspace of ``density`` times the weights.
@@ -49,14 +49,16 @@ def ssvi(
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
         replacement_rate: Share replaced at the first update.
         until: Share of the training after which the subspace rests.
-        kl_weight: β of the KL; 1 is the ELBO. 0.05, and 0.01 in reference mode.
+        kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
         kl_warmup: Share of the training over which β rises from 0.
         prior_std: Of every weight; ``None`` scales it by the active fan-in.
         init_std: Of every weight; ``None`` scales it by the active fan-in.
-        allocation: How the active weights are spread over the layers.
+        allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
+            on held-out digits, and ``"uniform"`` in reference mode.
         mode: ``"reference"`` for the released code's behaviour.
     """
     rate, beta = variational_defaults(mode, lr, kl_weight)
+    allocation = allocation or ("uniform" if mode == "reference" else "erk")
     return Method(
         prepare=partial(
             bayesianize, density=density, prior_std=prior_std, init_std=init_std, allocation=allocation, mode=mode

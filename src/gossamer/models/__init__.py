@@ -44,7 +44,7 @@ def build(name: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     """The network called ``name`` for inputs of a shape and a number of outputs.
 
     >>> type(build("resnet18", (3, 32, 32), 100)).__name__
-    'ResNet'
+    'Sequential'
     """
     if name not in _BUILDERS:
         near = difflib.get_close_matches(name, _BUILDERS, n=1)

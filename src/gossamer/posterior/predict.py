@@ -50,7 +50,8 @@ def predict(
         kind: ``"weights"`` draws whole networks, each used for all of ``x``; ``"local"`` draws the noise of each output
             (local reparameterization), as in training.
         likelihood: ``Categorical()``, or ``Gaussian(…)`` for the noise of regression targets.
-        batch_size: Examples in memory at a time; the results do not depend on it for ``kind="weights"``.
+        batch_size: Examples on the network's device at a time, wherever ``x`` is; the results do not depend on it for
+            ``kind="weights"``.
         class_dim: Dimension of the classes in the network's output.
         generator: For the draws of a network; a posterior has its own.
 
@@ -89,7 +90,11 @@ def _local_outputs(
 
 
 def _forward(network: nn.Module, x: Inputs, batch_size: int) -> Tensor:
-    return torch.cat([_call(network, part) for part in _batches(x, batch_size)])
+    """Outputs for all of ``x``, where ``x`` is: only a batch at a time goes to the device of the network."""
+    there = next((parameter.device for parameter in network.parameters()), None)
+    here = _first(x).device
+    parts = [_call(network, part).to(here) for part in _batches(x, batch_size, there or here)]
+    return torch.cat(parts)
 
 
 def _call(network: nn.Module, x: Inputs) -> Tensor:
@@ -105,16 +110,19 @@ def _call(network: nn.Module, x: Inputs) -> Tensor:
     return output
 
 
-def _batches(x: Inputs, size: int) -> Iterator[Inputs]:
-    first = x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
-    for start in range(0, max(1, len(first)), size):
+def _batches(x: Inputs, size: int, device: torch.device) -> Iterator[Inputs]:
+    for start in range(0, max(1, len(_first(x))), size):
         rows = slice(start, start + size)
         if isinstance(x, Tensor):
-            yield x[rows]
+            yield x[rows].to(device)
         elif isinstance(x, Mapping):
-            yield {name: part[rows] for name, part in x.items()}
+            yield {name: part[rows].to(device) for name, part in x.items()}
         else:
-            yield [part[rows] for part in x]
+            yield [part[rows].to(device) for part in x]
+
+
+def _first(x: Inputs) -> Tensor:
+    return x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
 
 
 @contextlib.contextmanager

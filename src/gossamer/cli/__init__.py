@@ -1,0 +1,144 @@
+"""The command ``gossamer``: train, evaluate, compare, report, predict, list, show.
+
+A method's signature is its configuration: its flags, their types and their help come from the function itself. Exit
+codes: 0 fine, 1 failure, 2 usage, 130 interrupted with a checkpoint to continue from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gossamer import __version__
+from gossamer.cli.errors import UsageError, suggestion
+
+__all__ = ["main"]
+
+USAGE = """usage: gossamer COMMAND [...]
+
+  train METHOD DATA [options]     train a run; gossamer train METHOD --help lists the method's options
+  train --resume RUN              continue an interrupted run, to the bit
+  train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
+  evaluate RUN                    the metrics of a run again
+  compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
+  report RUN…                     one HTML file about one run or several
+  predict RUN INPUT               predictions for new inputs (.npy or .csv)
+  list methods|data|models|criteria|recipes
+  show RUN                        a run in a few lines
+  completion bash|zsh|fish        a script that completes commands and names in your shell
+
+  --version   --help   --debug (show tracebacks)
+
+gossamer COMMAND --help says more. Flags may be written with - or _ inside (--batch-size, --batch_size).
+
+Examples:
+  gossamer train ssvi digits --density 0.05
+  gossamer compare sgd,vi,ssvi --data digits --seeds 3
+"""
+
+COMMANDS = {  # name -> the module with its function ``run``, imported when it is asked for
+    "train": "train",
+    "evaluate": "evaluate",
+    "compare": "compare",
+    "report": "report",
+    "predict": "predict",
+    "list": "lists",
+    "show": "show",
+    "completion": "completion",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code.
+
+    Example:
+        >>> main(["list", "methods"])
+        rigl  RigL (Evci et al., ICML 2020): deterministic sparse training, drop by magnitude, grow by gradient.
+        sgd   The plain network by Adam or SGD: what every other method is compared with.
+        ssvi  Sparse subspace variational inference (Li, Miao, Qiu and Zhang, ICLR 2024), Algorithm 1.
+        vi    Dense mean-field variational inference: every weight is active, with a mean and a standard deviation.
+        0
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        with _termination_as_interrupt():
+            code = _dispatch(given)
+            sys.stdout.flush()
+            return code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except BrokenPipeError:  # the reader of our output went away; the interpreter must not find that out again at exit
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        return _explain(error)
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given or given[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0 if given else 2
+    if given[0] == "--version":
+        print(f"gossamer {__version__}")
+        return 0
+    command, rest = given[0], given[1:]
+    if command not in COMMANDS:
+        raise UsageError(f"unknown command {command!r}{suggestion(command, COMMANDS)} gossamer --help lists them")
+    run: Callable[[list[str]], int] = importlib.import_module(f"gossamer.cli.{COMMANDS[command]}").run
+    return run(rest)
+
+
+def _explain(error: BaseException) -> int:
+    """One line on standard error; returns the exit code."""
+    from gossamer.experiments.stopping import Interrupted
+    from gossamer.record import RecordError
+
+    rank = os.environ.get("LOCAL_RANK", "0")
+    is_expected = isinstance(error, RecordError | ValueError | OSError | FloatingPointError)
+    if rank != "0" and (is_expected or isinstance(error, KeyboardInterrupt | Interrupted)):
+        pass  # the first rank says the same
+    elif isinstance(error, KeyboardInterrupt):
+        _say("stopped")
+    elif isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("gossamer"):
+        _say(f"the command needs {error.name}: pip install 'gossamer[train]'")
+    else:
+        text = " ".join(str(error).split())
+        is_expected |= isinstance(error, UsageError | Interrupted)
+        where = "" if rank == "0" else f"rank {rank}: "
+        _say(where + (text if is_expected and text else f"{type(error).__name__}: {text} (--debug shows where)"))
+    if isinstance(error, UsageError):
+        return 2
+    return 130 if isinstance(error, KeyboardInterrupt | Interrupted) else 1
+
+
+def _say(text: str) -> None:
+    print(f"gossamer: {text}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends as Ctrl-C does, also where nothing is trained yet."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

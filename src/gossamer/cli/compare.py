@@ -1,0 +1,81 @@
+"""``gossamer compare``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+
+from gossamer.cli.config import known_method
+from gossamer.cli.errors import UsageError
+from gossamer.cli.parser import Parser, folder
+from gossamer.experiments.comparing import SEEDS, compare, read_recipe
+from gossamer.experiments.settings import Settings, options_of
+
+__all__ = ["parser", "run"]
+
+DATA = "digits"
+NOT_SETTINGS = {"what", "density", "seeds", "out", "quiet"}
+
+
+def run(given: list[str]) -> int:
+    """Train several methods with several seeds; print one table, write it and a report."""
+    options = parser().parse(given)
+    try:
+        entries, seeds, name = _plan(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    out = folder(options.out or f"runs/{name.replace('/', '-')}")
+    say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
+    print(comparison.to_text())
+    if comparison.folders:
+        from gossamer.report import write_report
+
+        print(f"\nreport: {write_report(comparison.folders, out / 'report.html')}")
+    print(f"tables: {out / 'comparison'}.md, .csv, .json")
+    return 1 if comparison.has_failures else 0
+
+
+def parser() -> Parser:
+    """Its flags."""
+    flags = Parser("gossamer compare", "Several methods, several seeds, one table and one report.")
+    flags.add_argument("what", type=str, help="Methods with commas between them, or a recipe (a TOML file).")
+    flags.add_flag("data", str | None, f"Name of the data set; {DATA} if not given.")
+    flags.add_flag("density", float | None, "For the methods that have one.")
+    flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
+    flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
+    flags.add_argument("--quiet", action="store_true", help="No progress.")
+    skip = {"method", "data", "seed", "ranks", "options"}
+    flags.add_signature(Settings, "settings of every run; they win over those of a recipe", skip, optional=True)
+    return flags
+
+
+def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
+    """Settings by label, the number of seeds and the name of the whole."""
+    given = {key: value for key, value in vars(options).items() if key not in NOT_SETTINGS and value is not None}
+    recipe = Path(options.what)
+    if recipe.suffix == ".toml":
+        entries, seeds = read_recipe(recipe)
+        entries = {label: replace(settings, **given) for label, settings in entries.items()}
+        name = recipe.stem
+    else:
+        names = [known_method(method.strip()) for method in options.what.split(",") if method.strip()]
+        if not names:
+            raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
+        given = {"data": DATA, **given}
+        entries, seeds = {method: Settings(method, **given) for method in names}, SEEDS
+        name = f"compare-{given['data']}"
+    if options.density is not None:
+        entries = {label: _with_density(settings, options.density) for label, settings in entries.items()}
+    return entries, seeds if options.seeds is None else options.seeds, name
+
+
+def _with_density(settings: Settings, density: float) -> Settings:
+    if "density" not in options_of(settings.method):
+        return settings
+    changed: dict[str, Any] = settings.options | {"density": density}
+    return replace(settings, options=changed)

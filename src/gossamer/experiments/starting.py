@@ -1,0 +1,52 @@
+"""From settings to a training before its first step."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+
+from gossamer import methods, models
+from gossamer.experiments.settings import Settings
+from gossamer.train import Training
+from gossamer.types import Task
+
+__all__ = ["is_first_process", "launch", "start"]
+
+PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
+
+
+def launch(settings: Settings) -> Fabric:
+    """The processes that train together, started and connected; each goes on from here."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # how ranks find each other interests nobody
+    fabric = Fabric(
+        accelerator=settings.device,
+        devices=settings.ranks,
+        strategy="ddp" if settings.ranks > 1 else "auto",
+        precision=PRECISIONS[settings.precision],  # type: ignore[arg-type]
+    )
+    if settings.ranks > 1:
+        fabric.launch()
+    return fabric
+
+
+def start(settings: Settings, task: Task, fabric: Fabric) -> Training:
+    """The training, before its first step."""
+    steps = settings.epochs * -(-task.n_data // settings.batch_size)
+    method = methods.build(settings.method, task, steps, **settings.options)
+    torch.manual_seed(settings.seed)
+    model = models.build(settings.model_name(task), task.input_shape, task.n_outputs)
+    return Training(method, model, task, steps, fabric, batch_size=settings.batch_size, seed=settings.seed)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that the user started, and not one that it started to train beside it.
+
+    Example:
+        >>> is_first_process()
+        True
+    """
+    rank: int = getattr(rank_zero_only, "rank", 0)
+    return rank == 0

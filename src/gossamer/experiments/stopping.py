@@ -1,0 +1,71 @@
+"""Being stopped: by a signal, once, and with a way to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gossamer.record import RecordError
+
+__all__ = ["Interrupted", "Stop", "only_one", "stop_signals"]
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
+    """The run was stopped and can be continued."""
+
+    def __init__(self, folder: Path, way_on: str | None = None) -> None:
+        self.folder = folder
+        default = f"continue with: gossamer train --resume {shlex.quote(str(folder))}"
+        super().__init__(f"interrupted; {way_on or default}")
+
+
+class Stop:
+    """Whether a stop was asked for."""
+
+    is_set = False
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Ctrl-C, SIGTERM and a closed terminal ask for a stop after the current step; a second one stops at once."""
+    stop = Stop()
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set:
+            raise KeyboardInterrupt
+        stop.is_set = True
+
+    before: dict[int, Any] = {}
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is None or signal.getsignal(number) is signal.SIG_IGN:  # as nohup has it for a closed terminal
+            continue
+        with contextlib.suppress(ValueError):  # not in the main thread: whoever runs us there stops us there
+            before[number] = signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Refuse to train in a folder in which another process is training; the system forgets the lock of a dead one."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with (folder / "config.toml").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RecordError(f"{folder} is being trained by another process: wait for it, or stop it") from None
+        except OSError:  # a file system without locks
+            pass
+        yield

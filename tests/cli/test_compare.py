@@ -1,0 +1,101 @@
+"""``gossamer compare``: one table in every form, a report, and exit codes that tell."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from gossamer.cli import main
+from gossamer.train import Training
+
+QUICK = ["--epochs", "2", "--n-draws", "2", "--device", "cpu", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Four methods, two seeds."""
+    folder = tmp_path_factory.mktemp("compared") / "a comparison"
+    assert main(["compare", "sgd,vi,ssvi,rigl", *QUICK, "--density", "0.1", "--seeds", "2", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def again(compared):
+    return ["compare", "sgd,vi,ssvi,rigl", *QUICK, "--density", "0.1", "--seeds", "2", "--out", compared]
+
+
+def test_mean_and_standard_error_and_where_everything_is(gossamer, compared, again, monkeypatch):
+    monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("a finished run was trained again"))
+    code, out, err = gossamer(*again)
+    assert (code, err) == (0, "")
+    head, *rows, _, report, tables = out.splitlines()
+    assert head.split()[:3] == ["method", "seeds", "accuracy"]
+    assert [row.split()[:2] for row in rows] == [[name, "2"] for name in ("sgd", "vi", "ssvi", "rigl")]
+    assert all(re.search(r"0\.\d{4} ± 0\.\d{4}", row) for row in rows)
+    assert report == f"report: {compared / 'report.html'}"
+    assert tables == f"tables: {compared / 'comparison'}.md, .csv, .json"
+    assert (compared / "report.html").stat().st_size > 10_000
+
+
+def test_the_files_have_equal_numbers(gossamer, compared, again):
+    out = gossamer(*again)[1]
+    rows = json.loads((compared / "comparison.json").read_text())
+    with (compared / "comparison.csv").open() as file:
+        assert [float(row["nll"]) for row in csv.DictReader(file)] == [row["nll"] for row in rows]
+    markdown = (compared / "comparison.md").read_text()
+    for row in rows:
+        cell = f"{row['nll']:.4f} ± {row['nll_se']:.4f}"
+        assert cell in markdown
+        assert cell in out
+
+
+def test_density_is_for_those_who_have_one(compared):
+    rows = {row["method"]: row for row in json.loads((compared / "comparison.json").read_text())}
+    assert rows["sgd"]["active_parameters"] == rows["vi"]["active_parameters"]
+    for method in ("ssvi", "rigl"):
+        assert rows[method]["active_parameters"] == pytest.approx(0.1 * rows["vi"]["active_parameters"], rel=0.01)
+
+
+def test_what_is_trained_is_said_where_it_does_not_disturb_the_table(gossamer, again, compared):
+    arguments = [argument for argument in again if argument != "--quiet"]
+    code, out, err = gossamer(*arguments)
+    assert code == 0
+    assert err.splitlines()[:2] == ["sgd, seed 0", "sgd, seed 1"]
+    assert out.startswith("method")
+
+
+def test_other_settings_in_the_same_folder(refused, again, compared):
+    message = refused(1, *again, "--epochs", "3")
+    assert message == f"{compared / 'sgd-0'} holds a run with epochs 2, not 3: give another --out, or delete it"
+
+
+def test_a_method_that_fails_is_a_row_and_the_exit_code_says_so(gossamer, tmp_path):
+    arguments = ["compare", "sgd,ssvi", *QUICK, "--seeds", "1", "--density", "0", "--out", tmp_path / "runs"]
+    code, out, _ = gossamer(*arguments)
+    assert code == 1
+    head, sgd, ssvi = out.splitlines()[:3]
+    assert head.split()[-1] == "failed"
+    assert "density must be" not in sgd
+    assert "seed 0: density must be a number in (0, 1]" in ssvi
+    assert "report: " in out
+
+
+def test_a_recipe_and_flags_that_win_over_it(gossamer, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(
+        'data = "digits"\nepochs = 50\nseeds = 1\nn_draws = 2\n[methods.dense]\nmethod = "sgd"\n[methods.sparse]\n'
+        'method = "ssvi"\ndensity = 0.2\n'
+    )
+    code, out, _ = gossamer("compare", "mine.toml", "--epochs", "1", "--density", "0.1", "--quiet")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["dense", "sparse"]
+    config = (tmp_path / "runs" / "mine" / "sparse-0" / "config.toml").read_text()
+    assert "epochs = 1\n" in config
+    assert "density = 0.1\n" in config
+
+
+def test_the_default_folder_has_the_name_of_the_data(gossamer, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert gossamer("compare", "sgd", "--data", "two_moons", "--seeds", "1", *QUICK)[0] == 0
+    assert (tmp_path / "runs" / "compare-two_moons" / "comparison.md").exists()

@@ -1,0 +1,168 @@
+"""The documentation is true: code and commands in it run, links lead somewhere, every public name has its place."""
+
+import doctest
+import importlib
+import re
+import shlex
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+import gossamer
+
+ROOT = Path(__file__).parents[1]
+GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*GUIDES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+AT_HAND = {"digits", "two_moons"}  # data sets without files, small enough for an epoch here
+
+
+class Block(NamedTuple):
+    """A fenced block: what stands after its backticks, its lines, and where the first of them is in the page."""
+
+    info: str
+    text: str
+    line: int
+
+    @property
+    def language(self) -> str:
+        return self.info.split()[0] if self.info else ""
+
+    @property
+    def title(self) -> str | None:
+        found = re.search(r'title="([^"]+)"', self.info)
+        return found[1] if found else None
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found[2].strip(), textwrap.dedent(found[3]), text.count("\n", 0, found.start(3)) + 1)
+        for found in FENCE.finditer(text)
+    ]
+
+
+def runs(block: Block) -> bool:
+    return block.language in ("python", "pycon", "console") and "no-run" not in block.info
+
+
+@pytest.mark.parametrize("page", [page for page in GUIDES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path, monkeypatch):
+    """In a folder of its own: Python in one namespace, files as their titles say, commands as a shell would."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GOSSAMER_DATA", raising=False)
+    module = types.ModuleType("a_page_of_the_documentation")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # so that what is defined there can be pickled
+    torch.manual_seed(0)
+    for block in blocks(page):
+        if block.title is not None:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python" and runs(block):
+            # Empty lines before it, so that a traceback names the line of the page.
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), module.__dict__)
+        elif block.language == "pycon":
+            check_outputs(block, page, module.__dict__)
+        elif block.language == "console":
+            for command in commands(block.text):
+                run(command, f"{page.name}: gossamer {shlex.join(command)}")
+
+
+def check_outputs(block: Block, page: Path, namespace: dict) -> None:
+    test = doctest.DocTestParser().get_doctest(block.text, {}, page.name, str(page), block.line - 1)
+    test.globs = namespace
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    said: list[str] = []
+    runner.run(test, out=said.append, clear_globs=False)
+    assert runner.failures == 0, "".join(said)
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The arguments of each ``$ gossamer …`` line, without what the shell does with the output."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line.removeprefix("$ "), comments=True) if line.startswith("$ ") else []
+        if words[:1] == ["gossamer"]:
+            ends = [i for i, word in enumerate(words) if word in (">", "|", "&&")]
+            yield words[1 : min(ends, default=len(words))]
+
+
+def run(command: list[str], label: str) -> None:
+    from gossamer.cli import main
+
+    quick = ["--epochs=1", "--n_draws=2"]
+    if command[0] == "train" and not {"--resume", "--help", "--print_config"} & set(command):
+        # Data in files are not at hand; printing the settings checks the flags all the same.
+        in_file = {word for word in command[1:3] if word in gossamer.data.names()} - AT_HAND
+        command = [*command, *(["--print_config"] if in_file else [*quick, "--quiet"])]
+    elif command[0] == "compare":
+        command = [*command, *quick, "--seeds=1", "--quiet"]
+    assert main([*command, "--debug"]) == 0, label
+
+
+def test_blocks_that_do_not_run_are_rare():
+    skipped = [f"{page.name}, line {block.line}" for page in GUIDES for block in blocks(page) if "no-run" in block.info]
+    assert len(skipped) <= 3, skipped
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"`[^`\n]*`", "`code`", FENCE.sub("", page.read_text(encoding="utf-8")))
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as both mkdocs and GitHub make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path):
+    links = re.findall(r"\]\(([^)\s]+)\)", without_code(page))
+    for link in [link for link in links if not re.match(r"[a-z]+:", link)]:
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {link}, which is not there"
+        assert ROOT in target.parents, f"{page.name} links to {link}, outside the repository"
+        assert not anchor or anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+def test_every_page_is_in_the_navigation():
+    named = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert named == {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+
+def documented() -> list[object]:
+    """What the API pages show: the objects they name, and of a module all that it exports."""
+    found: list[object] = []
+    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
+        for name in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            thing = resolve(name)
+            exported = getattr(thing, "__all__", []) if isinstance(thing, types.ModuleType) else []
+            found += [thing, *(getattr(thing, member) for member in exported)]
+    return found
+
+
+def resolve(name: str) -> object:
+    """The object with a dotted name; the module, where a module and a function share it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        parent, _, last = name.rpartition(".")
+        return getattr(resolve(parent), last)
+
+
+def test_every_public_name_has_a_place_in_the_api_pages():
+    known = {id(thing) for thing in documented()}
+    assert not [name for name in gossamer.__all__ if id(getattr(gossamer, name)) not in known]
+
+
+def test_every_public_module_has_an_api_page():
+    folder = ROOT / "src" / "gossamer"
+    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
+    inner = {"__init__", "__main__", "completion", "convert"}  # convert is what gossamer itself exports
+    assert modules - inner <= {page.stem for page in (ROOT / "docs" / "api").glob("*.md")}

@@ -1,0 +1,287 @@
+"""The loop: batches that can be asked for at any step, and a state that continues to the bit."""
+
+import io
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from lightning_fabric import Fabric
+from torch import nn
+
+from gossamer import methods
+from gossamer.data import digits
+from gossamer.evaluate import evaluate, predict_inputs, split_of
+from gossamer.likelihoods import Categorical
+from gossamer.models import mlp
+from gossamer.posterior import Last
+from gossamer.schedules import constant, cosine, warmup
+from gossamer.train import Batches, Training, fit
+from gossamer.types import Method, Task
+
+STEPS = 24
+OPTIONS = {
+    "sgd": {},
+    "vi": {},
+    "ssvi": {"density": 0.2, "update_period": 5},
+    "rigl": {"density": 0.2, "update_period": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return digits.load()
+
+
+def rows(n=103):
+    return torch.arange(n), torch.arange(n) * 10
+
+
+def build(name, task, *, seed=0, fabric=None, **options):
+    torch.manual_seed(seed)
+    method = methods.build(name, task, STEPS, **OPTIONS[name], **options)
+    return Training(method, mlp(64, (16,)), task, STEPS, fabric, batch_size=50, seed=seed)
+
+
+def through_a_file(state):
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            assert_same(one, other)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize(("n", "size"), [(103, 10), (100, 10), (7, 10), (5, 1)])
+def test_every_epoch_is_a_permutation_in_an_order_of_its_own(n, size):
+    batches = Batches(rows(n), size, seed=3)
+    orders = []
+    for epoch in range(3):
+        parts = [batches[epoch * batches.per_epoch + i] for i in range(batches.per_epoch)]
+        assert all(len(x) == size for x, _ in parts[:-1])
+        assert all(torch.equal(y, x * 10) for x, y in parts)
+        orders.append(torch.cat([x for x, _ in parts]))
+        assert torch.equal(orders[-1].sort().values, torch.arange(n))
+    assert not torch.equal(orders[0], orders[1])
+    assert not torch.equal(orders[1], orders[2])
+
+
+def test_the_order_depends_on_the_seed_alone():
+    first, second, other = (Batches(rows(), 10, seed) for seed in (0, 0, 1))
+    torch.manual_seed(5)
+    for step in range(25):
+        torch.rand(3)  # what else is drawn does not matter
+        assert torch.equal(first[step][0], second[step][0])
+    assert not torch.equal(first[0][0], other[0][0])
+
+
+def test_any_step_can_be_asked_for_in_any_order():
+    expected = [Batches(rows(), 10, 0)[step][0] for step in range(40)]
+    batches = Batches(rows(), 10, 0)
+    for step in (39, 0, 17, 22, 21, 11, 10, 3):
+        assert torch.equal(batches[step][0], expected[step])
+
+
+def test_asking_for_a_batch_draws_nothing_from_the_global_generator():
+    batches = Batches(rows(), 10, 0)
+    before = torch.get_rng_state()
+    for step in range(15):
+        _ = batches[step]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_ranks_share_each_batch(n_ranks):
+    whole = Batches(rows(101), 10, 0)  # the last batch has one row: too small to share, so every rank takes it
+    shares = [Batches(rows(101), 10, 0, rank=rank, n_ranks=n_ranks) for rank in range(n_ranks)]
+    for step in range(22):
+        x = whole[step][0]
+        parts = [share[step][0] for share in shares]
+        if len(x) < n_ranks:
+            assert all(torch.equal(part, x) for part in parts)
+        else:
+            assert torch.equal(torch.cat(parts).sort().values, x.sort().values)
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(("n", "size"), [(0, 10), (10, 0), (10, -1)])
+def test_no_data_or_no_batch_is_an_error(n, size):
+    with pytest.raises(ValueError, match="batch_size must be positive and data not empty"):
+        Batches(rows(n), size, 0)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("stop", [1, 4, 5, 17])
+def test_a_restored_training_goes_on_to_the_bit(task, name, stop):
+    """The subspace moves at 5, 10 and 15: the stops are before all moves, just before one, at it, and after all."""
+    whole = build(name, task)
+    losses = [float(whole.advance()["loss"]) for _ in range(STEPS)]
+    first = build(name, task)
+    assert [float(first.advance()["loss"]) for _ in range(stop)] == losses[:stop]
+    state = through_a_file(first.state_dict())
+    second = build(name, task, seed=1)  # other weights, other supports, another place in the random stream
+    second.batches = Batches(task.train, 50, 0)  # the order of the examples is the configuration's, not the state's
+    second.load_state_dict(state)
+    assert_same(through_a_file(second.state_dict()), state)
+    torch.rand(1)  # nothing else draws from here on
+    second.load_state_dict(state)
+    assert [float(second.advance()["loss"]) for _ in range(STEPS - stop)] == losses[stop:]
+    assert_same(second.state_dict(), whole.state_dict())
+
+
+def test_the_state_is_of_its_moment(task):
+    training = build("ssvi", task)
+    training.advance()
+    state = training.state_dict()
+    n_updates = len(state["rules"][0]["record"])
+    for _ in range(10):
+        training.advance()
+    assert state["step"] == 1
+    assert len(state["rules"][0]["record"]) == n_updates
+
+
+class TwoRates:
+    """A method whose bias has ten times the rate of the rest, under a schedule that starts at 0."""
+
+    def __init__(self, schedule, rate=0.5):
+        self.method = Method(
+            prepare=lambda model: model,
+            optimizer=lambda model: torch.optim.SGD(
+                [{"params": [model.weight]}, {"params": [model.bias], "lr": 10 * rate}], lr=rate
+            ),
+            lr=schedule,
+            collector=Last,
+        )
+
+
+@pytest.mark.parametrize("schedule", [constant(0.5), cosine(0.5, 4), warmup(0.5, 4), warmup(cosine(0.5, 8), 4)])
+def test_groups_with_a_rate_of_their_own_keep_its_ratio(schedule):
+    x, y = torch.randn(8, 3), torch.arange(8) % 2
+    task = Task((x, y), (x, y), (x, y), Categorical(), 2)
+    training = Training(TwoRates(schedule).method, nn.Linear(3, 2), task, 4, batch_size=8)
+    rates = []
+    for _ in range(4):
+        training.advance()
+        rates.append([group["lr"] for group in training.optimizer.param_groups])
+    assert [rate for rate, _ in rates] == [schedule(step) for step in range(4)]
+    assert [own for _, own in rates] == [10 * schedule(step) for step in range(4)]
+    resumed = Training(TwoRates(schedule).method, nn.Linear(3, 2), task, 4, batch_size=8)
+    resumed.load_state_dict({**training.state_dict(), "step": 1})  # the rates in the state are those of the last step
+    resumed.advance()
+    assert [group["lr"] for group in resumed.optimizer.param_groups] == rates[1]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_mixed_precision_trains_and_differs(task, name):
+    whole = build(name, task)
+    mixed = build(name, task, fabric=Fabric(accelerator="cpu", devices=1, precision="bf16-mixed"))
+    losses = [[float(training.advance()["loss"]) for _ in range(STEPS)] for training in (whole, mixed)]
+    assert all(torch.isfinite(torch.tensor(losses[1])))
+    assert losses[0] != losses[1]
+    # bf16 has 8 bits: sums of a few hundred products agree to a few per cent.
+    assert sum(losses[1][-5:]) == pytest.approx(sum(losses[0][-5:]), rel=0.1)
+    assert all(parameter.dtype == torch.float32 for parameter in mixed.model.parameters())
+
+
+def test_fit_tells_what_happens_at_each_step(task):
+    heard = []
+    posterior = fit(
+        methods.build("vi", task, 3), mlp(64, (8,)), task, 3, record=lambda step, values: heard.append((step, values))
+    )
+    assert [step for step, _ in heard] == [1, 2, 3]
+    for _, values in heard:
+        assert torch.equal(values["loss"], values["nll"] + values["penalty"])
+        assert not values["loss"].requires_grad
+    assert 0 <= evaluate(posterior, task, 2)["accuracy"] <= 1
+
+
+def test_evaluate_takes_networks_and_posteriors_and_all_splits(task):
+    torch.manual_seed(0)
+    network = mlp(64, (8,))
+    for split in ("train", "val", "test"):
+        x, y = split_of(task, split)
+        expected = float((network(x).argmax(1) == y).float().mean())
+        assert evaluate(network, task, n_draws=3, split=split)["accuracy"] == pytest.approx(expected)
+    with pytest.raises(ValueError, match="split must be train, val or test; got 'n_data'"):
+        evaluate(network, task, split="n_data")
+    empty = task._replace(val=(task.val[0][:0], task.val[1][:0]))
+    with pytest.raises(ValueError, match="digits has no examples in its val split"):
+        evaluate(network, empty, split="val")
+
+
+def test_predictions_do_not_depend_on_the_size_of_the_batches(task):
+    torch.manual_seed(0)
+    network, x = mlp(64, (8,)), task.test[0][:50]
+    whole, parts = (predict_inputs(network, task, x, 1, batch_size=size) for size in (50, 7))
+    torch.testing.assert_close(whole.probs, parts.probs)
+
+
+def test_inputs_are_transformed_batch_by_batch(task):
+    sizes = []
+
+    def transform(x):
+        sizes.append(len(x))
+        return x.float() / 255
+
+    stored = task._replace(test=((task.test[0] * 255).to(torch.uint8), task.test[1]), transform=transform)
+    evaluate(mlp(64, (8,)), stored, n_draws=1, batch_size=100)
+    assert max(sizes) == 100
+    assert sum(sizes) == len(task.test[1])
+
+
+def test_methods_are_told_apart_from_their_parts(task):
+    """A rule that spends the gradient keeps the optimizer from stepping."""
+
+    class Spend:
+        def __call__(self, step):
+            return step.number % 2 == 0
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    method = replace(methods.build("sgd", task, 4), rules=lambda model, optimizer: [Spend()])
+    training = Training(method, mlp(64, (8,)), task, 4)
+    changed = []
+    for _ in range(4):
+        before = training.model[-1].weight.detach().clone()
+        training.advance()
+        changed.append(not torch.equal(before, training.model[-1].weight))
+    assert changed == [True, False, True, False]
+
+
+@pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo")
+def test_two_ranks_have_equal_networks_and_noise_of_their_own_and_resume_exactly(tmp_path):
+    script = Path(__file__).with_name("two_ranks_train.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert_same(first["end"], second["end"])
+    assert_same(first["again"], first["end"])
+    assert_same(second["again"], first["end"])
+    assert first["noise"].shape[0] == 2
+    assert torch.equal(first["noise"], second["noise"])
+    assert not torch.equal(first["noise"][0], first["noise"][1])
