@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
@@ -13,7 +14,7 @@ from gossamer.experiments.settings import Settings
 from gossamer.train import Training
 from gossamer.types import Task
 
-__all__ = ["is_first_process", "launch", "start"]
+__all__ = ["is_first_process", "launch", "part", "start"]
 
 PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
 
@@ -30,6 +31,12 @@ def launch(settings: Settings) -> Fabric:
     if settings.ranks > 1:
         fabric.launch()
     return fabric
+
+
+def part(fabric: Fabric) -> None:
+    """Leave the other processes: threads that still talk to them would not let this one end in peace."""
+    if fabric.world_size > 1 and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def start(settings: Settings, task: Task, fabric: Fabric) -> Training:

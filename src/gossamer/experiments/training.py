@@ -17,7 +17,7 @@ from gossamer.experiments.progress import Progress
 from gossamer.experiments.recording import Tally, record_epoch, record_updates
 from gossamer.experiments.results import build_result
 from gossamer.experiments.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.experiments.starting import is_first_process, launch, start
+from gossamer.experiments.starting import is_first_process, launch, part, start
 from gossamer.experiments.stopping import Interrupted, Stop, only_one, stop_signals
 from gossamer.record import RecordError, Run
 from gossamer.sparsity.ranks import on_any_rank
@@ -136,6 +136,8 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float) -> Run:
             job.run.write_result(build_result(job.settings, job.task, job.training, job.tally.seconds, job.run))
     except KeyboardInterrupt:
         raise Interrupted(job.folder) from None
+    finally:
+        part(job.training.fabric)
     return job.run or Run.open(job.folder)
 
 

@@ -250,6 +250,6 @@ class _Perturb(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         variance, noise = ctx.saved_tensors
-        inverse_std = variance.clamp_min(VARIANCE_FLOOR).rsqrt()
-        slope = torch.where(variance > VARIANCE_FLOOR, 0.5 * noise * inverse_std, 0)
-        return grads[0], grads[0] * slope, None
+        inverse_std = variance.clamp_min(VARIANCE_FLOOR).rsqrt_()
+        slope = (noise * inverse_std).masked_fill_(variance <= VARIANCE_FLOOR, 0)
+        return grads[0], (grads[0] * slope).mul_(0.5), None
