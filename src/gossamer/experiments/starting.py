@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import torch
 import torch.distributed as dist
@@ -34,8 +35,13 @@ def launch(settings: Settings) -> Fabric:
 
 
 def part(fabric: Fabric) -> None:
-    """Leave the other processes: threads that still talk to them would not let this one end in peace."""
+    """Leave the other processes; threads that still talk to them would not let this one end in peace.
+
+    A thread of torch's that is done with a message takes the interpreter's lock to let go of its tensors, while the end
+    of the group holds that lock and waits for the thread. So the lock is given up for a moment first.
+    """
     if fabric.world_size > 1 and dist.is_initialized():
+        time.sleep(0.2)
         dist.destroy_process_group()
 
 

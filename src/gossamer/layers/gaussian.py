@@ -95,14 +95,13 @@ class GaussianWeight(SparseWeight):
 
 
 class _Softplus(torch.autograd.Function):
-    """log(1 + eˣ) with a floor, in place and without the passes of a clamp's gradient."""
+    """log(1 + eˣ) with a floor, without the passes of the gradient of a clamp."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(raw: Tensor) -> Tensor:
-        std = raw.abs().neg_().exp_().log1p_().add_(raw.clamp_min(0))
-        return std.clamp_min_(max(STD_FLOOR, torch.finfo(raw.dtype).tiny))
+        return torch.nn.functional.softplus(raw).clamp_min_(max(STD_FLOOR, torch.finfo(raw.dtype).tiny))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
