@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gossamer.experiments.settings import Settings
-from gossamer.experiments.starting import launch, start
+from gossamer.experiments.starting import launch, part, start
 
 SAVED, END = 12, 22  # the subspace moves at 5, 10 and 15
 
@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         again.advance()
     result = {"end": end, "again": dict(again.model.state_dict()), "noise": again.state_dict()["random"]["cpu"]}
     torch.save(result, folder / f"rank{fabric.global_rank}.pt")
-    torch.distributed.destroy_process_group()
+    part(fabric)
 
 
 if __name__ == "__main__":
