@@ -38,7 +38,11 @@ def _data() -> dict[str, str]:
 
 def _criteria() -> dict[str, str]:
     tables = (("removal", criteria.REMOVAL), ("addition", criteria.ADDITION))
-    return {name: f"{kind}: {_first_line(item)}" for kind, table in tables for name, item in table.items()}
+    return {name: f"{kind}: {_describe(item)}" for kind, table in tables for name, item in table.items()}
+
+
+def _describe(criterion: Any) -> str:
+    return criterion.describe() if isinstance(criterion, criteria.GradientCriterion) else _first_line(criterion)
 
 
 def _recipes() -> dict[str, str]:

@@ -32,7 +32,7 @@ def find(name: str) -> Callable[..., Method]:
     """
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(f"unknown method {name!r}{hint} Known: {', '.join(names())}")
     function: Callable[..., Method] = getattr(importlib.import_module(f"gossamer.methods.{name}"), name)
     return function
