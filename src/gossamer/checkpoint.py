@@ -21,7 +21,7 @@ from torch import Tensor
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import unreadable, unwritable
 
-__all__ = ["exists", "load", "save"]
+__all__ = ["exists", "from_bytes", "load", "save", "to_bytes"]
 
 FORMAT = 1
 N_KEPT = 2
@@ -42,9 +42,7 @@ def save(folder: Path, state: dict[str, Any], step: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from error
-    tensors: dict[str, Tensor] = {}
-    tree = _encode(state, tensors)
-    data = save_tensors(tensors, metadata={_TREE: json.dumps(tree), "format": str(FORMAT)})
+    data = to_bytes(state)
     known = _index(folder)
     older = [entry for entry in known if entry.step != step]
     if older != known:  # the file of this step will be another one, to which the old checksum does not belong
@@ -82,6 +80,30 @@ def exists(folder: Path) -> bool:
         False
     """
     return (folder / "latest.json").exists()
+
+
+def to_bytes(state: dict[str, Any]) -> bytes:
+    """``state`` (dicts, lists, tuples, tensors, numbers, strings, None) as the content of a safetensors file.
+
+    Example:
+        >>> import torch
+        >>> from_bytes(to_bytes({"weights": torch.ones(2), "betas": (0.9, 0.999)}))["betas"]
+        (0.9, 0.999)
+    """
+    tensors: dict[str, Tensor] = {}
+    tree = _encode(state, tensors)
+    return save_tensors(tensors, metadata={_TREE: json.dumps(tree), "format": str(FORMAT)})
+
+
+def from_bytes(data: bytes) -> dict[str, Any]:
+    """What :func:`to_bytes` was given; ``ValueError`` for anything else."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        state: dict[str, Any] = _decode(json.loads(header["__metadata__"][_TREE]), load_tensors(data))
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise ValueError("these bytes are not a checkpoint of gossamer") from error
+    return state
 
 
 class _Entry(NamedTuple):
@@ -137,12 +159,9 @@ def _read(path: Path) -> bytes:
 
 def _unpack(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length])
-        state: dict[str, Any] = _decode(json.loads(header["__metadata__"][_TREE]), load_tensors(data))
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        return from_bytes(data)
+    except ValueError as error:
         raise RecordError(f"{path} is not a checkpoint of gossamer: {_start_again(path.parent)}") from error
-    return state
 
 
 def _encode(node: Any, tensors: dict[str, Tensor]) -> Any:

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Categorical", "Gaussian", "at_least_float32"]
+from gossamer.types import Likelihood
+
+__all__ = ["Categorical", "Gaussian", "Weighted", "at_least_float32"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,34 @@ class Gaussian:
         error = (_in_shape(y, mean.shape[examples - 1 :]) - mean) / std
         log_density = -0.5 * error.square() - std.log() - 0.5 * math.log(2 * math.pi)
         return log_density.unsqueeze(-1).flatten(examples).sum(-1)
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Another likelihood for examples that have weights, which stand in the last column of the targets.
+
+    A weight multiplies the log-likelihood of its example, log p(y)·w. Given with mean 1 over the training examples,
+    and their sum as ``Task.total_weight``, weights are counts: one of 3 says that the example was seen three times.
+
+    Example:
+        >>> y = torch.tensor([[1.0, 0.5], [2.0, 1.5]])  # numbers 1 and 2, weights 0.5 and 1.5
+        >>> Weighted(Gaussian(noise_std=1.0)).loss(torch.tensor([[1.0], [3.0]]), y).round(decimals=4)
+        tensor(1.2939)
+    """
+
+    likelihood: Likelihood
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """Mean over the batch of weight times negative log-likelihood."""
+        return -(y[:, -1] * self.log_predictive(output.unsqueeze(0), y)).mean()
+
+    def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Of the targets without their weights: ``(draws, batch, out), (batch, targets + 1) -> (batch,)``."""
+        return self.likelihood.log_predictive(outputs, self.targets(y))
+
+    def targets(self, y: Tensor) -> Tensor:
+        """The targets as the likelihood itself takes them: ``(batch, targets + 1) -> (batch, targets)``."""
+        return y[:, 0].long() if isinstance(self.likelihood, Categorical) else y[:, :-1]
 
 
 def _in_shape(y: Tensor, shape: torch.Size) -> Tensor:

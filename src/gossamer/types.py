@@ -96,7 +96,8 @@ class Task(NamedTuple):
 
     Inputs are stored as they take least room (images as bytes, ``(n, channels, height, width)``); ``transform`` makes
     of a batch what the network reads, ``augment`` changes a training batch at random before that. Targets of a
-    regression are standardised; ``target_mean`` and ``target_std`` lead back to the original units.
+    regression are standardised; ``target_mean`` and ``target_std`` lead back to the original units. ``total_weight`` is
+    the sum of the weights of the training examples, where they have any (:class:`gossamer.likelihoods.Weighted`).
     """
 
     train: Split
@@ -110,11 +111,15 @@ class Task(NamedTuple):
     target_mean: float = 0.0
     target_std: float = 1.0
     class_names: tuple[str, ...] = ()
+    total_weight: float | None = None
 
     @property
     def n_data(self) -> int:
-        """N, the number of training examples."""
-        return len(self.train[1])
+        """N, the number of training examples: what the KL is divided by.
+
+        Where examples have weights (``total_weight`` is their sum), one of weight 3 counts as three.
+        """
+        return len(self.train[1]) if self.total_weight is None else max(1, round(self.total_weight))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -1,0 +1,215 @@
+"""What both estimators share: from a validated table to draws, to the inputs that matter, to a file and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from gossamer.estimators import files
+from gossamer.estimators.draws import Draws
+from gossamer.estimators.inclusion import inclusion
+from gossamer.estimators.network import Architecture
+from gossamer.estimators.settings import check_parameters, method_options
+from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of
+from gossamer.estimators.training import Fitted, Look, Plan, go_on, train
+from gossamer.posterior import Prediction
+from gossamer.types import Likelihood
+
+__all__ = ["SparseBayesEstimator", "Stream"]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """All that ``partial_fit`` needs to go on."""
+
+    plan: Plan
+    inputs: Scaling
+    targets: Scaling
+    state: dict[str, Any] | None
+    weight: float  # of all rows seen so far
+
+
+class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+    """A sparse Bayesian network behind scikit-learn's interface; the two classes that rest on it say the rest."""
+
+    _likelihood: Likelihood
+    _learnt: tuple[str, ...] = (
+        "n_features_in_",
+        "feature_names_in_",
+        "feature_importances_",
+        "n_steps_",
+        "loss_curve_",
+        "validation_curve_",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        hidden: Sequence[int],
+        density: float | None,
+        options: dict[str, Any] | None,
+        max_steps: int,
+        batch_size: int,
+        n_draws: int,
+        early_stopping: bool,
+        validation_fraction: float,
+        patience: int,
+        threshold: float,
+        device: str,
+        random_state: int | np.random.RandomState | None,
+        verbose: int,
+    ) -> None:
+        self.method = method
+        self.hidden = hidden
+        self.density = density
+        self.options = options
+        self.max_steps = max_steps
+        self.batch_size = batch_size
+        self.n_draws = n_draws
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.threshold = threshold
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def prediction(self, X: Any) -> Prediction:
+        """What each draw says about the rows of ``X``, with entropies and mutual information.
+
+        Numbers are in units of the standard deviation of the training targets, around their mean.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        return Prediction(self._draws.outputs(self._inputs.apply(X)), self._likelihood)
+
+    def save(self, path: str | Path, *, training: bool = False) -> None:
+        """Write the fitted estimator to a safetensors file, without pickle.
+
+        Args:
+            path: The file; one that is there is replaced.
+            training: Whether to write what ``partial_fit`` needs to go on, some three times the rest.
+        """
+        check_is_fitted(self)
+        learnt = {name: getattr(self, name) for name in self._learnt if hasattr(self, name)}
+        stream = self._stream if training else None
+        kept = {
+            "learnt": learnt,
+            "draws": self._draws.state_dict(),
+            "inputs": asdict(self._inputs),
+            "targets": asdict(self._targets),
+            "stream": None if stream is None else asdict(stream),
+        }
+        files.write(Path(path), type(self).__name__, self.get_params(deep=False), kept)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The estimator that :meth:`save` wrote."""
+        parameters, kept = files.read(Path(path), cls.__name__)
+        estimator = cls(**parameters)
+        for name, value in kept["learnt"].items():
+            setattr(estimator, name, value)
+        estimator._draws = Draws.from_state(kept["draws"])
+        estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
+        estimator._stream = _stream_from(kept["stream"])
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def _get_support_mask(self) -> Array:
+        check_is_fitted(self)
+        mask: Array = self.feature_importances_ >= self.threshold
+        return mask
+
+    def _rows(self, X: Any, y: Array, sample_weight: Any) -> Rows:
+        """The rows that have a weight."""
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        counts = np.flatnonzero(weight)
+        if not len(counts):
+            raise ValueError("Sample weights must contain at least one non-zero number.")
+        return Rows(X[counts], y[counts], weight[counts])
+
+    def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
+        rng = check_random_state(self.random_state)
+        rows, look = merged(rows), None
+        if self.early_stopping:
+            rows, held = hold_out(rows, self.validation_fraction, rng)
+        inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
+        plan = self._plan(inputs, n_outputs, constant_noise, rng)
+        if self.early_stopping:
+            look = self._look(Rows(inputs.apply(held.x), targets.apply(held.y), held.weight))
+        rows = rows._replace(y=targets.apply(rows.y))
+        fitted = train(plan, task_of(rows, inputs, self._likelihood, n_outputs), look, self.patience)
+        self._keep(fitted, Stream(plan, inputs, targets, fitted.state, float(rows.weight.sum())), rows)
+
+    def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
+        rows, stream = merged(rows), getattr(self, "_stream", None)
+        if stream is None:
+            inputs, targets = Scaling.of(rows.x, rows.weight, "shift"), self._target_scaling(rows, "shift")
+            plan = self._plan(inputs, n_outputs, constant_noise, check_random_state(self.random_state))
+            stream = Stream(plan, inputs, targets, None, 0.0)
+        rows = rows._replace(y=stream.targets.apply(rows.y))
+        weight = stream.weight + float(rows.weight.sum())
+        task = task_of(rows, stream.inputs, self._likelihood, n_outputs, weight)
+        fitted = go_on(stream.plan, task, stream.state)
+        self._keep(fitted, Stream(stream.plan, stream.inputs, stream.targets, fitted.state, weight), rows)
+
+    def _keep(self, fitted: Fitted, stream: Stream, rows: Rows) -> None:
+        self._draws, self._stream, self._targets = fitted.draws, stream, stream.targets
+        self._inputs = stream.inputs.only(fitted.draws.columns.numpy())
+        self.n_steps_ = fitted.n_steps
+        self.loss_curve_ = np.array(fitted.losses)
+        self.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
+        self.feature_importances_ = inclusion(fitted.draws, self.n_features_in_)
+
+    def _plan(self, inputs: Scaling, n_outputs: int, constant_noise: bool, rng: np.random.RandomState) -> Plan:
+        check_parameters(self.get_params(deep=False))
+        n_means = n_outputs // 2 if constant_noise else n_outputs
+        return Plan(
+            self.method,
+            method_options(self.method, self.density, self.options),
+            Architecture(len(inputs.columns), tuple(map(int, self.hidden)), n_means, constant_noise),
+            int(self.max_steps),
+            int(self.batch_size),
+            int(self.n_draws),
+            self.device,
+            int(rng.randint(np.iinfo(np.int32).max)),
+            int(self.verbose),
+        )
+
+    def _look(self, held: Rows) -> Look:
+        y = targets_of(self._likelihood, held.y)
+
+        def look(draws: Draws) -> float:
+            outputs = draws.outputs(held.x[:, draws.columns.numpy()])
+            log_density = self._likelihood.log_predictive(outputs, y).numpy()
+            return -float(np.average(log_density, weights=held.weight))
+
+        return look
+
+    def _target_scaling(self, rows: Rows, constant: str) -> Scaling:
+        """Classes are numbers that are not to be changed."""
+        n = rows.y.shape[1]
+        return Scaling(np.arange(n), np.zeros(n), np.ones(n))
+
+
+def _stream_from(state: dict[str, Any] | None) -> Stream | None:
+    if state is None:
+        return None
+    plan = dict(state["plan"])
+    plan["architecture"] = Architecture(**plan["architecture"])
+    inputs, targets = Scaling(**state["inputs"]), Scaling(**state["targets"])
+    return Stream(Plan(**plan), inputs, targets, state["state"], state["weight"])

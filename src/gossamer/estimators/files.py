@@ -1,0 +1,80 @@
+"""Fitted estimators in safetensors files: no pickle, nothing that could run when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer import __version__
+from gossamer.checkpoint import from_bytes, to_bytes
+from gossamer.record import RecordError, write_atomically
+
+__all__ = ["read", "write"]
+
+KIND = "gossamer estimator"
+FORMAT = 1
+
+
+def write(path: Path, name: str, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
+    """Write what an estimator of class ``name`` was told and what it learnt; the file appears whole or not at all."""
+    try:
+        body = {"parameters": _plain(parameters), "fitted": _plain(fitted)}
+        data = to_bytes({"kind": KIND, "format": FORMAT, "class": name, "gossamer": __version__, **body})
+    except TypeError as error:
+        raise TypeError(
+            f"{name} cannot be saved: {error}. Parameters must be numbers, texts or containers of them: a random state "
+            "as a number, criteria by their names"
+        ) from error
+    try:
+        write_atomically(path, data)
+    except RecordError as error:
+        raise OSError(f"{path} could not be written: {error.__cause__}") from error
+
+
+def read(path: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and fitted attributes of an estimator of class ``name``."""
+    try:
+        state = from_bytes(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, or no file of an estimator") from error
+    if state.get("kind") != KIND:
+        raise ValueError(f"{path} holds a checkpoint, not an estimator")
+    if state["format"] > FORMAT:
+        raise ValueError(f"{path} was written by gossamer {state['gossamer']}: upgrade gossamer to read it")
+    if state["class"] != name:
+        raise ValueError(f"{path} holds a {state['class']}: use {state['class']}.load")
+    return _restored(state["parameters"]), _restored(state["fitted"])
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as tensors or lists, numpy numbers as Python's: what a checkpoint takes."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "OUS":
+            return {_ARRAY: value.dtype.str, "items": _plain(value.tolist())}
+        return {_ARRAY: value.dtype.str, "items": torch.from_numpy(np.ascontiguousarray(value))}
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(item) for item in value)
+    return value
+
+
+def _restored(value: Any) -> Any:
+    """What :func:`_plain` was given."""
+    if isinstance(value, dict) and _ARRAY in value:
+        items = value["items"]
+        return np.asarray(items.numpy() if isinstance(items, Tensor) else items, dtype=value[_ARRAY])
+    if isinstance(value, dict):
+        return {key: _restored(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_restored(item) for item in value)
+    return value
+
+
+_ARRAY = "__array__"

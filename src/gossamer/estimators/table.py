@@ -1,0 +1,213 @@
+"""From a table to a task: equal rows merged, a part held out, columns and targets standardised.
+
+Weights are counts: a row of weight 3 is the same as three equal rows, and one of weight 0 as none. This holds to the
+bit, because rows are merged and put in an order of their own before anything random happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from gossamer.likelihoods import Categorical, Weighted
+from gossamer.types import Likelihood, Split, Task, identity
+
+__all__ = ["Array", "Rows", "Scaling", "hold_out", "merged", "targets_of", "task_of"]
+
+Array = npt.NDArray[Any]
+
+
+class Rows(NamedTuple):
+    """Rows of a table: inputs ``(rows, columns)``, dense or in CSR format, targets ``(rows, targets)`` and weights."""
+
+    x: Any
+    y: Array
+    weight: Array
+
+    def take(self, index: Array) -> Rows:
+        """Some of them."""
+        return Rows(self.x[index], self.y[index], self.weight[index])
+
+
+def merged(rows: Rows) -> Rows:
+    """Rows of weight zero dropped, equal ones made one, in an order that depends on nothing but their content.
+
+    Example:
+        >>> merged(Rows(np.array([[1.0], [2.0], [1.0]]), np.zeros((3, 1)), np.array([1.0, 0.0, 2.0]))).weight
+        array([3.])
+    """
+    x, y = _canonical(rows.x), rows.y + 0.0  # -0.0 is 0.0
+    first: dict[bytes, int] = {}
+    weight: dict[bytes, float] = {}
+    for i, key in enumerate(_digests(x, y)):
+        if rows.weight[i] > 0:
+            first.setdefault(key, i)
+            weight[key] = weight.get(key, 0.0) + float(rows.weight[i])
+    keys = sorted(first)
+    index = np.array([first[key] for key in keys], dtype=np.int64)
+    return Rows(x[index], y[index], np.array([weight[key] for key in keys]))
+
+
+def hold_out(rows: Rows, fraction: float, rng: np.random.RandomState) -> tuple[Rows, Rows]:
+    """A training and a held-out part. Every k-th row in the order of the targets: both parts have their distribution.
+
+    Example:
+        >>> table = Rows(np.zeros((10, 1)), np.arange(10.0)[:, None], np.ones(10))
+        >>> [len(part.y) for part in hold_out(table, 0.2, np.random.RandomState(0))]
+        [8, 2]
+    """
+    n = len(rows.y)
+    n_held = round(fraction * n)
+    if not 0 < n_held < n:
+        raise ValueError(
+            f"validation_fraction={fraction} of {n} different rows leaves no row to train on or none to hold out: "
+            "change it, or use early_stopping=False"
+        )
+    order = rng.permutation(n)
+    order = order[np.argsort(rows.y[order, 0], kind="stable")]
+    held = np.zeros(n, dtype=bool)
+    held[order[((np.arange(n_held) + rng.uniform()) * n / n_held).astype(np.int64)]] = True
+    return rows.take(np.flatnonzero(~held)), rows.take(np.flatnonzero(held))
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Columns and how they are standardised: ``(x[:, columns] - mean) * scale``."""
+
+    columns: Array
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, x: Any, weight: Array, constant: Literal["drop", "zero", "shift"] = "drop") -> Scaling:
+        """Mean 0 and std 1 over weighted rows.
+
+        A constant column is left out, always 0, or only shifted, so that what changes later is seen.
+
+        Example:
+            >>> Scaling.of(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2))
+            Scaling(columns=array([0]), mean=array([2.]), scale=array([1.]))
+        """
+        mean, std, is_constant = _moments(x, weight)
+        columns = np.flatnonzero(~is_constant) if constant == "drop" else np.arange(x.shape[1])
+        if not len(columns):  # a network has at least one input, which is then always 0
+            columns = np.zeros(1, dtype=np.int64)
+        scale = np.divide(1.0, std, out=np.full_like(std, float(constant == "shift")), where=~is_constant)
+        return cls(columns, mean[columns], scale[columns])
+
+    def only(self, index: Array) -> Scaling:
+        """Some of the columns."""
+        return Scaling(self.columns[index], self.mean[index], self.scale[index])
+
+    def apply(self, x: Any) -> Array:
+        """The standardised columns, dense."""
+        part = x if len(self.columns) == x.shape[1] else x[:, self.columns]
+        part = part.toarray() if sparse.issparse(part) else part
+        result: Array = (part - self.mean) * self.scale
+        return result
+
+    def undo(self, x: Array) -> Array:
+        """Back in the original units."""
+        result: Array = x * self.std + self.mean
+        return result
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of each column; 0 where the scale is."""
+        result: Array = np.divide(1.0, self.scale, out=np.zeros_like(self.scale), where=self.scale > 0)
+        return result
+
+
+def task_of(rows: Rows, scaling: Scaling, likelihood: Likelihood, n_outputs: int, total: float | None = None) -> Task:
+    """The task of training on ``rows``, whose targets are as the network predicts them.
+
+    The mean weight is 1 in the loss, and the sum of the weights (or ``total``) is the N that divides the KL: so the
+    objective is that of a table in which each row stands as often as its weight says.
+    """
+    total = float(rows.weight.sum()) if total is None else total
+    x, transform = _inputs(rows.x, scaling)
+    if (rows.weight == rows.weight[0]).all():
+        y = targets_of(likelihood, rows.y.astype(np.float32))
+    else:
+        y = torch.from_numpy(np.column_stack([rows.y, rows.weight / rows.weight.mean()])).float()
+        likelihood = Weighted(likelihood)
+    nothing: Split = (x[:0], y[:0])
+    return Task((x, y), nothing, nothing, likelihood, n_outputs, "table", transform, total_weight=total)
+
+
+def targets_of(likelihood: Likelihood, y: Array) -> Tensor:
+    """Targets ``(rows, targets)`` as a likelihood takes them: numbers of classes are whole, one a row."""
+    targets = torch.from_numpy(y)
+    return targets[:, 0].long() if isinstance(likelihood, Categorical) else targets
+
+
+def _inputs(x: Any, scaling: Scaling) -> tuple[Tensor, Any]:
+    """What the task stores, and how a batch of it becomes what the network reads."""
+    if not sparse.issparse(x):
+        return torch.from_numpy(scaling.apply(x).astype(np.float32)), identity
+    return torch.arange(x.shape[0]).unsqueeze(1), _SparseRows(x, scaling)
+
+
+class _SparseRows:
+    """Numbers of rows -> those rows of a sparse matrix, dense and standardised: only a batch is ever dense."""
+
+    def __init__(self, x: Any, scaling: Scaling) -> None:
+        scaled = x[:, scaling.columns].astype(np.float64)
+        scaled.data *= scaling.scale[scaled.indices]
+        self.x = scaled.astype(np.float32)
+        self.offset = (scaling.mean * scaling.scale).astype(np.float32)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        dense = self.x[rows.cpu().numpy().ravel()].toarray()
+        dense -= self.offset
+        return torch.from_numpy(dense).to(rows.device)
+
+
+def _canonical(x: Any) -> Any:
+    if not sparse.issparse(x):
+        return x
+    x = x.tocsr(copy=True)
+    x.sum_duplicates()
+    x.eliminate_zeros()
+    return x
+
+
+def _digests(x: Any, y: Array) -> Iterator[bytes]:
+    """Of the content of each row: its inputs that are not zero, where they stand, and its targets."""
+    for i in range(len(y)):
+        if sparse.issparse(x):
+            part = slice(x.indptr[i], x.indptr[i + 1])
+            position, value = x.indices[part], x.data[part]
+        else:
+            position = np.flatnonzero(x[i])
+            value = x[i][position]
+        content = (position.astype(np.int64), value.astype(np.float64), y[i].astype(np.float64))
+        yield hashlib.blake2b(b"".join(part.tobytes() for part in content), digest_size=16).digest()
+
+
+def _moments(x: Any, weight: Array) -> tuple[Array, Array, Array]:
+    """Mean and std of each column over weighted rows, and whether it is constant; in two passes, for the digits."""
+    share = weight / weight.sum()
+    if sparse.issparse(x):
+        x = x.tocsc().astype(np.float64)
+        mean = np.asarray(x.T @ share).ravel()
+        of_entry = np.repeat(np.arange(x.shape[1]), np.diff(x.indptr))
+        rest = 1 - np.bincount(of_entry, share[x.indices], x.shape[1])  # the weight of the zeros
+        squares = share[x.indices] * (x.data - mean[of_entry]) ** 2
+        variance = np.bincount(of_entry, squares, x.shape[1]) + rest.clip(0) * mean**2
+        low, high = (np.asarray(bound.toarray()).ravel() for bound in (x.min(axis=0), x.max(axis=0)))
+    else:
+        x = np.asarray(x, dtype=np.float64)
+        mean = share @ x
+        variance = share @ (x - mean) ** 2
+        low, high = x.min(axis=0), x.max(axis=0)
+    constant = low == high  # not std == 0, which rounding can make 1e-16
+    return np.where(constant, low, mean), np.sqrt(variance), constant | (variance <= 0)
