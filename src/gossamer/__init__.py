@@ -15,6 +15,8 @@ __all__ = [
     "Categorical",
     "Gaussian",
     "Prediction",
+    "SparseBayesClassifier",
+    "SparseBayesRegressor",
     "Subspace",
     "active_parameters",
     "bayesianize",
@@ -38,9 +40,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The training loop rests on Lightning Fabric; whoever has a loop of their own need not load it, or have it.
+    # The training loop rests on Lightning Fabric, the estimators on scikit-learn: whoever has a loop of their own need
+    # not load them, or have them.
     if name == "fit":
         from gossamer.train import fit
 
         return fit
+    if name in ("SparseBayesClassifier", "SparseBayesRegressor"):
+        from gossamer import estimators
+
+        return getattr(estimators, name)
     raise AttributeError(f"module 'gossamer' has no attribute {name!r}")

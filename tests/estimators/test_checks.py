@@ -5,7 +5,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 
-SHORT = {"max_steps": 40, "hidden": (16,), "n_draws": 3, "options": {"lr": 0.05, "update_period": 10}}
+SHORT = {"hidden": (16,), "density": 0.5, "options": {"lr": 0.1, "update_period": 10}, "max_steps": 30, "n_draws": 3}
 
 
 @pytest.mark.filterwarnings("ignore:No features were selected:UserWarning")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
@@ -16,15 +16,19 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from gossamer.estimators import files
 from gossamer.estimators.draws import Draws
-from gossamer.estimators.inclusion import inclusion
+from gossamer.estimators.held_out import held_out_loss, mean_squared_error
+from gossamer.estimators.inclusion import MAX_ROWS, inclusion, information
 from gossamer.estimators.network import Architecture
 from gossamer.estimators.settings import check_parameters, method_options
-from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of
-from gossamer.estimators.training import Fitted, Look, Plan, go_on, train
+from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of
+from gossamer.estimators.training import Fitted, Plan, go_on, train
 from gossamer.posterior import Prediction
 from gossamer.types import Likelihood
 
-__all__ = ["SparseBayesEstimator", "Stream"]
+__all__ = ["INPUTS", "SparseBayesEstimator", "Stream"]
+
+INPUTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
+"""What a table may be, for scikit-learn's validation."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,10 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """A sparse Bayesian network behind scikit-learn's interface; the two classes that rest on it say the rest."""
 
     _likelihood: Likelihood
+    _draws: Draws
+    _inputs: Scaling
+    _targets: Scaling
+    _stream: Stream | None  # none where it was not saved
     _learnt: tuple[str, ...] = (
         "n_features_in_",
         "feature_names_in_",
@@ -89,7 +97,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Numbers are in units of the standard deviation of the training targets, around their mean.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = validate_data(self, X, **INPUTS, reset=False)
         return Prediction(self._draws.outputs(self._inputs.apply(X)), self._likelihood)
 
     def save(self, path: str | Path, *, training: bool = False) -> None:
@@ -144,36 +152,46 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
         rng = check_random_state(self.random_state)
-        rows, look = merged(rows), None
+        rows, held, look = merged(rows), None, None
         if self.early_stopping:
             rows, held = hold_out(rows, self.validation_fraction, rng)
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
         plan = self._plan(inputs, n_outputs, constant_noise, rng)
-        if self.early_stopping:
-            look = self._look(Rows(inputs.apply(held.x), targets.apply(held.y), held.weight))
+        if held is not None:
+            held = Rows(inputs.apply(held.x), targets.apply(held.y), held.weight)
+            look = partial(held_out_loss, held, self._likelihood)
         rows = rows._replace(y=targets.apply(rows.y))
         fitted = train(plan, task_of(rows, inputs, self._likelihood, n_outputs), look, self.patience)
-        self._keep(fitted, Stream(plan, inputs, targets, fitted.state, float(rows.weight.sum())), rows)
+        stream = Stream(plan, inputs, targets, fitted.state, float(rows.weight.sum()))
+        self._keep(fitted, stream, rows, held)
 
     def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
         rows, stream = merged(rows), getattr(self, "_stream", None)
+        if stream is None and hasattr(self, "_draws"):
+            raise ValueError("this estimator was saved without its training: partial_fit needs save(…, training=True)")
         if stream is None:
             inputs, targets = Scaling.of(rows.x, rows.weight, "shift"), self._target_scaling(rows, "shift")
             plan = self._plan(inputs, n_outputs, constant_noise, check_random_state(self.random_state))
             stream = Stream(plan, inputs, targets, None, 0.0)
+        if rows.y.shape[1] != len(stream.targets.columns):
+            raise ValueError(f"y has {rows.y.shape[1]} targets, the first call had {len(stream.targets.columns)}")
         rows = rows._replace(y=stream.targets.apply(rows.y))
         weight = stream.weight + float(rows.weight.sum())
         task = task_of(rows, stream.inputs, self._likelihood, n_outputs, weight)
         fitted = go_on(stream.plan, task, stream.state)
-        self._keep(fitted, Stream(stream.plan, stream.inputs, stream.targets, fitted.state, weight), rows)
+        self._keep(fitted, Stream(stream.plan, stream.inputs, stream.targets, fitted.state, weight), rows, None)
 
-    def _keep(self, fitted: Fitted, stream: Stream, rows: Rows) -> None:
+    def _keep(self, fitted: Fitted, stream: Stream, rows: Rows, held: Rows | None) -> None:
         self._draws, self._stream, self._targets = fitted.draws, stream, stream.targets
         self._inputs = stream.inputs.only(fitted.draws.columns.numpy())
         self.n_steps_ = fitted.n_steps
         self.loss_curve_ = np.array(fitted.losses)
         self.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
-        self.feature_importances_ = inclusion(fitted.draws, self.n_features_in_)
+        sample = rows.take(np.arange(min(MAX_ROWS, len(rows.y))))  # their order is random already
+        noise = None if held is None else mean_squared_error(held, self._likelihood, fitted.draws)
+        known = information(fitted.draws, self._inputs.apply(sample.x), sample.weight, self._likelihood, noise)
+        self.feature_importances_ = np.zeros(self.n_features_in_)
+        self.feature_importances_[self._inputs.columns] = inclusion(known, stream.weight, self.n_features_in_)
 
     def _plan(self, inputs: Scaling, n_outputs: int, constant_noise: bool, rng: np.random.RandomState) -> Plan:
         check_parameters(self.get_params(deep=False))
@@ -190,17 +208,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             int(self.verbose),
         )
 
-    def _look(self, held: Rows) -> Look:
-        y = targets_of(self._likelihood, held.y)
-
-        def look(draws: Draws) -> float:
-            outputs = draws.outputs(held.x[:, draws.columns.numpy()])
-            log_density = self._likelihood.log_predictive(outputs, y).numpy()
-            return -float(np.average(log_density, weights=held.weight))
-
-        return look
-
-    def _target_scaling(self, rows: Rows, constant: str) -> Scaling:
+    def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
         """Classes are numbers that are not to be changed."""
         n = rows.y.shape[1]
         return Scaling(np.arange(n), np.zeros(n), np.ones(n))

@@ -9,17 +9,55 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gossamer.estimators.base import SparseBayesEstimator
+from gossamer.estimators.base import INPUTS, SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
 
 __all__ = ["SparseBayesClassifier"]
 
 
-class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):
-    """A"""
+class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ignore[misc]
+    """A sparse Bayesian network that tells classes apart, says how sure it is, and which inputs it needs.
+
+    Inputs are standardised inside, by the rows that are trained on. Probabilities are means over ``n_draws`` networks
+    that are drawn once, at the end of training: the same question always has the same answer.
+
+    Args:
+        method: Any name of :func:`gossamer.methods.names`.
+        hidden: Widths of the hidden layers; ``()`` is a linear model.
+        density: Share of active weights. ``None`` is 0.1 where the method takes a density.
+        options: Options of the method by their names, as ``{"lr": 0.01}``. Those not given are the method's own, but
+            that ``kl_weight`` is 1 (the ELBO) where the method takes one.
+        max_steps: Optimizer steps.
+        batch_size: Rows per step.
+        n_draws: Networks kept for prediction; a method without a posterior leaves one.
+        class_weight: Weights of the classes, ``"balanced"`` or none; they multiply the sample weights.
+        early_stopping: Whether to hold out rows, and keep the network that predicts them best.
+        validation_fraction: Share of the rows that is held out.
+        patience: Looks at the held-out rows, of fifty over ``max_steps``, without improvement until training ends.
+        threshold: Importance from which an input is selected.
+        device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; prediction is on the CPU, in float64.
+        random_state: Of the order of the rows, the first active weights, all noise and the draws.
+        verbose: 1 shows progress on standard error.
+
+    Attributes:
+        classes_: The classes, sorted.
+        feature_importances_: Of each input, see :func:`gossamer.estimators.inclusion`.
+        n_steps_: Steps behind the network that is kept.
+        loss_curve_: Loss of each step, ``(steps,)``.
+        validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
+        n_features_in_: Number of columns.
+        feature_names_in_: Their names, where they have some.
+
+    Example:
+        >>> from sklearn.datasets import load_wine
+        >>> X, y = load_wine(return_X_y=True)
+        >>> model = SparseBayesClassifier(max_steps=200, random_state=0).fit(X[::2], y[::2])
+        >>> model.score(X[1::2], y[1::2]) > 0.9, model.predict_proba(X[:2]).shape
+        (True, (2, 3))
+    """
 
     _likelihood = Categorical()
     _learnt = (*SparseBayesEstimator._learnt, "classes_")
@@ -28,7 +66,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):
         self,
         method: str = "ssvi",
         *,
-        hidden: Sequence[int] = (64,),
+        hidden: Sequence[int] = (50, 50),
         density: float | None = None,
         options: dict[str, Any] | None = None,
         max_steps: int = 1000,
@@ -43,14 +81,21 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        super().__init__(
-            method, hidden, density, options, max_steps, batch_size, n_draws, early_stopping, validation_fraction,
-            patience, threshold, device, random_state, verbose,
-        )
+        training = (method, hidden, density, options, max_steps, batch_size, n_draws)
+        stopping = (early_stopping, validation_fraction, patience)
+        super().__init__(*training, *stopping, threshold, device, random_state, verbose)
         self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32])
+        """Train on the rows of ``X`` with their classes ``y``.
+
+        Args:
+            X: Numbers, ``(rows, columns)``: an array, a data frame or a sparse matrix.
+            y: Classes, ``(rows,)``.
+            sample_weight: How often each row counts, ``(rows,)``: a weight of 3 is three equal rows, in the
+                likelihood and in the N that divides the KL; a weight of 0 is none.
+        """
+        X, y = validate_data(self, X, y, **INPUTS)
         check_classification_targets(y)
         rows = self._rows(X, y, sample_weight)
         self.classes_ = np.unique(rows.y)
@@ -63,8 +108,20 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        first = not hasattr(self, "classes_")
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], reset=first)
+        """One more pass, over these rows: for a stream, or for data that are larger than memory.
+
+        The first call fixes the classes and the scale of the inputs, so it should have typical rows. The KL counts all
+        rows seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a
+        tenth of its largest value. There is no early stopping. After ``fit`` this goes on from its last step.
+
+        Args:
+            X: As for :meth:`fit`.
+            y: As for :meth:`fit`.
+            classes: All classes that will ever come; needed at the first call.
+            sample_weight: As for :meth:`fit`.
+        """
+        first = not hasattr(self, "_stream")
+        X, y = validate_data(self, X, y, **INPUTS, reset=first)
         check_classification_targets(y)
         if first:
             if classes is None:
@@ -73,24 +130,27 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):
         rows = self._rows(X, y, sample_weight)
         strange = np.setdiff1d(rows.y, self.classes_)
         if len(strange):
-            raise ValueError(f"y holds classes that the first call of partial_fit was not told of: {strange}")
+            raise ValueError(f"y has classes that the first call of partial_fit was not told of: {strange}")
         self._fit_more(self._encoded(rows), len(self.classes_), constant_noise=False)
         return self
 
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of each class, ``(rows, classes)``, the mean over the draws."""
+        probs: Array = self.prediction(X).probs.numpy()
+        return probs
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of each row."""
+        check_is_fitted(self)
+        labels: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        return labels
+
     def _encoded(self, rows: Rows) -> Rows:
+        """Classes as numbers from 0, weights times those of the classes."""
         index = np.searchsorted(self.classes_, rows.y)
-        if self.class_weight == "balanced":
+        if self.class_weight == "balanced":  # by weight, as scikit-learn does it by rows
             mass = np.bincount(index, rows.weight, len(self.classes_))
             of_class = mass.sum() / (len(mass) * np.where(mass > 0, mass, 1))
         else:
             of_class = compute_class_weight(self.class_weight, classes=self.classes_, y=rows.y)
         return Rows(rows.x, index[:, None].astype(np.float64), rows.weight * of_class[index])
-
-    def predict_proba(self, X: Any) -> Array:
-        probs: Array = self.prediction(X).probs.numpy()
-        return probs
-
-    def predict(self, X: Any) -> Array:
-        best = self.predict_proba(X).argmax(axis=1)
-        labels: Array = self.classes_[best]
-        return labels

@@ -49,8 +49,8 @@ class Draws:
                 )
             for name, parameter in parameters.items():
                 flat = parameter.reshape(-1)
-                position = flat.nonzero().squeeze(1)
-                found.setdefault(name, []).append((position, flat[position].clone()))
+                at = flat.nonzero().squeeze(1)
+                found.setdefault(name, []).append((at, flat[at].clone()))
         position = {name: torch.cat([at for at, _ in items]).unique() for name, items in found.items()}
         values = {name: _aligned(items, position[name]) for name, items in found.items()}
         return cls._without_idle_columns(architecture, position, values)

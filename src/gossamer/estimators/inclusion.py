@@ -1,16 +1,97 @@
-"""placeholder."""
+"""Which inputs matter: a posterior probability of inclusion for each, from the draws of any method.
+
+An input matters as far as the predicted distribution p(y | x) depends on it. How far it does is its Fisher information,
+averaged over the training rows i,
+
+    I_j = mean_i Σ_o (∂m_o/∂x_j)² / v_o
+
+where m is the mean over the draws (of numbers, or of class probabilities), x_j is in units of its standard deviation,
+and v_o is the variance of the noise for a number, m_o itself for the probability of a class. N · I_j is the square of a
+Wald statistic: the evidence of N rows that input j has an effect at all. An input is included with the probability that
+the Bayesian information criterion gives it, under prior odds of one to the number p of inputs,
+
+    log π_j / (1 - π_j) = N · I_j / 2 - log(N) / 2 - log p
+
+(the extended criterion of Chen and Chen, 2008, with γ = 1). An input without a path of active weights to an output has
+π_j = 0. The formula needs a noise that is right: a network that has learnt the noise by heart takes every input for
+important. Then hold rows out (``early_stopping=True``), and v is their mean squared error.
+"""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
 
 from gossamer.estimators.draws import Draws
 from gossamer.estimators.table import Array
+from gossamer.likelihoods import Gaussian
+from gossamer.types import Likelihood
 
-__all__ = ["inclusion"]
+__all__ = ["inclusion", "information"]
+
+MAX_ROWS = 512
+MAX_CELLS = 2**24  # rows times inputs times outputs in memory: fewer rows where a table is wide
 
 
-def inclusion(draws: Draws, n_columns: int) -> Array:
-    result = np.zeros(n_columns)
-    result[draws.columns.numpy()] = 1
+def inclusion(information: Array, n_data: float, n_columns: int) -> Array:
+    """π of each input from its information I, for N rows and p inputs of which these are some.
+
+    Example:
+        >>> inclusion(np.array([0.0, 0.01, 0.1]), n_data=200, n_columns=10).round(3)
+        array([0.   , 0.019, 0.994])
+    """
+    log_odds = 0.5 * n_data * information - 0.5 * math.log(n_data) - math.log(n_columns)
+    result: Array = np.where(information > 0, 1 / (1 + np.exp(-log_odds.clip(-700, 700))), 0.0)
     return result
+
+
+def information(draws: Draws, x: Array, weight: Array, likelihood: Likelihood, noise: Array | None = None) -> Array:
+    """I of each input that the draws read, from standardised rows ``x`` of which the first few hundred are used.
+
+    Args:
+        draws: The networks.
+        x: ``(rows, inputs)``.
+        weight: Of the rows.
+        likelihood: What the outputs mean.
+        noise: Variance of the noise of each number, where something better is known than what the draws say.
+    """
+    n_outputs = 2 * draws.architecture.n_outputs
+    n_rows = min(MAX_ROWS, max(16, MAX_CELLS // (x.shape[1] * n_outputs)), len(x))
+    rows, share = torch.from_numpy(x[:n_rows]).double(), torch.from_numpy(weight[:n_rows] / weight[:n_rows].sum())
+    total = squares = torch.zeros(())
+    means, variances = torch.zeros(()), torch.zeros(())
+    for network, weights in draws:
+        inputs = rows.clone().requires_grad_()
+        mean, variance = _moments(functional_call(network, weights, (inputs,)), likelihood)
+        slope = _jacobian(mean, inputs)
+        total, squares = total + slope, squares + slope.square()
+        means, variances = means + mean.detach(), variances + variance
+    n = len(draws)
+    # The square of a mean over draws is too large by the variance of that mean.
+    excess = (squares / n - (total / n).square()) / max(1, n - 1)
+    scale = (
+        (variances / n if noise is None else torch.from_numpy(noise)) if isinstance(likelihood, Gaussian) else means / n
+    )
+    of_rows = (((total / n).square() - excess) / scale.clamp_min(1e-12).T.unsqueeze(-1)).sum(0)
+    result: Array = (share @ of_rows).clamp_min(0).numpy()
+    return result
+
+
+def _moments(output: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
+    """Mean of each number and variance of its noise, or probability of each class, ``(rows, outputs)``."""
+    if isinstance(likelihood, Gaussian):
+        mean, std = likelihood.split(output)
+        return mean, std.detach().square()
+    probs = output.softmax(1)
+    return probs, torch.zeros(())
+
+
+def _jacobian(mean: Tensor, inputs: Tensor) -> Tensor:
+    """∂mean/∂inputs, ``(outputs, rows, inputs)``; an output depends on its own row alone."""
+    chosen = torch.eye(mean.shape[1], dtype=mean.dtype).unsqueeze(1).expand(-1, len(mean), -1)
+    (slope,) = torch.autograd.grad(mean, inputs, chosen, is_grads_batched=True)
+    return slope

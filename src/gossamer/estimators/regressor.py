@@ -9,15 +9,55 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from gossamer.estimators.base import SparseBayesEstimator
+from gossamer.estimators.base import INPUTS, SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
 
 __all__ = ["SparseBayesRegressor"]
 
 
-class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):
-    """A"""
+class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignore[misc]
+    """A sparse Bayesian network that predicts numbers, says how sure it is, and which inputs it needs.
+
+    Inputs and targets are standardised inside, by the rows that are trained on; answers are in the original units. The
+    noise of the targets is learnt: the variance of a prediction is that of the draws' means plus that of the noise.
+    The ``n_draws`` networks are drawn once, at the end of training: the same question always has the same answer.
+
+    Args:
+        method: Any name of :func:`gossamer.methods.names`.
+        hidden: Widths of the hidden layers; ``()`` is a linear model.
+        density: Share of active weights. ``None`` is 0.1 where the method takes a density.
+        options: Options of the method by their names, as ``{"lr": 0.01}``. Those not given are the method's own, but
+            that ``kl_weight`` is 1 (the ELBO) where the method takes one.
+        noise: ``"constant"`` learns one noise std of each target, ``"varying"`` one that depends on the inputs.
+        max_steps: Optimizer steps.
+        batch_size: Rows per step.
+        n_draws: Networks kept for prediction; a method without a posterior leaves one.
+        early_stopping: Whether to hold out rows, and keep the network that predicts them best.
+        validation_fraction: Share of the rows that is held out.
+        patience: Looks at the held-out rows, of fifty over ``max_steps``, without improvement until training ends.
+        threshold: Importance from which an input is selected.
+        device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; prediction is on the CPU, in float64.
+        random_state: Of the order of the rows, the first active weights, all noise and the draws.
+        verbose: 1 shows progress on standard error.
+
+    Attributes:
+        feature_importances_: Of each input, see :func:`gossamer.estimators.inclusion`.
+        n_steps_: Steps behind the network that is kept.
+        loss_curve_: Loss of each step, ``(steps,)``.
+        validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
+        n_features_in_: Number of columns.
+        feature_names_in_: Their names, where they have some.
+
+    Example:
+        >>> from sklearn.datasets import load_diabetes
+        >>> X, y = load_diabetes(return_X_y=True)
+        >>> model = SparseBayesRegressor(max_steps=200, random_state=0).fit(X[::2], y[::2])
+        >>> mean, std = model.predict(X[1::2], return_std=True)
+        >>> low, high = model.predict_interval(X[1::2], 0.9)
+        >>> mean.shape, bool(0.8 < ((low < y[1::2]) & (y[1::2] < high)).mean() < 1)
+        ((221,), True)
+    """
 
     _likelihood = Gaussian()
     _learnt = (*SparseBayesEstimator._learnt, "_y_ndim")
@@ -26,7 +66,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):
         self,
         method: str = "ssvi",
         *,
-        hidden: Sequence[int] = (64,),
+        hidden: Sequence[int] = (50, 50),
         density: float | None = None,
         options: dict[str, Any] | None = None,
         noise: Literal["constant", "varying"] = "constant",
@@ -41,50 +81,75 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        super().__init__(
-            method, hidden, density, options, max_steps, batch_size, n_draws, early_stopping, validation_fraction,
-            patience, threshold, device, random_state, verbose,
-        )
+        training = (method, hidden, density, options, max_steps, batch_size, n_draws)
+        stopping = (early_stopping, validation_fraction, patience)
+        super().__init__(*training, *stopping, threshold, device, random_state, verbose)
         self.noise = noise
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on the rows of ``X`` with their targets ``y``.
+
+        Args:
+            X: Numbers, ``(rows, columns)``: an array, a data frame or a sparse matrix.
+            y: Targets, ``(rows,)`` or ``(rows, targets)``.
+            sample_weight: How often each row counts, ``(rows,)``: a weight of 3 is three equal rows, in the
+                likelihood and in the N that divides the KL; a weight of 0 is none.
+        """
         rows = self._validated(X, y, sample_weight, reset=True)
         self._fit(rows, 2 * rows.y.shape[1], self.noise == "constant")
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        rows = self._validated(X, y, sample_weight, reset=not hasattr(self, "_y_ndim"))
+        """One more pass, over these rows: for a stream, or for data that are larger than memory.
+
+        The first call fixes the scales of inputs and targets, so it should have typical rows. The KL counts all rows
+        seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a tenth
+        of its largest value. There is no early stopping. After ``fit`` this goes on from its last step.
+
+        Args:
+            X: As for :meth:`fit`.
+            y: As for :meth:`fit`.
+            sample_weight: As for :meth:`fit`.
+        """
+        rows = self._validated(X, y, sample_weight, reset=not hasattr(self, "_stream"))
         self._fit_more(rows, 2 * rows.y.shape[1], self.noise == "constant")
         return self
 
-    def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
-        kinds = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
-        X, y = validate_data(self, X, y, **kinds, multi_output=True, y_numeric=True, reset=reset)
-        if reset:
-            self._y_ndim = y.ndim
-        return self._rows(X, y.reshape(len(y), -1).astype(np.float64), sample_weight)
-
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """Mean of each target, and with ``return_std`` its standard deviation √(epistemic² + aleatoric²) as well.
+
+        The epistemic part is the spread of the draws' means, the aleatoric one the noise that they learnt.
+        """
         prediction = self.prediction(X)
         mean = self._in_units(prediction.mean.numpy())
         if not return_std:
             return mean
-        return mean, self._shaped(prediction.std.numpy() * self._targets.std)
+        return mean, self._in_shape(prediction.std.numpy() * self._targets.std)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
+        """Lower and upper bounds that hold each target with probability ``level``, as much outside below as above.
+
+        They are quantiles of the mixture of the draws' normal distributions.
+        """
         low, high = self.prediction(X).interval(level)
         return self._in_units(low.numpy()), self._in_units(high.numpy())
-
-    def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
-        return Scaling.of(rows.y, rows.weight, constant)
-
-    def _in_units(self, y: Array) -> Array:
-        return self._shaped(self._targets.undo(y))
-
-    def _shaped(self, y: Array) -> Array:
-        return y.ravel() if self._y_ndim == 1 else y
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+    def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
+        X, y = validate_data(self, X, y, **INPUTS, multi_output=True, y_numeric=True, reset=reset)
+        if reset:
+            self._y_ndim = y.ndim
+        return self._rows(X, y.reshape(len(y), -1).astype(np.float64), sample_weight)
+
+    def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
+        return Scaling.of(rows.y, rows.weight, constant)
+
+    def _in_units(self, y: Array) -> Array:
+        return self._in_shape(self._targets.undo(y))
+
+    def _in_shape(self, y: Array) -> Array:
+        return y.ravel() if self._y_ndim == 1 else y

@@ -18,7 +18,7 @@ from gossamer.estimators.progress import Show, progress
 from gossamer.train import Batches, Training
 from gossamer.types import Method, Split, Task
 
-__all__ = ["Fitted", "Look", "Plan", "train"]
+__all__ = ["Fitted", "Look", "Plan", "go_on", "train"]
 
 N_LOOKS = 50  # at the held-out rows, over a whole training
 STREAM_FLOOR = 0.1  # of the largest rate: a schedule that ends at zero would leave a stream nothing to learn with
@@ -74,7 +74,7 @@ def go_on(plan: Plan, task: Task, state: dict[str, Any] | None) -> Fitted:
     method = methods.build(plan.method, task, plan.steps, **plan.options)
     floor = STREAM_FLOOR * max(method.lr(step) for step in range(plan.steps))
     with _own_randomness(plan.device):
-        training = _start(plan, task, _with_rate(method, lambda step: max(floor, method.lr(step))))
+        training = _start(plan, task, replace(method, lr=lambda step: max(floor, method.lr(step))))
         if state is not None:
             training.load_state_dict(state)
         first, last = training.step, training.step + training.batches.per_epoch
@@ -125,10 +125,6 @@ def _check_finite(plan: Plan, fitted: Fitted) -> None:
         f"the training by {plan.method!r} diverged, first at step {first} of {len(fitted.losses)}: give a smaller "
         "learning rate, as in options={'lr': 0.001}"
     )
-
-
-def _with_rate(method: Method, lr: Callable[[int], float]) -> Method:
-    return replace(method, lr=lr)
 
 
 class _Pass(Batches):
