@@ -7,6 +7,7 @@ import torch
 from torch import distributions
 
 from gossamer import Categorical, Gaussian
+from gossamer.likelihoods import Weighted
 
 DRAWS, BATCH = 5, 7
 
@@ -117,3 +118,22 @@ def test_a_noise_that_is_none_is_refused(noise_std: float):
 def test_an_output_that_has_no_two_halves_is_refused(shape: tuple[int, ...]):
     with pytest.raises(ValueError, match="twice as many outputs as targets"):
         Gaussian().loss(torch.zeros(shape), torch.zeros(BATCH))
+
+
+def test_a_weight_is_so_many_copies():
+    weight = torch.tensor([1.0, 2.0, 5.0])
+    copies = weight.long()
+    for likelihood, output, y in (
+        (Categorical(), torch.randn(3, 4), torch.tensor([[0.0], [3.0], [1.0]])),
+        (Gaussian(), torch.randn(3, 4), torch.randn(3, 2)),
+    ):
+        weighted = Weighted(likelihood)
+        packed = torch.cat([y, (weight / weight.mean()).unsqueeze(1)], 1)
+        of_copies = likelihood.loss(
+            output.repeat_interleave(copies, 0), weighted.targets(packed).repeat_interleave(copies, 0)
+        )
+        torch.testing.assert_close(weighted.loss(output, packed), of_copies)
+        torch.testing.assert_close(
+            weighted.log_predictive(output.unsqueeze(0), packed),
+            likelihood.log_predictive(output.unsqueeze(0), weighted.targets(packed)),
+        )

@@ -53,7 +53,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _learnt: tuple[str, ...] = (
         "n_features_in_",
         "feature_names_in_",
-        "feature_importances_",
         "n_steps_",
         "loss_curve_",
         "validation_curve_",
@@ -112,6 +111,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         stream = self._stream if training else None
         kept = {
             "learnt": learnt,
+            "importances": self.feature_importances_[self._inputs.columns],  # all others are zero
             "draws": self._draws.state_dict(),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
@@ -129,6 +129,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         estimator._draws = Draws.from_state(kept["draws"])
         estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
         estimator._stream = _stream_from(kept["stream"])
+        estimator.feature_importances_ = estimator._spread(kept["importances"])
         return estimator
 
     def __sklearn_tags__(self) -> Any:
@@ -151,6 +152,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return Rows(X[counts], y[counts], weight[counts])
 
     def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
+        check_parameters(self.get_params(deep=False))
         rng = check_random_state(self.random_state)
         rows, held, look = merged(rows), None, None
         if self.early_stopping:
@@ -158,14 +160,15 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
         plan = self._plan(inputs, n_outputs, constant_noise, rng)
         if held is not None:
-            held = Rows(inputs.apply(held.x), targets.apply(held.y), held.weight)
-            look = partial(held_out_loss, held, self._likelihood)
+            held = held._replace(y=targets.apply(held.y))
+            look = partial(held_out_loss, held, inputs, self._likelihood)
         rows = rows._replace(y=targets.apply(rows.y))
         fitted = train(plan, task_of(rows, inputs, self._likelihood, n_outputs), look, self.patience)
         stream = Stream(plan, inputs, targets, fitted.state, float(rows.weight.sum()))
         self._keep(fitted, stream, rows, held)
 
     def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
+        check_parameters(self.get_params(deep=False))
         rows, stream = merged(rows), getattr(self, "_stream", None)
         if stream is None and hasattr(self, "_draws"):
             raise ValueError("this estimator was saved without its training: partial_fit needs save(…, training=True)")
@@ -188,13 +191,17 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_curve_ = np.array(fitted.losses)
         self.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
         sample = rows.take(np.arange(min(MAX_ROWS, len(rows.y))))  # their order is random already
-        noise = None if held is None else mean_squared_error(held, self._likelihood, fitted.draws)
+        noise = None if held is None else mean_squared_error(held, stream.inputs, self._likelihood, fitted.draws)
         known = information(fitted.draws, self._inputs.apply(sample.x), sample.weight, self._likelihood, noise)
-        self.feature_importances_ = np.zeros(self.n_features_in_)
-        self.feature_importances_[self._inputs.columns] = inclusion(known, stream.weight, self.n_features_in_)
+        self.feature_importances_ = self._spread(inclusion(known, stream.weight, self.n_features_in_))
+
+    def _spread(self, importances: Array) -> Array:
+        """Of the inputs that the draws read -> of all inputs."""
+        everywhere = np.zeros(self.n_features_in_)
+        everywhere[self._inputs.columns] = importances
+        return everywhere
 
     def _plan(self, inputs: Scaling, n_outputs: int, constant_noise: bool, rng: np.random.RandomState) -> Plan:
-        check_parameters(self.get_params(deep=False))
         n_means = n_outputs // 2 if constant_noise else n_outputs
         return Plan(
             self.method,

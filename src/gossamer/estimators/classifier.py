@@ -44,7 +44,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
 
     Attributes:
         classes_: The classes, sorted.
-        feature_importances_: Of each input, see :func:`gossamer.estimators.inclusion`.
+        feature_importances_: Of each input, see :mod:`gossamer.estimators.inclusion`.
         n_steps_: Steps behind the network that is kept.
         loss_curve_: Loss of each step, ``(steps,)``.
         validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.

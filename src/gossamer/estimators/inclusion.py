@@ -33,7 +33,7 @@ from gossamer.types import Likelihood
 
 __all__ = ["inclusion", "information"]
 
-MAX_ROWS = 512
+MAX_ROWS = 512  # enough: slopes are means over them, and the rows are in random order
 MAX_CELLS = 2**24  # rows times inputs times outputs in memory: fewer rows where a table is wide
 
 
@@ -50,7 +50,7 @@ def inclusion(information: Array, n_data: float, n_columns: int) -> Array:
 
 
 def information(draws: Draws, x: Array, weight: Array, likelihood: Likelihood, noise: Array | None = None) -> Array:
-    """I of each input that the draws read, from standardised rows ``x`` of which the first few hundred are used.
+    """I of each input that the draws read, over standardised rows ``x``; fewer of them where the table is wide.
 
     Args:
         draws: The networks.
@@ -59,35 +59,37 @@ def information(draws: Draws, x: Array, weight: Array, likelihood: Likelihood, n
         likelihood: What the outputs mean.
         noise: Variance of the noise of each number, where something better is known than what the draws say.
     """
-    n_outputs = 2 * draws.architecture.n_outputs
-    n_rows = min(MAX_ROWS, max(16, MAX_CELLS // (x.shape[1] * n_outputs)), len(x))
-    rows, share = torch.from_numpy(x[:n_rows]).double(), torch.from_numpy(weight[:n_rows] / weight[:n_rows].sum())
-    total = squares = torch.zeros(())
-    means, variances = torch.zeros(()), torch.zeros(())
-    for network, weights in draws:
-        inputs = rows.clone().requires_grad_()
-        mean, variance = _moments(functional_call(network, weights, (inputs,)), likelihood)
-        slope = _jacobian(mean, inputs)
-        total, squares = total + slope, squares + slope.square()
-        means, variances = means + mean.detach(), variances + variance
-    n = len(draws)
-    # The square of a mean over draws is too large by the variance of that mean.
-    excess = (squares / n - (total / n).square()) / max(1, n - 1)
-    scale = (
-        (variances / n if noise is None else torch.from_numpy(noise)) if isinstance(likelihood, Gaussian) else means / n
-    )
-    of_rows = (((total / n).square() - excess) / scale.clamp_min(1e-12).T.unsqueeze(-1)).sum(0)
-    result: Array = (share @ of_rows).clamp_min(0).numpy()
+    n_rows = max(16, MAX_CELLS // (x.shape[1] * draws.architecture.n_outputs))
+    rows, weights = torch.from_numpy(x[:n_rows]).double(), torch.from_numpy(weight[:n_rows])
+    squares, variance = _squared_slopes(draws, rows, likelihood)
+    if noise is not None:
+        variance = torch.from_numpy(noise).expand_as(variance)
+    of_rows = (squares / variance.clamp_min(1e-12).T.unsqueeze(-1)).sum(0)
+    result: Array = (weights @ of_rows / weights.sum()).clamp_min(0).numpy()
     return result
 
 
-def _moments(output: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
-    """Mean of each number and variance of its noise, or probability of each class, ``(rows, outputs)``."""
+def _squared_slopes(draws: Draws, rows: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
+    """(∂m/∂x)² of the mean m over draws, ``(outputs, rows, inputs)``, and v, ``(rows, outputs)``."""
+    total, squares, variance = torch.zeros(()), torch.zeros(()), torch.zeros(())
+    for network, weights in draws:
+        inputs = rows.clone().requires_grad_()
+        mean, noise = _mean_and_variance(functional_call(network, weights, (inputs,)), likelihood)
+        slope = _jacobian(mean, inputs)
+        total, squares, variance = total + slope, squares + slope.square(), variance + noise.detach()
+    n = len(draws)
+    mean_square = (total / n).square()
+    # The square of a mean over few draws is too large by the variance of that mean.
+    return mean_square - (squares / n - mean_square) / max(1, n - 1), variance / n
+
+
+def _mean_and_variance(output: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
+    """What one draw says of m and v, each ``(rows, outputs)``; for classes both are their probabilities."""
     if isinstance(likelihood, Gaussian):
         mean, std = likelihood.split(output)
-        return mean, std.detach().square()
+        return mean, std.square()
     probs = output.softmax(1)
-    return probs, torch.zeros(())
+    return probs, probs
 
 
 def _jacobian(mean: Tensor, inputs: Tensor) -> Tensor:

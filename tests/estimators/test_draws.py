@@ -1,0 +1,54 @@
+"""Draws are kept as they were drawn, active entries only, and predict as the networks do."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gossamer
+from gossamer.estimators.draws import Draws
+from gossamer.estimators.network import Architecture
+from gossamer.posterior import InLayers, SingleNetwork
+
+
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 4)])
+@pytest.mark.parametrize("constant_noise", [False, True])
+def test_outputs_are_those_of_the_networks(hidden, constant_noise):
+    torch.manual_seed(0)
+    architecture = Architecture(20, hidden, 2, constant_noise)
+    model = gossamer.bayesianize(architecture.build(), density=0.1)
+    kept = Draws.of(InLayers(model, torch.Generator().manual_seed(1)), 4, architecture)
+    x = torch.randn(7, 20)
+    expected = torch.stack(
+        [network(x).detach() for network in InLayers(model, torch.Generator().manual_seed(1)).draws(4)]
+    )
+    torch.testing.assert_close(kept.outputs(x[:, kept.columns].numpy()).float(), expected)
+    assert len(kept) == 4
+    assert sum(position.numel() for name, position in kept.position.items() if name.endswith("weight")) <= (
+        gossamer.active_parameters(model)
+    )
+
+
+def test_columns_without_a_weight_are_left_out():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(5, 2))
+    with torch.no_grad():
+        network[1].weight.zero_()
+        network[1].weight[0, 3] = 2.0
+    kept = Draws.of(SingleNetwork(network), 10, Architecture(5, (), 2))
+    assert kept.columns.tolist() == [3]
+    assert len(kept) == 1
+    torch.testing.assert_close(
+        kept.outputs(np.array([[3.0]]))[0], torch.tensor([[6.0, 0.0]], dtype=torch.float64) + network[1].bias.double()
+    )
+
+
+def test_a_network_that_reads_nothing_still_answers():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3, 1))
+    nn.init.zeros_(network[1].weight)
+    kept = Draws.of(SingleNetwork(network), 1, Architecture(3, (), 1))
+    assert kept.outputs(np.zeros((2, 1))).shape == (1, 2, 1)
+
+
+def test_networks_of_another_shape_are_refused():
+    with pytest.raises(TypeError, match="not of the shape that it was given"):
+        Draws.of(SingleNetwork(nn.Linear(3, 1)), 1, Architecture(3, (), 1))

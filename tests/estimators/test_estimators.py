@@ -1,0 +1,317 @@
+"""Both estimators as their users meet them: predictions, uncertainty, weights, errors, scikit-learn's tools."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectFromModel
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import QuantileTransformer
+
+import gossamer
+from gossamer import methods
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.experiments.settings import options_of
+
+
+@pytest.fixture(scope="module")
+def fitted(numbers):
+    X, y = numbers
+    settings = {"hidden": (), "density": 1.0, "max_steps": 600, "options": {"lr": 0.05}, "random_state": 0}
+    return SparseBayesRegressor(**settings).fit(X, y)
+
+
+def test_they_are_what_gossamer_exports():
+    assert gossamer.SparseBayesClassifier is SparseBayesClassifier
+    assert gossamer.SparseBayesRegressor is SparseBayesRegressor
+
+
+def test_noise_is_learnt_in_the_units_of_the_target(fitted, numbers):
+    X, y = numbers
+    noise = fitted.prediction(X).aleatoric_std.numpy().ravel() * y.std()
+    assert np.ptp(noise) == pytest.approx(0, abs=1e-9)
+    # The std of N residuals has the relative standard error 1/√(2N); four of them, and the residual of the fit itself.
+    residual = (y - LinearRegression().fit(X, y).predict(X)).std()
+    assert noise[0] == pytest.approx(residual, rel=4 / np.sqrt(2 * len(y)))
+
+
+def test_the_variance_is_epistemic_plus_aleatoric(fitted, numbers):
+    X, y = numbers
+    mean, std = fitted.predict(X, return_std=True)
+    prediction = fitted.prediction(X)
+    parts = prediction.epistemic_std.square() + prediction.aleatoric_std.square()
+    np.testing.assert_allclose(std, parts.sqrt().numpy().ravel() * y.std(), rtol=1e-9)
+    np.testing.assert_array_equal(mean, fitted.predict(X))
+
+
+def test_epistemic_std_is_that_of_bayesian_linear_regression(fitted, numbers):
+    """Inputs are independent and N is large, so the posterior of the slopes is mean-field and flat in its prior."""
+    X = numbers[0]
+    Z = (X - X.mean(0)) / X.std(0)
+    noise = fitted.prediction(X).aleatoric_std.numpy()[0, 0]
+    exact = noise * np.sqrt(np.einsum("ij,jk,ik->i", Z, np.linalg.inv(Z.T @ Z), Z))
+    measured = fitted.prediction(X).epistemic_std.numpy().ravel()
+    # Thirty draws know a std to 1/√60; its mean over rows, which share the draws of six slopes, to about 1/√(60·6).
+    assert measured.mean() == pytest.approx(exact.mean(), rel=4 / np.sqrt(60 * 6))
+
+
+def test_intervals_hold_the_share_they_promise(fitted):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(4000, 6)) * [1, 10, 0.1, 1, 1, 1] + [0, 50, 0, 0, 0, 0]
+    y = 100 + 20 * X[:, 0] + 1.0 * (X[:, 1] - 50) + 5 * rng.normal(size=4000)
+    for level in (0.5, 0.9):
+        low, high = fitted.predict_interval(X, level)
+        inside = ((low < y) & (y < high)).mean()
+        # Of the 4,000 rows, and of the learnt noise, whose relative error moves the coverage by its density there.
+        error = np.sqrt(level * (1 - level) / 4000) + 0.5 / np.sqrt(2 * 600)
+        assert inside == pytest.approx(level, abs=4 * error)
+    np.testing.assert_array_less(fitted.predict_interval(X, 0.5)[1], fitted.predict_interval(X, 0.9)[1])
+
+
+def test_several_targets_in_units_of_their_own(short, numbers):
+    X, y = numbers
+    both = np.column_stack([y, -1e-3 * y])
+    model = SparseBayesRegressor(**short).fit(X, both)
+    mean, std = model.predict(X, return_std=True)
+    assert mean.shape == std.shape == (600, 2)
+    assert model.score(X, both) > 0.8
+    assert 500 < std[0, 0] / std[0, 1] < 2000
+    assert [bound.shape for bound in model.predict_interval(X)] == [(600, 2), (600, 2)]
+
+
+def test_noise_that_varies(numbers):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(1000, 1))
+    y = X[:, 0] + np.exp(X[:, 0]) * 0.3 * rng.normal(size=1000)
+    model = SparseBayesRegressor(noise="varying", hidden=(16,), density=1.0, max_steps=400, random_state=0).fit(X, y)
+    std = model.predict([[-1.5], [1.5]], return_std=True)[1]
+    assert std[1] / std[0] > 5  # e³ = 20 in truth; a constant noise gives 1
+
+
+def test_a_constant_target(short):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    model = SparseBayesRegressor(**short).fit(X, np.full(30, 3.0))
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_array_equal(mean, 3.0)
+    np.testing.assert_array_equal(std, 0.0)
+
+
+def test_classes_keep_their_names(short, classes):
+    X, y = classes
+    model = SparseBayesClassifier(**{**short, "max_steps": 150}).fit(X, y)
+    assert model.classes_.tolist() == ["ash", "birch", "cedar"]
+    assert model.score(X, y) > 0.85
+    probs = model.predict_proba(X)
+    np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-12)
+    prediction = model.prediction(X)
+    assert prediction.mutual_information.shape == (300,)
+    assert bool((prediction.mutual_information > 0).any())
+
+
+def test_class_weights_move_the_border(short):
+    rng = np.random.default_rng(0)
+    X = np.r_[rng.normal(size=(900, 1)), rng.normal(size=(100, 1)) + 1.5]
+    y = np.repeat([0, 1], [900, 100])
+    plain, balanced = (
+        SparseBayesClassifier(class_weight=weight, **{**short, "max_steps": 200}).fit(X, y).predict(X)[y == 1].mean()
+        for weight in (None, "balanced")
+    )
+    assert balanced > plain + 0.3
+    heavy = SparseBayesClassifier(class_weight={0: 1, 1: 9}, **{**short, "max_steps": 200}).fit(X, y)
+    assert heavy.predict(X)[y == 1].mean() == pytest.approx(balanced, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [SparseBayesClassifier, SparseBayesRegressor])
+@pytest.mark.parametrize(
+    ("make", "early_stopping"), [(np.asarray, False), (np.asarray, True), (sparse.csr_array, False)]
+)
+def test_weights_are_counts_to_the_bit(kind, make, early_stopping, short):
+    rng = np.random.default_rng(0)
+    X, y, weight = rng.normal(size=(40, 5)), rng.integers(0, 2, 40), rng.integers(0, 4, 40)
+    model = kind(**short, early_stopping=early_stopping)
+    weighted = clone(model).fit(make(X), y, sample_weight=weight)
+    repeated = clone(model).fit(make(X.repeat(weight, 0)), y.repeat(weight, 0))
+    np.testing.assert_array_equal(weighted.predict(X), repeated.predict(X))
+    np.testing.assert_array_equal(weighted.feature_importances_, repeated.feature_importances_)
+
+
+def test_more_copies_of_a_table_make_the_posterior_narrower(fitted, numbers):
+    X, y = numbers
+    settings = {"hidden": (), "density": 1.0, "max_steps": 600, "options": {"lr": 0.05}, "random_state": 0}
+    often = SparseBayesRegressor(**settings).fit(X, y, sample_weight=np.full(len(y), 9.0))
+    ratio = fitted.prediction(X).epistemic_std.mean() / often.prediction(X).epistemic_std.mean()
+    assert float(ratio) == pytest.approx(3, rel=4 / np.sqrt(60 * 6))  # √9, by thirty draws of six slopes
+
+
+@pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix])
+def test_a_sparse_matrix_gives_the_fit_of_the_same_numbers(make, short, classes):
+    X, y = classes
+    X = np.where(np.abs(X) > 0.5, X, 0)
+    model = SparseBayesClassifier(**short)
+    dense, thin = clone(model).fit(X, y), clone(model).fit(make(X), y)
+    np.testing.assert_allclose(thin.predict_proba(make(X)), dense.predict_proba(X), atol=1e-4)
+    np.testing.assert_array_equal(thin.predict_proba(make(X)), thin.predict_proba(X))
+
+
+def test_a_million_columns(short):
+    """Those that never vary take no weight, no memory and no byte."""
+    rng = np.random.default_rng(0)
+    n, p = 200, 10**6
+    columns = np.r_[np.repeat([[7], [999_999]], n, 1).ravel(), rng.integers(p, size=n * 5)]
+    values = rng.random(n * 7)
+    X = sparse.csr_matrix((values, (np.tile(np.arange(n), 7), columns)), shape=(n, p))
+    y = 10 * values[:n] - 10 * values[n : 2 * n]
+    model = SparseBayesRegressor(**{**short, "density": 0.1, "batch_size": 100, "max_steps": 100}).fit(X, y)
+    assert model.feature_importances_.shape == (p,)
+    assert {7, 999_999} <= set(np.argsort(model.feature_importances_)[-2:])
+    assert model._draws.architecture.n_inputs < n * 7
+    assert model.predict(X).shape == (n,)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_has_its_estimators(name, numbers, classes):
+    # Rates that no network of this size breaks at; whoever knows of no rate keeps its own.
+    options = {"lr": 0.01} if "lr" in options_of(name) else {}
+    settings = {"method": name, "hidden": (16,), "max_steps": 100, "options": options, "random_state": 0}
+    X, y = classes
+    probs = SparseBayesClassifier(**settings).fit(X, y).predict_proba(X)
+    assert probs.shape == (300, 3)
+    assert np.isfinite(probs).all()
+    X, y = numbers
+    model = SparseBayesRegressor(**settings).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+    assert ((model.feature_importances_ >= 0) & (model.feature_importances_ <= 1)).all()
+
+
+def test_early_stopping_keeps_the_best_look(short, numbers):
+    X, y = numbers
+    model = SparseBayesRegressor(**short, early_stopping=True, validation_fraction=0.25, patience=5).fit(X, y)
+    steps, losses = model.validation_curve_.T
+    assert model.n_steps_ == steps[losses.argmin()]
+    assert len(model.loss_curve_) == steps[-1] <= 60
+    assert model._stream.weight == 450  # scales, noise and KL know nothing of the other rows
+
+
+def test_it_stops_early_where_nothing_is_to_be_learnt(short):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 20)), rng.normal(size=60)
+    settings = {**short, "max_steps": 500, "density": 1.0, "options": {"lr": 0.05, "kl_weight": 0.001}}
+    model = SparseBayesRegressor(**settings, early_stopping=True, patience=3).fit(X, y)
+    assert len(model.loss_curve_) < 500
+
+
+def test_the_same_seed_gives_the_same_answers_and_disturbs_nobody(short, classes):
+    X, y = classes
+    before = torch.get_rng_state()
+    first, second = (SparseBayesClassifier(**short).fit(X, y).predict_proba(X) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    other = SparseBayesClassifier(**{**short, "random_state": 1}).fit(X, y).predict_proba(X)
+    assert not np.array_equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_scikit_learns_tools(short, numbers):
+    X, y = numbers
+    model = SparseBayesRegressor(**{**short, "max_steps": 100})
+    assert cross_val_score(model, X, y, cv=2).min() > 0.8
+    search = GridSearchCV(model, {"hidden": [(), (8,)], "density": [0.5, 1.0]}, cv=2).fit(X, y)
+    assert set(search.best_params_) == {"hidden", "density"}
+    chained = make_pipeline(QuantileTransformer(n_quantiles=50), clone(model)).fit(X, y)
+    assert chained.score(X, y) > 0.7
+    selected = make_pipeline(SelectFromModel(model, threshold=0.5), LinearRegression()).fit(X, y)
+    assert {"x0", "x1"} <= set(selected[:-1].get_feature_names_out())
+    assert make_pipeline(clone(model), LinearRegression()).fit(X, y).score(X, y) > 0.9  # as a selector
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_data_frames_keep_their_names(package, short, numbers):
+    frames = pytest.importorskip(package)
+    X, y = numbers
+    names = [f"column {i}" for i in range(6)]
+    frame = frames.DataFrame({name: X[:, i] for i, name in enumerate(names)})
+    model = SparseBayesRegressor(**short).fit(frame, frames.Series(y))
+    assert model.feature_names_in_.tolist() == names
+    chosen = [name for name, is_chosen in zip(names, model.get_support(), strict=True) if is_chosen]
+    assert chosen[:2] == names[:2]
+    assert model.get_feature_names_out().tolist() == chosen
+    assert list(model.set_output(transform=package).transform(frame).columns) == chosen
+    np.testing.assert_array_equal(model.predict(frame), SparseBayesRegressor(**short).fit(X, y).predict(X))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "svi"}, "unknown method 'svi'; did you mean 'ssvi'"),
+        ({"options": {"learning_rate": 0.1}}, "unknown option of ssvi 'learning_rate'"),
+        ({"options": {"lr": "fast"}}, "option lr of ssvi must be a number"),
+        ({"options": {"density": 0.1}}, "density is given twice"),
+        ({"method": "vi"}, "method 'vi' has no density"),
+        ({"density": 0.0}, "density must be a number in"),
+        ({"hidden": 16}, "hidden must be the widths"),
+        ({"hidden": (0,)}, r"hidden\[0\] must be a whole number"),
+        ({"max_steps": 0}, "max_steps must be a whole number, at least 1; got 0"),
+        ({"n_draws": 2.5}, "n_draws must be a whole number"),
+        ({"batch_size": True}, "batch_size must be a whole number"),
+        ({"threshold": 2}, "threshold must be a number from 0 to 1; got 2"),
+        ({"validation_fraction": 1.0}, "validation_fraction must be a number between 0 and 1"),
+        ({"device": "tpu"}, "device must be 'auto', 'cpu' or 'cuda'"),
+        ({"noise": "none"}, "noise must be 'constant' or 'varying'"),
+    ],
+)
+def test_wrong_parameters_are_named(changes, message, short, numbers):
+    with pytest.raises(ValueError, match=message):
+        SparseBayesRegressor(**{**short, **changes}).fit(*numbers)
+
+
+def test_a_device_that_is_not_there(short, numbers):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(ValueError, match="torch sees no CUDA device"):
+        SparseBayesRegressor(**short, device="cuda").fit(*numbers)
+
+
+def test_a_training_that_diverges_says_so(numbers):
+    X, y = numbers
+    model = SparseBayesRegressor("sgd", hidden=(16,), options={"lr": 1e6}, max_steps=20, random_state=0)
+    with pytest.raises(ValueError, match=r"the training by 'sgd' diverged, first at step \d+ of 20: give a smaller"):
+        model.fit(X, y)
+
+
+def test_tables_that_cannot_be(short, numbers):
+    X, y = numbers
+    model = SparseBayesRegressor(**short)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        model.fit(np.where(X > 2, np.nan, X), y)
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        model.fit(X.astype(str).astype(object) + "?", y)
+    with pytest.raises(ValueError, match="only one class"):
+        SparseBayesClassifier(**short).fit(X, np.ones(len(y)))
+    with pytest.raises(ValueError, match="Unknown label type"):
+        SparseBayesClassifier(**short).fit(X, y)
+    with pytest.raises(ValueError, match="X has 5 features, but SparseBayesRegressor is expecting 6"):
+        model.fit(X, y).predict(X[:, :5])
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        model.fit(X, y, sample_weight=-np.ones(len(y)))
+
+
+def test_one_row(short):
+    model = SparseBayesRegressor(**short).fit([[1.0, 2.0]], [3.0])
+    np.testing.assert_allclose(model.predict([[1.0, 2.0], [5.0, 5.0]]), 3.0)
+
+
+def test_progress_goes_to_standard_error(short, numbers, capsys):
+    SparseBayesRegressor(**short, verbose=1, early_stopping=True, patience=100).fit(*numbers)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 10
+    assert lines[-1].startswith("ssvi: step 60/60  loss ")
+    assert "held out" in lines[-1]
