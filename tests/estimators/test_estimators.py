@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy import sparse
+from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectFromModel
@@ -57,6 +57,14 @@ def test_epistemic_std_is_that_of_bayesian_linear_regression(fitted, numbers):
     measured = fitted.prediction(X).epistemic_std.numpy().ravel()
     # Thirty draws know a std to 1/√60; its mean over rows, which share the draws of six slopes, to about 1/√(60·6).
     assert measured.mean() == pytest.approx(exact.mean(), rel=4 / np.sqrt(60 * 6))
+
+
+def test_log_densities_are_those_of_the_mixture(fitted, numbers):
+    X, y = numbers
+    prediction = fitted.prediction(X)
+    means = prediction.samples.numpy()[..., 0] * y.std() + y.mean()
+    densities = stats.norm.pdf(y, means, prediction.aleatoric_std.numpy()[:, 0] * y.std())
+    np.testing.assert_allclose(fitted.predict_log_density(X, y), np.log(densities.mean(0)), rtol=1e-6)
 
 
 def test_intervals_hold_the_share_they_promise(fitted):

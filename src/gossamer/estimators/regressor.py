@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from sklearn.base import RegressorMixin
+from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from gossamer.estimators.base import INPUTS, SparseBayesEstimator
@@ -133,6 +135,19 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         """
         low, high = self.prediction(X).interval(level)
         return self._in_units(low.numpy()), self._in_units(high.numpy())
+
+    def predict_log_density(self, X: Any, y: Any) -> Array:
+        """Log density of targets ``y`` under their predictions, ``(rows,)``: minus its mean is the NLL of a table.
+
+        Several targets of a row are taken to be independent given the network: their log densities add up.
+        """
+        prediction = self.prediction(X)
+        y = check_array(y, ensure_2d=False, dtype=np.float64).reshape(len(prediction.mean), -1)
+        if not (self._targets.scale > 0).all():
+            raise ValueError("a target that was constant in training is predicted without noise: it has no density")
+        standardised = torch.from_numpy(self._targets.apply(y))
+        log_density: Array = self._likelihood.log_predictive(prediction.outputs, standardised).numpy()
+        return log_density + np.log(self._targets.scale).sum()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
