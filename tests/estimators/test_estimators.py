@@ -124,13 +124,12 @@ def test_class_weights_move_the_border(short):
     rng = np.random.default_rng(0)
     X = np.r_[rng.normal(size=(900, 1)), rng.normal(size=(100, 1)) + 1.5]
     y = np.repeat([0, 1], [900, 100])
-    plain, balanced = (
-        SparseBayesClassifier(class_weight=weight, **{**short, "max_steps": 200}).fit(X, y).predict(X)[y == 1].mean()
-        for weight in (None, "balanced")
+    plain, balanced, heavy = (
+        SparseBayesClassifier(class_weight=weight, **{**short, "max_steps": 120}).fit(X, y).predict(X)[y == 1].mean()
+        for weight in (None, "balanced", {0: 1, 1: 9})
     )
     assert balanced > plain + 0.3
-    heavy = SparseBayesClassifier(class_weight={0: 1, 1: 9}, **{**short, "max_steps": 200}).fit(X, y)
-    assert heavy.predict(X)[y == 1].mean() == pytest.approx(balanced, abs=0.05)
+    assert heavy == pytest.approx(balanced, abs=0.05)
 
 
 @pytest.mark.parametrize("kind", [SparseBayesClassifier, SparseBayesRegressor])
@@ -226,9 +225,9 @@ def test_the_same_seed_gives_the_same_answers_and_disturbs_nobody(short, classes
 
 def test_scikit_learns_tools(short, numbers):
     X, y = numbers
-    model = SparseBayesRegressor(**{**short, "max_steps": 100})
+    model = SparseBayesRegressor(**short)
     assert cross_val_score(model, X, y, cv=2).min() > 0.8
-    search = GridSearchCV(model, {"hidden": [(), (8,)], "density": [0.5, 1.0]}, cv=2).fit(X, y)
+    search = GridSearchCV(model, {"hidden": [(), (8,)], "density": [1.0]}, cv=2).fit(X, y)
     assert set(search.best_params_) == {"hidden", "density"}
     chained = make_pipeline(QuantileTransformer(n_quantiles=50), clone(model)).fit(X, y)
     assert chained.score(X, y) > 0.7

@@ -27,7 +27,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
     Args:
         method: Any name of :func:`gossamer.methods.names`.
         hidden: Widths of the hidden layers; ``()`` is a linear model.
-        density: Share of active weights. ``None`` is 0.1 where the method takes a density.
+        density: Share of active weights. Where the method takes one, ``None`` is a tenth, or less for a wide table: as
+            many weights as a quarter of the rows, but at least 500.
         options: Options of the method by their names, as ``{"lr": 0.01}``. Those not given are the method's own, but
             that ``kl_weight`` is 1 (the ELBO) where the method takes one.
         max_steps: Optimizer steps.

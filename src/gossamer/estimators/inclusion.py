@@ -6,8 +6,8 @@ averaged over the training rows i,
     I_j = mean_i Σ_o (∂m_o/∂x_j)² / v_o
 
 where m is the mean over the draws (of numbers, or of class probabilities), x_j is in units of its standard deviation,
-and v_o is the variance of the noise for a number, m_o itself for the probability of a class. N · I_j is the square of a
-Wald statistic: the evidence of N rows that input j has an effect at all. An input is included with the probability that
+and v_o is the variance of the prediction of a number, or m_o itself for a class. N · I_j is the square of a Wald
+statistic: the evidence of N rows that input j has an effect at all. An input is included with the probability that
 the Bayesian information criterion gives it, under prior odds of one to the number p of inputs,
 
     log π_j / (1 - π_j) = N · I_j / 2 - log(N) / 2 - log p
@@ -71,16 +71,35 @@ def information(draws: Draws, x: Array, weight: Array, likelihood: Likelihood, n
 
 def _squared_slopes(draws: Draws, rows: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
     """(∂m/∂x)² of the mean m over draws, ``(outputs, rows, inputs)``, and v, ``(rows, outputs)``."""
-    total, squares, variance = torch.zeros(()), torch.zeros(()), torch.zeros(())
+    slope, mean, noise = _Moments(), _Moments(), _Moments()
     for network, weights in draws:
         inputs = rows.clone().requires_grad_()
-        mean, noise = _mean_and_variance(functional_call(network, weights, (inputs,)), likelihood)
-        slope = _jacobian(mean, inputs)
-        total, squares, variance = total + slope, squares + slope.square(), variance + noise.detach()
-    n = len(draws)
-    mean_square = (total / n).square()
+        value, variance = _mean_and_variance(functional_call(network, weights, (inputs,)), likelihood)
+        slope.add(_jacobian(value, inputs))
+        mean.add(value.detach())
+        noise.add(variance.detach())
+    variance = noise.mean + mean.variance if isinstance(likelihood, Gaussian) else mean.mean
     # The square of a mean over few draws is too large by the variance of that mean.
-    return mean_square - (squares / n - mean_square) / max(1, n - 1), variance / n
+    return slope.mean.square() - slope.variance / len(draws), variance
+
+
+class _Moments:
+    """Mean and variance of tensors that come one by one."""
+
+    def __init__(self) -> None:
+        self.n, self.total, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, value: Tensor) -> None:
+        self.n, self.total, self.squares = self.n + 1, self.total + value, self.squares + value.square()
+
+    @property
+    def mean(self) -> Tensor:
+        return self.total / self.n
+
+    @property
+    def variance(self) -> Tensor:
+        """Unbiased; of a single tensor, zero."""
+        return (self.squares / self.n - self.mean.square()) * (self.n / max(1, self.n - 1))
 
 
 def _mean_and_variance(output: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:

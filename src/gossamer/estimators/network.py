@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,11 @@ class Architecture:
         """The network, with fresh weights."""
         network = mlp(self.n_inputs, self.hidden, self.n_outputs)
         return ConstantNoise(network, self.n_outputs) if self.constant_noise else network
+
+    @property
+    def n_weights(self) -> int:
+        """Of all layers, biases not counted."""
+        return sum(n_in * n_out for n_in, n_out in pairwise((self.n_inputs, *self.hidden, self.n_outputs)))
 
     @property
     def first_weight(self) -> str:

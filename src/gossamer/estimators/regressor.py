@@ -28,7 +28,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     Args:
         method: Any name of :func:`gossamer.methods.names`.
         hidden: Widths of the hidden layers; ``()`` is a linear model.
-        density: Share of active weights. ``None`` is 0.1 where the method takes a density.
+        density: Share of active weights. Where the method takes one, ``None`` is a tenth, or less for a wide table: as
+            many weights as a quarter of the rows, but at least 500.
         options: Options of the method by their names, as ``{"lr": 0.01}``. Those not given are the method's own, but
             that ``kl_weight`` is 1 (the ELBO) where the method takes one.
         noise: ``"constant"`` learns one noise std of each target, ``"varying"`` one that depends on the inputs.
@@ -146,8 +147,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         if not (self._targets.scale > 0).all():
             raise ValueError("a target that was constant in training is predicted without noise: it has no density")
         standardised = torch.from_numpy(self._targets.apply(y))
-        log_density: Array = self._likelihood.log_predictive(prediction.outputs, standardised).numpy()
-        return log_density + np.log(self._targets.scale).sum()
+        of_standardised = self._likelihood.log_predictive(prediction.outputs, standardised).numpy()
+        log_density: Array = of_standardised + np.log(self._targets.scale).sum()
+        return log_density
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
