@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, native, reference
+from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, native, reference, watch
 from gossamer.kernels.reference import VARIANCE_FLOOR
 
 KERNELS = [pytest.param(reference, id="reference"), pytest.param(native, id="native")]
@@ -209,7 +209,8 @@ def by_kernel(kernel, case: Case, inputs: Inputs, g: Tensor, h: Tensor) -> Resul
         None if t is None else t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs[:4]
     )
     probe = torch.zeros((), dtype=mean.dtype).expand(case.weight).requires_grad_()
-    m, v = kernel.moments(x, mean, std, bias, inputs.position, case.weight, case.map, probe)
+    m, v = kernel.moments(x, mean, std, bias, inputs.position, case.weight, case.map)
+    m = watch(m, x, case.map, probe)
     torch.autograd.backward((m, v), (g.to(m.dtype), h.to(v.dtype)))
     return Results(m.detach(), v.detach(), x.grad, mean.grad, std.grad, None if bias is None else bias.grad, probe.grad)
 
@@ -263,7 +264,7 @@ def test_product_and_its_gradients_match_the_dense_reference(kernel, case, densi
         for t in (inputs.x, inputs.mean, inputs.bias)
     )
     probe = torch.zeros(case.weight, dtype=mean.dtype, requires_grad=True)
-    y = kernel.product(x, mean, bias, inputs.position, case.weight, case.map, probe)
+    y = watch(kernel.product(x, mean, bias, inputs.position, case.weight, case.map), x, case.map, probe)
     y.backward(g)
     torch.testing.assert_close(y, expected.mean)
     torch.testing.assert_close(mean.grad, expected.grad_mean)

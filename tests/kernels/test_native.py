@@ -146,7 +146,7 @@ def test_a_noisy_product_is_the_moments_perturbed(floor):
     x[:, :, :2] = 0  # some outputs have no variance
     leaves = [t.requires_grad_() for t in (x, mean, std, bias)]
     torch.manual_seed(11)
-    y = native.noisy_product(*leaves, position, shape, weight_map, None, floor)
+    y = native.noisy_product(*leaves, position, shape, weight_map, floor)
     torch.manual_seed(11)
     noise = library.normals(torch.randint(0, 2**62, (1,), dtype=torch.int64), tuple(y.shape))
     m, v = reference.moments(*leaves, position, shape, weight_map)
@@ -157,7 +157,7 @@ def test_a_noisy_product_is_the_moments_perturbed(floor):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         torch.manual_seed(11)
-        assert torch.equal(native.noisy_product(x, mean, std, bias, position, shape, weight_map, None, floor), y)
+        assert torch.equal(native.noisy_product(x, mean, std, bias, position, shape, weight_map, floor), y)
 
 
 def test_it_can_be_differentiated_twice():

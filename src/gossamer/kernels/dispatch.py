@@ -76,10 +76,9 @@ def product(
     position: Tensor | None,
     shape: tuple[int, ...],
     weight_map: WeightMap,
-    probe: Tensor | None = None,
 ) -> Tensor:
     """``W x + b`` by the kernel in use; see :func:`gossamer.kernels.reference.product`."""
-    arguments = (x, mean, bias, position, shape, weight_map, probe)
+    arguments = (x, mean, bias, position, shape, weight_map)
     y: Tensor = _kernel(x, mean, None, position, shape, weight_map).product(*arguments)
     return y
 
@@ -92,10 +91,9 @@ def moments(
     position: Tensor | None,
     shape: tuple[int, ...],
     weight_map: WeightMap,
-    probe: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
-    arguments = (x, mean, std, bias, position, shape, weight_map, probe)
+    arguments = (x, mean, std, bias, position, shape, weight_map)
     m, v = _kernel(x, mean, std, position, shape, weight_map).moments(*arguments)
     return m, v
 
@@ -108,11 +106,10 @@ def noisy_product(
     position: Tensor | None,
     shape: tuple[int, ...],
     weight_map: WeightMap,
-    probe: Tensor | None = None,
     floor: float | None = None,
 ) -> Tensor:
     """One draw by the kernel in use; see :func:`gossamer.kernels.reference.noisy_product`."""
-    arguments = (x, mean, std, bias, position, shape, weight_map, probe, floor)
+    arguments = (x, mean, std, bias, position, shape, weight_map, floor)
     y: Tensor = _kernel(x, mean, std, position, shape, weight_map).noisy_product(*arguments)
     return y
 

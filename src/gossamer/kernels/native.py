@@ -1,8 +1,7 @@
 """The native kernel: the products of ``reference`` for float32 on a CPU, at a cost that follows the active entries.
 
 What it cannot compute (other precisions and devices, dense or transposed weights, embeddings, torch.func) goes to the
-reference kernel, so the functions here take all that those take. A probe costs a dense product in the backward pass and
-changes nothing else.
+reference kernel, so the functions here take all that those take.
 
 In eager mode a plain autograd function calls the library, which costs a fifth of a call through the dispatcher. Under
 torch.compile, torch.export and dispatch modes the same functions are operators of the namespace ``gossamer``.
@@ -74,12 +73,11 @@ def product(
     position: Tensor | None,
     shape: tuple[int, ...],
     weight_map: WeightMap,
-    probe: Tensor | None = None,
 ) -> Tensor:
     """``W x + b``, as :func:`reference.product`."""
     if not takes(x, mean, position, shape, weight_map):
-        return reference.product(x, mean, bias, position, shape, weight_map, probe)
-    return _call(x, mean, None, bias, probe, position, None, shape, weight_map, 0.0)[0]
+        return reference.product(x, mean, bias, position, shape, weight_map)
+    return _call(x, mean, None, bias, position, None, shape, weight_map, 0.0)[0]
 
 
 def moments(
@@ -90,12 +88,11 @@ def moments(
     position: Tensor | None,
     shape: tuple[int, ...],
     weight_map: WeightMap,
-    probe: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``W x + b``, as :func:`reference.moments`."""
     if not takes(x, mean, position, shape, weight_map):
-        return reference.moments(x, mean, std, bias, position, shape, weight_map, probe)
-    return _call(x, mean, std, bias, probe, position, None, shape, weight_map, 0.0)
+        return reference.moments(x, mean, std, bias, position, shape, weight_map)
+    return _call(x, mean, std, bias, position, None, shape, weight_map, 0.0)
 
 
 def noisy_product(
@@ -106,15 +103,14 @@ def noisy_product(
     position: Tensor | None,
     shape: tuple[int, ...],
     weight_map: WeightMap,
-    probe: Tensor | None = None,
     floor: float | None = None,
 ) -> Tensor:
     """``mean + sqrt(variance) · ε`` of :func:`moments` in one pass, with noise that is a function of one drawn seed."""
     if not takes(x, mean, position, shape, weight_map):
-        return reference.noisy_product(x, mean, std, bias, position, shape, weight_map, probe, floor)
+        return reference.noisy_product(x, mean, std, bias, position, shape, weight_map, floor)
     # The seed comes from torch's generator, so what fixes torch's random numbers fixes these.
     seed = torch.randint(0, 2**62, (1,), dtype=torch.int64, device=x.device)
-    return _call(x, mean, std, bias, probe, position, seed, shape, weight_map, floor or 0.0)[0]
+    return _call(x, mean, std, bias, position, seed, shape, weight_map, floor or 0.0)[0]
 
 
 def _call(
@@ -122,7 +118,6 @@ def _call(
     mean: Tensor,
     std: Tensor | None,
     bias: Tensor | None,
-    probe: Tensor | None,
     position: Any,
     seed: Tensor | None,
     shape: tuple[int, ...],
@@ -132,27 +127,25 @@ def _call(
     numbers = geometry(x, shape, weight_map)
     is_linear = isinstance(weight_map, LinearMap)
     flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1], 1, 1, 1) if is_linear else x
-    if torch.compiler.is_compiling() and torch.compiler.is_exporting():
-        probe = None  # an exported program predicts; it would keep the probe as a constant
-    leaves = (flat, mean, std, None if bias is None else bias.to(x.dtype), probe)
+    leaves = (flat, mean, std, None if bias is None else bias.to(x.dtype))
     keep = torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         y, r = torch.ops.gossamer.forward(*leaves, position, seed, list(numbers), floor, keep)
     elif keep:
         y, r = _Native.apply(*leaves, position, seed, numbers, floor)
     else:
-        y, r = library.forward(*leaves[:4], position, seed, numbers, floor, False)
+        y, r = library.forward(*leaves, position, seed, numbers, floor, False)
     out = (*x.shape[:-1], shape[0]) if is_linear else (x.shape[0], shape[0], *numbers[6:9][5 - len(shape) :])
     return y.view(out), r.view(out) if r.numel() == y.numel() else r
 
 
 def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple[Tensor | None, ...]:
-    """Gradients of x, mean, std, bias and probe; ``run`` is the function or operator that computes the first three."""
-    x, mean, std, bias, probe, position, seed, r = ctx.saved_tensors
-    for_input, for_mean, for_std, for_bias, for_probe = ctx.needs_input_grad[:5]
+    """Gradients of x, mean, std and bias; ``run`` is the function or operator that computes the first three."""
+    x, mean, std, bias, position, seed, r = ctx.saved_tensors
+    for_input, for_mean, for_std, for_bias = ctx.needs_input_grad[:4]
     noisy = seed is not None
     if torch.is_grad_enabled():
-        return _differentiable(ctx, (x, mean, std, bias, probe), position, seed, dy, dv)
+        return _differentiable(ctx, (x, mean, std, bias), position, seed, dy, dv)
     if dy is None:
         assert dv is not None  # else there was nothing to differentiate
         dy = torch.zeros_like(dv)
@@ -169,19 +162,7 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
         dmean if for_mean else None,
         dstd if for_std else None,
         dy.sum((0, 2, 3, 4)) if for_bias else None,
-        _dense_gradient(ctx.numbers, x, dy, probe) if for_probe else None,
     )
-
-
-def _dense_gradient(numbers: Geometry, x: Tensor, dy: Tensor, probe: Tensor) -> Tensor:
-    """The gradient of the dense weight of means: of entries that are not active too, at the cost of a dense layer."""
-    if x.dim() == 5 and probe.dim() == 2:
-        return dy.flatten(1).T @ x.flatten(1)
-    weight_map, _ = _as_convolution(numbers, probe.dim() - 2)
-    dy = dy.reshape(*dy.shape[:2], *numbers[11 - probe.dim() : 9])
-    _, grad = weight_map.adjoint(dy, x, probe, for_input=False, for_weight=True)
-    assert grad is not None
-    return grad
 
 
 def _as_convolution(numbers: Geometry, dims: int) -> tuple[ConvMap, tuple[int, ...]]:
@@ -195,9 +176,9 @@ def _differentiable(
     ctx: Any, inputs: tuple[Any, ...], position: Tensor, seed: Tensor | None, dy: Tensor | None, dv: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The gradients as functions that can be differentiated again, by way of the reference kernel."""
-    x, mean, std, bias, probe = inputs
+    x, mean, std, bias = inputs
     weight_map, shape = _as_convolution(ctx.numbers, x.dim() - 2)
-    where = (position, shape, weight_map, None if probe is None else probe.view(shape))
+    where = (position, shape, weight_map)
     with torch.enable_grad():
         if std is None:
             outputs, grads = [reference.product(x, mean, bias, *where)], [dy]
@@ -207,7 +188,7 @@ def _differentiable(
             if seed is not None:
                 noise = library.normals(seed, tuple(m.shape))
                 outputs, grads = [perturb(m, v, noise, ctx.floor or None)], [dy]
-        wanted = [i for i in range(5) if ctx.needs_input_grad[i]]
+        wanted = [i for i in range(4) if ctx.needs_input_grad[i]]
         given = [(y, g.view_as(y)) for y, g in zip(outputs, grads, strict=True) if g is not None]
         found = torch.autograd.grad(
             [y for y, _ in given],
@@ -216,7 +197,7 @@ def _differentiable(
             create_graph=True,
             allow_unused=True,
         )
-    result: list[Tensor | None] = [None] * 5
+    result: list[Tensor | None] = [None] * 4
     for i, grad in zip(wanted, found, strict=True):
         result[i] = grad
     return tuple(result)
@@ -230,7 +211,6 @@ class _Native(torch.autograd.Function):
         mean: Tensor,
         std: Tensor | None,
         bias: Tensor | None,
-        probe: Tensor | None,
         position: Tensor,
         seed: Tensor | None,
         numbers: Geometry,
@@ -238,7 +218,7 @@ class _Native(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         y, r = library.forward(x, mean, std, bias, position, seed, numbers, floor, True)
         separate = std is not None and seed is None
-        ctx.save_for_backward(x, mean, std, bias, probe, position, seed, None if separate else r)
+        ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else r)
         ctx.numbers, ctx.floor = numbers, floor
         ctx.set_materialize_grads(False)
         if not separate:

@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 _LIBRARY = torch.library.Library("gossamer", "DEF")
 _LIBRARY.define(
-    "forward(Tensor x, Tensor mean, Tensor? std, Tensor? bias, Tensor? probe, Tensor position, Tensor? seed, "
+    "forward(Tensor x, Tensor mean, Tensor? std, Tensor? bias, Tensor position, Tensor? seed, "
     "SymInt[] numbers, float floor, bool keep) -> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
@@ -34,7 +34,6 @@ def _forward(
     mean: Tensor,
     std: Tensor | None,
     bias: Tensor | None,
-    probe: Tensor | None,
     position: Tensor,
     seed: Tensor | None,
     numbers: Sequence[int],
@@ -49,7 +48,6 @@ def _forward_shapes(
     mean: Tensor,
     std: Tensor | None,
     bias: Tensor | None,
-    probe: Tensor | None,
     position: Tensor,
     seed: Tensor | None,
     numbers: Sequence[int],
@@ -90,9 +88,9 @@ def _backward_shapes(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, mean, std, bias, probe, position, seed, numbers, floor, _ = inputs
+    x, mean, std, bias, position, seed, numbers, floor, _ = inputs
     separate = std is not None and seed is None
-    ctx.save_for_backward(x, mean, std, bias, probe, position, seed, None if separate else output[1])
+    ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else output[1])
     ctx.numbers, ctx.floor = tuple(numbers), floor
 
 

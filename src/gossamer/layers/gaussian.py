@@ -66,12 +66,13 @@ class GaussianWeight(SparseWeight):
         """The map with one fresh noise an output (local reparameterization), or at the means when not ``noisy``."""
         x, plain = without_autocast(x)
         support = self.support
-        where = (support.position, support.shape, weight_map, self.probe)
+        where = (support.position, support.shape, weight_map)
         with plain:
             if not self.noisy:
-                return kernels.product(x, self.mean, bias, *where)
+                return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
             floor = REFERENCE_FLOOR if self.mode == "reference" else None
-            return kernels.noisy_product(x, self.mean, self.std, bias, *where, floor)
+            y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor)
+            return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε an entry."""

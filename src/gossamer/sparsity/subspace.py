@@ -31,6 +31,7 @@ from gossamer.sparsity.criteria import (
 from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, mean_absolute
 from gossamer.sparsity.moving import forget_histories, move
 from gossamer.sparsity.ranks import from_first_rank, world_size
+from gossamer.sparsity.shortlist import Passes, Shortlist
 from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]
@@ -39,9 +40,11 @@ __all__ = ["Subspace"]
 class Subspace:
     """Moves the active weights of ``model`` during training; call :meth:`step` once after each ``optimizer.step()``.
 
-    Between updates it costs nothing. For the backward pass before an update it asks every weight for its dense
-    gradient, and drops each as soon as its best entries are known. Gradient accumulation, loss scaling, clipping and
-    closures need nothing special. A gradient that is not finite postpones the update to the next step.
+    Between updates it costs nothing. In the backward pass before an update the dense gradient of every weight is formed
+    a few rows at a time, and only the best entries of it are kept. Where gradients of several passes add up
+    (accumulation, ranks, a weight used twice, closures), for criteria of your own and for a global budget they are
+    formed whole, and each is dropped as soon as its best entries are known. A gradient that is not finite postpones the
+    update to the next step, and so does a second pass that could not be foreseen.
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` or :func:`gossamer.sparsify`.
@@ -111,9 +114,11 @@ class Subspace:
         self.index = 0
         self.record: list[dict[str, Any]] = []
         self._postponed = False
+        self._shortlists: dict[str, Shortlist] = {}
+        self._single: set[str] = set()  # weights that were seen to have one gradient a step
         self._check_parts()
         _agree(self.weights)
-        self._arm_if_due()
+        self._prepare()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -128,7 +133,7 @@ class Subspace:
         """
         self.index += 1
         moved = self._is_due(self.index) and self._update(closure)
-        self._arm_if_due()
+        self._prepare()
         return moved
 
     def __call__(self, step: Step) -> bool:
@@ -137,14 +142,19 @@ class Subspace:
 
     def state_dict(self) -> dict[str, Any]:
         """The clock and the record; positions are in the model's state, moments in the optimizer's."""
-        return {"index": self.index, "postponed": self._postponed, "record": list(self.record)}
+        return {
+            "index": self.index,
+            "postponed": self._postponed,
+            "single": sorted(self._single),
+            "record": list(self.record),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self._postponed = int(state["index"]), bool(state["postponed"])
-        self.record = list(state["record"])
+        self.record, self._single = list(state["record"]), set(state.get("single", ()))
         self._disarm()
-        self._arm_if_due()
+        self._prepare()
 
     def _is_due(self, index: int) -> bool:
         return index < self.last_step and (self._postponed or index % self.update_period == 0)
@@ -156,11 +166,31 @@ class Subspace:
     def _n_draws(self) -> int:
         return self.addition.n_draws if isinstance(self.addition, GradientCriterion) else 1
 
-    def _arm_if_due(self) -> None:
+    def _prepare(self) -> None:
         """Ask the coming backward pass for dense gradients, where the addition criterion wants those of that pass."""
-        if self._is_due(self.index + 1) and self.addition is not random and self._n_draws() == 1:
-            arm(self._trained())
+        trained = self._trained()
+        for name, weight in trained.items():
+            if isinstance(weight.sink, Passes):
+                (self._single.add if weight.sink.single else self._single.discard)(name)
+                weight.sink = None
+        if self.addition is random or self._n_draws() > 1:
+            return
+        if self._is_due(self.index + 1):
             self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
+            rate = self.rate(self.index + 1)
+            self._shortlists = {
+                name: Shortlist(weight.support, int(rate * weight.support.n_active))
+                for name, weight in trained.items()
+                if name in self._single
+            }
+            arm(trained, self._shortlists)
+        elif self._is_due(self.index + 2) and self._streams():
+            for weight in trained.values():
+                weight.sink = Passes(weight.support.shape)
+
+    def _streams(self) -> bool:
+        """Whether the best entries of a weight can be told from its own gradient on this rank, seen in pieces."""
+        return self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
 
     def _disarm(self) -> Grads:
         self._set_noisy(True)
@@ -173,12 +203,15 @@ class Subspace:
     @torch.no_grad()
     def _update(self, closure: Callable[[], Tensor] | None) -> bool:
         grads = average(self._gradients(closure), self.weights)
-        self._postponed = not all(bool(grad.isfinite().all()) for grad in grads.values())
-        if self._postponed:
-            self.record.append({"step": self.index, "postponed": "a gradient is not finite"})
-            return False
+        shortlists, self._shortlists = {n: s for n, s in self._shortlists.items() if s.passes.any}, {}
         rate = _checked_rate(self.rate(self.index), self.index)
-        weights = {n: w for n, w in self._trained().items() if n in grads or self.addition is random}
+        reason = self._postponement(grads, shortlists, rate)
+        self._postponed = reason is not None
+        if reason is not None:
+            self.record.append({"step": self.index, "postponed": reason})
+            return False
+        seen = grads.keys() | shortlists.keys()
+        weights = {n: w for n, w in self._trained().items() if n in seen or self.addition is random}
         kept = keep(removal_scores(self.removal, weights), rate, self.scope)
         entry: dict[str, Any] = {"step": self.index, "rate": rate, "removed": {}, "replaced": {}, "active": {}}
         if self.compare:
@@ -187,7 +220,8 @@ class Subspace:
         def score(name: str) -> Tensor:  # takes its dense gradient along: nothing of that size stays
             return addition_score(self.addition, weights[name], kept[name], grads.pop(name, None))
 
-        added = grow(kept, score, self.scope)
+        added = {name: shortlist.best(kept[name]) for name, shortlist in shortlists.items()}
+        added |= grow({name: mask for name, mask in kept.items() if name not in added}, score, self.scope)
         for name, weight in weights.items():
             survives = self._move(weight, kept[name], added[name])
             entry["removed"][name] = int((~kept[name]).sum())
@@ -196,6 +230,22 @@ class Subspace:
         forget_histories(self.optimizer)
         self.record.append(entry)
         return bool(weights)
+
+    def _postponement(self, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> str | None:
+        """Why this step cannot be an update, if it cannot."""
+        missing = {
+            name
+            for name, shortlist in shortlists.items()
+            if not shortlist.passes.single
+            or name in grads
+            or int(rate * shortlist.support.n_active) > shortlist.n_wanted
+        }
+        self._single -= missing
+        if missing:
+            return "gradients of several backward passes add up"
+        finite = all(bool(grad.isfinite().all()) for grad in grads.values())
+        finite = finite and all(shortlist.is_finite for shortlist in shortlists.values())
+        return None if finite else "a gradient is not finite"
 
     def _gradients(self, closure: Callable[[], Tensor] | None) -> Grads:
         """The dense gradients that the addition criterion asks for, of the weights that took part in the loss."""
