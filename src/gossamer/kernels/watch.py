@@ -40,16 +40,15 @@ def watch(y: Tensor, x: Tensor, weight_map: WeightMap, probe: Tensor | None, sin
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         if probe is None or torch.compiler.is_exporting():  # an exported program predicts
             return y
-    elif sink is not None:
+    elif sink is not None and y.requires_grad:
         watched: Tensor = _Tell.apply(y, x, weight_map, sink)
         return watched
-    elif probe is None:
+    elif probe is None or sink is not None:
         return y
     watched = _Probe.apply(y, x, probe, weight_map)
     return watched
 
 
-# Both return a copy: what follows may overwrite it, which torch forbids for views, and whose hooks it then forgets.
 class _Probe(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -74,7 +73,8 @@ class _Tell(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, x: Tensor, weight_map: WeightMap, sink: Sink) -> Tensor:
         ctx.save_for_backward(x)
         ctx.weight_map, ctx.sink = weight_map, sink
-        return y.clone()
+        ctx.mark_dirty(y)  # not a view, which what follows could not overwrite, nor a hook, which would then be lost
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

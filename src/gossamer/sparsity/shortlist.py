@@ -66,7 +66,8 @@ class Shortlist:
     Example:
         >>> from gossamer.kernels import LinearMap
         >>> shortlist = Shortlist(Support((2, 2), torch.tensor([0, 3])), n_wanted=1)
-        >>> shortlist(torch.tensor([[1.0, -3.0]]), torch.tensor([[1.0, 2.0]]), LinearMap())  # gradient [[1, 2], [-3, -6]]
+        >>> grad, x = torch.tensor([[1.0, -3.0]]), torch.tensor([[1.0, 2.0]])  # of the weight: [[1, 2], [-3, -6]]
+        >>> shortlist(grad, x, LinearMap())
         >>> shortlist.best(torch.tensor([True, True])), shortlist.best(torch.tensor([True, False]))
         (tensor([], dtype=torch.int64), tensor([3]))
     """
