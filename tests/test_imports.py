@@ -13,7 +13,7 @@ ORDER = [
     {"kernels", "priors", "likelihoods", "metrics"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert"},
+    {"convert", "capture"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
     {"experiments"},

@@ -107,7 +107,7 @@ def test_what_cannot_be_trained_leaves_no_folder(settings, tmp_path):
         ({"ranks": 0}, "ranks must be at least 1"),
         ({"seed": -1}, "seed must be from 0 to 4294967295; got -1"),
         ({"seed": 2**32}, "seed must be from 0 to 4294967295"),
-        ({"precision": "16"}, "precision must be '32' or 'bf16'; got '16'"),
+        ({"precision": "16"}, "precision must be 'auto' or '32' or 'bf16'; got '16'"),
         ({"device": "gpu"}, "device must be 'auto' or 'cpu' or 'cuda'; got 'gpu'"),
         ({"model": "mpl"}, "unknown model 'mpl'; did you mean 'mlp'?"),
         ({"method": "svi"}, "unknown method 'svi'; did you mean 'ssvi'?"),

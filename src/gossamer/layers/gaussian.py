@@ -67,10 +67,12 @@ class GaussianWeight(SparseWeight):
         x, plain = without_autocast(x)
         support = self.support
         where = (support.position, support.shape, weight_map)
+        floor = REFERENCE_FLOOR if self.mode == "reference" else None
         with plain:
+            if self.working is not None:
+                return self.working.multiply(x, bias, weight_map, noisy=self.noisy, floor=floor)
             if not self.noisy:
                 return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
-            floor = REFERENCE_FLOOR if self.mode == "reference" else None
             y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor)
             return self.watched(y, x, weight_map)
 

@@ -31,6 +31,8 @@ class PointWeight(SparseWeight):
         """The map applied to ``x`` and this weight."""
         x, plain = without_autocast(x)
         with plain:
+            if self.working is not None:
+                return self.working.multiply(x, bias, weight_map)
             y = kernels.product(x, self.mean, bias, self.support.position, self.support.shape, weight_map)
             return self.watched(y, x, weight_map)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gossamer import kernels
 from gossamer.kernels import WeightMap
 from gossamer.layers.support import Support
+from gossamer.layers.working import WorkingWeight
 from gossamer.types import WeightStats
 
 __all__ = ["RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
@@ -27,9 +28,10 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 class SparseWeight(nn.Module):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
-    Three attributes are set from outside for a while: ``probe``, a tensor of zeros in the dense shape that receives the
+    Four attributes are set from outside for a while: ``probe``, a tensor of zeros in the dense shape that receives the
     dense gradient, and ``sink``, which takes it piece by piece instead (both by :class:`gossamer.Subspace`, for the
-    backward pass before an update); and ``noisy``, false while a pass must use the means.
+    backward pass before an update); ``noisy``, false while a pass must use the means; and ``working``, a dense copy to
+    compute with.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters that have one number an active entry
@@ -41,6 +43,7 @@ class SparseWeight(nn.Module):
         self.mean = nn.Parameter(mean)
         self.probe: Tensor | None = None
         self.sink: kernels.Sink | None = None
+        self.working: WorkingWeight | None = None
         self.noisy = True
 
     @property
@@ -102,12 +105,14 @@ class SparseWeight(nn.Module):
     def disarm(self) -> Tensor | None:
         """The dense gradient gathered since :meth:`arm`, ``None`` if no backward pass came by; it is forgotten here."""
         grad = None if self.probe is None else self.probe.grad
+        if self.probe is not None and self.working is not None:
+            grad = self.working.mean.grad
         self.probe = self.sink = None
         return grad
 
     def __getstate__(self) -> dict[str, Any]:
         # Nobody would take the dense gradients of a copy, nor give it its noise back.
-        return {**self.__dict__, "probe": None, "sink": None, "noisy": True}
+        return {**self.__dict__, "probe": None, "sink": None, "working": None, "noisy": True}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

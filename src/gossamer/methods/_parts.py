@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from gossamer.layers import kl, param_groups
-from gossamer.schedules import as_schedule
-from gossamer.types import Mode, Schedule
+from gossamer.layers import param_groups
+from gossamer.types import Mode
 
-__all__ = ["kl_penalty", "update_period_for", "variational_defaults", "variational_optimizer"]
+__all__ = ["update_period_for", "variational_defaults", "variational_optimizer"]
 
 REFERENCE = (0.01, 0.01)  # lr and kl_weight of the released code
 # Chosen on held-out digits, an MLP and a conv net at densities 1 and 0.05: the ELBO itself (weight 1) underfits there,
 # a dense MLP by six points of accuracy, because every weight pays for a posterior of its own.
 DEFAULT = (0.02, 0.02)
-
-
-def kl_penalty(weight: float | Schedule, n_data: int) -> Callable[[nn.Module, int], Tensor]:
-    """``weight(step) · KL / N``, which makes mean loss plus penalty the negative ELBO per example at weight 1."""
-    schedule = as_schedule(weight)
-    return lambda model, step: kl(model) * (schedule(step) / n_data)
 
 
 def variational_defaults(mode: Mode, lr: float | None, kl_weight: float | None) -> tuple[float, float]:

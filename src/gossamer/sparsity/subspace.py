@@ -140,6 +140,16 @@ class Subspace:
         """As a rule of :func:`gossamer.fit`: the released code skips the optimizer at an update."""
         return self.step(step.loss) and self.is_reference
 
+    @property
+    def acts(self) -> bool:
+        """Whether the coming :meth:`step` is an update."""
+        return self._is_due(self.index + 1)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether updates keep every shape and need no further pass, so that captured graphs stay valid."""
+        return self.scope == "layer" and self._n_draws() == 1
+
     def state_dict(self) -> dict[str, Any]:
         """The clock and the record; positions are in the model's state, moments in the optimizer's."""
         return {

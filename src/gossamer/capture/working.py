@@ -1,0 +1,179 @@
+"""All active vectors of a network in one flat buffer, and the dense working weights that are written from it.
+
+A step of a GPU is bound by the number of its kernels before anything else. Here softplus, KL, its gradient, the gather
+of the gradients and the scatter of the new weights are each one kernel over the active entries of the whole network.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gossamer.layers import GaussianWeight, PointWeight, SparseWeight, WorkingWeight, sparse_weights
+from gossamer.layers.gaussian import STD_FLOOR
+
+__all__ = ["WorkingCopy"]
+
+
+class WorkingCopy:
+    """Dense weights of a converted network in the precision ``dtype``, kept in step with its active vectors.
+
+    The network's parameters stay the same objects, with the same contents, but become parts of flat buffers, and so do
+    their gradients. While it is open, the network computes with the dense weights; :meth:`close` ends that.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), density=0.5)
+        >>> working = WorkingCopy(model, torch.float32)
+        >>> model(torch.ones(3, 6)).sum().backward()
+        >>> penalty = working.gather(torch.tensor(0.1))
+        >>> bool(penalty > 0), model[0].mean.grad.shape
+        (True, torch.Size([12]))
+        >>> working.close()
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self.weights = list(sparse_weights(model).values())
+        kinds = {type(weight) for weight in self.weights}
+        if len(kinds) != 1 or not kinds <= {GaussianWeight, PointWeight}:
+            raise ValueError("a working copy needs sparse weights of one kind, Gaussian or point")
+        self.is_gaussian = kinds == {GaussianWeight}
+        lengths = [weight.support.n_active for weight in self.weights]
+        sizes = [weight.support.size for weight in self.weights]
+        self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
+        self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
+        self.grad_of_mean = torch.zeros_like(self.dense_mean)
+        if self.is_gaussian:
+            self.raw_std, self.raw_std_grad = _flatten([weight.raw_std for weight in self._gaussians()])
+            self.dense_variance = torch.zeros_like(self.dense_mean)
+            self.grad_of_variance = torch.zeros_like(self.dense_mean)
+            priors = [torch.full((n,), w.prior_std) for w, n in zip(self._gaussians(), lengths, strict=True)]
+            self.prior_std = torch.cat(priors).to(self.mean)
+        self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
+        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        self._connect()
+        self.refresh()
+
+    def _gaussians(self) -> list[GaussianWeight]:
+        return [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
+
+    def _connect(self) -> None:
+        """Give every weight its part of the dense buffers, as leaves of autograd."""
+        self._targets: list[Tensor] = []
+        for weight, start in zip(self.weights, self._starts, strict=True):
+            mean = _part(self.dense_mean, start, weight).requires_grad_()
+            self._targets.append(_part(self.grad_of_mean, start, weight))
+            variance = None
+            if self.is_gaussian:
+                variance = _part(self.dense_variance, start, weight).requires_grad_()
+                self._targets.append(_part(self.grad_of_variance, start, weight))
+            weight.working = WorkingWeight(mean, variance)
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The dense leaves of all weights."""
+        working = [weight.working for weight in self.weights if weight.working is not None]
+        return [leaf for weight in working for leaf in weight if leaf is not None]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Follow positions that have changed: everything is computed anew, in place."""
+        addresses = [
+            _address(weight, self.address.device).add_(start)
+            for weight, start in zip(self.weights, self._starts, strict=True)
+        ]
+        torch.cat(addresses, out=self.address)
+        self.dense_mean.zero_()
+        if self.is_gaussian:
+            self.dense_variance.zero_()
+        self.write()
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Write the active entries into the dense weights."""
+        self.dense_mean[self.address] = self.mean.to(self.dense_mean.dtype)
+        if self.is_gaussian:
+            std = _std(self.raw_std)
+            self.dense_variance[self.address] = (std * std).to(self.dense_variance.dtype)
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Bring the gradients of the leaves, wherever autograd put them, into the flat buffers."""
+        pairs = [(to, leaf.grad) for to, leaf in zip(self._targets, self.leaves, strict=True)]
+        torch._foreach_copy_([to for to, grad in pairs if grad is not None], [g for _, g in pairs if g is not None])
+        for to, grad in pairs:
+            if grad is None:  # a weight without a part in the loss
+                to.zero_()
+
+    @torch.no_grad()
+    def gather(self, scale: Tensor) -> Tensor:
+        """Gradients of the active entries: of the loss, out of the leaves', and of ``scale · KL``, which is returned.
+
+        KL(N(μ, σ²) ‖ N(0, s²)) has the gradients μ/s² and σ/s² - 1/σ.
+        """
+        self.collect()
+        return self.differentiate(scale)
+
+    @torch.no_grad()
+    def differentiate(self, scale: Tensor) -> Tensor:
+        """As :meth:`gather`, from what :meth:`collect` brought: one kernel when it is compiled."""
+        grad = self.grad_of_mean[self.address].to(self.mean.dtype)
+        if not self.is_gaussian:
+            self.mean_grad.copy_(grad)
+            return torch.zeros_like(scale)
+        std, precision = _std(self.raw_std), self.prior_std**-2
+        grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
+        self.mean_grad.copy_(grad + scale * self.mean * precision)
+        grad_of_std = grad_of_std + scale * (std * precision - 1 / std)
+        self.raw_std_grad.copy_(grad_of_std * self.raw_std.sigmoid())
+        kl = (self.prior_std / std).log() + (std * std + self.mean * self.mean) * precision / 2 - 0.5
+        return scale * kl.sum()
+
+    def close(self) -> None:
+        """Let the network compute with its active vectors again."""
+        for weight in self.weights:
+            weight.working = None
+
+
+def _std(raw_std: Tensor) -> Tensor:
+    return F.softplus(raw_std).clamp_min(max(STD_FLOOR, torch.finfo(raw_std.dtype).tiny))
+
+
+def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """One buffer that holds them all, and one for their gradients."""
+    flat = torch.cat([parameter.detach() for parameter in parameters])
+    grad = torch.zeros_like(flat)
+    start = 0
+    for parameter in parameters:
+        end = start + len(parameter)
+        parameter.data, parameter.grad = flat[start:end], grad[start:end]
+        start = end
+    return flat, grad
+
+
+def _part(flat: Tensor, start: int, weight: SparseWeight) -> Tensor:
+    """A weight's part of a flat buffer in its dense shape, channels last as the fast convolutions want them."""
+    shape = weight.support.shape
+    part = flat[start : start + weight.support.size]
+    if len(shape) < 3:
+        return part.view(shape)
+    last = part.view(shape[0], *shape[2:], shape[1])
+    return last.permute(0, last.dim() - 1, *range(1, last.dim() - 1))
+
+
+def _address(weight: SparseWeight, device: torch.device) -> Tensor:
+    """Where the active entries are in the weight's part: their flat positions with the second dimension moved last."""
+    position = weight.support.position
+    if position is None:
+        position = torch.arange(weight.support.size, device=device)
+    position = position.to(torch.int64, copy=True)
+    shape = weight.support.shape
+    if len(shape) < 3:
+        return position
+    space = math.prod(shape[2:])
+    rest = position // space
+    address: Tensor = (rest // shape[1] * space + position % space) * shape[1] + rest % shape[1]
+    return address
