@@ -19,6 +19,8 @@ __all__ = ["Batches", "Training", "fit"]
 
 Record = Callable[[int, dict[str, Tensor]], None]
 
+AT_ONCE = 4096  # examples that are augmented at a time: what that takes in between must fit beside the network
+
 
 def fit(
     method: Method,
@@ -279,7 +281,8 @@ class Batches:
             device = self.x.device
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 torch.manual_seed(key)
-                self._augmented = self.augment(self.x[self._order])
+                parts = [self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)]
+                self._augmented = torch.cat(parts)
 
 
 def _no_loss() -> Tensor:

@@ -163,7 +163,10 @@ class _Pass:
             steps._backward(self.x, self.y, loss)
 
         self._run = run
-        self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=True
+        ):  # shapes stay as they are: let the fastest be found
+            self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
         self.leaf_grads = [] if steps.working is None else [leaf.grad for leaf in steps.working.leaves]
 
     def run(self, x: Tensor, y: Tensor) -> None:
@@ -179,7 +182,8 @@ class _Pass:
 
 
 def _compile(function: Any) -> Any:
-    return torch.compile(function, dynamic=False)
+    # torch's own normals cost a third of those that the compiler would write into its kernels: four a call, not one.
+    return torch.compile(function, dynamic=False, options={"fallback_random": True})
 
 
 def _same(function: Any) -> Any:

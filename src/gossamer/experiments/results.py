@@ -16,7 +16,7 @@ from gossamer.experiments.settings import Settings, options_of
 from gossamer.layers import GaussianWeight, SparseModule, sparse_weights
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
-from gossamer.posterior import Prediction, draw
+from gossamer.posterior import LocalPasses, Prediction, SingleNetwork, draw
 from gossamer.record import Run
 from gossamer.train import Training
 from gossamer.types import Posterior, Task
@@ -31,6 +31,7 @@ def build_result(settings: Settings, task: Task, training: Training, seconds: fl
     prediction = predict_split(training.posterior(), task, settings)
     layers = _layers(training, task)
     result = quality(prediction, task)
+    others = _other_predictions(settings, task, training)
     snr = _snr_histogram(training)
     if snr is not None:
         result.setdefault("curves", {})["snr"] = snr
@@ -42,9 +43,22 @@ def build_result(settings: Settings, task: Task, training: Training, seconds: fl
         "options": settings.options,
         "n_draws": settings.n_draws,
         **result,
+        **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
         "cost": _cost(settings, task, training, layers, seconds, run),
         "layers": [_layer_row(training, layer) for layer in layers],
         "class_names": list(task.class_names),
+    }
+
+
+def _other_predictions(settings: Settings, task: Task, training: Training) -> dict[str, dict[str, float]]:
+    """Metrics of the network at its means, and of passes that draw their noise output by output."""
+    weights = sparse_weights(training.model).values()
+    if not any(isinstance(weight, GaussianWeight) for weight in weights):
+        return {}
+    ways: dict[str, Posterior] = {"mean": SingleNetwork(training.model), "local": LocalPasses(training.model)}
+    return {
+        name: summarize(predict_split(posterior, task, settings), task, task.test[1])
+        for name, posterior in ways.items()
     }
 
 

@@ -86,15 +86,19 @@ class GaussianWeight(SparseWeight):
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
-        raw_std, std = self.raw_std.detach(), self.std.detach()
-        if bool(kept.any()):
-            raw_std, std = raw_std[kept], std[kept]
         how = regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
+        among = kept | ~kept.any()  # all of them where none is kept
         if how == "mean_raw":
-            raw = raw_std.mean()
+            raw = _mean(self.raw_std.detach(), among)
         else:
-            raw = inverse_softplus(std.mean() if how == "mean" else std.new_tensor(how))
+            std = self.std.detach()
+            raw = inverse_softplus(_mean(std, among) if how == "mean" else std.new_tensor(how))
         return {"mean": torch.zeros_like(raw), "raw_std": raw}
+
+
+def _mean(values: Tensor, among: Tensor) -> Tensor:
+    """The mean of the marked values: not by indexing, for which a GPU must be waited for."""
+    return torch.where(among, values, 0).sum() / among.sum()
 
 
 class _Softplus(torch.autograd.Function):

@@ -11,7 +11,7 @@ from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork
 from gossamer.types import Posterior
 
-__all__ = ["InLayers", "Last", "SingleNetwork"]
+__all__ = ["InLayers", "Last", "LocalPasses", "SingleNetwork"]
 
 
 class InLayers:
@@ -60,6 +60,32 @@ class SingleNetwork:
         drawn = DrawnNetwork(self.model)
         drawn.network.eval()
         yield drawn.redraw(at_mean=True)
+
+
+class LocalPasses:
+    """The posterior as training sees it: every pass draws its noise output by output (local reparameterization).
+
+    Of a convolution that is another law than one draw of the weights: the outputs of different pixels are independent.
+
+    Example:
+        >>> import gossamer
+        >>> layer = gossamer.bayesianize(nn.Linear(10, 5), density=0.2)
+        >>> [network is layer for network in LocalPasses(layer).draws(2)]
+        [True, True]
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """The network itself in evaluation mode, whose passes are noisy; afterwards it is in the mode it was in."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            for _ in range(n):
+                yield self.model
+        finally:
+            self.model.train(was_training)
 
 
 class Last:

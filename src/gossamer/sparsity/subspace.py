@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from gossamer.layers import GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import cosine
-from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, overlap, removal_scores, survivors
+from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, n_removed, overlap, removal_scores, survivors
 from gossamer.sparsity.criteria import (
     REMOVAL,
     GradientCriterion,
@@ -223,20 +223,23 @@ class Subspace:
         seen = grads.keys() | shortlists.keys()
         weights = {n: w for n, w in self._trained().items() if n in seen or self.addition is random}
         kept = keep(removal_scores(self.removal, weights), rate, self.scope)
-        entry: dict[str, Any] = {"step": self.index, "rate": rate, "removed": {}, "replaced": {}, "active": {}}
+        removed = n_removed(kept, rate, self.scope)
+        stay = {name: survivors(weights[name], mask, len(mask) - removed[name]) for name, mask in kept.items()}
+        entry: dict[str, Any] = {"step": self.index, "rate": rate, "removed": removed}
         if self.compare:
             entry["iou"] = {name: self._overlaps(criterion, kept, rate) for name, criterion in self.compare.items()}
 
         def score(name: str) -> Tensor:  # takes its dense gradient along: nothing of that size stays
-            return addition_score(self.addition, weights[name], kept[name], grads.pop(name, None))
+            return addition_score(self.addition, weights[name], stay[name], grads.pop(name, None))
 
         added = {name: shortlist.best(kept[name]) for name, shortlist in shortlists.items()}
-        added |= grow({name: mask for name, mask in kept.items() if name not in added}, score, self.scope)
+        added |= grow({name: count for name, count in removed.items() if name not in added}, score, self.scope)
+        survives = {}
         for name, weight in weights.items():
-            survives = self._move(weight, kept[name], added[name])
-            entry["removed"][name] = int((~kept[name]).sum())
-            entry["replaced"][name] = int((~survives).sum())
-            entry["active"][name] = len(survives)
+            position = torch.cat([stay[name], added[name]]).sort().values
+            survives[name] = move(weight, position, weight.regrown(kept[name], self.regrow_std), self.optimizer)
+        entry["replaced"] = dict(zip(survives, _counts([~mask for mask in survives.values()]), strict=True))
+        entry["active"] = {name: len(mask) for name, mask in survives.items()}
         forget_histories(self.optimizer)
         self.record.append(entry)
         return bool(weights)
@@ -253,7 +256,7 @@ class Subspace:
         self._single -= missing
         if missing:
             return "gradients of several backward passes add up"
-        finite = all(bool(grad.isfinite().all()) for grad in grads.values())
+        finite = not any(_counts([grad.isfinite().logical_not_() for grad in grads.values()]))
         finite = finite and all(shortlist.is_finite for shortlist in shortlists.values())
         return None if finite else "a gradient is not finite"
 
@@ -267,11 +270,6 @@ class Subspace:
                 "returns the loss, or use addition='sampled_gradient'"
             )
         return mean_absolute(self.model, self._trained(), closure, self._n_draws())
-
-    def _move(self, weight: SparseWeight, kept: Tensor, added: Tensor) -> Tensor:
-        """Make what was kept and what was added the active entries; returns which of them were active before."""
-        position = torch.cat([survivors(weight, kept), added]).sort().values
-        return move(weight, position, weight.regrown(kept, self.regrow_std), self.optimizer)
 
     def _overlaps(self, criterion: Criterion, kept: Mapping[str, Tensor], rate: float) -> dict[str, float]:
         """How much of what another criterion would have removed from each weight was removed."""
@@ -292,6 +290,11 @@ class Subspace:
         for criterion in (self.removal, *self.compare.values()):
             if criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, self.weights)
+
+
+def _counts(masks: Sequence[Tensor]) -> list[int]:
+    """How many entries of each mask are true; a GPU is waited for once."""
+    return [int(count) for count in torch.stack([mask.sum() for mask in masks]).tolist()] if masks else []
 
 
 def _scope(weights: Sequence[SparseWeight]) -> Scope:
