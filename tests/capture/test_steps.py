@@ -151,7 +151,7 @@ def test_reasons():
 
 @gpu
 @pytest.mark.parametrize("mode", ["default", "reference"])
-def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode):
+def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode, caplog):
     """Noise of nearly zero, so that both draw the same networks; twenty steps and four updates."""
     options = {"density": 0.3, "update_period": 5, "init_std": 1e-6, "mode": mode}
     options |= {} if mode == "reference" else {"kl_weight": 1e-9}
@@ -160,15 +160,16 @@ def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode):
     for _ in range(20):
         expected, actual = plain.advance(), graphs.advance()
         torch.testing.assert_close(actual["nll"], expected["nll"], rtol=0.03, atol=0.03)
-    assert graphs.captures
+    assert graphs.captures, caplog.text
     assert len(graphs._captured._gradients) == 2  # the last batch of an epoch is smaller
     assert [update["step"] for update in graphs.rules[0].record] == [5, 10, 15]
 
 
 @gpu
-def test_noise_is_new_in_every_replay():
+def test_noise_is_new_in_every_replay(caplog):
     graphs = training(device="cuda", precision="bf16-mixed", captures=True, density=0.3, init_std=0.5)
     graphs.advance()
+    assert graphs.captures, caplog.text
     steps, (x, y) = graphs._captured, graphs.batches[0]
     losses = []
     for _ in range(3):

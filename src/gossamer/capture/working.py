@@ -42,7 +42,7 @@ class WorkingCopy:
             raise ValueError("a working copy needs sparse weights of one kind, Gaussian or point")
         self.is_gaussian = kinds == {GaussianWeight}
         lengths = [weight.support.n_active for weight in self.weights]
-        sizes = [weight.support.size for weight in self.weights]
+        sizes = [math.prod(weight.support.shape) for weight in self.weights]
         self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
         self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
@@ -81,15 +81,28 @@ class WorkingCopy:
     @torch.no_grad()
     def refresh(self) -> None:
         """Follow positions that have changed: everything is computed anew, in place."""
-        addresses = [
-            _address(weight, self.address.device).add_(start)
-            for weight, start in zip(self.weights, self._starts, strict=True)
-        ]
-        torch.cat(addresses, out=self.address)
+        self.address.copy_(self._addresses())
         self.dense_mean.zero_()
         if self.is_gaussian:
             self.dense_variance.zero_()
         self.write()
+
+    def _addresses(self) -> Tensor:
+        """Where the active entries are in the flat dense buffers: their positions, the second dimension moved last."""
+        device = self.address.device
+        rows = []
+        for weight, start in zip(self.weights, self._starts, strict=True):
+            shape = weight.support.shape
+            space = math.prod(shape[2:])
+            rows.append((start, space, shape[1] if len(shape) > 2 else 1))
+        lengths = torch.tensor([weight.support.n_active for weight in self.weights], device=device)
+        start, space, width = torch.tensor(rows, device=device).T.repeat_interleave(
+            lengths, dim=1, output_size=len(self.address)
+        )
+        position = torch.cat([_positions(weight, device) for weight in self.weights]).long()
+        rest = position // space
+        address: Tensor = (rest // width * space + position % space) * width + rest % width + start
+        return address
 
     @torch.no_grad()
     def write(self) -> None:
@@ -157,23 +170,13 @@ def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
 def _part(flat: Tensor, start: int, weight: SparseWeight) -> Tensor:
     """A weight's part of a flat buffer in its dense shape, channels last as the fast convolutions want them."""
     shape = weight.support.shape
-    part = flat[start : start + weight.support.size]
+    part = flat[start : start + math.prod(shape)]
     if len(shape) < 3:
         return part.view(shape)
     last = part.view(shape[0], *shape[2:], shape[1])
     return last.permute(0, last.dim() - 1, *range(1, last.dim() - 1))
 
 
-def _address(weight: SparseWeight, device: torch.device) -> Tensor:
-    """Where the active entries are in the weight's part: their flat positions with the second dimension moved last."""
+def _positions(weight: SparseWeight, device: torch.device) -> Tensor:
     position = weight.support.position
-    if position is None:
-        position = torch.arange(weight.support.size, device=device)
-    position = position.to(torch.int64, copy=True)
-    shape = weight.support.shape
-    if len(shape) < 3:
-        return position
-    space = math.prod(shape[2:])
-    rest = position // space
-    address: Tensor = (rest // shape[1] * space + position % space) * shape[1] + rest % shape[1]
-    return address
+    return torch.arange(math.prod(weight.support.shape), device=device) if position is None else position

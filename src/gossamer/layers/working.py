@@ -38,4 +38,12 @@ class WorkingWeight(NamedTuple):
         m = weight_map(x, self.mean, None if bias is None else bias.to(dtype))
         if self.variance is None or not noisy:
             return m
-        return perturb(m, weight_map(weight_map.square(x), self.variance), torch.randn_like(m), floor)
+        return perturb(m, weight_map(weight_map.square(x), self.variance), _noise(m), floor)
+
+
+def _noise(like: Tensor) -> Tensor:
+    """Normals in the order in which the outputs of a convolution lie in memory, channels last."""
+    if like.dim() < 3:
+        return torch.randn_like(like)
+    shape = (like.shape[0], *like.shape[2:], like.shape[1])
+    return torch.randn(shape, dtype=like.dtype, device=like.device).movedim(-1, 1)

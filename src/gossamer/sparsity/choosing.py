@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer.layers import SparseWeight
-from gossamer.sparsity.criteria import GradientCriterion
+from gossamer.sparsity.criteria import REMOVAL, GradientCriterion, snr_abs_reference
 from gossamer.sparsity.ranks import from_first_rank
 from gossamer.sparsity.selection import top_mask, where
 from gossamer.types import Criterion, WeightStats
@@ -18,9 +18,18 @@ __all__ = ["Scope", "addition_score", "grow", "keep", "n_removed", "overlap", "r
 
 Scope = Literal["layer", "global"]
 
+ENTRYWISE = (*REMOVAL.values(), snr_abs_reference)  # criteria that give an entry the same score in any company
+
 
 def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) -> dict[str, Tensor]:
     """Scores of the active entries of each weight, finite and the same on every rank."""
+    if criterion in ENTRYWISE and len({type(weight) for weight in weights.values()}) == 1:
+        # All weights at once, so that a GPU does not wait for the launches of many small kernels.
+        stats = [weight.stats() for weight in weights.values()]
+        std = None if stats[0].std is None else torch.cat([s.std for s in stats if s.std is not None])
+        lengths = [len(weight.mean) for weight in weights.values()]
+        score = _as_score(criterion(WeightStats(torch.cat([s.mean for s in stats]), std)), sum(lengths), "removal")
+        return dict(zip(weights, from_first_rank(score).split(lengths), strict=True))
     return {
         name: from_first_rank(_as_score(criterion(weight.stats()), len(weight.mean), "removal"))
         for name, weight in weights.items()
@@ -36,13 +45,16 @@ def addition_score(criterion: Criterion, weight: SparseWeight, kept: Tensor, gra
         kept: Flat positions of the active entries that stay.
         grad: The dense gradient, where the criterion asks for one.
     """
-    mean = weight.dense_mean().flatten()
-    score = criterion(WeightStats(mean=mean, grad=None if grad is None else grad.flatten()))
-    score = _as_score(score, len(mean), "addition")
+    flat = None if grad is None else grad.flatten()
+    of_gradient = type(criterion) is GradientCriterion and flat is not None
+    mean = flat if of_gradient and flat is not None else weight.dense_mean().flatten()  # nobody looks at it there
+    score = _as_score(criterion(WeightStats(mean=mean, grad=flat)), len(mean), "addition")
     if not isinstance(criterion, GradientCriterion):  # gradients are averaged already; any other score may be random
         from_first_rank(score)
     score.index_fill_(0, kept, -torch.inf)
-    score[slice(*weight.support.frozen)] = -torch.inf
+    first, last = weight.support.frozen
+    if first < last:
+        score[first:last] = -torch.inf
     return score
 
 

@@ -256,7 +256,8 @@ class Subspace:
         self._single -= missing
         if missing:
             return "gradients of several backward passes add up"
-        finite = not any(_counts([grad.isfinite().logical_not_() for grad in grads.values()]))
+        largest = torch._foreach_norm(list(grads.values()), math.inf) if grads else []
+        finite = not largest or bool(torch.stack(list(largest)).isfinite().all())
         finite = finite and all(shortlist.is_finite for shortlist in shortlists.values())
         return None if finite else "a gradient is not finite"
 
