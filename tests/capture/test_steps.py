@@ -132,6 +132,23 @@ def test_the_dense_weights_are_those_of_the_active_vectors():
     assert all(weight.working is None for weight in sparse_weights(model).values())
 
 
+def test_the_noise_of_a_pass_is_one_buffer():
+    model = gossamer.bayesianize(network(), density=0.5)
+    working = WorkingCopy(model, torch.float32)
+    noise = working.prepare_noise(lambda: model(torch.randn(2, 3, 8, 8)))
+    parts = [weight.working.noise for weight in working.weights]
+    assert [tuple(part.shape) for part in parts] == [(2, 8, 8, 8), (2, 12, 4, 4), (2, 4)]
+    assert sum(part.numel() for part in parts) == len(noise)
+    assert parts[0].is_contiguous(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 8, 8)
+    model.eval()
+    noise.normal_()
+    assert torch.equal(model(x), model(x))  # as long as nobody draws anew
+    before = model(x)
+    noise.normal_()
+    assert not torch.equal(model(x), before)
+
+
 def test_what_cannot_be_captured_says_so_once_and_trains(caplog):
     plain = training(captures=True)
     with caplog.at_level(logging.WARNING, "gossamer"):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.capture.graphs import Graph
+from gossamer.capture.graphs import Graph, Undone
 from gossamer.capture.optimizers import OnDevice, refusal
 from gossamer.capture.working import WorkingCopy
 from gossamer.layers import SparseLayer, sparse_weights
@@ -158,8 +158,14 @@ class _Pass:
     def __init__(self, steps: CapturedSteps, x: Tensor, y: Tensor, compiles: bool) -> None:
         self.steps, self.x, self.y = steps, x.clone(), y.clone()
         loss = steps._loss if compiles else steps._eager_loss
+        noise = None
+        if steps.working is not None and steps.captures:
+            with Undone(steps.model.buffers()):
+                noise = steps.working.prepare_noise(lambda: steps._eager_loss(self.x, self.y))
 
         def run() -> None:
+            if noise is not None:
+                noise.normal_()
             steps._backward(self.x, self.y, loss)
 
         self._run = run
@@ -182,8 +188,7 @@ class _Pass:
 
 
 def _compile(function: Any) -> Any:
-    # torch's own normals cost a third of those that the compiler would write into its kernels: four a call, not one.
-    return torch.compile(function, dynamic=False, options={"fallback_random": True})
+    return torch.compile(function, dynamic=False)
 
 
 def _same(function: Any) -> Any:

@@ -7,6 +7,7 @@ of the gradients and the scatter of the new weights are each one kernel over the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -75,8 +76,27 @@ class WorkingCopy:
     @property
     def leaves(self) -> list[Tensor]:
         """The dense leaves of all weights."""
-        working = [weight.working for weight in self.weights if weight.working is not None]
-        return [leaf for weight in working for leaf in weight if leaf is not None]
+        return [leaf for weight in self.weights if weight.working is not None for leaf in weight.working.leaves]
+
+    def prepare_noise(self, run: Callable[[], object]) -> Tensor | None:
+        """One buffer for the noise of a whole pass, which ``run`` makes once; it must be filled before each pass.
+
+        One kernel then draws all normals, four at a time. A weight that is used twice goes on drawing its own.
+        """
+        workings = [weight.working for weight in self.weights if weight.working is not None]
+        for working in workings:
+            working.noise = None
+            working.outputs.clear()
+        with torch.no_grad():
+            run()
+        single = [working for working in workings if len(working.outputs) == 1]
+        sizes = [working.outputs[0].numel() for working in single]
+        if not single:
+            return None
+        flat = torch.empty(sum(sizes), dtype=self.dense_mean.dtype, device=self.dense_mean.device)
+        for working, part in zip(single, flat.split(sizes), strict=True):
+            working.noise = _channels_last(part, tuple(working.outputs[0]))
+        return flat
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -170,11 +190,13 @@ def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
 def _part(flat: Tensor, start: int, weight: SparseWeight) -> Tensor:
     """A weight's part of a flat buffer in its dense shape, channels last as the fast convolutions want them."""
     shape = weight.support.shape
-    part = flat[start : start + math.prod(shape)]
+    return _channels_last(flat[start : start + math.prod(shape)], shape)
+
+
+def _channels_last(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
     if len(shape) < 3:
-        return part.view(shape)
-    last = part.view(shape[0], *shape[2:], shape[1])
-    return last.permute(0, last.dim() - 1, *range(1, last.dim() - 1))
+        return flat.view(shape)
+    return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
 def _positions(weight: SparseWeight, device: torch.device) -> Tensor:
