@@ -71,7 +71,7 @@ class GaussianWeight(SparseWeight):
             if not self.noisy:
                 return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
             floor = REFERENCE_FLOOR if self.mode == "reference" else None
-            y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor)
+            y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor=floor)
             return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:

@@ -72,18 +72,21 @@ static void backward_rows(const Plan& plan, int slots, const float* dy, const fl
   }
 }
 
+template <class T>
 struct Backward {
   const Plan& plan;
-  const float *x, *dy, *dv;  // dv is multiplied by dy where it is the r of a noisy forward pass
+  const T *x, *dy, *dv;  // dv is multiplied by dy where it is the r of a noisy forward pass
   bool dv_is_factor;
   const float *mean, *std;
-  float *dx, *dmean, *dstd;  // dx may be null
+  T* dx;  // may be null
+  float *dmean, *dstd;
   const float* weight = nullptr;
 
+  bool in_place() const { return plan.in_direct && sizeof(T) == sizeof(float); }
   int64_t rows() const { return static_cast<int64_t>(plan.shape.inputs) * plan.phases; }
   int64_t row_lanes() const { return static_cast<int64_t>(plan.in_slots.count) * LANES; }
   int64_t dy_size() const { return plan.shape.outputs * plan.grad_pitch + 64; }
-  int64_t x_size() const { return plan.in_direct ? 0 : rows() * row_lanes(); }
+  int64_t x_size() const { return in_place() ? 0 : rows() * row_lanes(); }
   int64_t scratch_size() const { return dy_size() + 2 * x_size() + 64; }
 
   void block(int64_t first_image, int images, float* scratch, float* grad, int threads) const {
@@ -92,32 +95,32 @@ struct Backward {
     const int64_t start_out = first_image * s.outputs * plan.pixels_out, start_in = first_image * s.inputs * plan.pixels_in;
     float* grads = scratch;
     float* own = scratch + dy_size();
-    float* gradient = dx ? (plan.in_direct ? dx + start_in : own + x_size()) : nullptr;
+    float* gradient = dx ? (in_place() ? reinterpret_cast<float*>(dx + start_in) : own + x_size()) : nullptr;
     const int slots = plan.lanes > LANES ? (images + LANES - 1) / LANES : plan.in_slots.count;
     const int64_t x_pitch = plan.phases * row_lanes();
     in_parallel(threads, [&](int part, int parts) {
       int64_t first, last;
       share(s.outputs, part, parts, &first, &last);
       const int32_t* place = plan.grad_place.data();
-      mover.to(dy + start_out, nullptr, s.outputs, plan.pixels_out, mover.run_out, place, plan.grad_pitch, grads, first,
-               last);
+      mover.template to<T>(dy + start_out, nullptr, s.outputs, plan.pixels_out, mover.run_out, place, plan.grad_pitch,
+                           grads, first, last);
       if (std)
-        mover.to(dv + start_out, dv_is_factor ? dy + start_out : nullptr, s.outputs, plan.pixels_out, mover.run_out,
-                 place, plan.grad_pitch, grads + plan.grad_plane, first, last);
+        mover.template to<T>(dv + start_out, dv_is_factor ? dy + start_out : nullptr, s.outputs, plan.pixels_out,
+                             mover.run_out, place, plan.grad_pitch, grads + plan.grad_plane, first, last);
       share(s.inputs, part, parts, &first, &last);
-      if (!plan.in_direct)
-        mover.to(x + start_in, nullptr, s.inputs, plan.pixels_in, mover.run_in, plan.input_lane.data(), x_pitch, own,
-                 first, last);
+      if (!in_place())
+        mover.template to<T>(x + start_in, nullptr, s.inputs, plan.pixels_in, mover.run_in, plan.input_lane.data(),
+                             x_pitch, own, first, last);
     });
     in_parallel(threads, [&](int part, int parts) {
       int64_t first, last;
       share(s.inputs, part, parts, &first, &last);
-      const float* source = plan.in_direct ? x + start_in : own;
+      const float* source = in_place() ? reinterpret_cast<const float*>(x + start_in) : own;
       if (std)
         backward_rows<true>(plan, slots, grads, weight, first * plan.phases, last * plan.phases, source, gradient, grad);
       else
         backward_rows<false>(plan, slots, grads, weight, first * plan.phases, last * plan.phases, source, gradient, grad);
-      if (dx && !plan.in_direct)
+      if (dx && !in_place())
         mover.from(gradient, s.inputs, plan.pixels_in, mover.run_in, plan.input_lane.data(), x_pitch, dx + start_in,
                    first, last);
     });
@@ -128,10 +131,11 @@ struct Backward {
     const int64_t n = plan.active;
     const int32_t* place = plan.place_back.data();
     float* pair = pairs.take(2 * n + 2);
-    if (std)
-      for (int64_t j = 0; j < n; ++j) pair[2 * j] = mean[place[j]], pair[2 * j + 1] = std[place[j]] * std[place[j]];
+    const float *m = mean + plan.begin, *s = std ? std + plan.begin : nullptr;
+    if (s)
+      for (int64_t j = 0; j < n; ++j) pair[2 * j] = m[place[j]], pair[2 * j + 1] = s[place[j]] * s[place[j]];
     else
-      for (int64_t j = 0; j < n; ++j) pair[j] = mean[place[j]];
+      for (int64_t j = 0; j < n; ++j) pair[j] = m[place[j]];
     weight = pair;
     const int64_t blocks = (batch + plan.lanes - 1) / plan.lanes;
     const int groups = static_cast<int>(std::min<int64_t>(GROUPS, blocks));
@@ -160,10 +164,18 @@ struct Backward {
     });
     if (outer > 1)
       for (int g = 1; g < groups; ++g) add(total + 2 * n * g);
+    clear_rest(dmean);
+    if (dstd) clear_rest(dstd);
     for (int64_t j = 0; j < n; ++j) {
-      if (dmean) dmean[place[j]] = total[2 * j];
-      if (dstd) dstd[place[j]] = 2.0f * std[place[j]] * total[2 * j + 1];
+      dmean[plan.begin + place[j]] = total[2 * j];
+      if (dstd) dstd[plan.begin + place[j]] = 2.0f * s[place[j]] * total[2 * j + 1];
     }
+  }
+
+  // Weights of rows that take no part have gradients of zero.
+  void clear_rest(float* gradient) const {
+    std::fill(gradient, gradient + plan.begin, 0.0f);
+    std::fill(gradient + plan.begin + plan.active, gradient + plan.stored, 0.0f);
   }
 };
 
