@@ -1,11 +1,9 @@
-"""The native kernel where it differs from the others: its own noise, threads, plans, and what it never allocates."""
+"""The native kernel where it differs from the others: its own noise, threads, torch.func, and what it never forms."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -25,69 +23,22 @@ def inputs(shape, x_shape, density, seed=0):
     return torch.randn(x_shape, generator=generator), mean, std, torch.randn(shape[0], generator=generator), position
 
 
-def in_float64(x, mean, std, bias, position, shape, weight_map, g, h):
-    leaves = [t.double().requires_grad_() for t in (x, mean, std, bias)]
-    m, v = reference.moments(*leaves, position, shape, weight_map)
-    grads = torch.autograd.grad((m * g).sum() + (v * h).sum(), leaves)
-    return [m.detach(), v.detach(), *grads]
-
-
-def by_native(x, mean, std, bias, position, shape, weight_map, g, h):
-    leaves = [t.clone().requires_grad_() for t in (x, mean, std, bias)]
-    m, v = native.moments(*leaves, position, shape, weight_map)
-    assert m.grad_fn.name().startswith("ViewBackward")  # of the native function's output
-    grads = torch.autograd.grad((m * g).sum() + (v * h).sum(), leaves)
-    return [m.detach(), v.detach(), *grads]
-
-
-def check(shape, x_shape, weight_map, density, seed=0):
-    arguments = inputs(shape, x_shape, density, seed)
-    m = reference.product(arguments[0], arguments[1], None, arguments[4], shape, weight_map)
-    g, h = torch.randn((2, *m.shape), generator=torch.Generator().manual_seed(seed + 1))
-    expected = in_float64(*arguments, shape, weight_map, g, h)
-    actual = by_native(*arguments, shape, weight_map, g, h)
-    for name, got, want in zip(("mean", "variance", "x", "means", "stds", "bias"), actual, expected, strict=True):
-        error = (got - want).norm() / want.norm().clamp_min(1e-20)
-        assert error <= 2e-6, (name, float(error))
-
-
-@pytest.mark.parametrize("batch", [1, 2, 7, 8, 16, 33, 127])
-@pytest.mark.parametrize("density", [0.0, 0.05, 1.0])
-def test_linear_is_as_exact_as_float32_can_be(batch, density):
-    check((45, 83), (batch, 83), LinearMap(), density)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_convolutions_of_every_shape(data):
-    draw = data.draw
-    dims = draw(st.integers(1, 3))
-
-    def each(least, most):
-        return tuple(draw(st.integers(least, most)) for _ in range(dims))
-
-    kernel, stride, dilation, padding = each(1, 4), each(1, 3), each(1, 2), each(0, 4)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    extent = tuple(max(1, r - 2 * p) + e for r, p, e in zip(reach, padding, each(0, 9), strict=True))
-    groups, batch = draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 8, 9]))
-    shape = (groups * draw(st.integers(1, 4)), draw(st.integers(1, 4)), *kernel)
-    x_shape = (batch, groups * shape[1], *extent)
-    density = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-    check(shape, x_shape, ConvMap(stride, padding, dilation, groups), density, draw(st.integers(0, 99)))
-
-
 @pytest.mark.parametrize(
     ("shape", "x_shape", "weight_map"),
     [
         ((60, 70), (130, 70), LinearMap()),
         ((60, 70), (3, 70), LinearMap()),
+        ((60, 70), (300, 70), LinearMap((20, 45))),
         ((12, 10, 3, 3), (5, 10, 16, 16), ConvMap((1, 1), (1, 1), (1, 1))),
         ((12, 10, 3, 3), (33, 10, 4, 4), ConvMap((2, 2), (1, 1), (1, 1))),
         ((12, 10, 3, 3), (1, 10, 8, 8), ConvMap((1, 1), (1, 1), (1, 1))),
+        ((2, 2, 3, 3), (1, 2, 70, 70), ConvMap((1, 1), (1, 1), (1, 1))),  # more tiles than are summed in one step
     ],
 )
-def test_the_same_bits_for_any_number_of_threads(shape, x_shape, weight_map):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_same_bits_for_any_number_of_threads(shape, x_shape, weight_map, dtype):
     arguments = inputs(shape, x_shape, 0.2)
+    arguments = (arguments[0].to(dtype), *arguments[1:])
     before = torch.get_num_threads()
     results = []
     try:
@@ -156,17 +107,36 @@ def test_a_noisy_product_is_the_moments_perturbed(floor):
         assert torch.equal(native.noisy_product(x, mean, std, bias, position, shape, weight_map, floor=floor), y)
 
 
-def test_it_can_be_differentiated_twice():
+@pytest.mark.parametrize("weight_map", [LinearMap(), LinearMap((1, 4))], ids=str)
+def test_it_can_be_differentiated_twice(weight_map):
     x, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
     leaves = [t.requires_grad_() for t in (x, mean, std, bias)]
 
     def second(kernel):
-        m, v = kernel.moments(*leaves, position, (5, 6), LinearMap())
+        m, v = kernel.moments(*leaves, position, (5, 6), weight_map)
         grads = torch.autograd.grad((m.square() + v.square()).sum(), leaves, create_graph=True)
         return torch.autograd.grad(sum(grad.square().sum() for grad in grads), leaves)
 
     for got, want in zip(second(native), second(reference), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_under_torch_func_the_reference_serves():
+    """Per-example gradients, and a map over several draws of a weight, of a float32 layer that is otherwise native."""
+    x, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
+    where = (position, (5, 6), LinearMap())
+
+    def loss(mean, x):
+        m, v = native.moments(x, mean, std, bias, *where)
+        return (m.square() + v).sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(mean, x.unsqueeze(1))
+    leaf = mean.clone().requires_grad_()
+    for got, example in zip(each, x, strict=True):
+        torch.testing.assert_close(got, torch.autograd.grad(loss(leaf, example[None]), leaf)[0], rtol=1e-5, atol=1e-5)
+    several = torch.stack([mean, 2 * mean])
+    mapped = torch.func.vmap(lambda mean: native.product(x, mean, bias, *where))(several)
+    torch.testing.assert_close(mapped, torch.stack([native.product(x, m, bias, *where) for m in several]))
 
 
 # ---------------------------------------------------------------------- dispatch

@@ -114,3 +114,13 @@ def test_positions_outside_the_weight_or_out_of_order_are_an_error(position, row
     x, active = torch.randn(3, 6), torch.ones(3)
     with pytest.raises(ValueError, match="not sorted or lie outside the weight"):
         native.moments(x, active, active, None, torch.tensor(position, dtype=torch.int32), (5, 6), LinearMap(rows))
+
+
+def test_ranges_of_rows_share_the_positions_and_keep_their_plans(living):
+    """Query, key and value of a packed projection."""
+    layer = gossamer.bayesianize(nn.MultiheadAttention(12, 2, batch_first=True), density=0.2)
+    q, k, v = torch.randn(3, 2, 20, 12)
+    for _ in range(3):
+        layer(q, k, v)
+        assert len(living) == 4  # three and the output projection
+    assert len(library._plans.of(layer.in_proj.support.position)) == 3

@@ -141,10 +141,12 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
     x, mean, std, bias, position, seed, r = ctx.saved_tensors
     for_input, for_mean, for_std, for_bias = ctx.needs_input_grad[:4]
     noisy = seed is not None
+    if dy is None and dv is None:
+        return None, None, None, None
     if torch.is_grad_enabled():
         return _again(ctx, (x, mean, std, bias), position, seed, (dy, dv))
     if dy is None:
-        assert dv is not None  # else there was nothing to differentiate
+        assert dv is not None
         dy = torch.zeros_like(dv)
     if std is not None and not noisy and dv is None:
         dv = torch.zeros_like(dy)

@@ -29,6 +29,8 @@ def gradients_again(
     with torch.enable_grad():
         outputs = compute(*leaves)
         given = [(y, grad.view_as(y)) for y, grad in zip(outputs, grads, strict=False) if grad is not None]
+        if not given:
+            return (None,) * len(leaves)
         targets = {i: leaf for i, leaf in enumerate(leaves) if leaf is not None and wanted[i]}
         found = torch.autograd.grad(
             [y for y, _ in given],

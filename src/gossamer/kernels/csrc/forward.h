@@ -5,7 +5,26 @@
 
 namespace gossamer {
 
-constexpr int TILE = 4;                 // slots whose sums stay in registers over a whole row of weights
+constexpr int TILE = 4;  // slots whose sums stay in registers over a run of weights
+constexpr int RUN = 64;  // sums of runs are added up, not single terms: a long row would lose digits otherwise
+
+template <int S, bool V>
+static inline __attribute__((always_inline)) void add_run(const float* const* base, const int32_t* __restrict offset,
+                                                          const float* __restrict weight, int32_t j, int32_t end,
+                                                          vec* m, vec* v) {
+  for (; j < end; ++j) {
+    const int64_t at = offset[j];
+    const vec mu = splat(weight[V ? 2 * j : j]);
+    const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
+#pragma GCC unroll 4
+    for (int k = 0; k < S; ++k) {
+      vec x = load(base[k] + at);
+      GOSSAMER_KEEP(x);
+      m[k] += mu * x;
+      if (V) v[k] += s2 * (x * x);
+    }
+  }
+}
 
 // One tile of S slots for the rows [first, last): sums over each row's weights of mean · x and, with V, of std² · x².
 template <int S, bool V>
@@ -17,17 +36,14 @@ static void forward_tile(const float* __restrict input, const int32_t* slot, con
   for (int64_t o = first; o < last; ++o) {
     vec m[S], v[S];
     for (int k = 0; k < S; ++k) m[k] = splat(bias ? bias[o] : 0.0f), v[k] = splat(0.0f);
-    for (int32_t j = row[o]; j < row[o + 1]; ++j) {
-      const int64_t at = offset[j];
-      const vec mu = splat(weight[V ? 2 * j : j]);
-      const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
-#pragma GCC unroll 4
-      for (int k = 0; k < S; ++k) {
-        vec x = load(base[k] + at);
-        GOSSAMER_KEEP(x);
-        m[k] += mu * x;
-        if (V) v[k] += s2 * (x * x);
-      }
+    const int32_t end = row[o + 1];
+    int32_t j = end - (end - row[o]) / RUN * RUN;  // what is left over comes first, while the sums are small
+    add_run<S, V>(base, offset, weight, row[o], j, m, v);
+    for (; j < end; j += RUN) {
+      vec run_m[S], run_v[S];
+      for (int k = 0; k < S; ++k) run_m[k] = run_v[k] = splat(0.0f);
+      add_run<S, V>(base, offset, weight, j, j + RUN, run_m, run_v);
+      for (int k = 0; k < S; ++k) m[k] += run_m[k], v[k] += run_v[k];
     }
     for (int k = 0; k < S; ++k) {
       store(mean + o * pitch + k * LANES, m[k]);
