@@ -72,7 +72,7 @@ sanitize: venv ## the native kernels under ASan and UBSan: a driver without Pyth
 	$(CXX) $(WATCHED) $(SANITIZE) -fPIC -shared -o $$folder/src/gossamer/kernels/_cpu_generic.so $(KERNELS); \
 	export ASAN_OPTIONS=detect_leaks=0; `# Python and torch leave memory to the system; the driver has been checked` \
 	export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"; \
-	$(BIN)/pytest -q -p no:cacheprovider -o pythonpath=$$folder/src tests/kernels tests/contract/test_kernels.py
+	$(BIN)/pytest -q --capture=sys -p no:cacheprovider -o pythonpath=$$folder/src tests/kernels tests/contract/test_kernels.py
 
 valgrind: ## the native kernels under valgrind: a driver without Python
 	@$(FOLDER); \

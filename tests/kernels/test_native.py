@@ -139,6 +139,16 @@ def test_under_torch_func_the_reference_serves():
     torch.testing.assert_close(mapped, torch.stack([native.product(x, m, bias, *where) for m in several]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", [None, torch.tensor([5])], ids=["moments", "noisy"])
+def test_the_operators_are_what_torch_asks_of_operators(dtype, seed):
+    _, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
+    x = torch.randn(3, 6, 1, 1, 1).to(dtype).requires_grad_()
+    numbers = list(native.geometry(torch.zeros(3, 6), (5, 6), LinearMap((1, 4))))
+    leaves = (x, mean.requires_grad_(), std.requires_grad_(), bias[1:4].requires_grad_())
+    torch.library.opcheck(torch.ops.gossamer.forward, (*leaves, position, seed, numbers, 0.0, True))
+
+
 # ---------------------------------------------------------------------- dispatch
 
 
