@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo docs test format lint types bench clean
+.PHONY: help venv demo docs test format lint types bench sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -57,6 +57,32 @@ bench: venv ## run every script in benchmarks/
 		[ -e "$$script" ] || { echo "no benchmarks yet"; break; }; \
 		echo "== $$script"; $(BIN)/python "$$script"; \
 	done
+
+# The native kernels under tools that watch every access; none of it is part of `make test`. See CONTRIBUTING.md.
+KERNELS := src/gossamer/kernels/csrc/kernels.cpp
+DRIVER := tests/kernels/driver.cpp $(KERNELS)
+WATCHED := -std=c++17 -O1 -g -fopenmp -Wno-psabi $(if $(shell grep -m 1 avx2 /proc/cpuinfo 2>/dev/null),-march=x86-64-v3)
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+FOLDER := set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT
+
+sanitize: venv ## the native kernels under ASan and UBSan: a driver without Python, then their tests
+	@$(FOLDER); \
+	$(CXX) $(WATCHED) $(SANITIZE) -o $$folder/driver $(DRIVER); $$folder/driver; \
+	cp -r src $$folder; rm -f $$folder/src/gossamer/kernels/_cpu_*; \
+	$(CXX) $(WATCHED) $(SANITIZE) -fPIC -shared -o $$folder/src/gossamer/kernels/_cpu_generic.so $(KERNELS); \
+	export ASAN_OPTIONS=detect_leaks=0; `# Python and torch leave memory to the system; the driver has been checked` \
+	export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"; \
+	$(BIN)/pytest -q --capture=sys -p no:cacheprovider -o pythonpath=$$folder/src tests/kernels tests/contract/test_kernels.py
+
+valgrind: ## the native kernels under valgrind: a driver without Python
+	@$(FOLDER); \
+	$(CXX) $(filter-out -fopenmp,$(WATCHED)) -o $$folder/driver $(DRIVER); \
+	valgrind --quiet --leak-check=full --show-leak-kinds=all --error-exitcode=1 $$folder/driver
+
+arm: ## the native kernels for aarch64, emulated: a driver without Python
+	@$(FOLDER); \
+	aarch64-linux-gnu-$(CXX) -std=c++17 -O3 -static -Wno-psabi -o $$folder/driver $(DRIVER); \
+	qemu-aarch64 $$folder/driver
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "WeightMap"]
+__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "WeightMap", "Where"]
 
 
 class WeightMap(Protocol):
@@ -46,6 +46,13 @@ class WeightMap(Protocol):
         ...
 
 
+Where = tuple[Tensor | None, tuple[int, ...], WeightMap]
+"""What the numbers of an active vector mean: their positions in the weight, its shape, the product it takes part in.
+
+Kernels take the three as their last arguments, ``*where``.
+"""
+
+
 @dataclass(frozen=True)
 class LinearMap:
     """``x Wᵀ`` for x of shape ``(…, in)`` and W of shape ``(out, in)``, or the outputs in the range ``rows`` of it."""
@@ -54,7 +61,7 @@ class LinearMap:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, plus the bias."""
-        return F.linear(x, self._part(weight), None if bias is None else self._part(bias))
+        return F.linear(x, self.part(weight), None if bias is None else self.part(bias))
 
     def square(self, x: Tensor) -> Tensor:
         """x²."""
@@ -62,7 +69,7 @@ class LinearMap:
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
         """``grad W``."""
-        return grad @ self._part(weight)
+        return grad @ self.part(weight)
 
     def weight_gradient(
         self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
@@ -88,7 +95,8 @@ class LinearMap:
         total = _rows(grad).sum(0)
         return total if self.rows is None else F.pad(total, (self.rows[0], size - self.rows[1]))
 
-    def _part(self, tensor: Tensor) -> Tensor:
+    def part(self, tensor: Tensor) -> Tensor:
+        """The rows that take part."""
         return tensor if self.rows is None else tensor[self.rows[0] : self.rows[1]]
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.kernels.maps import WeightMap
+from gossamer.kernels.maps import WeightMap, Where
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter"]
 
@@ -54,51 +54,29 @@ def gather(dense: Tensor, position: Tensor | None) -> Tensor:
     return flat if position is None else flat.index_select(0, position)
 
 
-def product(
-    x: Tensor,
-    mean: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-) -> Tensor:
+def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Tensor:
     """``W x + b`` in the precision of ``x`` (of ``mean`` where x holds indices)."""
     dtype = x.dtype if x.is_floating_point() else mean.dtype
-    y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), position, shape, weight_map)
+    y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), *where)
     return y
 
 
-def moments(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where) -> tuple[Tensor, Tensor]:
     """Mean ``W_mean x + b`` and variance ``W_std² x²`` of ``W x + b`` for independent Gaussian entries of W.
 
     The variance of a float16 input is computed in float32: squares of ordinary stds underflow float16.
     """
     dtype = x.dtype if x.is_floating_point() else mean.dtype
     wide = torch.float32 if dtype == torch.float16 else dtype
-    m, v = _Moments.apply(x, mean.to(dtype), std.to(wide), _cast(bias, dtype), position, shape, weight_map)
+    m, v = _Moments.apply(x, mean.to(dtype), std.to(wide), _cast(bias, dtype), *where)
     return m, v
 
 
 def noisy_product(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-    floor: float | None = None,
+    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where, floor: float | None = None
 ) -> Tensor:
     """One draw of ``W x + b`` with noise of its own for each output (local reparameterization)."""
-    m, v = moments(x, mean, std, bias, position, shape, weight_map)
+    m, v = moments(x, mean, std, bias, *where)
     return perturb(m, v, torch.randn_like(m), floor)
 
 

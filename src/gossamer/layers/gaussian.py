@@ -73,7 +73,7 @@ class GaussianWeight(SparseWeight):
                 return self.working.multiply(x, bias, weight_map, noisy=self.noisy, floor=floor)
             if not self.noisy:
                 return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
-            y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor)
+            y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor=floor)
             return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
