@@ -14,12 +14,8 @@ from gossamer.kernels import library
 pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 
 
-@pytest.fixture
-def results(tiny_bench):
-    return cpu.measure(tiny_bench, quiet=True)
-
-
-def test_every_row_is_measured_in_every_way_and_round(results, tiny_bench, tmp_path):
+def test_every_row_is_measured_in_every_way_and_round(tiny_bench, tmp_path):
+    results = cpu.measure(tiny_bench, quiet=True)
     assert [(row.subject, row.work) for row in results.layers] == [(c.name, w) for c, _, w in tiny_bench.layers]
     linear, conv = results.layers[0].ms, results.layers[2].ms
     ours = {DENSE, MASKED, PLAIN, "sparse 0.1", "sparse 0.05"}
@@ -34,8 +30,8 @@ def test_every_row_is_measured_in_every_way_and_round(results, tiny_bench, tmp_p
     assert Results.read(tmp_path / "bench.json") == results
 
 
-def test_the_environment_is_part_of_the_results(results):
-    environment = results.environment
+def test_the_environment_is_part_of_the_results():
+    environment = cpu.measure(cpu.Plan(), quiet=True).environment
     assert (environment["clock"], environment["threads"]) == (THREAD.name, 1)
     assert environment["torch"] == torch.__version__
     assert environment["native"] == library.LIBRARY_NAME

@@ -45,7 +45,11 @@ def test_a_fresh_process_says_its_peak():
     assert row.training_bytes < row.peak < 300e6
 
 
-def test_a_process_that_fails_says_why():
+def test_a_process_that_fails_says_why(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'Traceback, many lines of it' >&2\necho \"KeyError: 'ResNet-19'\" >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
     with pytest.raises(
         OSError, match=r"the process that trains ResNet-19, dense LRT, .* failed: KeyError: 'ResNet-19'"
     ):

@@ -28,8 +28,8 @@ def test_a_page_holds_what_the_stored_results_say(page, stored):
 
 
 def test_every_table_is_in_the_guide():
-    places = [found[2] for found in PLACE.finditer(PAGES[1].read_text(encoding="utf-8"))]
-    assert sorted(places) == sorted([*TABLES, "environment"])
+    places = [(found[2], found[3]) for found in PLACE.finditer(PAGES[1].read_text(encoding="utf-8"))]
+    assert sorted(places) == sorted(("cpu", name) for name in [*TABLES, "environment"])
 
 
 def test_the_stored_results_are_those_of_a_full_run(stored):
@@ -52,7 +52,7 @@ RESULTS = Results("cpu", 1, {}, updates=[UpdateCost("MLP", 8, 0.05, 100, [5.0], 
 
 
 def test_only_places_change_and_filling_twice_is_filling_once():
-    page = "# A page\n\n<!-- bench:updates -->\nold\n<!-- /bench -->\n\nWords, and 2.0 % of them.\n"
+    page = "# A page\n\n<!-- bench:cpu:updates -->\nold\n<!-- /bench -->\n\nWords, and 2.0 % of them.\n"
     filled = fill(page, RESULTS)
     assert "old" not in filled
     assert "| MLP | 8 | 5 % | 5.00 ms | 10.0 ms | 2.0 % |" in filled
@@ -64,7 +64,14 @@ def test_a_place_for_what_was_not_measured():
     with pytest.raises(
         ValueError, match="a place for 'layers-forward', but the results have only environment, updates"
     ):
-        fill("<!-- bench:layers-forward -->\n<!-- /bench -->", RESULTS)
+        fill("<!-- bench:cpu:layers-forward -->\n<!-- /bench -->", RESULTS)
+
+
+def test_places_of_another_device_are_left_alone():
+    other = "<!-- bench:gpu:updates -->\nold\n<!-- /bench -->\n"
+    assert fill(other + "<!-- bench:cpu:updates -->\n<!-- /bench -->\n", RESULTS).startswith(other)
+    with pytest.raises(ValueError, match="no place for a table: write <!-- bench:cpu:networks -->"):
+        fill(other, RESULTS)
 
 
 def test_a_page_without_places():

@@ -60,7 +60,7 @@ def test_a_missed_bar_is_an_exit_code_only_if_asked_for(gossamer, stored):
 def test_show_fills_pages(gossamer, stored, tmp_path):
     pages = [tmp_path / "one.md", tmp_path / "two.md"]
     for page in pages:
-        page.write_text("<!-- bench:layers-forward -->\n<!-- /bench -->\n")
+        page.write_text("<!-- bench:cpu:layers-forward -->\n<!-- /bench -->\n")
     assert gossamer("bench", "show", stored, "--into", *pages)[0] == 0
     assert all("| linear 1024x1024 | 128 | 50.0 ms | 5.0x [5.0–5.0] |" in page.read_text() for page in pages)
 
@@ -105,6 +105,12 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(refus
     monkeypatch.setattr("gossamer.bench.cpu.measure", lambda *a, **k: pytest.fail("it measured"))
     (tmp_path / "bench.json").mkdir()
     assert "is a folder" in refused(2, "bench", "cpu", "--quick", "--json", tmp_path / "bench.json")
+
+
+def test_a_folder_without_rights_is_found_out_before_anything_is_measured(refused, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    why = refused(2, "bench", "cpu", "--quick", "--json", tmp_path / "bench.json")
+    assert why == f"--json {tmp_path / 'bench.json'}: permission denied, nothing can be written in {tmp_path}"
 
 
 def test_without_native_kernels_there_is_nothing_to_measure(refused, monkeypatch):

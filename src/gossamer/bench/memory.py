@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gossamer
 from gossamer.bench.results import Footprint
 
 __all__ = ["MemoryCase", "measure_memory"]
@@ -34,8 +33,8 @@ def measure_memory(case: MemoryCase, threads: int = 1) -> Footprint:
 
 def _in_a_process(case: MemoryCase, threads: int) -> dict[str, Any]:
     told = json.dumps({"network": case.network, "way": case.way, "batch": case.batch, "steps": case.steps})
-    source = str(Path(gossamer.__file__).parents[1])
-    path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
+    source = Path(__file__).parents[2]  # of the gossamer that asks, however it was found
+    path = os.pathsep.join([str(source), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-m", "gossamer.bench.resident", told],
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)},

@@ -1,7 +1,8 @@
 """Tables in Markdown pages: whole documents, and marked places in pages that people write.
 
-A place is what stands between ``<!-- bench:NAME -->`` and ``<!-- /bench -->``; it is replaced by the table of that
-name, or for ``environment`` by a line about the machine. So no figure in a page is ever copied by hand.
+A place is what stands between ``<!-- bench:DEVICE:NAME -->`` and ``<!-- /bench -->``; it is replaced by the table of
+that name of a benchmark on that device, or for ``environment`` by a line about the machine. So no figure in a page is
+ever copied by hand.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from gossamer.bench.tables import all_tables
 
 __all__ = ["document", "fill"]
 
-PLACE = re.compile(r"(<!-- bench:([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- bench:(\w+):([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
 def document(results: Results) -> str:
@@ -31,14 +32,14 @@ def headline(results: Results) -> str:
 
 
 def fill(page: str, results: Results) -> str:
-    '''The page with the tables of ``results`` in its places; a place that no table is for is an error.
+    '''The page with the tables of ``results`` in its places; those of other devices are left alone.
 
     Example:
         >>> from gossamer.bench.results import UpdateCost
         >>> results = Results("cpu", 1, {}, updates=[UpdateCost("MLP", 128, 0.05, 100, [5.0], [10.0])])
-        >>> print(fill("""<!-- bench:updates -->
+        >>> print(fill("""<!-- bench:cpu:updates -->
         ... <!-- /bench -->""", results))
-        <!-- bench:updates -->
+        <!-- bench:cpu:updates -->
         <BLANKLINE>
         | network | batch | density | step | update | share of training |
         | --- | ---: | ---: | ---: | ---: | ---: |
@@ -49,14 +50,16 @@ def fill(page: str, results: Results) -> str:
     tables = all_tables(results)
 
     def content(place: re.Match[str]) -> str:
-        name = place[2]
+        start, device, name, end = place.groups()
+        if device != results.device:
+            return place[0]
         if name != "environment" and name not in tables:
             known = ", ".join(["environment", *tables])
             raise ValueError(f"a page has a place for {name!r}, but the results have only {known}")
         text = headline(results) + "\n" if name == "environment" else tables[name].to_markdown()
-        return f"{place[1]}\n{text}\n{place[3]}"
+        return f"{start}\n{text}\n{end}"
 
-    filled, n_places = PLACE.subn(content, page)
-    if not n_places:
-        raise ValueError("the page has no place for a table: write <!-- bench:networks --> and <!-- /bench --> in it")
-    return filled
+    if all(device != results.device for _, device, _, _ in PLACE.findall(page)):
+        place = f"<!-- bench:{results.device}:networks -->"
+        raise ValueError(f"the page has no place for a table: write {place} and <!-- /bench --> in it, each in a line")
+    return PLACE.sub(content, page)

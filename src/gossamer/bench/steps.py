@@ -54,7 +54,8 @@ def report_steps(folders: Sequence[Path], say: Callable[[str], None]) -> None:
     for run in firsts.values():
         times = time_steps(run)
         if times is not None:
-            say(f"{run.config['method']}: {times}")
+            label, _, _ = run.folder.name.rpartition("-")  # a comparison adds the seed
+            say(f"{label or run.folder.name}: {times}")
             result = run.result() or {}
             run.write_result(result | {"cost": result.get("cost", {}) | {"native_speedup": times.gain.median}})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +58,10 @@ def show_parser() -> Parser:
     flags = Parser("gossamer bench show", "The tables of a benchmark that was written with --json.")
     flags.add_argument("file", type=str, help="The JSON file.")
     flags.add_argument(
-        "--into", nargs="+", default=[], help="Pages whose places <!-- bench:NAME --> … <!-- /bench --> are filled."
+        "--into",
+        nargs="+",
+        default=[],
+        help="Pages whose places <!-- bench:DEVICE:NAME --> … <!-- /bench --> are filled.",
     )
     return _with_outputs(flags)
 
@@ -143,6 +147,8 @@ def _check_outputs(outputs: dict[str, Path]) -> None:
     for name, path in outputs.items():
         if not path.parent.is_dir():
             raise UsageError(f"--{name} {path}: the folder {path.parent} does not exist")
+        if not os.access(path.parent, os.W_OK):
+            raise UsageError(f"--{name} {path}: permission denied, nothing can be written in {path.parent}")
         if path.is_dir():
             raise UsageError(f"--{name} {path} is a folder, give a file in it")
         if name == "plot" and path.suffix not in SUFFIXES:
