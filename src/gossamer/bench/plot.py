@@ -25,6 +25,7 @@ def plot(results: Results, path: Path) -> None:
     A thin line is a layer, a thick one the geometric mean of its family; the grey band holds the deterministic layers.
     """
     rows = [row for row in results.layers if row.batch == BATCH] or results.layers
+    densities = sorted({density_of(way) for row in rows for way in row.ms if way.startswith("sparse")})
     works = [work for work in (FORWARD, TRAINING) if any(row.work == work for row in rows)]
     if not works:
         raise ValueError("a plot needs layers: measure them, without --only or with --only layers")
@@ -42,7 +43,9 @@ def plot(results: Results, path: Path) -> None:
         figure = Figure(figsize=(5.4 * len(works), 4.6), layout="constrained")
         panels: Any = figure.subplots(1, len(works), sharey=True, squeeze=False)[0]
         for axes, work in zip(panels, works, strict=True):
-            _panel(axes, [row for row in rows if row.work == work], f"{work}, batch {rows[0].batch}")
+            _panel(axes, [row for row in rows if row.work == work], densities, f"{work}, batch {rows[0].batch}")
+        for axes in panels:  # once all lines are there: the panels share their scale
+            _scales(axes, densities)
         panels[0].set_ylabel("times faster than dense LRT")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
         try:
@@ -51,8 +54,7 @@ def plot(results: Results, path: Path) -> None:
             raise unwritable(path, error) from error
 
 
-def _panel(axes: Any, rows: Sequence[Timing], title: str) -> None:
-    densities = sorted({density_of(way) for row in rows for way in row.ms if way.startswith("sparse")})
+def _panel(axes: Any, rows: Sequence[Timing], densities: Sequence[float], title: str) -> None:
     families = list(dict.fromkeys(row.family for row in rows))
     plain = [row.speedup(PLAIN).median for row in rows if PLAIN in row.ms]
     if plain:
@@ -65,12 +67,12 @@ def _panel(axes: Any, rows: Sequence[Timing], title: str) -> None:
             axes.plot(list(line), list(line.values()), color=colour, lw=0.9, alpha=0.45)
         mean = {d: geometric_mean(line[d] for line in lines) for d in densities if all(d in line for line in lines)}
         axes.plot(list(mean), list(mean.values()), color=colour, lw=2.4, marker="o", ms=5, label=family)
-    _scales(axes, densities)
     axes.set_title(title, loc="left", fontsize=11)
 
 
 def _scales(axes: Any, densities: Sequence[float]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="active weights")
+    axes.autoscale(axis="y")
     axes.set_xticks(densities, [f"{100 * density:g} %" for density in densities], minor=False)
     low, high = min(0.8, axes.get_ylim()[0]), axes.get_ylim()[1]
     axes.set_ylim(low, high)

@@ -50,9 +50,9 @@ class Table(NamedTuple):
 
     def to_markdown(self) -> str:
         """The table alone: what it shows is said by the page around it."""
-        cells = [[cell.replace("|", r"\|") for cell in line] for line in [self.head, *self.rows]]
+        head, *rows = [[cell.replace("|", r"\|") for cell in line] for line in [self.head, *self.rows]]
         rule = ["---"] * self.n_labels + ["---:"] * (len(self.head) - self.n_labels)
-        return "".join(f"| {' | '.join(line)} |\n" for line in [cells[0], rule, *cells[1:]])
+        return "".join(f"| {' | '.join(line)} |\n" for line in [head, rule, *rows])
 
 
 def all_tables(results: Results) -> dict[str, Table]:

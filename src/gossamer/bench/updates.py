@@ -65,6 +65,6 @@ def measure_updates(case: UpdateCase, rounds: int, clock: Clock = THREAD) -> Upd
     times = laps(step, steps, clock)
     moves = [entry["step"] for entry in subspace.record if "rate" in entry]
     cycles = [times[move - 1 : move - 1 + CYCLE] for move in moves if move - 1 + CYCLE <= steps]
-    ordinary = [fmean(cycle[2:]) for cycle in cycles]
-    extra = [sum(cycle[:2]) - 2 * usual for cycle, usual in zip(cycles, ordinary, strict=True)]
+    ordinary = [round(fmean(cycle[2:]), 4) for cycle in cycles]
+    extra = [round(sum(cycle[:2]) - 2 * usual, 4) for cycle, usual in zip(cycles, ordinary, strict=True)]
     return UpdateCost(case.subject, case.batch, case.density, PERIOD, ordinary, extra)
