@@ -53,7 +53,7 @@ docs: venv ## build the documentation in build/docs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick: a minute or two instead of about twenty)
+bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick: in a minute or two, not half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu $(BENCH)
 
 figures: venv ## the same, and rewrite every measured table and picture of README and docs from it

@@ -128,17 +128,17 @@ def _show(given: list[str]) -> int:
 
 
 def _present(results: Results, outputs: dict[str, Path], *, check: bool) -> int:
-    """Print the tables, write the files; returns the exit code."""
+    """Write the files, print the tables; returns the exit code."""
     from gossamer.bench import all_tables, document, judge, plot
     from gossamer.bench.pages import headline
 
-    print(headline(results))
-    for table in all_tables(results).values():
-        print(f"\n{table.to_text()}")
     if "markdown" in outputs:
         write_atomically(outputs["markdown"], document(results))
     if "plot" in outputs:
         plot(results, outputs["plot"])
+    print(headline(results))
+    for table in all_tables(results).values():
+        print(f"\n{table.to_text()}")
     missed = [verdict for verdict in judge(results) if verdict.met is False]
     return 1 if check and missed else 0
 
