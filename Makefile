@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo docs test format lint types bench sanitize valgrind arm clean
+.PHONY: help venv demo docs test format lint types bench figures sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -29,7 +29,8 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gossamer/kernel
 
 demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
 	@# Networks this small are faster on one thread, above all on a machine that is busy with something else.
-	OMP_NUM_THREADS=1 $(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --out runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --time_steps \
+		--out runs/demo
 
 test: venv ## all checks: format, lint, types, tests and doctests
 	$(BIN)/ruff format --check .
@@ -52,11 +53,12 @@ docs: venv ## build the documentation in build/docs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: venv ## run every script in benchmarks/
-	@set -e; for script in benchmarks/*.py; do \
-		[ -e "$$script" ] || { echo "no benchmarks yet"; break; }; \
-		echo "== $$script"; $(BIN)/python "$$script"; \
-	done
+bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick: in a minute or two, not half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu $(BENCH)
+
+figures: venv ## the same, and rewrite every measured table and picture of README and docs from it
+	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu --json results/bench-cpu.json
+	$(BIN)/gossamer bench show results/bench-cpu.json --into README.md docs/guides/cpu.md --plot docs/images/bench-cpu.svg
 
 # The native kernels under tools that watch every access; none of it is part of `make test`. See CONTRIBUTING.md.
 KERNELS := src/gossamer/kernels/csrc/kernels.cpp

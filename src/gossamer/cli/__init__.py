@@ -1,4 +1,4 @@
-"""The command ``gossamer``: train, evaluate, compare, report, predict, list, show.
+"""The command ``gossamer``: train, evaluate, compare, report, predict, list, show, bench.
 
 A method's signature is its configuration: its flags, their types and their help come from the function itself. Exit
 codes: 0 fine, 1 failure, 2 usage, 130 interrupted with a checkpoint to continue from.
@@ -31,6 +31,8 @@ USAGE = """usage: gossamer COMMAND [...]
   predict RUN INPUT               predictions for new inputs (.npy or .csv)
   list methods|data|models|criteria|recipes
   show RUN                        a run in a few lines
+  bench cpu                       what sparsity costs and saves on this machine, measured
+  bench show FILE                 the tables of an earlier measurement
   completion bash|zsh|fish        a script that completes commands and names in your shell
 
   --version   --help   --debug (show tracebacks)
@@ -50,6 +52,7 @@ COMMANDS = {  # name -> the module with its function ``run``, imported when it i
     "predict": "predict",
     "list": "lists",
     "show": "show",
+    "bench": "bench",
     "completion": "completion",
 }
 
