@@ -76,7 +76,8 @@ def test_the_full_plan_has_the_published_rows():
     assert len(cpu.FULL.layers) == 10 * 3 * 2
     assert {batch for _, batch, _ in cpu.FULL.layers} == {1, 32, 128}
     assert cpu.FULL.effort.densities == (0.2, 0.1, 0.05, 0.02, 0.01)
-    assert [case.way for case in cpu.FULL.memory] == [DENSE, MASKED, PLAIN, "sparse 0.1", "sparse 0.05", "sparse 0.01"]
+    sparse = [f"sparse {density}" for density in ("1", "0.1", "0.05", "0.01")]
+    assert [case.way for case in cpu.FULL.memory] == [DENSE, MASKED, PLAIN, *sparse]
 
 
 def test_the_quick_plan_has_a_row_for_every_bar():

@@ -9,7 +9,7 @@ from torch import nn
 
 import gossamer
 from gossamer.bench import layers, networks, rivals
-from gossamer.bench.masked import MaskedWeight, masked
+from gossamer.bench.published import PublishedWeight, published
 from gossamer.bench.results import DENSE, MASKED, PLAIN
 from gossamer.bench.rivals import CsrLayer
 from gossamer.layers import sparse_weights
@@ -22,13 +22,13 @@ def small():
 
 def test_a_masked_network_is_dense_in_storage_and_sparse_in_what_it_computes():
     torch.manual_seed(0)
-    network, dense = masked(small, 0.1), gossamer.bayesianize(small(), density=1.0)
+    network, dense = published(small, 0.1), gossamer.bayesianize(small(), density=1.0)
     assert sum(p.numel() for p in network.parameters()) == sum(p.numel() for p in dense.parameters())
     first, *rest = sparse_weights(network).values()
-    assert not isinstance(first, MaskedWeight)  # the first convolution stays dense, as in the paper
+    assert not isinstance(first, PublishedWeight)  # the first convolution stays dense, as in the paper
     for weight in rest:
         active = round(0.1 * weight.support.size)
-        assert isinstance(weight, MaskedWeight)
+        assert isinstance(weight, PublishedWeight)
         assert int(weight.mask.sum()) == active
         assert int((weight.std > 0).sum()) == active
         assert bool((weight.mean[weight.mask == 0] == 0).all())
@@ -36,7 +36,7 @@ def test_a_masked_network_is_dense_in_storage_and_sparse_in_what_it_computes():
 
 def test_a_masked_network_learns_what_a_sparse_one_with_the_same_entries_would():
     torch.manual_seed(0)
-    network = masked(lambda: nn.Sequential(nn.Linear(6, 4)), 0.5)
+    network = published(lambda: nn.Sequential(nn.Linear(6, 4)), 0.5)
     weight = next(iter(sparse_weights(network).values()))
     position = weight.mask.nonzero().flatten()
     sparse = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4)), density=0.5)
@@ -56,7 +56,7 @@ def test_a_masked_network_learns_what_a_sparse_one_with_the_same_entries_would()
 
 def test_the_output_of_a_masked_layer_has_the_moments_of_its_active_entries():
     torch.manual_seed(0)
-    network = masked(lambda: nn.Sequential(nn.Linear(6, 4, bias=False)), 0.5)
+    network = published(lambda: nn.Sequential(nn.Linear(6, 4, bias=False)), 0.5)
     weight = next(iter(sparse_weights(network).values()))
     x = torch.randn(1, 6)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_every_way_has_its_network():
     found = {way: networks.network_for(lambda: mlp(20, (30,)), way) for way in (PLAIN, DENSE, MASKED, "sparse 0.2")}
     assert not sparse_weights(found[PLAIN])
     assert gossamer.density(found[DENSE]) == 1.0
-    assert all(isinstance(weight, MaskedWeight) for weight in sparse_weights(found[MASKED]).values())
+    assert all(isinstance(weight, PublishedWeight) for weight in sparse_weights(found[MASKED]).values())
     assert gossamer.density(found["sparse 0.2"]) == pytest.approx(0.2, abs=0.01)
 
 

@@ -62,7 +62,7 @@ def _footprints(ways: tuple[str, ...], steps: int, runs: int) -> tuple[MemoryCas
     return tuple(MemoryCase(RESNET, way, 32, steps, runs) for way in ways)
 
 
-WAYS = (DENSE, MASKED, PLAIN, *(sparse(density) for density in (0.1, 0.05, 0.01)))
+WAYS = (DENSE, MASKED, PLAIN, *(sparse(density) for density in (1.0, 0.1, 0.05, 0.01)))
 
 FULL = Plan(
     layers=tuple((case, batch, work) for case in LAYERS for batch in (1, 32, 128) for work in (FORWARD, TRAINING)),

@@ -1,7 +1,8 @@
 """Whole networks: a training step with everything in it, and predictions.
 
-Dense LRT is this library at density 1, masked the same with masks (``masked.py``), deterministic the plain network. In
-all of them softplus, KL, normalization and optimizer are part of the work.
+Dense LRT is local reparameterization as published code has it, by plain autograd, masked the same with masks
+(``published.py``), deterministic the plain network. In all of them softplus, KL, normalization and optimizer are part of
+the work.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.bench.effort import Effort
-from gossamer.bench.masked import masked
+from gossamer.bench.published import published
 from gossamer.bench.results import DENSE, MASKED, PLAIN, Timing, density_of, sparse
 from gossamer.bench.timing import Work, alternate
 from gossamer.convert import bayesianize
@@ -69,9 +70,9 @@ def network_for(build: Callable[[], nn.Module], way: str) -> nn.Module:
     """
     if way == PLAIN:
         return build()
-    if way == MASKED:
-        return masked(build, MASK_DENSITY)
-    return bayesianize(build(), density=1.0 if way == DENSE else density_of(way))
+    if way in (DENSE, MASKED):
+        return published(build, MASK_DENSITY if way == MASKED else 1.0)
+    return bayesianize(build(), density=density_of(way))
 
 
 def optimizer_for(model: nn.Module, *, adam: bool = False) -> Optimizer:
