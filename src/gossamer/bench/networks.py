@@ -1,8 +1,8 @@
 """Whole networks: a training step with everything in it, and predictions.
 
 Dense LRT is local reparameterization as published code has it, by plain autograd, masked the same with masks
-(``published.py``), deterministic the plain network. In all of them softplus, KL, normalization and optimizer are part of
-the work.
+(``published.py``), deterministic the plain network. In all of them softplus, KL, normalization and optimizer are part
+of the work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dense LRT and sparsity as published implementations have them: two dense products by autograd, masks of zeros and ones.
+"""Dense LRT and sparsity as published code has them: two dense products by autograd, masks of zeros and ones.
 
 Here for comparison only. Means, standard deviations, gradients and momenta have the size of the dense weight, and
 autograd keeps what the formula leaves behind: x², σ², the variance, its root, the noise. With a mask both are
