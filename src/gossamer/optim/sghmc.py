@@ -45,7 +45,7 @@ class SGHMC(Sampler):
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
         scale_lr: η, the rate at which the local scales τ are learnt; ``None`` is 0, and 0.1 in reference mode. Only a τ
             that rests leaves the target invariant: let a schedule end it before you sample.
-        local_scale: τ before the first step; ``None`` is ½ where it is learnt and otherwise 1, no preconditioner.
+        local_scale: τ before the first step; ``None`` is 1, no preconditioner, and ½ where it is learnt or published.
         global_scale: α: the local scale of a weight goes to min(1, std/α), std that of its posterior. ``None`` is the
             std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
         mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
@@ -128,7 +128,7 @@ class SGHMC(Sampler):
     def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
         super()._complete(group, schedules)
         group["learns_scales"] = bool(group["scale_lr"]) or "scale_lr" in schedules
-        usual = 0.5 if group["learns_scales"] else 1.0
+        usual = 0.5 if group["learns_scales"] or group["mode"] == "reference" else 1.0
         group["local_scale"] = usual if group["local_scale"] is None else float(group["local_scale"])
         check_scales(group)
 
