@@ -69,6 +69,6 @@ def released_snapshots(steps: int, cycles: int, epochs: int) -> list[int]:
         >>> [step // 10 - 1 for step in released_snapshots(steps=2000, cycles=4, epochs=200)]
         [46, 47, 48, 95, 96, 97, 144, 145, 146, 193, 194, 195]
     """
-    period = epochs // cycles - 1
+    period = max(1, epochs // cycles - 1)
     kept = [epoch for epoch in range(epochs) if epoch % period >= period - 3]
     return sorted({max(1, (epoch + 1) * steps // epochs) for epoch in kept})

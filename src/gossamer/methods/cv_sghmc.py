@@ -54,7 +54,7 @@ def cv_sghmc(
         mode: ``"reference"`` for the paper's noise, with its preset for images where none is given.
     """
     chosen, is_reference = preset_of(preset, mode, DEFAULT), mode == "reference"
-    rate, n_cycles = first_given(lr, chosen.lr), cycles or chosen.cycles
+    rate, n_cycles = first_given(lr, chosen.lr), chosen.cycles if cycles is None else cycles
     heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.1)
     if is_reference:
         schedule = released_rate(rate, steps, n_cycles, chosen.epochs)
@@ -67,7 +67,7 @@ def cv_sghmc(
             model.parameters(),
             lr=rate,
             n_data=task.n_data,
-            temperature=phases(0.0, heat, steps, n_cycles, hot) if hot < 1 else heat,
+            temperature=phases(0.0, heat, steps, n_cycles, hot) if hot != 1 else heat,
             momentum=first_given(momentum, chosen.momentum),
             weight_decay=first_given(weight_decay, chosen.weight_decay),
             scale_lr=first_given(scale_lr, chosen.scale_lr if is_reference else 0.0),

@@ -160,7 +160,7 @@ class CVAdam(Sampler):
         weight = group["gradient_weight"]
         update(params, grads, buffers, scales, noises, decay, shift=shift, momentum=group["momentum"], weight=weight)
         offsets = self._buffers(params, "scale_logit")
-        learn_scales(group, offsets, scales, noises, grads, decay, global_scale, together)
+        learn_scales(group, offsets, scales, noises, grads, decay, global_scale=global_scale, together=together)
         move = _foreach_mean if together else one_by_one(_single_mean)
         move(params, buffers, self._scales(group, params), lr=group["lr"])
         self._forget_draw(params)

@@ -43,6 +43,7 @@ def learn_scales(
     probes: list[Tensor],
     grads: list[Tensor],
     decay: Each,
+    *,
     global_scale: float,
     together: bool,
 ) -> None:

@@ -137,16 +137,17 @@ class SGHMC(Sampler):
     ) -> list[Tensor]:
         """Step the local scales, by the noise of the last step and the gradient that it led to, and return them."""
         offsets = self._buffers(params, "scale_logit")
+        scales = _scales(group, offsets)
         if group["mode"] == "reference":
-            noises, global_scale = self._buffers(params, "noise", self.noise.like), _published_scale(group)
-            learn_scales(group, offsets, _scales(group, offsets), noises, grads, decay, global_scale, together)
-        elif group["lr"] * group["temperature"] * group["scale_lr"] > 0:  # without noise there is nothing to learn from
-            noises, global_scale = self._buffers(params, "noise"), group["global_scale"]
-            scales = _scales(group, offsets)
-            # That noise moved w by τ n ε, not by ατ ε, so its ε g tells a curvature n/α times as large.
-            probes = torch._foreach_mul(noises, global_scale)
-            torch._foreach_div_(probes, _noise_std(group, scales))
-            learn_scales(group, offsets, scales, list(probes), grads, decay, global_scale, together)
+            probes, global_scale = self._buffers(params, "noise", self.noise.like), _published_scale(group)
+        elif group["lr"] * group["temperature"] * group["scale_lr"] > 0:
+            global_scale = group["global_scale"]
+            # The last noise moved w by τ n ε, not by ατ ε, so its ε g tells a curvature n/α times as large.
+            scaled = torch._foreach_mul(self._buffers(params, "noise"), global_scale)
+            probes = list(torch._foreach_div(scaled, _noise_std(group, scales)))
+        else:
+            return scales  # without noise there is nothing to learn from
+        learn_scales(group, offsets, scales, probes, grads, decay, global_scale=global_scale, together=together)
         return _scales(group, offsets)
 
     def _first_velocity(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
