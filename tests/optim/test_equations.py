@@ -94,16 +94,15 @@ def test_sgld(foreach, temperature):
 @foreach
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_sghmc(foreach, temperature):
-    """Section 2.3 with the noise that samples the posterior; no preconditioner."""
+    """With dw = τ r dt, dr = -β2 g dt - h r dt + noise, in steps of Δt = √l: the noise that samples the posterior."""
 
     def transcription(run):
-        w, v, beta1, beta2, tau = START, np.zeros(SIZE), 0.7, 0.9, 0.8
+        w, r, beta1, beta2, tau = START, np.zeros(SIZE), 0.7, 0.9, 0.8
         for t in range(STEPS):
-            l = lr(t)  # noqa: E741
+            dt = math.sqrt(lr(t))
             g = slope(w) + DECAY * w
-            v = beta1 * v - l * beta2 * g
-            v = v + np.sqrt(2 * (1 - beta1) * beta2 * l * temperature / (N * tau)) * run.noise(t)
-            w = w + tau * v
+            r = beta1 * r - beta2 * g * dt + np.sqrt(2 * (1 - beta1) * beta2 * temperature / (N * tau)) * run.noise(t)
+            w = w + tau * r * dt
             yield w
 
     settings = {"n_data": N, "temperature": temperature, "weight_decay": DECAY, "foreach": foreach}
@@ -114,23 +113,22 @@ def test_sghmc(foreach, temperature):
 @foreach
 @pytest.mark.parametrize("has_extra", [False, True])
 def test_sghmc_with_learnt_scales(foreach, has_extra):
-    """σ = ατ; the noise of the last step moved w by τ n ε, so its ε g / (τ n) estimates the curvature."""
+    """σ = ατ; the noise of the last step moved w by τ n ε Δt, so its ε g / (τ n Δt) estimates the curvature."""
 
     def transcription(run):
-        w, v, rho, beta1, temperature, alpha = START, np.zeros(SIZE), np.full(SIZE, math.log(0.3 / 0.7)), 0.9, 0.5, 0.4
+        w, r, rho, beta1, temperature, alpha = START, np.zeros(SIZE), np.full(SIZE, math.log(0.3 / 0.7)), 0.9, 0.5, 0.4
         decay, eps = DECAY + EXTRA * has_extra, np.zeros(SIZE)
         for t in range(STEPS):
-            l, g = lr(t), slope(w)  # noqa: E741
+            dt, g = math.sqrt(lr(t)), slope(w)
             tau = 1 / (1 + np.exp(-rho))
-            n = np.sqrt(2 * (1 - beta1) * l * temperature / (N * tau))
-            curvature = eps * g / (tau * n) + decay
+            n = np.sqrt(2 * (1 - beta1) * temperature / (N * tau))
+            curvature = eps * g / (tau * n * dt) + decay
             d_divergence_d_log_tau = N / temperature * (alpha * tau) ** 2 * curvature - 1
             rho = rho - np.clip(0.02 * d_divergence_d_log_tau, -1, 1)
             tau = 1 / (1 + np.exp(-rho))
             eps = run.noise(t)
-            v = beta1 * v - l * (g + decay * w)
-            v = v + np.sqrt(2 * (1 - beta1) * l * temperature / (N * tau)) * eps
-            w = w + tau * v
+            r = beta1 * r - (g + decay * w) * dt + np.sqrt(2 * (1 - beta1) * temperature / (N * tau)) * eps
+            w = w + tau * r * dt
             yield w
 
     settings = {"n_data": N, "temperature": 0.5, "weight_decay": DECAY, "foreach": foreach}

@@ -15,7 +15,8 @@ from gossamer.types import Method, Mode, Task
 
 __all__ = ["cv_adam"]
 
-DEFAULT = Preset(lr=0.3, momentum=0.9, scale_lr=0.03)  # chosen on held-out digits, an MLP, with the temperature of 0.02
+# Chosen on held-out digits, an MLP, four seeds, together with the temperature of 0.02.
+DEFAULT = Preset(lr=0.3, momentum=0.9, scale_lr=0.03)
 
 
 def cv_adam(

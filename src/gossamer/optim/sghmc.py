@@ -1,16 +1,19 @@
 """Stochastic gradient Hamiltonian Monte Carlo with a preconditioner: Algorithm 2 of Ke and Fan (arXiv 2210.12957).
 
-    ρ ← ρ - η · (what the mode says)        τ = 1/(1 + e^-ρ)
-    v ← β1 v - β2 l (g + d w) + n ε
-    w ← w + τ v
+It discretises dw = τ r dt, dr = -β2 (g + d w) dt - h r dt + noise, with (Δt)² = l and β1 = 1 - h Δt:
 
-The paper's noise, n = √(2 + 2 β1²) k l^¾, gives each weight a temperature of its own, in proportion to τ and √l (its
-appendix drops a term, and its noise is isotropic where its drift is not). For a fixed τ
+    r ← β1 r - β2 √l (g + d w) + n ε,   w ← w + √l τ r,   n = √(2 (1 - β1) β2 T / (N τ))
 
-    n = √(2 (1 - β1) β2 l T / (N τ))
+For a fixed τ this samples exp(-N (L + d/2 ‖w‖²) / T). On a quadratic of curvature λ the variance is T/(Nλ) times
+1/(1 - a/(2 (1 + β1))) with a = β2 l τ λ: keep a well below 1. The rate may change from step to step, since the law of r
+does not depend on it.
 
-samples exp(-N (L + d/2 ‖w‖²) / T), and that is the default. On a quadratic of curvature λ the variance is then
-T/(Nλ) · 1/(1 - a/(2 (1 + β1))) with a = β2 l τ λ: keep a well below 1.
+``mode="reference"`` is the paper's update of v = √l r, as released:
+
+    v ← β1 v - β2 l (g + d w) + √(2 + 2 β1²) k l^¾ ε,   w ← w + τ v
+
+Its noise gives each weight a temperature of its own, N k² τ √l (1 + β1²) / ((1 - β1) β2), and where the
+rate falls, v is too large for 1/(1 - β1) steps. In both modes τ = 1/(1 + e^-ρ) can be learnt, see ``scales``.
 """
 
 from __future__ import annotations
@@ -122,7 +125,9 @@ class SGHMC(Sampler):
             decay,
             _noise_std(group, scales),
             momentum=group["momentum"],
-            rate=group["lr"] * group["gradient_weight"],
+            gradient_weight=group["gradient_weight"],
+            kick=group["lr"] if group["mode"] == "reference" else math.sqrt(group["lr"]),
+            drift=1.0 if group["mode"] == "reference" else math.sqrt(group["lr"]),
         )
 
     def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
@@ -142,8 +147,8 @@ class SGHMC(Sampler):
             probes, global_scale = self._buffers(params, "noise", self.noise.like), _published_scale(group)
         elif group["lr"] * group["temperature"] * group["scale_lr"] > 0:
             global_scale = group["global_scale"]
-            # The last noise moved w by τ n ε, not by ατ ε, so its ε g tells a curvature n/α times as large.
-            scaled = torch._foreach_mul(self._buffers(params, "noise"), global_scale)
+            # The last noise moved w by √l τ n ε, not by ατ ε, so its ε g tells a curvature √l n/α times as large.
+            scaled = torch._foreach_mul(self._buffers(params, "noise"), global_scale / math.sqrt(group["lr"]))
             probes = list(torch._foreach_div(scaled, _noise_std(group, scales)))
         else:
             return scales  # without noise there is nothing to learn from
@@ -167,12 +172,11 @@ def _published_scale(group: dict[str, Any]) -> float:
 
 
 def _noise_std(group: dict[str, Any], scales: Each) -> Each:
-    """n: the standard deviation of what the noise adds to a velocity."""
+    """n: the standard deviation of what the noise adds to a velocity, one number or one for each weight."""
     momentum = group["momentum"]
     if group["mode"] == "reference":
         return math.sqrt(2 + 2 * momentum**2) * _published_scale(group)
-    step = group["gradient_weight"] * group["lr"]
-    variance = 2 * (1 - momentum) * step * group["temperature"] / group["n_data"]
+    variance = 2 * (1 - momentum) * group["gradient_weight"] * group["temperature"] / group["n_data"]
     if isinstance(scales, float):
         return math.sqrt(variance / scales)
     stds = torch._foreach_reciprocal(scales)
@@ -191,10 +195,12 @@ def _single(
     noise_std: float | Tensor,
     *,
     momentum: float,
-    rate: float,
+    gradient_weight: float,
+    kick: float,
+    drift: float,
 ) -> None:
-    velocity.mul_(momentum).sub_(rate * (grad + decay * param)).add_(noise_std * noise)
-    param.add_(scale * velocity)
+    velocity.mul_(momentum).sub_(gradient_weight * kick * (grad + decay * param)).add_(noise_std * noise)
+    param.add_(drift * scale * velocity)
 
 
 def _foreach(
@@ -207,11 +213,13 @@ def _foreach(
     noise_std: Each,
     *,
     momentum: float,
-    rate: float,
+    gradient_weight: float,
+    kick: float,
+    drift: float,
 ) -> None:
     pulls = torch._foreach_mul(params, decay)
     torch._foreach_add_(pulls, grads)
     torch._foreach_mul_(velocities, momentum)
-    torch._foreach_add_(velocities, pulls, alpha=-rate)
+    torch._foreach_add_(velocities, pulls, alpha=-gradient_weight * kick)
     torch._foreach_add_(velocities, torch._foreach_mul(noises, noise_std))
-    torch._foreach_add_(params, torch._foreach_mul(velocities, scales))
+    torch._foreach_add_(params, torch._foreach_mul(velocities, scales), alpha=drift)
