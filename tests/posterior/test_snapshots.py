@@ -156,6 +156,26 @@ def test_packing_keeps_every_number_and_never_takes_more(density, dtype):
     assert all(torch.equal(unpack(packed)[name], state[name]) for name in state)
 
 
+class Counting(nn.Linear):
+    """A layer with a state that is no tensor."""
+
+    calls = 0
+
+    def get_extra_state(self):
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state):
+        self.calls = state["calls"]
+
+
+def test_states_that_are_no_tensors_are_kept_too():
+    model = Counting(2, 2)
+    snapshots = Snapshots(at=[1, 2])
+    for model.calls in (1, 2):
+        snapshots.observe(model, model.calls)
+    assert [drawn.calls for drawn in snapshots.posterior(model).draws(2)] == [1, 2]
+
+
 def test_a_sparse_network_is_kept_as_its_active_entries():
     torch.manual_seed(0)
     model = gossamer.sparsify(nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 3)), density=0.1)

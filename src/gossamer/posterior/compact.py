@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -25,10 +26,10 @@ def pack(model: nn.Module) -> Packed:
         >>> len(packed["weight"]["value"]), packed_bytes(packed), torch.equal(unpack(packed)["weight"], layer.weight)
         (50, 400, True)
     """
-    return {name: _pack(tensor.detach().cpu()) for name, tensor in model.state_dict().items()}
+    return {name: _pack(entry) for name, entry in model.state_dict().items()}
 
 
-def unpack(packed: Packed) -> dict[str, Tensor]:
+def unpack(packed: Packed) -> dict[str, Any]:
     """The state again, for ``load_state_dict``."""
     return {name: _unpack(entry) for name, entry in packed.items()}
 
@@ -39,7 +40,10 @@ def packed_bytes(packed: Packed) -> int:
     return sum(part.numel() * part.element_size() for part in tensors if isinstance(part, Tensor))
 
 
-def _pack(tensor: Tensor) -> Any:
+def _pack(entry: Any) -> Any:
+    if not isinstance(entry, Tensor):  # what a module keeps by get_extra_state
+        return {"other": copy.deepcopy(entry)}
+    tensor = entry.detach().cpu()
     flat = tensor.reshape(-1)
     n = flat.numel()
     index_type = torch.int32 if n <= torch.iinfo(torch.int32).max else torch.int64
@@ -49,9 +53,11 @@ def _pack(tensor: Tensor) -> Any:
     return {"shape": list(tensor.shape), "position": position.to(index_type), "value": flat[position]}
 
 
-def _unpack(entry: Any) -> Tensor:
+def _unpack(entry: Any) -> Any:
     if isinstance(entry, Tensor):
         return entry
+    if "other" in entry:
+        return entry["other"]
     shape, value = entry["shape"], entry["value"]
     flat = torch.zeros(math.prod(shape), dtype=value.dtype)
     flat[entry["position"].long()] = value
