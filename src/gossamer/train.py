@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture import CapturedSteps, why_not
+from gossamer.optim import sampled
 from gossamer.types import Method, Posterior, Split, Step, Task, identity
 
 __all__ = ["Batches", "Training", "fit"]
@@ -130,8 +131,9 @@ class Training:
             return nll, self.method.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
-        nll, penalty = loss()
-        self.fabric.backward(nll + penalty)
+        with sampled(self.optimizer):
+            nll, penalty = loss()
+            self.fabric.backward(nll + penalty)
         if not self._ruled(number, lambda: sum(loss(), start=torch.zeros_like(nll))):
             self.optimizer.step()
         return nll.detach(), penalty.detach()
@@ -183,7 +185,7 @@ class Training:
 
     def posterior(self) -> Posterior:
         """The posterior as of now."""
-        return self.collector.posterior(self.model)
+        return self.collector.posterior(self.model, self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """All that an exact continuation needs. With several ranks every one of them must ask at the same step."""
@@ -197,6 +199,7 @@ class Training:
             "model": self.model.state_dict(),
             "optimizer": optimizer,
             "rules": [rule.state_dict() for rule in self.rules],
+            "collector": self.collector.state_dict(),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
         }
 
@@ -208,6 +211,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
+        self.collector.load_state_dict(state.get("collector", {}))
         # Copies: torch reads the state of a view from the wrong place in memory.
         cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
         torch.set_rng_state(cpu)

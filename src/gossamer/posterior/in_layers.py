@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork
@@ -30,10 +32,17 @@ class InLayers:
     def observe(self, model: nn.Module, step: int) -> None:
         """Nothing to collect: the layers hold everything."""
 
-    def posterior(self, model: nn.Module) -> Posterior:
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The posterior of the trained network."""
         has_distribution = any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
         return InLayers(model, self.generator) if has_distribution else SingleNetwork(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: all is in the network."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Plain networks in evaluation mode, drawn into one place: each is valid until the next is taken."""
@@ -99,6 +108,13 @@ class Last:
     def observe(self, model: nn.Module, step: int) -> None:
         """Nothing to collect."""
 
-    def posterior(self, model: nn.Module) -> Posterior:
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The network at the end of training."""
         return SingleNetwork(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: all is in the network."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""
