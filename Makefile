@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo docs test format lint types bench clean
+.PHONY: help venv demo docs test format lint types bench figures sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -29,7 +29,8 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gossamer/kernel
 
 demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
 	@# Networks this small are faster on one thread, above all on a machine that is busy with something else.
-	OMP_NUM_THREADS=1 $(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --out runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --time_steps \
+		--out runs/demo
 
 test: venv ## all checks: format, lint, types, tests and doctests
 	$(BIN)/ruff format --check .
@@ -52,11 +53,38 @@ docs: venv ## build the documentation in build/docs
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: venv ## run every script in benchmarks/
-	@set -e; for script in benchmarks/*.py; do \
-		[ -e "$$script" ] || { echo "no benchmarks yet"; break; }; \
-		echo "== $$script"; $(BIN)/python "$$script"; \
-	done
+bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick: in a minute or two, not half an hour)
+	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu $(BENCH)
+
+figures: venv ## the same, and rewrite every measured table and picture of README and docs from it
+	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu --json results/bench-cpu.json
+	$(BIN)/gossamer bench show results/bench-cpu.json --into README.md docs/guides/cpu.md --plot docs/images/bench-cpu.svg
+
+# The native kernels under tools that watch every access; none of it is part of `make test`. See CONTRIBUTING.md.
+KERNELS := src/gossamer/kernels/csrc/kernels.cpp
+DRIVER := tests/kernels/driver.cpp $(KERNELS)
+WATCHED := -std=c++17 -O1 -g -fopenmp -Wno-psabi $(if $(shell grep -m 1 avx2 /proc/cpuinfo 2>/dev/null),-march=x86-64-v3)
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+FOLDER := set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT
+
+sanitize: venv ## the native kernels under ASan and UBSan: a driver without Python, then their tests
+	@$(FOLDER); \
+	$(CXX) $(WATCHED) $(SANITIZE) -o $$folder/driver $(DRIVER); $$folder/driver; \
+	cp -r src $$folder; rm -f $$folder/src/gossamer/kernels/_cpu_*; \
+	$(CXX) $(WATCHED) $(SANITIZE) -fPIC -shared -o $$folder/src/gossamer/kernels/_cpu_generic.so $(KERNELS); \
+	export ASAN_OPTIONS=detect_leaks=0; `# Python and torch leave memory to the system; the driver has been checked` \
+	export LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)"; \
+	$(BIN)/pytest -q --capture=sys -p no:cacheprovider -o pythonpath=$$folder/src tests/kernels tests/contract/test_kernels.py
+
+valgrind: ## the native kernels under valgrind: a driver without Python
+	@$(FOLDER); \
+	$(CXX) $(filter-out -fopenmp,$(WATCHED)) -o $$folder/driver $(DRIVER); \
+	valgrind --quiet --leak-check=full --show-leak-kinds=all --error-exitcode=1 $$folder/driver
+
+arm: ## the native kernels for aarch64, emulated: a driver without Python
+	@$(FOLDER); \
+	aarch64-linux-gnu-$(CXX) -std=c++17 -O3 -static -Wno-psabi -o $$folder/driver $(DRIVER); \
+	qemu-aarch64 $$folder/driver
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -53,6 +53,7 @@ def runs(block: Block) -> bool:
 
 
 @pytest.mark.parametrize("page", [page for page in GUIDES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
+@pytest.mark.usefixtures("tiny_bench")
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path, monkeypatch):
     """In a folder of its own: Python in one namespace, files as their titles say, commands as a shell would."""
     monkeypatch.chdir(tmp_path)

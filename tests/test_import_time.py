@@ -7,7 +7,14 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 OPTIONAL = ("sklearn", "lightning_fabric", "matplotlib", "scipy", "rich")
-LAZY = ("gossamer.train", "gossamer.evaluate", "gossamer.estimators", "gossamer.cli", "gossamer.report")
+LAZY = (
+    "gossamer.train",
+    "gossamer.evaluate",
+    "gossamer.bench",
+    "gossamer.estimators",
+    "gossamer.cli",
+    "gossamer.report",
+)
 
 
 def run(code: str) -> str:

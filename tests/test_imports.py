@@ -13,10 +13,11 @@ ORDER = [
     {"kernels", "priors", "likelihoods", "metrics"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert"},
+    {"convert", "capture"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
     {"experiments"},
+    {"bench"},
     {"estimators", "cli"},
     {"__main__"},
 ]
@@ -34,6 +35,7 @@ BESIDE = {
 USERS_OF_BESIDE = {
     "checkpoint": {"record"},
     "experiments": set(BESIDE),
+    "bench": {"models", "record"},
     "estimators": set(BESIDE),
     "cli": set(BESIDE),
 }
@@ -115,5 +117,5 @@ def test_the_package_imports_what_needs_more_than_torch_only_when_asked():
             eager |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             eager |= {alias.name for alias in node.names}
-    lazy = {"train", "evaluate", "estimators", "cli", "report"}
+    lazy = {"train", "evaluate", "bench", "estimators", "cli", "report"}
     assert not {name for name in eager if name.removeprefix("gossamer.").split(".")[0] in lazy}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gossamer import data, likelihoods, methods, metrics, models, priors, schedules, sparsity
+from gossamer import data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
 from gossamer.likelihoods import Categorical, Gaussian
@@ -29,6 +29,7 @@ __all__ = [
     "methods",
     "metrics",
     "models",
+    "optim",
     "param_groups",
     "predict",
     "priors",

@@ -6,7 +6,7 @@ import math
 
 from gossamer.types import Schedule
 
-__all__ = ["as_schedule", "constant", "cosine", "warmup"]
+__all__ = ["as_schedule", "constant", "cosine", "cyclical", "phases", "warmup"]
 
 
 def constant(value: float) -> Schedule:
@@ -36,6 +36,33 @@ def cosine(start: float, steps: int, end: float = 0.0) -> Schedule:
     return value
 
 
+def cyclical(start: float, steps: int, cycles: int, end: float = 0.0) -> Schedule:
+    """``cycles`` half cosines from ``start`` towards ``end`` in ``steps`` steps (Zhang et al., ICLR 2020), and so on.
+
+    Example:
+        >>> rate = cyclical(0.5, 100, cycles=4)
+        >>> [round(rate(step), 3) for step in (0, 12, 24, 25, 99, 100)]
+        [0.5, 0.266, 0.002, 0.5, 0.002, 0.5]
+    """
+    phase = _phase(steps, cycles)
+    return lambda step: end + (start - end) / 2 * (1 + math.cos(math.pi * phase(step)))
+
+
+def phases(cold: float, hot: float | Schedule, steps: int, cycles: int, share: float = 0.1) -> Schedule:
+    """``cold``, and ``hot`` in the last ``share`` of each cycle: a temperature that explores first, and then samples.
+
+    Example:
+        >>> temperature = phases(0.0, 1.0, 100, cycles=4, share=0.2)
+        >>> [temperature(step) for step in (0, 19, 20, 24, 25, 99)]
+        [0.0, 0.0, 1.0, 1.0, 0.0, 1.0]
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"the hot share of a cycle is between 0 and 1, got {share}")
+    phase, after = _phase(steps, cycles), as_schedule(hot)
+    # As fractions of a cycle: rounding must not move the border by a step.
+    return lambda step: after(step) if phase(step) >= 1 - share - 1e-9 else cold
+
+
 def warmup(value: float | Schedule, steps: int) -> Schedule:
     """Linearly from 0 to ``value`` over the first ``steps`` steps.
 
@@ -56,3 +83,10 @@ def as_schedule(value: float | Schedule) -> Schedule:
         0.5
     """
     return value if callable(value) else constant(value)
+
+
+def _phase(steps: int, cycles: int) -> Schedule:
+    """Where in its cycle a step is, from 0 to below 1; cycles need not be whole numbers of steps."""
+    if not 1 <= cycles <= steps:
+        raise ValueError(f"there are from one cycle to one a step; got {cycles} cycles in {steps} steps")
+    return lambda step: step * cycles % steps / steps

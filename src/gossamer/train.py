@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,15 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.types import Method, Posterior, Split, Step, Task
+from gossamer.capture import CapturedSteps, why_not
+from gossamer.optim import sampled
+from gossamer.types import Method, Posterior, Split, Step, Task, identity
 
 __all__ = ["Batches", "Training", "fit"]
 
 Record = Callable[[int, dict[str, Tensor]], None]
+
+AT_ONCE = 4096  # examples that are augmented at a time: what that takes in between must fit beside the network
 
 
 def fit(
@@ -81,6 +86,7 @@ class Training:
         *,
         batch_size: int = 64,
         seed: int = 0,
+        captures: bool = False,
     ) -> None:
         self.method, self.task, self.steps = method, task, steps
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
@@ -90,8 +96,12 @@ class Training:
         self.rules = method.rules(self.model, self.optimizer)
         self.collector = method.collector()
         rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
-        self.batches = Batches(task.train, batch_size, seed, self.fabric.device, rank=rank, n_ranks=n_ranks)
+        self.batches = Batches(
+            task.train, batch_size, seed, self.fabric.device, augment=task.augment, rank=rank, n_ranks=n_ranks
+        )
         self.step = 0
+        self.captures = captures  # as long as nothing stands in the way
+        self._captured: CapturedSteps | None = None
         self._ratios = _lr_ratios(self.optimizer)
         if rank > 0:  # the same weights everywhere, noise of its own on each rank
             torch.manual_seed(seed + rank)
@@ -101,48 +111,107 @@ class Training:
         """One step; returns its loss and the loss's two parts, detached."""
         number = self.step + 1
         lr = self.method.lr(self.step)
-        for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
-            group["lr"] = ratio * lr
+        rates = [ratio * lr for ratio in self._ratios]
         x, y = self.batches[self.step]
-        x = self.task.transform(self.task.augment(x))
+        values = self._replay(x, y, number, rates) if self.captures else None
+        if values is None:
+            values = self._compute(x, y, number, rates)
+        self.step = number
+        self.collector.observe(self.model, number)
+        return {"loss": values[0] + values[1], "nll": values[0], "penalty": values[1]}
+
+    def _compute(self, x: Tensor, y: Tensor, number: int, rates: list[float]) -> tuple[Tensor, Tensor]:
+        """A step on any device."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        x = self.task.transform(x)
 
         def loss() -> tuple[Tensor, Tensor]:
             nll = self.task.likelihood.loss(self.module(x), y)
             return nll, self.method.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
-        nll, penalty = loss()
-        self.fabric.backward(nll + penalty)
-        step = Step(number, self.model, self.optimizer, lambda: sum(loss(), start=torch.zeros_like(nll)))
-        if not any([rule(step) for rule in self.rules]):
+        with sampled(self.optimizer):
+            nll, penalty = loss()
+            self.fabric.backward(nll + penalty)
+        if not self._ruled(number, lambda: sum(loss(), start=torch.zeros_like(nll))):
             self.optimizer.step()
-        self.step = number
-        self.collector.observe(self.model, number)
-        nll, penalty = nll.detach(), penalty.detach()
-        return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
+        return nll.detach(), penalty.detach()
+
+    def _ruled(self, number: int, loss: Callable[[], Tensor]) -> bool:
+        """Let the rules act; whether one of them has spent the gradient."""
+        step = Step(number, self.model, self.optimizer, loss)
+        return any([rule(step) for rule in self.rules])
+
+    def _replay(self, x: Tensor, y: Tensor, number: int, rates: list[float]) -> tuple[Tensor, Tensor] | None:
+        """A step of one GPU by captured graphs; ``None`` where it cannot be, and then never again in this training."""
+        try:
+            steps = self._captured or self._capture()
+            steps.gradients(x, y, number)
+        except (RuntimeError, ValueError, torch.cuda.CudaError) as error:
+            reason = str(error).splitlines()[0]
+            logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {reason}")
+            self.captures = False
+            self._release()
+            return None
+        acts = any(getattr(rule, "acts", True) for rule in self.rules)
+        spent = self._ruled(number, _no_loss)
+        if acts:
+            steps.refresh()
+        if not spent:
+            steps.apply(rates)
+        nll, penalty = steps.values.clone()
+        return nll, penalty
+
+    def _capture(self) -> CapturedSteps:
+        reason = "several ranks train together" if self.fabric.world_size > 1 else None
+        reason = reason or why_not(self.model, self._inner_optimizer, self.method.penalty, self.rules)
+        if reason is not None:
+            raise ValueError(reason)
+        dtype = torch.bfloat16 if "bf16" in str(self.fabric._precision.precision) else torch.float32
+        self._captured = CapturedSteps(self.model, self._inner_optimizer, self.task, self.method.penalty, dtype)
+        return self._captured
+
+    @property
+    def _inner_optimizer(self) -> Optimizer:
+        """The optimizer itself, without what Fabric puts around it."""
+        optimizer: Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+        return optimizer
+
+    def _release(self) -> None:
+        if self._captured is not None:
+            self._captured.close()
+            self._captured = None
 
     def posterior(self) -> Posterior:
         """The posterior as of now."""
-        return self.collector.posterior(self.model)
+        return self.collector.posterior(self.model, self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """All that an exact continuation needs. With several ranks every one of them must ask at the same step."""
+        optimizer = self.optimizer.state_dict()
+        if self._captured is not None:  # how a graph wants its options is nobody else's business
+            for group, options in zip(optimizer["param_groups"], self._captured.on_device.options, strict=True):
+                group.update(options)
         noise = {"cpu": torch.get_rng_state(), "device": _device_rng_state(self.fabric.device)}
         return {
             "step": self.step,
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer,
             "rules": [rule.state_dict() for rule in self.rules],
+            "collector": self.collector.state_dict(),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state`` was taken: the same numbers follow as if nothing had happened."""
+        self._release()
         self.step = state["step"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
+        self.collector.load_state_dict(state.get("collector", {}))
         # Copies: torch reads the state of a view from the wrong place in memory.
         cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
         torch.set_rng_state(cpu)
@@ -162,8 +231,9 @@ class Training:
 class Batches:
     """The batch of any step, from tensors that stay where they are: one shuffle an epoch, one gather a batch.
 
-    The order of an epoch depends on the seed and the number of the epoch alone, so that a run can continue anywhere.
-    The last batch of an epoch may be smaller. With several ranks each takes its share of every batch.
+    The order of an epoch, and how its examples are augmented, depend on the seed and the number of the epoch alone, so
+    that a run can continue anywhere. An epoch is augmented at once: on a GPU that is a few kernels instead of a few a
+    batch. The last batch of an epoch may be smaller. With several ranks each takes its share of every batch.
 
     Example:
         >>> batches = Batches((torch.arange(5), torch.arange(5)), batch_size=2, seed=0)
@@ -178,6 +248,7 @@ class Batches:
         seed: int,
         device: torch.device | str = "cpu",
         *,
+        augment: Callable[[Tensor], Tensor] = identity,
         rank: int = 0,
         n_ranks: int = 1,
     ) -> None:
@@ -187,21 +258,39 @@ class Batches:
             )
         self.x, self.y = split[0].to(device), split[1].to(device)
         self.batch_size, self.seed, self.rank, self.n_ranks = batch_size, seed, rank, n_ranks
+        self.augment = augment
         self.per_epoch = -(-len(self.y) // batch_size)
-        self._epoch, self._order = -1, torch.empty(0)
+        self._epoch, self._order, self._augmented = -1, torch.empty(0), self.x[:0]
 
     def __getitem__(self, step: int) -> Split:
         """The batch of step ``step``, counted from 0."""
         epoch, index = divmod(step, self.per_epoch)
         if epoch != self._epoch:
-            # Seeds of neighbouring runs and epochs must not meet: a large odd factor keeps them apart.
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + epoch)
-            self._order = torch.randperm(len(self.y), generator=generator).to(self.y.device)
-            self._epoch = epoch
-        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        if len(rows) >= self.n_ranks:  # a last batch too small to share is every rank's
-            rows = rows[self.rank :: self.n_ranks]
-        return self.x[rows], self.y[rows]
+            self._start(epoch)
+        place = slice(index * self.batch_size, (index + 1) * self.batch_size)
+        rows = self._order[place]
+        x = self.x[rows] if self.augment is identity else self._augmented[place]
+        y = self.y[rows]
+        if len(rows) >= self.n_ranks > 1:  # a last batch too small to share is every rank's
+            x, y = x[self.rank :: self.n_ranks], y[self.rank :: self.n_ranks]
+        return x, y
+
+    def _start(self, epoch: int) -> None:
+        """Shuffle and augment."""
+        # Seeds of neighbouring runs and epochs must not meet: a large odd factor keeps them apart.
+        key = self.seed * 1_000_003 + epoch
+        self._order = torch.randperm(len(self.y), generator=torch.Generator().manual_seed(key)).to(self.y.device)
+        self._epoch = epoch
+        if self.augment is not identity:
+            device = self.x.device
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                torch.manual_seed(key)
+                parts = [self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)]
+                self._augmented = torch.cat(parts)
+
+
+def _no_loss() -> Tensor:
+    raise ValueError("a rule that evaluates the loss again cannot act on captured steps")
 
 
 def _lr_ratios(optimizer: Optimizer) -> list[float]:

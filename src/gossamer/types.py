@@ -167,8 +167,16 @@ class Collector(Protocol):
         """Look at the network after step ``step``."""
         ...
 
-    def posterior(self, model: nn.Module) -> Posterior:
-        """The posterior, once training is over."""
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
+        """The posterior of what training has come to: the network, and the optimizer where that holds the rest."""
+        ...
+
+    def state_dict(self) -> dict[str, object]:
+        """Everything an exact resume needs."""
+        ...
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on from ``state_dict``."""
         ...
 
 

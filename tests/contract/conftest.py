@@ -103,7 +103,7 @@ class Training:
     @property
     def moves(self) -> int:
         """Entries replaced so far."""
-        return sum(sum(update["replaced"].values()) for update in self.subspace.record)
+        return sum(sum(update.get("replaced", {}).values()) for update in self.subspace.record)
 
     def state(self) -> dict[str, object]:
         parts = {"model": self.model, "optimizer": self.optimizer, "subspace": self.subspace}

@@ -1,15 +1,9 @@
-"""The native kernel where it differs from the others: its own noise, threads, plans, and what it never allocates."""
+"""The native kernel where it differs from the others: its own noise, threads, torch.func, and what it never forms."""
 
-import copy
-import gc
 import math
-import pickle
 
 import pytest
 import torch
-import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -29,69 +23,22 @@ def inputs(shape, x_shape, density, seed=0):
     return torch.randn(x_shape, generator=generator), mean, std, torch.randn(shape[0], generator=generator), position
 
 
-def in_float64(x, mean, std, bias, position, shape, weight_map, g, h):
-    leaves = [t.double().requires_grad_() for t in (x, mean, std, bias)]
-    m, v = reference.moments(*leaves, position, shape, weight_map)
-    grads = torch.autograd.grad((m * g).sum() + (v * h).sum(), leaves)
-    return [m.detach(), v.detach(), *grads]
-
-
-def by_native(x, mean, std, bias, position, shape, weight_map, g, h):
-    leaves = [t.clone().requires_grad_() for t in (x, mean, std, bias)]
-    m, v = native.moments(*leaves, position, shape, weight_map)
-    assert m.grad_fn.name().startswith("ViewBackward")  # of the native function's output
-    grads = torch.autograd.grad((m * g).sum() + (v * h).sum(), leaves)
-    return [m.detach(), v.detach(), *grads]
-
-
-def check(shape, x_shape, weight_map, density, seed=0):
-    arguments = inputs(shape, x_shape, density, seed)
-    m = reference.product(arguments[0], arguments[1], None, arguments[4], shape, weight_map)
-    g, h = torch.randn((2, *m.shape), generator=torch.Generator().manual_seed(seed + 1))
-    expected = in_float64(*arguments, shape, weight_map, g, h)
-    actual = by_native(*arguments, shape, weight_map, g, h)
-    for name, got, want in zip(("mean", "variance", "x", "means", "stds", "bias"), actual, expected, strict=True):
-        error = (got - want).norm() / want.norm().clamp_min(1e-20)
-        assert error <= 2e-6, (name, float(error))
-
-
-@pytest.mark.parametrize("batch", [1, 2, 7, 8, 16, 33, 127])
-@pytest.mark.parametrize("density", [0.0, 0.05, 1.0])
-def test_linear_is_as_exact_as_float32_can_be(batch, density):
-    check((45, 83), (batch, 83), LinearMap(), density)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_convolutions_of_every_shape(data):
-    draw = data.draw
-    dims = draw(st.integers(1, 3))
-
-    def each(least, most):
-        return tuple(draw(st.integers(least, most)) for _ in range(dims))
-
-    kernel, stride, dilation, padding = each(1, 4), each(1, 3), each(1, 2), each(0, 4)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    extent = tuple(max(1, r - 2 * p) + e for r, p, e in zip(reach, padding, each(0, 9), strict=True))
-    groups, batch = draw(st.integers(1, 3)), draw(st.sampled_from([1, 3, 8, 9]))
-    shape = (groups * draw(st.integers(1, 4)), draw(st.integers(1, 4)), *kernel)
-    x_shape = (batch, groups * shape[1], *extent)
-    density = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-    check(shape, x_shape, ConvMap(stride, padding, dilation, groups), density, draw(st.integers(0, 99)))
-
-
 @pytest.mark.parametrize(
     ("shape", "x_shape", "weight_map"),
     [
         ((60, 70), (130, 70), LinearMap()),
         ((60, 70), (3, 70), LinearMap()),
+        ((60, 70), (300, 70), LinearMap((20, 45))),
         ((12, 10, 3, 3), (5, 10, 16, 16), ConvMap((1, 1), (1, 1), (1, 1))),
         ((12, 10, 3, 3), (33, 10, 4, 4), ConvMap((2, 2), (1, 1), (1, 1))),
         ((12, 10, 3, 3), (1, 10, 8, 8), ConvMap((1, 1), (1, 1), (1, 1))),
+        ((2, 2, 3, 3), (1, 2, 70, 70), ConvMap((1, 1), (1, 1), (1, 1))),  # more tiles than are summed in one step
     ],
 )
-def test_the_same_bits_for_any_number_of_threads(shape, x_shape, weight_map):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_same_bits_for_any_number_of_threads(shape, x_shape, weight_map, dtype):
     arguments = inputs(shape, x_shape, 0.2)
+    arguments = (arguments[0].to(dtype), *arguments[1:])
     before = torch.get_num_threads()
     results = []
     try:
@@ -146,7 +93,7 @@ def test_a_noisy_product_is_the_moments_perturbed(floor):
     x[:, :, :2] = 0  # some outputs have no variance
     leaves = [t.requires_grad_() for t in (x, mean, std, bias)]
     torch.manual_seed(11)
-    y = native.noisy_product(*leaves, position, shape, weight_map, None, floor)
+    y = native.noisy_product(*leaves, position, shape, weight_map, floor=floor)
     torch.manual_seed(11)
     noise = library.normals(torch.randint(0, 2**62, (1,), dtype=torch.int64), tuple(y.shape))
     m, v = reference.moments(*leaves, position, shape, weight_map)
@@ -157,15 +104,16 @@ def test_a_noisy_product_is_the_moments_perturbed(floor):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         torch.manual_seed(11)
-        assert torch.equal(native.noisy_product(x, mean, std, bias, position, shape, weight_map, None, floor), y)
+        assert torch.equal(native.noisy_product(x, mean, std, bias, position, shape, weight_map, floor=floor), y)
 
 
-def test_it_can_be_differentiated_twice():
+@pytest.mark.parametrize("weight_map", [LinearMap(), LinearMap((1, 4))], ids=str)
+def test_it_can_be_differentiated_twice(weight_map):
     x, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
     leaves = [t.requires_grad_() for t in (x, mean, std, bias)]
 
     def second(kernel):
-        m, v = kernel.moments(*leaves, position, (5, 6), LinearMap())
+        m, v = kernel.moments(*leaves, position, (5, 6), weight_map)
         grads = torch.autograd.grad((m.square() + v.square()).sum(), leaves, create_graph=True)
         return torch.autograd.grad(sum(grad.square().sum() for grad in grads), leaves)
 
@@ -173,61 +121,32 @@ def test_it_can_be_differentiated_twice():
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
-# ---------------------------------------------------------------------- plans
+def test_under_torch_func_the_reference_serves():
+    """Per-example gradients, and a map over several draws of a weight, of a float32 layer that is otherwise native."""
+    x, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
+    where = (position, (5, 6), LinearMap())
+
+    def loss(mean, x):
+        m, v = native.moments(x, mean, std, bias, *where)
+        return (m.square() + v).sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(mean, x.unsqueeze(1))
+    leaf = mean.clone().requires_grad_()
+    for got, example in zip(each, x, strict=True):
+        torch.testing.assert_close(got, torch.autograd.grad(loss(leaf, example[None]), leaf)[0], rtol=1e-5, atol=1e-5)
+    several = torch.stack([mean, 2 * mean])
+    mapped = torch.func.vmap(lambda mean: native.product(x, mean, bias, *where))(several)
+    torch.testing.assert_close(mapped, torch.stack([native.product(x, m, bias, *where) for m in several]))
 
 
-def test_a_plan_follows_its_positions_and_goes_with_them():
-    layer = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
-    layer.weight.noisy = False
-    x = torch.randn(5, 40)
-
-    def agrees():
-        torch.testing.assert_close(layer(x), F.linear(x, layer.dense_mean(), layer.bias))
-
-    agrees()
-    support = layer.support
-    assert library.plan_bytes(support.position) > 0
-    n_plans = len(library._plans)
-    support.set_position(torch.randperm(1200)[:120].sort().values.int())
-    agrees()  # after a move
-    layer.load_state_dict(gossamer.bayesianize(nn.Linear(40, 30), density=0.1).state_dict())
-    agrees()  # after another state
-    layer.load_state_dict(gossamer.bayesianize(nn.Linear(40, 30), density=0.2).state_dict())
-    agrees()  # of another size
-    assert len(library._plans) <= n_plans
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        twin.weight.noisy = False  # a copy has its noise back
-        assert torch.equal(twin(x), layer(x))
-    assert not any("plan" in key for key in layer.state_dict())
-
-
-def test_plans_are_freed_with_their_positions():
-    address = _plan_of_a_layer()
-    gc.collect()
-    assert address not in library._plans
-
-
-def _plan_of_a_layer():
-    layer = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
-    layer(torch.randn(5, 40))
-    assert layer.support.position.data_ptr() in library._plans
-    return layer.support.position.data_ptr()
-
-
-def test_images_of_many_sizes_do_not_pile_up_plans():
-    layer = gossamer.bayesianize(nn.Conv2d(4, 8, 3, padding=1), density=0.2, keep_dense=())
-    layer.weight.noisy = False
-    for size in range(3, 20):
-        x = torch.randn(2, 4, size, size)
-        torch.testing.assert_close(layer(x), F.conv2d(x, layer.dense_mean(), layer.bias, padding=1))
-    [plans] = [plans for plans in library._plans.values() if plans.position() is layer.support.position]
-    assert len(plans.plans) <= library.MOST_PLANS
-
-
-def test_positions_outside_the_weight_are_an_error():
-    x, mean, std, bias, _ = inputs((5, 6), (3, 6), 0.1)
-    with pytest.raises(ValueError, match="outside the weight"):
-        native.moments(x, mean, std, bias, torch.tensor([1, 4, 30], dtype=torch.int32), (5, 6), LinearMap())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seed", [None, torch.tensor([5])], ids=["moments", "noisy"])
+def test_the_operators_are_what_torch_asks_of_operators(dtype, seed):
+    _, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
+    x = torch.randn(3, 6, 1, 1, 1).to(dtype).requires_grad_()
+    numbers = list(native.geometry(torch.zeros(3, 6), (5, 6), LinearMap((1, 4))))
+    leaves = (x, mean.requires_grad_(), std.requires_grad_(), bias[1:4].requires_grad_())
+    torch.library.opcheck(torch.ops.gossamer.forward, (*leaves, position, seed, numbers, 0.0, True))
 
 
 # ---------------------------------------------------------------------- dispatch
@@ -273,16 +192,3 @@ def test_the_setting_decides(monkeypatch):
     assert len(dispatch._measured) == before == 1
     with pytest.raises(ValueError, match="kernel must be one of"):
         use("fast")
-
-
-def test_without_a_library_one_line_and_the_same_numbers(monkeypatch, caplog):
-    layer = gossamer.bayesianize(nn.Linear(64, 64), density=0.1)
-    layer.weight.noisy = False
-    x = torch.randn(16, 64)
-    expected = layer(x)
-    monkeypatch.setattr(library, "LIBRARY", {})
-    monkeypatch.setattr(dispatch, "_said", False)
-    for _ in range(2):
-        torch.testing.assert_close(layer(x), expected)
-    assert len(caplog.records) == 1
-    assert "not built" in caplog.text

@@ -47,3 +47,33 @@ def test_the_mean_field_posterior_of_linear_regression_is_recovered(task, name, 
     # The last steps wander by the noise of the gradient; its share of a posterior std is well below a tenth.
     assert ((layer.mean.detach() - mean).abs() / std).max() < 0.1
     torch.testing.assert_close(layer.std.detach().double(), std, rtol=0.05, atol=0)
+
+
+def test_cv_adam_at_temperature_1_is_the_mean_field_posterior(task):
+    steps = 3000
+    options = {"temperature": 1.0, "weight_decay": 1 / (N_DATA * PRIOR**2), "lr": 0.5, "scale_lr": 0.02}
+    method = methods.build("cv_adam", task, steps, **options)
+    posterior = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA)
+    mean, std = exact(task, torch.arange(N_INPUTS))
+    assert ((posterior.model.weight.detach()[0] - mean).abs() / std).max() < 0.1  # as above
+    # log σ wanders by about √(η/2), the noise of one draw, since its rate does not fall.
+    torch.testing.assert_close(posterior.stds["weight"][0].double(), std, rtol=4.5 * (0.02 / 2) ** 0.5, atol=0)
+    assert (posterior.stds["weight"][0] / std).log().mean().abs() < 4.5 * (0.02 / 2 / N_INPUTS) ** 0.5
+
+
+def test_snapshots_of_cv_sghmc_at_temperature_1_are_draws_of_the_posterior(task):
+    steps, cycles = 8000, 200
+    options = {"temperature": 1.0, "weight_decay": 1 / (N_DATA * PRIOR**2), "lr": 0.05}
+    method = methods.build("cv_sghmc", task, steps, cycles=cycles, per_cycle=1, **options)
+    posterior = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA)
+    x = task.train[0].double()
+    precision = x.T @ x / NOISE**2 + torch.eye(N_INPUTS, dtype=torch.float64) / PRIOR**2
+    mean = exact(task, torch.arange(N_INPUTS))[0]
+    draws = torch.stack([network.weight.detach()[0].double() for network in posterior.draws(cycles)])[10:]
+    z = (draws - mean) @ torch.linalg.cholesky(precision)  # independent standard normal numbers
+    n = z.numel()
+    assert z.mean().abs() < 4.5 / n**0.5
+    assert (z.square().mean() - 1).abs() < 4.5 * (2 / n) ** 0.5
+    correlations = (z.T @ z / len(z))[~torch.eye(N_INPUTS, dtype=torch.bool)]
+    assert correlations.abs().max() < 4.5 / len(z) ** 0.5
+    assert (z[1:] * z[:-1]).mean().abs() < 4.5 / n**0.5  # one cycle forgets the last

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import tensor
 
-from gossamer.sparsity.choosing import addition_score, grow, keep, overlap, removal_scores
+from gossamer.sparsity.choosing import addition_score, grow, keep, overlap, removal_scores, survivors
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,19 @@ def test_a_lone_infinite_score_does_not_push_out_the_best_of_another_weight(hand
 
 
 def test_grow_takes_only_what_may_be_added(hand_made):
-    kept = tensor([True, False, True, False, True, False])  # 0, 5 and 8 stay
+    kept = survivors(hand_made.layer.weight, tensor([True, False, True, False, True, False]), 3)
+    assert kept.tolist() == [0, 5, 8]
     hand_made.layer.support.frozen = (0, 4)
     score = addition_score(lambda stats: torch.full((12,), -math.inf), hand_made.layer.weight, kept, None)
     assert [position for position, value in enumerate(score.tolist()) if value == -math.inf] == [0, 1, 2, 3, 5, 8]
     for scope in ("layer", "global"):
-        assert grow({"": kept}, lambda name: score, scope)[""].tolist() == [4, 6, 7]
+        assert grow({"": 3}, lambda name: score, scope)[""].tolist() == [4, 6, 7]
 
 
 def test_grow_over_all_weights_follows_the_scores():
-    kept = {"a": tensor([True, False]), "b": tensor([False, False])}
+    removed = {"a": 1, "b": 2}
     scores = {"a": tensor([5.0, 4.0, 3.0]), "b": tensor([1.0, 2.0, 0.0])}
-    by_layer, over_all = (grow(kept, scores.__getitem__, scope) for scope in ("layer", "global"))
+    by_layer, over_all = (grow(removed, scores.__getitem__, scope) for scope in ("layer", "global"))
     assert {name: added.tolist() for name, added in by_layer.items()} == {"a": [0], "b": [0, 1]}
     assert {name: added.tolist() for name, added in over_all.items()} == {"a": [0, 1, 2], "b": []}
 

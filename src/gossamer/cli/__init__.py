@@ -1,4 +1,4 @@
-"""The command ``gossamer``: train, evaluate, compare, report, predict, list, show.
+"""The command ``gossamer``: train, evaluate, compare, report, predict, list, show, bench.
 
 A method's signature is its configuration: its flags, their types and their help come from the function itself. Exit
 codes: 0 fine, 1 failure, 2 usage, 130 interrupted with a checkpoint to continue from.
@@ -31,6 +31,8 @@ USAGE = """usage: gossamer COMMAND [...]
   predict RUN INPUT               predictions for new inputs (.npy or .csv)
   list methods|data|models|criteria|recipes
   show RUN                        a run in a few lines
+  bench cpu                       what sparsity costs and saves on this machine, measured
+  bench show FILE                 the tables of an earlier measurement
   completion bash|zsh|fish        a script that completes commands and names in your shell
 
   --version   --help   --debug (show tracebacks)
@@ -50,6 +52,7 @@ COMMANDS = {  # name -> the module with its function ``run``, imported when it i
     "predict": "predict",
     "list": "lists",
     "show": "show",
+    "bench": "bench",
     "completion": "completion",
 }
 
@@ -58,11 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code.
 
     Example:
-        >>> main(["list", "methods"])
-        rigl  RigL (Evci et al., ICML 2020): deterministic sparse training, drop by magnitude, grow by gradient.
-        sgd   The plain network by Adam or SGD: what every other method is compared with.
-        ssvi  Sparse subspace variational inference (Li, Miao, Qiu and Zhang, ICLR 2024), Algorithm 1.
-        vi    Dense mean-field variational inference: every weight is active, with a mean and a standard deviation.
+        >>> main(["list", "methods"])  # doctest: +ELLIPSIS
+        cv_adam   Constrained variational Adam (Ke and Fan, arXiv 2210.12957, Algorithm 1): mean-field VI by the ...
+        vi        Dense mean-field variational inference: every weight is active, with a mean and a standard deviation.
         0
     """
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -18,7 +18,7 @@ from gossamer.experiments.settings import Settings, options_of
 __all__ = ["parser", "run"]
 
 DATA = "digits"
-NOT_SETTINGS = {"what", "density", "seeds", "out", "quiet"}
+NOT_SETTINGS = {"what", "density", "seeds", "out", "time_steps", "quiet"}
 
 
 def run(given: list[str]) -> int:
@@ -32,6 +32,11 @@ def run(given: list[str]) -> int:
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
     print(comparison.to_text())
+    if options.time_steps:
+        from gossamer.bench.steps import report_steps
+
+        print()
+        report_steps(comparison.folders, print)
     if comparison.folders:
         from gossamer.report import write_report
 
@@ -48,6 +53,9 @@ def parser() -> Parser:
     flags.add_flag("density", float | None, "For the methods that have one.")
     flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
     flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
+    flags.add_argument(
+        "--time_steps", action="store_true", help="Time training steps with native kernels and with dense products."
+    )
     flags.add_argument("--quiet", action="store_true", help="No progress.")
     skip = {"method", "data", "seed", "ranks", "options"}
     flags.add_signature(Settings, "settings of every run; they win over those of a recipe", skip, optional=True)

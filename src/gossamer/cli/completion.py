@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossamer import data, methods
-from gossamer.cli import COMMANDS, compare, evaluate, predict, report, show, train
+from gossamer.cli import COMMANDS, bench, compare, evaluate, predict, report, show, train
 from gossamer.cli.errors import UsageError
 from gossamer.cli.lists import LISTS
 from gossamer.completion import SHELLS, script
@@ -23,6 +23,7 @@ def run(given: list[str]) -> int:
         "train": methods.names(),
         "compare": methods.names(),
         "list": list(LISTS),
+        "bench": list(bench.KINDS),
         "completion": list(SHELLS),
     }
     words |= {f"train {method}": data.names() for method in methods.names()}
@@ -35,4 +36,5 @@ def _flags() -> dict[str, list[str]]:
     commands = {"compare": compare, "evaluate": evaluate, "predict": predict, "report": report, "show": show}
     flags = {name: module.parser().flags() for name, module in commands.items()}
     flags |= {f"train {method}": train.method_parser(method).flags() for method in methods.names()}
+    flags |= {"bench cpu": bench.cpu_parser().flags(), "bench show": bench.show_parser().flags()}
     return flags | {"train": train.common_parser().flags()}

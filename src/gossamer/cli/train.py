@@ -44,7 +44,7 @@ def run(given: list[str]) -> int:
     from gossamer.experiments.training import train
 
     out = None if options.out is None else folder(options.out)
-    print_run(train(settings, out, quiet=options.quiet, checkpoint_seconds=options.checkpoint_seconds))
+    print_run(train(settings, out, **_way_of_running(options)))
     return 0
 
 
@@ -69,22 +69,30 @@ def _with_settings(parser: Parser) -> Parser:
     parser.add_signature(Settings, "settings of the run", skip={"method", "data", "options"})
     parser.add_flag("out", str | None, "The run folder; runs/<date>-<method>-<data>-<seed> if not given.")
     parser.add_flag("config", str | None, "A TOML or YAML file with any of these; flags given here win.")
-    parser.add_flag("checkpoint_seconds", float, "Time between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_argument("--print_config", action="store_true", help="Print the configuration as TOML and stop.")
-    parser.add_argument("--quiet", action="store_true", help="No progress.")
+    _add_way_of_running(parser)
     return parser
+
+
+def _add_way_of_running(parser: Parser) -> None:
+    parser.add_flag("checkpoint_seconds", float, "Time between checkpoints.", CHECKPOINT_SECONDS)
+    parser.add_flag("stop_after", float | None, "Seconds after which to stop with a checkpoint; --resume goes on.")
+    parser.add_argument("--quiet", action="store_true", help="No progress.")
+
+
+def _way_of_running(options: Any) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("quiet", "checkpoint_seconds", "stop_after")}
 
 
 def _resume(given: Sequence[str]) -> int:
     parser = Parser("gossamer train", "Continue a run, with the settings it has.")
     parser.add_flag("resume", str, "The run folder.")
-    parser.add_flag("checkpoint_seconds", float, "Time between checkpoints.", CHECKPOINT_SECONDS)
-    parser.add_argument("--quiet", action="store_true", help="No progress.")
+    _add_way_of_running(parser)
     options = parser.parse(given)
     run = Run.open(folder(options.resume))  # a wrong path is found out before the training loop is imported
     from gossamer.experiments.training import resume
 
-    print_run(resume(run.folder, quiet=options.quiet, checkpoint_seconds=options.checkpoint_seconds))
+    print_run(resume(run.folder, **_way_of_running(options)))
     return 0
 
 

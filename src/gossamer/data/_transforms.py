@@ -28,7 +28,8 @@ class Normalize:
         """The batch, normalised."""
         if x.dim() != 4 or x.shape[1] != len(self.mean):
             raise ValueError(f"expected images (batch, {len(self.mean)}, height, width), got {tuple(x.shape)}")
-        mean, std = _constants(self, x.device)
+        # A traced graph makes constants of them by itself.
+        mean, std = (_tensors if torch.compiler.is_compiling() else _constants)(self, x.device)
         return (x.float() / 255 - mean) / std
 
 
@@ -88,6 +89,9 @@ class CropFlip:
 def _constants(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
     # Made once a device, since each copy to a GPU waits for it; not in inference mode, whose tensors autograd refuses.
     with torch.inference_mode(False):
-        mean = torch.tensor(normalize.mean, device=device).view(-1, 1, 1)
-        std = torch.tensor(normalize.std, device=device).view(-1, 1, 1)
-    return mean, std
+        return _tensors(normalize, device)
+
+
+def _tensors(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
+    mean = torch.tensor(normalize.mean, device=device).view(-1, 1, 1)
+    return mean, torch.tensor(normalize.std, device=device).view(-1, 1, 1)

@@ -16,7 +16,7 @@ from gossamer.types import Task
 __all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of"]
 
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["32", "bf16"]
+Precision = Literal["auto", "32", "bf16"]
 
 MAX_SEED = 2**32  # the order of an epoch multiplies it, and must stay a number that torch takes
 CHECKPOINT_SECONDS = 30.0
@@ -34,9 +34,11 @@ class Settings:
         batch_size: Examples per step.
         seed: Of the order of the examples, the first active weights and all noise.
         device: Where to train; auto is a GPU where there is one.
-        precision: Of the arithmetic; bf16 is mixed with float32.
+        precision: Of the arithmetic; bf16 is mixed with float32, auto is that on a GPU and 32 elsewhere.
+        capture: Whether the steps of a single GPU are captured as CUDA graphs, which they are where they can be.
         ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
         data_dir: Folder of the data files; without one, $GOSSAMER_DATA, then data/.
+        n_val: Training examples held out for choices; without, what the data set holds out. With 0 all are trained on.
         n_draws: Networks drawn for the final numbers.
         options: Of the method.
 
@@ -52,9 +54,11 @@ class Settings:
     batch_size: int = 64
     seed: int = 0
     device: Device = "auto"
-    precision: Precision = "32"
+    precision: Precision = "auto"
+    capture: bool = True
     ranks: int = 1
     data_dir: str | None = None
+    n_val: int | None = None
     n_draws: int = 20
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -98,7 +102,19 @@ class Settings:
 
     def load_task(self) -> Task:
         """The data."""
-        return data.load(self.data, self.data_dir)
+        if self.n_val is None:
+            return data.load(self.data, self.data_dir)
+        if "n_val" not in inspect.signature(data.find(self.data)).parameters:
+            raise ValueError(f"{self.data} has a validation split of its own: leave n_val out")
+        return data.load(self.data, self.data_dir, n_val=self.n_val)
+
+    def is_on_gpu(self) -> bool:
+        """Whether the device asked for is a GPU here."""
+        return self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+
+    def is_bf16(self) -> bool:
+        """Whether the precision asked for is bfloat16 here."""
+        return self.precision == "bf16" or (self.precision == "auto" and self.is_on_gpu())
 
     def model_name(self, task: Task) -> str:
         """The network asked for; otherwise a residual network for colour images, an MLP for the rest."""

@@ -17,8 +17,6 @@ from gossamer.types import Task
 
 __all__ = ["is_first_process", "launch", "part", "start"]
 
-PRECISIONS = {"32": "32-true", "bf16": "bf16-mixed"}
-
 
 def launch(settings: Settings) -> Fabric:
     """The processes that train together, started and connected; each goes on from here."""
@@ -27,7 +25,7 @@ def launch(settings: Settings) -> Fabric:
         accelerator=settings.device,
         devices=settings.ranks,
         strategy="ddp" if settings.ranks > 1 else "auto",
-        precision=PRECISIONS[settings.precision],  # type: ignore[arg-type]
+        precision="bf16-mixed" if settings.is_bf16() else "32-true",
     )
     if settings.ranks > 1:
         fabric.launch()
@@ -51,7 +49,10 @@ def start(settings: Settings, task: Task, fabric: Fabric) -> Training:
     method = methods.build(settings.method, task, steps, **settings.options)
     torch.manual_seed(settings.seed)
     model = models.build(settings.model_name(task), task.input_shape, task.n_outputs)
-    return Training(method, model, task, steps, fabric, batch_size=settings.batch_size, seed=settings.seed)
+    captures = settings.capture and settings.is_on_gpu()
+    return Training(
+        method, model, task, steps, fabric, batch_size=settings.batch_size, seed=settings.seed, captures=captures
+    )
 
 
 def is_first_process() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,31 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
 
 
 class Stop:
-    """Whether a stop was asked for."""
+    """Whether a stop was asked for, or the time given is over."""
 
-    is_set = False
+    def __init__(self, after: float | None = None) -> None:
+        self.asked = False
+        self.deadline = None if after is None else time.monotonic() + after
+
+    @property
+    def is_set(self) -> bool:
+        """Whether to stop after the current step."""
+        return self.asked or (self.deadline is not None and time.monotonic() >= self.deadline)
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Stop]:
-    """Ctrl-C, SIGTERM and a closed terminal ask for a stop after the current step; a second one stops at once."""
-    stop = Stop()
+def stop_signals(after: float | None = None) -> Iterator[Stop]:
+    """Ctrl-C, SIGTERM and a closed terminal ask for a stop after the current step; a second one stops at once.
+
+    Args:
+        after: Seconds after which to stop even if nobody asks.
+    """
+    stop = Stop(after)
 
     def ask(number: int, frame: Any) -> None:
-        if stop.is_set:
+        if stop.asked:
             raise KeyboardInterrupt
-        stop.is_set = True
+        stop.asked = True
 
     before: dict[int, Any] = {}
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):

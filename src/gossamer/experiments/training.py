@@ -35,6 +35,7 @@ def train(
     *,
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    stop_after: float | None = None,
 ) -> Run:
     """Train a new run and evaluate it on the test data.
 
@@ -43,6 +44,7 @@ def train(
         out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``.
         quiet: No progress, no lines.
         checkpoint_seconds: Time between checkpoints; there is always one at the end.
+        stop_after: Seconds after which training stops with a checkpoint, to be continued by the next command.
 
     Returns:
         The run; its ``result()`` has the numbers.
@@ -61,13 +63,19 @@ def train(
     fabric = launch(settings)
     job = Job(folder, settings, task, start(settings, task, fabric), Tally())
     if not fabric.is_global_zero:
-        return _go_on(job, quiet, checkpoint_seconds)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after)
     job.run = Run.create(folder, settings.to_config())
     with only_one(folder):
-        return _go_on(job, quiet, checkpoint_seconds)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
 
-def resume(folder: Path | str, *, quiet: bool = False, checkpoint_seconds: float = CHECKPOINT_SECONDS) -> Run:
+def resume(
+    folder: Path | str,
+    *,
+    quiet: bool = False,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    stop_after: float | None = None,
+) -> Run:
     """Continue an interrupted run: its final weights are those of a run without interruption.
 
     A finished run is returned as it is.
@@ -76,6 +84,7 @@ def resume(folder: Path | str, *, quiet: bool = False, checkpoint_seconds: float
         folder: The run folder.
         quiet: No progress, no lines.
         checkpoint_seconds: Time between checkpoints; there is always one at the end.
+        stop_after: Seconds after which training stops with a checkpoint, to be continued by the next command.
     """
     run = Run.open(Path(folder))
     if run.result() is not None:
@@ -89,7 +98,7 @@ def resume(folder: Path | str, *, quiet: bool = False, checkpoint_seconds: float
         if fabric.is_global_zero:
             run.rewind(job.training.step)
             job.run = run
-        return _go_on(job, quiet, checkpoint_seconds)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
 
 @dataclass
@@ -126,11 +135,11 @@ def restore(run: Run, settings: Settings, task: Task, fabric: Fabric) -> Job:
     return job
 
 
-def _go_on(job: Job, quiet: bool, checkpoint_seconds: float) -> Run:
+def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None) -> Run:
     """Steps until the end or a signal, then the result; what was begun can always be continued."""
     show_nothing = quiet or job.run is None
     try:
-        with stop_signals() as stop, Progress(job.settings, job.training, quiet=show_nothing) as progress:
+        with stop_signals(stop_after) as stop, Progress(job.settings, job.training, quiet=show_nothing) as progress:
             _advance(job, stop, progress, checkpoint_seconds)
         if job.run is not None:
             job.run.write_result(build_result(job.settings, job.task, job.training, job.tally.seconds, job.run))

@@ -1,4 +1,7 @@
-"""Which kernel computes a product: the native one, whose cost follows the active entries, or the dense reference."""
+"""Which kernel computes a product: a sparse one, whose cost follows the active entries, or the dense reference.
+
+The sparse one is the native kernel. Where that is not built, torch's own sparse matrices serve linear layers.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,30 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from gossamer.kernels import library, native, reference
-from gossamer.kernels.maps import LinearMap, WeightMap
+from gossamer.kernels import csr, library, native, reference
+from gossamer.kernels.maps import LinearMap, WeightMap, Where
 
 __all__ = ["Kernel", "in_use", "moments", "noisy_product", "product", "use"]
 
 Kernel = Literal["auto", "sparse", "dense", "autotune"]
 
-# Densities up to which the native kernel was measured to win (benchmarks/cpu.py). For a handful of examples a linear
-# layer is bound by reading its weights, and the indices with them.
+# Densities up to which a kernel was measured to win (gossamer bench cpu). For a handful of examples a linear layer is
+# bound by reading its weights, and the indices with them.
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
 FEW = 8
+# The same for torch's sparse matrices against two dense products, in training, batches of 1 to 512: at 20 % they gain
+# or lose a tenth, and the calls around them eat the gain of a layer smaller than this.
+MOST_DENSE_CSR = 0.15
+LEAST_CSR = 2**15
 
 _setting: Kernel = "auto"
-_measured: dict[tuple[Any, ...], bool] = {}  # what autotune found: whether the native kernel is faster
+_measured: dict[tuple[Any, ...], bool] = {}  # what autotune found: whether the sparse kernel is faster
 _said = False
 
 
@@ -47,7 +54,7 @@ def use(kernel: Kernel) -> contextlib.AbstractContextManager[None]:
     """Choose the kernel of all sparse weights from here on, or within a ``with`` block.
 
     Args:
-        kernel: ``"auto"`` chooses by device, density, shape and batch, ``"sparse"`` takes the native kernel wherever it
+        kernel: ``"auto"`` chooses by device, density, shape and batch, ``"sparse"`` takes the sparse kernel wherever it
             can compute the product, ``"dense"`` never, ``"autotune"`` times both once for each layer and batch.
 
     Example:
@@ -69,75 +76,54 @@ def in_use() -> Kernel:
     return _setting
 
 
-def product(
-    x: Tensor,
-    mean: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-    probe: Tensor | None = None,
-) -> Tensor:
+def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Tensor:
     """``W x + b`` by the kernel in use; see :func:`gossamer.kernels.reference.product`."""
-    arguments = (x, mean, bias, position, shape, weight_map, probe)
-    y: Tensor = _kernel(x, mean, None, position, shape, weight_map).product(*arguments)
-    return y
+    return _kernel(x, mean, None, where).product(x, mean, bias, *where)
 
 
-def moments(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-    probe: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where) -> tuple[Tensor, Tensor]:
     """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
-    arguments = (x, mean, std, bias, position, shape, weight_map, probe)
-    m, v = _kernel(x, mean, std, position, shape, weight_map).moments(*arguments)
-    return m, v
+    return _kernel(x, mean, std, where).moments(x, mean, std, bias, *where)
 
 
 def noisy_product(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-    probe: Tensor | None = None,
-    floor: float | None = None,
+    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where, floor: float | None = None
 ) -> Tensor:
     """One draw by the kernel in use; see :func:`gossamer.kernels.reference.noisy_product`."""
-    arguments = (x, mean, std, bias, position, shape, weight_map, probe, floor)
-    y: Tensor = _kernel(x, mean, std, position, shape, weight_map).noisy_product(*arguments)
-    return y
+    return _kernel(x, mean, std, where).noisy_product(x, mean, std, bias, *where, floor=floor)
 
 
-def _kernel(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-) -> Any:
+class _Functions(Protocol):
+    """What a kernel is: a module with these three functions."""
+
+    @property
+    def product(self) -> Callable[..., Tensor]: ...
+    @property
+    def moments(self) -> Callable[..., tuple[Tensor, Tensor]]: ...
+    @property
+    def noisy_product(self) -> Callable[..., Tensor]: ...
+
+
+def _kernel(x: Tensor, mean: Tensor, std: Tensor | None, where: Where) -> _Functions:
+    """The kernel that is asked; a sparse one hands what it cannot compute to the reference."""
+    position, shape, weight_map = where
     if _setting == "dense" or position is None or x.device.type != "cpu":
         return reference
     if not library.LIBRARY:
         _say_once()
-        return reference
-    if not native.takes(x, mean, position, shape, weight_map):
-        return reference
+    sparse = native if library.LIBRARY else csr
     if _setting == "sparse":
-        return native
+        return sparse
     if _setting == "autotune" and not torch.compiler.is_compiling():
-        return native if _is_faster(x, mean, std, position, shape, weight_map) else reference
+        return sparse if sparse.takes(x, mean, *where) and _is_faster(sparse, x, mean, std, where) else reference
+    return sparse if len(position) <= _most_dense(x, shape, weight_map, sparse is csr) * math.prod(shape) else reference
+
+
+def _most_dense(x: Tensor, shape: tuple[int, ...], weight_map: WeightMap, by_csr: bool) -> float:
+    if by_csr:
+        return MOST_DENSE_CSR if math.prod(shape) >= LEAST_CSR else 0.0
     few = isinstance(weight_map, LinearMap) and x.numel() < FEW * shape[1]
-    return native if len(position) <= (MOST_DENSE_OF_FEW if few else MOST_DENSE) * math.prod(shape) else reference
+    return MOST_DENSE_OF_FEW if few else MOST_DENSE
 
 
 def _say_once() -> None:
@@ -145,41 +131,32 @@ def _say_once() -> None:
     if not _said and not torch.compiler.is_compiling():
         _said = True
         logging.getLogger("gossamer").warning(
-            "gossamer's native kernels are not built: sparse layers run as dense ones "
-            "(pip install gossamer where there is a C++ compiler, or python setup.py build_ext --inplace)"
+            "gossamer's native kernels are not built: sparse linear layers run on torch's sparse matrices, all others "
+            "as dense ones (pip install gossamer where there is a C++ compiler, or python setup.py build_ext --inplace)"
         )
 
 
-def _is_faster(
-    x: Tensor, mean: Tensor, std: Tensor | None, position: Tensor, shape: tuple[int, ...], weight_map: WeightMap
-) -> bool:
+def _is_faster(sparse: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Where) -> bool:
     """Times both kernels on this input, the first time that one of its kind comes by."""
+    position, shape, weight_map = where
+    assert position is not None
     share = math.floor(20 * len(position) / math.prod(shape))  # remembered for each twentieth of density
-    key = (tuple(x.shape), shape, weight_map, share, std is None, torch.is_grad_enabled(), torch.get_num_threads())
+    kind = (tuple(x.shape), x.dtype, shape, weight_map, share, std is None)
+    key = (*kind, sparse is csr, torch.is_grad_enabled(), torch.get_num_threads())
     if key not in _measured:
-        _measured[key] = _seconds(native, x, mean, std, position, shape, weight_map) < _seconds(
-            reference, x, mean, std, position, shape, weight_map
-        )
+        _measured[key] = _seconds(sparse, x, mean, std, where) < _seconds(reference, x, mean, std, where)
     return _measured[key]
 
 
-def _seconds(
-    kernel: Any,
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor | None,
-    position: Tensor,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-) -> float:
+def _seconds(kernel: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Where) -> float:
     learns = torch.is_grad_enabled()
     leaves = [None if t is None else t.detach().requires_grad_(learns) for t in (x, mean, std)]
 
     def once() -> None:
         if std is None:
-            outputs = [kernel.product(*leaves[:2], None, position, shape, weight_map)]
+            outputs = [kernel.product(*leaves[:2], None, *where)]
         else:
-            outputs = list(kernel.moments(*leaves, None, position, shape, weight_map))
+            outputs = list(kernel.moments(*leaves, None, *where))
         if learns:
             torch.autograd.grad(outputs, [leaf for leaf in leaves if leaf is not None], [y.detach() for y in outputs])
 

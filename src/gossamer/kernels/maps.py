@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "WeightMap"]
+__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "WeightMap", "Where"]
 
 
 class WeightMap(Protocol):
@@ -27,15 +27,30 @@ class WeightMap(Protocol):
         """The input of the variance: x² entry by entry (what an index selects needs no square)."""
         ...
 
-    def adjoint(
-        self, grad: Tensor, x: Tensor, weight: Tensor, *, for_input: bool, for_weight: bool
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Gradients with respect to the input and the dense weight, those that are asked for."""
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
+        """Gradient with respect to the input; ``None`` for an input of indices."""
+        ...
+
+    def weight_gradient(
+        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Gradient with respect to the dense weight of this ``shape``, or to a range of :meth:`row_ranges` of it."""
+        ...
+
+    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+        """The rows (along the first dimension) that take part, in ranges of at most ``most`` rows, but one at least."""
         ...
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
         """Gradient with respect to a bias of ``size`` elements."""
         ...
+
+
+Where = tuple[Tensor | None, tuple[int, ...], WeightMap]
+"""What the numbers of an active vector mean: their positions in the weight, its shape, the product it takes part in.
+
+Kernels take the three as their last arguments, ``*where``.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,37 +61,53 @@ class LinearMap:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, plus the bias."""
-        return F.linear(x, self._part(weight), None if bias is None else self._part(bias))
+        return F.linear(x, self.part(weight), None if bias is None else self.part(bias))
 
     def square(self, x: Tensor) -> Tensor:
         """x²."""
         return x * x
 
-    def adjoint(
-        self, grad: Tensor, x: Tensor, weight: Tensor, *, for_input: bool, for_weight: bool
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """``grad W`` and ``gradᵀ x``."""
-        grad_input = grad @ self._part(weight) if for_input else None
-        if not for_weight:
-            return grad_input, None
-        grad_weight = _rows(grad).T @ _rows(x)
-        if self.rows is not None:
-            above, below = self.rows[0], weight.shape[0] - self.rows[1]
-            grad_weight = F.pad(grad_weight, (0, 0, above, below))
-        return grad_input, grad_weight
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """``grad W``."""
+        return grad @ self.part(weight)
+
+    def weight_gradient(
+        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
+    ) -> Tensor:
+        """``gradᵀ x``."""
+        first, last = self.rows or (0, shape[0])
+        if rows is not None:
+            return _rows(grad[..., rows[0] - first : rows[1] - first]).T @ _rows(x)
+        whole = _rows(grad).T @ _rows(x)
+        return whole if self.rows is None else F.pad(whole, (0, 0, first, shape[0] - last))
+
+    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+        """Any range of the rows.
+
+        Example:
+            >>> LinearMap((2, 7)).row_ranges((9, 3), 2)
+            [(2, 4), (4, 6), (6, 7)]
+        """
+        return _ranges(*(self.rows or (0, shape[0])), most)
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
         """Sum over everything but the output units."""
         total = _rows(grad).sum(0)
         return total if self.rows is None else F.pad(total, (self.rows[0], size - self.rows[1]))
 
-    def _part(self, tensor: Tensor) -> Tensor:
+    def part(self, tensor: Tensor) -> Tensor:
+        """The rows that take part."""
         return tensor if self.rows is None else tensor[self.rows[0] : self.rows[1]]
 
 
 def _rows(x: Tensor) -> Tensor:
     """``(…, features) -> (rows, features)``."""
     return x.reshape(-1, x.shape[-1])
+
+
+def _ranges(first: int, last: int, most: int) -> list[tuple[int, int]]:
+    step = max(1, most)
+    return [(low, min(low + step, last)) for low in range(first, last, step)]
 
 
 @dataclass(frozen=True)
@@ -98,14 +129,48 @@ class ConvMap:
         """x²."""
         return x * x
 
-    def adjoint(
-        self, grad: Tensor, x: Tensor, weight: Tensor, *, for_input: bool, for_weight: bool
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Both gradients by the one function that autograd itself uses."""
-        grad_input, grad_weight, _ = torch.ops.aten.convolution_backward(
-            grad, x, weight, None, *self._options(), [for_input, for_weight, False]
-        )
-        return grad_input, grad_weight
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """By the function that autograd itself uses."""
+        return self._backward(grad, x, weight, self.groups, 0)
+
+    def weight_gradient(
+        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
+    ) -> Tensor:
+        """By the function that autograd itself uses, on the channels that meet in these rows."""
+        low, high = rows or (0, shape[0])
+        like = x.new_zeros(()).expand(high - low, *shape[1:])  # of the weight only the shape counts
+        groups = self.groups
+        if rows is not None:
+            # Rows of a weight are output channels, of a transposed one input channels; the other side takes part
+            # with all channels of their groups.
+            per_group = shape[0] // groups
+            first, groups = low // per_group, -(-(high - low) // per_group)
+            own, other = (x, grad) if self.transposed else (grad, x)
+            width = other.shape[1] // self.groups
+            own, other = own[:, low:high], other[:, first * width : (first + groups) * width]
+            x, grad = (own, other) if self.transposed else (other, own)
+        return self._backward(grad, x, like, groups, 1)
+
+    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+        """Ranges of whole groups, or within one group.
+
+        Example:
+            >>> ConvMap((1,), (0,), (1,), groups=3).row_ranges((6, 1, 1), 5)
+            [(0, 4), (4, 6)]
+            >>> ConvMap((1,), (0,), (1,), groups=2).row_ranges((6, 1, 1), 2)
+            [(0, 2), (2, 3), (3, 5), (5, 6)]
+        """
+        per_group = shape[0] // self.groups
+        if most >= per_group:
+            return _ranges(0, shape[0], most // per_group * per_group)
+        return [part for low in range(0, shape[0], per_group) for part in _ranges(low, low + per_group, most)]
+
+    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
+        wanted = [which == 0, which == 1, False]
+        gradient: Tensor = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, *self._options()[:-1], groups, wanted
+        )[which]
+        return gradient
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
         """Sum over everything but the output channels."""
@@ -134,16 +199,26 @@ class EmbeddingMap:
         """The indices themselves: the variance of a row is the row of variances."""
         return x
 
-    def adjoint(
-        self, grad: Tensor, x: Tensor, weight: Tensor, *, for_input: bool, for_weight: bool
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Nothing for the indices; the rows' gradients, summed where a row was picked."""
-        if not for_weight:
-            return None, None
-        grad_weight = torch.ops.aten.embedding_dense_backward(
-            grad, x, self.n_rows, self.padding_idx, self.scale_grad_by_freq
+    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> None:
+        """Nothing for the indices."""
+
+    def weight_gradient(
+        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
+    ) -> Tensor:
+        """The rows' gradients, summed where a row was picked."""
+        low, high = rows or (0, self.n_rows)
+        padding = self.padding_idx - low if low <= self.padding_idx < high else -1
+        if rows is not None:
+            picked = (x >= low) & (x < high)
+            grad, x = grad[picked], x[picked] - low
+        gradient: Tensor = torch.ops.aten.embedding_dense_backward(
+            grad, x, high - low, padding, self.scale_grad_by_freq
         )
-        return None, grad_weight
+        return gradient
+
+    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+        """Any range of the words."""
+        return _ranges(0, shape[0], most)
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
         """Embeddings have no bias."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.kernels.maps import WeightMap
+from gossamer.kernels.maps import WeightMap, Where
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter"]
 
@@ -25,7 +25,7 @@ VARIANCE_FLOOR = 1e-30
 def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...], probe: Tensor | None = None) -> Tensor:
     """The dense tensor with ``values`` at the flat ``position`` and exact zeros elsewhere.
 
-    A ``probe`` is a dense tensor of zeros that receives the whole gradient, as in :func:`product`.
+    A ``probe`` is a dense tensor of zeros that receives the whole gradient, as in :func:`gossamer.kernels.watch`.
 
     Example:
         >>> scatter(torch.tensor([5.0, 7.0]), torch.tensor([1, 3]), (2, 2))
@@ -54,57 +54,29 @@ def gather(dense: Tensor, position: Tensor | None) -> Tensor:
     return flat if position is None else flat.index_select(0, position)
 
 
-def product(
-    x: Tensor,
-    mean: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-    probe: Tensor | None = None,
-) -> Tensor:
-    """``W x + b`` in the precision of ``x`` (of ``mean`` where x holds indices).
-
-    A ``probe`` is a dense tensor of zeros that receives the dense gradient of W; it is given at an update step only.
-    """
+def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Tensor:
+    """``W x + b`` in the precision of ``x`` (of ``mean`` where x holds indices)."""
     dtype = x.dtype if x.is_floating_point() else mean.dtype
-    y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), probe, position, shape, weight_map)
+    y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), *where)
     return y
 
 
-def moments(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-    probe: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where) -> tuple[Tensor, Tensor]:
     """Mean ``W_mean x + b`` and variance ``W_std² x²`` of ``W x + b`` for independent Gaussian entries of W.
 
     The variance of a float16 input is computed in float32: squares of ordinary stds underflow float16.
     """
     dtype = x.dtype if x.is_floating_point() else mean.dtype
     wide = torch.float32 if dtype == torch.float16 else dtype
-    m, v = _Moments.apply(x, mean.to(dtype), std.to(wide), _cast(bias, dtype), probe, position, shape, weight_map)
+    m, v = _Moments.apply(x, mean.to(dtype), std.to(wide), _cast(bias, dtype), *where)
     return m, v
 
 
 def noisy_product(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    bias: Tensor | None,
-    position: Tensor | None,
-    shape: tuple[int, ...],
-    weight_map: WeightMap,
-    probe: Tensor | None = None,
-    floor: float | None = None,
+    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where, floor: float | None = None
 ) -> Tensor:
     """One draw of ``W x + b`` with noise of its own for each output (local reparameterization)."""
-    m, v = moments(x, mean, std, bias, position, shape, weight_map, probe)
+    m, v = moments(x, mean, std, bias, *where)
     return perturb(m, v, torch.randn_like(m), floor)
 
 
@@ -148,7 +120,6 @@ class _Product(torch.autograd.Function):
         x: Tensor,
         mean: Tensor,
         bias: Tensor | None,
-        probe: Tensor | None,
         position: Tensor | None,
         shape: tuple[int, ...],
         weight_map: WeightMap,
@@ -157,22 +128,19 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, mean, bias, _, position, ctx.shape, ctx.weight_map = inputs
+        x, mean, bias, position, ctx.shape, ctx.weight_map = inputs
         ctx.bias_size = 0 if bias is None else len(bias)
         ctx.save_for_backward(x, mean, position)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, position = ctx.saved_tensors
-        for_input, for_mean, for_bias, for_probe = ctx.needs_input_grad[:4]
-        grad_x, grad_weight = ctx.weight_map.adjoint(
-            grads[0], x, scatter(mean, position, ctx.shape), for_input=for_input, for_weight=for_mean or for_probe
-        )
+        for_input, for_mean, for_bias = ctx.needs_input_grad[:3]
+        weight_map, shape, grad = ctx.weight_map, ctx.shape, grads[0]
         return (
-            grad_x,
-            gather(grad_weight, position) if for_mean else None,
-            ctx.weight_map.sum_to_bias(grads[0], ctx.bias_size) if for_bias else None,
-            grad_weight if for_probe else None,
+            weight_map.input_gradient(grad, x, scatter(mean, position, shape)) if for_input else None,
+            gather(weight_map.weight_gradient(grad, x, shape), position) if for_mean else None,
+            weight_map.sum_to_bias(grad, ctx.bias_size) if for_bias else None,
             None,
             None,
             None,
@@ -188,7 +156,6 @@ class _Moments(torch.autograd.Function):
         mean: Tensor,
         std: Tensor,
         bias: Tensor | None,
-        probe: Tensor | None,
         position: Tensor | None,
         shape: tuple[int, ...],
         weight_map: WeightMap,
@@ -199,7 +166,7 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, mean, std, bias, _, position, ctx.shape, ctx.weight_map = inputs
+        x, mean, std, bias, position, ctx.shape, ctx.weight_map = inputs
         ctx.bias_size = 0 if bias is None else len(bias)
         ctx.save_for_backward(x, mean, std, position)
 
@@ -207,24 +174,19 @@ class _Moments(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, std, position = ctx.saved_tensors
         grad_m, grad_v = grads[0], 2 * grads[1]  # the squares of x and of std both bring a factor 2
-        for_input, for_mean, for_std, for_bias, for_probe = ctx.needs_input_grad[:5]
-        adjoint, shape = ctx.weight_map.adjoint, ctx.shape
-
-        weight = scatter(mean, position, shape)
-        grad_x, grad_weight = adjoint(grad_m, x, weight, for_input=for_input, for_weight=for_mean or for_probe)
-        grad_mean = gather(grad_weight, position) if for_mean else None
-
-        variance = scatter(std * std, position, shape)
-        squared = _squared(ctx.weight_map, x, std)
-        grad_squared, grad_variance = adjoint(grad_v, squared, variance, for_input=for_input, for_weight=for_std)
-        if grad_squared is not None:  # d x² = 2 x dx
-            grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype))
+        for_input, for_mean, for_std, for_bias = ctx.needs_input_grad[:4]
+        weight_map, shape = ctx.weight_map, ctx.shape
+        squared = _squared(weight_map, x, std)
+        grad_x = None
+        if for_input:
+            grad_x = weight_map.input_gradient(grad_m, x, scatter(mean, position, shape))
+            grad_squared = weight_map.input_gradient(grad_v, squared, scatter(std * std, position, shape))
+            grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype))  # d x² = 2 x dx
         return (
             grad_x,
-            grad_mean,
-            std * gather(grad_variance, position) if for_std else None,
-            ctx.weight_map.sum_to_bias(grad_m, ctx.bias_size) if for_bias else None,
-            grad_weight if for_probe else None,
+            gather(weight_map.weight_gradient(grad_m, x, shape), position) if for_mean else None,
+            std * gather(weight_map.weight_gradient(grad_v, squared, shape), position) if for_std else None,
+            weight_map.sum_to_bias(grad_m, ctx.bias_size) if for_bias else None,
             None,
             None,
             None,

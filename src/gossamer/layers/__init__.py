@@ -3,11 +3,12 @@
 from gossamer.layers.census import Summary, active_parameters, density, summary
 from gossamer.layers.gaussian import GaussianWeight, inverse_softplus
 from gossamer.layers.module import DenseWeight, SparseLayer, SparseModule
-from gossamer.layers.objective import kl, param_groups
+from gossamer.layers.objective import WeightedKL, kl, param_groups
 from gossamer.layers.point import PointWeight
 from gossamer.layers.support import Support
 from gossamer.layers.swap import Found, find, match_names, swap
 from gossamer.layers.weight import SparseWeight, sparse_weights
+from gossamer.layers.working import WorkingWeight
 
 __all__ = [
     "DenseWeight",
@@ -19,6 +20,8 @@ __all__ = [
     "SparseWeight",
     "Summary",
     "Support",
+    "WeightedKL",
+    "WorkingWeight",
     "active_parameters",
     "density",
     "find",

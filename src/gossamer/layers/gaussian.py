@@ -66,12 +66,15 @@ class GaussianWeight(SparseWeight):
         """The map with one fresh noise an output (local reparameterization), or at the means when not ``noisy``."""
         x, plain = without_autocast(x)
         support = self.support
-        where = (support.position, support.shape, weight_map, self.probe)
+        where = (support.position, support.shape, weight_map)
+        floor = REFERENCE_FLOOR if self.mode == "reference" else None
         with plain:
+            if self.working is not None:
+                return self.working.multiply(x, bias, weight_map, noisy=self.noisy, floor=floor)
             if not self.noisy:
-                return kernels.product(x, self.mean, bias, *where)
-            floor = REFERENCE_FLOOR if self.mode == "reference" else None
-            return kernels.noisy_product(x, self.mean, self.std, bias, *where, floor)
+                return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
+            y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor=floor)
+            return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε an entry."""
@@ -83,15 +86,19 @@ class GaussianWeight(SparseWeight):
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
-        raw_std, std = self.raw_std.detach(), self.std.detach()
-        if bool(kept.any()):
-            raw_std, std = raw_std[kept], std[kept]
         how = regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
+        among = kept | ~kept.any()  # all of them where none is kept
         if how == "mean_raw":
-            raw = raw_std.mean()
+            raw = _mean(self.raw_std.detach(), among)
         else:
-            raw = inverse_softplus(std.mean() if how == "mean" else std.new_tensor(how))
+            std = self.std.detach()
+            raw = inverse_softplus(_mean(std, among) if how == "mean" else std.new_tensor(how))
         return {"mean": torch.zeros_like(raw), "raw_std": raw}
+
+
+def _mean(values: Tensor, among: Tensor) -> Tensor:
+    """The mean of the marked values: not by indexing, for which a GPU must be waited for."""
+    return torch.where(among, values, 0).sum() / among.sum()
 
 
 class _Softplus(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 
 from gossamer.layers.gaussian import GaussianWeight
 from gossamer.layers.weight import SparseWeight, sparse_weights
+from gossamer.types import Schedule
 
-__all__ = ["kl", "param_groups"]
+__all__ = ["WeightedKL", "kl", "param_groups"]
 
 
 def kl(model: nn.Module) -> Tensor:
@@ -27,6 +29,27 @@ def kl(model: nn.Module) -> Tensor:
     """
     terms = [weight.kl() for weight in _converted(model).values() if isinstance(weight, GaussianWeight)]
     return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+@dataclass(frozen=True)
+class WeightedKL:
+    """The penalty ``weight(step) · KL / N``: mean loss plus penalty is the negative ELBO per example at weight 1.
+
+    Example:
+        >>> WeightedKL(lambda step: 0.5, n_data=100).scale(7)
+        0.005
+    """
+
+    weight: Schedule
+    n_data: int
+
+    def scale(self, step: int) -> float:
+        """The factor of the KL at a step."""
+        return self.weight(step) / self.n_data
+
+    def __call__(self, model: nn.Module, step: int) -> Tensor:
+        """The penalty of a converted network at a step."""
+        return kl(model) * self.scale(step)
 
 
 def param_groups(model: nn.Module, weight_decay: float = 0.0, std_lr: float | None = None) -> list[dict[str, Any]]:

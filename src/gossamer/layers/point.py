@@ -31,9 +31,10 @@ class PointWeight(SparseWeight):
         """The map applied to ``x`` and this weight."""
         x, plain = without_autocast(x)
         with plain:
-            return kernels.product(
-                x, self.mean, bias, self.support.position, self.support.shape, weight_map, self.probe
-            )
+            if self.working is not None:
+                return self.working.multiply(x, bias, weight_map)
+            y = kernels.product(x, self.mean, bias, self.support.position, self.support.shape, weight_map)
+            return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """The weight: there is nothing to draw."""

@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from gossamer import kernels
 from gossamer.kernels import WeightMap
 from gossamer.layers.support import Support
+from gossamer.layers.working import WorkingWeight
 from gossamer.types import WeightStats
 
 __all__ = ["RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
@@ -26,9 +28,10 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 class SparseWeight(nn.Module):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
-    Two attributes are set from outside for a while: ``probe``, a tensor of zeros in the dense shape that receives the
-    dense gradient (armed by :class:`gossamer.Subspace` for the backward pass before an update), and ``noisy``, false
-    while a pass must use the means.
+    Four attributes are set from outside for a while: ``probe``, a tensor of zeros in the dense shape that receives the
+    dense gradient, and ``sink``, which takes it piece by piece instead (both by :class:`gossamer.Subspace`, for the
+    backward pass before an update); ``noisy``, false while a pass must use the means; and ``working``, a dense copy to
+    compute with.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters that have one number an active entry
@@ -39,6 +42,8 @@ class SparseWeight(nn.Module):
         self.support = support
         self.mean = nn.Parameter(mean)
         self.probe: Tensor | None = None
+        self.sink: kernels.Sink | None = None
+        self.working: WorkingWeight | None = None
         self.noisy = True
 
     @property
@@ -86,8 +91,13 @@ class SparseWeight(nn.Module):
         std = self.std
         return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
 
-    def arm(self) -> None:
-        """Ask the next backward passes for the dense gradient."""
+    def watched(self, y: Tensor, x: Tensor, weight_map: WeightMap) -> Tensor:
+        """The product ``y`` of this weight and ``x``, for who wants to know the dense gradient."""
+        return kernels.watch(y, x, weight_map, self.probe, self.sink)
+
+    def arm(self, sink: kernels.Sink | None = None) -> None:
+        """Ask the next backward passes for the dense gradient: for the ``sink`` wherever it can be called."""
+        self.sink = sink
         # An expanded zero: a leaf of the dense shape that takes the memory of one number.
         zero = torch.zeros((), dtype=self.mean.dtype, device=self.mean.device)
         self.probe = zero.expand(self.support.shape).requires_grad_()
@@ -95,17 +105,19 @@ class SparseWeight(nn.Module):
     def disarm(self) -> Tensor | None:
         """The dense gradient gathered since :meth:`arm`, ``None`` if no backward pass came by; it is forgotten here."""
         grad = None if self.probe is None else self.probe.grad
-        self.probe = None
+        if self.probe is not None and self.working is not None:
+            grad = self.working.mean.grad
+        self.probe = self.sink = None
         return grad
 
     def __getstate__(self) -> dict[str, Any]:
         # Nobody would take the dense gradients of a copy, nor give it its noise back.
-        return {**self.__dict__, "probe": None, "noisy": True}
+        return {**self.__dict__, "probe": None, "sink": None, "working": None, "noisy": True}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.probe is not None:
-            self.arm()  # in the new precision, on the new device
+            self.arm(self.sink)  # in the new precision, on the new device
         return self
 
     @classmethod

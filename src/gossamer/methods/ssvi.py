@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import partial
 
 from gossamer.convert import bayesianize
-from gossamer.methods._parts import kl_penalty, update_period_for, variational_defaults, variational_optimizer
+from gossamer.layers import WeightedKL
+from gossamer.methods._parts import update_period_for, variational_defaults, variational_optimizer
 from gossamer.posterior import InLayers
 from gossamer.schedules import cosine, warmup
 from gossamer.sparsity import Subspace
@@ -65,7 +66,7 @@ def ssvi(
         ),
         optimizer=variational_optimizer(mode, rate),
         lr=cosine(rate, steps),
-        penalty=kl_penalty(warmup(beta, int(kl_warmup * steps)), task.n_data),
+        penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
         rules=lambda model, optimizer: [
             Subspace(
                 model,

@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from gossamer.convert import bayesianize
-from gossamer.methods._parts import kl_penalty, variational_defaults, variational_optimizer
+from gossamer.layers import WeightedKL
+from gossamer.methods._parts import variational_defaults, variational_optimizer
 from gossamer.posterior import InLayers
 from gossamer.schedules import cosine, warmup
 from gossamer.types import Method, Mode, Task
@@ -44,6 +45,6 @@ def vi(
         prepare=partial(bayesianize, density=1.0, prior_std=prior_std, init_std=init_std, mode=mode),
         optimizer=variational_optimizer(mode, rate),
         lr=cosine(rate, steps),
-        penalty=kl_penalty(warmup(beta, int(kl_warmup * steps)), task.n_data),
+        penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
         collector=InLayers,
     )

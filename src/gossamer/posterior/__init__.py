@@ -1,8 +1,27 @@
 """Draws of networks, and what they predict together."""
 
+from gossamer.posterior.around_means import AroundMeans, GaussianPosterior
 from gossamer.posterior.draw import DrawnNetwork, draw
-from gossamer.posterior.in_layers import InLayers, Last, SingleNetwork
+from gossamer.posterior.in_layers import InLayers, Last, LocalPasses, SingleNetwork
+from gossamer.posterior.normalisation import Refresh, refresh_batchnorm
 from gossamer.posterior.predict import predict
 from gossamer.posterior.prediction import Prediction
+from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_cycles
 
-__all__ = ["DrawnNetwork", "InLayers", "Last", "Prediction", "SingleNetwork", "draw", "predict"]
+__all__ = [
+    "AroundMeans",
+    "DrawnNetwork",
+    "GaussianPosterior",
+    "InLayers",
+    "Last",
+    "LocalPasses",
+    "Prediction",
+    "Refresh",
+    "SingleNetwork",
+    "SnapshotPosterior",
+    "Snapshots",
+    "draw",
+    "ends_of_cycles",
+    "predict",
+    "refresh_batchnorm",
+]

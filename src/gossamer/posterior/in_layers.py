@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork
 from gossamer.types import Posterior
 
-__all__ = ["InLayers", "Last", "SingleNetwork"]
+__all__ = ["InLayers", "Last", "LocalPasses", "SingleNetwork"]
 
 
 class InLayers:
@@ -30,10 +32,17 @@ class InLayers:
     def observe(self, model: nn.Module, step: int) -> None:
         """Nothing to collect: the layers hold everything."""
 
-    def posterior(self, model: nn.Module) -> Posterior:
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The posterior of the trained network."""
         has_distribution = any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
         return InLayers(model, self.generator) if has_distribution else SingleNetwork(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: all is in the network."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Plain networks in evaluation mode, drawn into one place: each is valid until the next is taken."""
@@ -62,6 +71,32 @@ class SingleNetwork:
         yield drawn.redraw(at_mean=True)
 
 
+class LocalPasses:
+    """The posterior as training sees it: every pass draws its noise output by output (local reparameterization).
+
+    Of a convolution that is another law than one draw of the weights: the outputs of different pixels are independent.
+
+    Example:
+        >>> import gossamer
+        >>> layer = gossamer.bayesianize(nn.Linear(10, 5), density=0.2)
+        >>> [network is layer for network in LocalPasses(layer).draws(2)]
+        [True, True]
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """The network itself in evaluation mode, whose passes are noisy; afterwards it is in the mode it was in."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            for _ in range(n):
+                yield self.model
+        finally:
+            self.model.train(was_training)
+
+
 class Last:
     """Collector that takes the network as it is at the end of training.
 
@@ -73,6 +108,13 @@ class Last:
     def observe(self, model: nn.Module, step: int) -> None:
         """Nothing to collect."""
 
-    def posterior(self, model: nn.Module) -> Posterior:
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The network at the end of training."""
         return SingleNetwork(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: all is in the network."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""

@@ -6,7 +6,19 @@ import math
 from collections.abc import Callable
 from typing import TypeGuard
 
-__all__ = ["Format", "count", "duration", "integer", "is_number", "macs", "number", "percent", "size", "with_error"]
+__all__ = [
+    "Format",
+    "count",
+    "duration",
+    "integer",
+    "is_number",
+    "macs",
+    "number",
+    "percent",
+    "size",
+    "times",
+    "with_error",
+]
 
 Format = Callable[[float], str]
 """A number -> its text."""
@@ -83,6 +95,16 @@ def macs(value: float) -> str:
         555 MMAC | 9.2 PMAC
     """
     return _scaled(value, ("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC", "EMAC"))
+
+
+def times(value: float) -> str:
+    """How many times as much.
+
+    Example:
+        >>> times(2.68)
+        '2.7×'
+    """
+    return f"{value:.1f}×"
 
 
 def percent(value: float, decimals: int = 1) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gossamer.report.numbers import Format, count, duration, integer, macs, number, percent, size
+from gossamer.report.numbers import Format, count, duration, integer, macs, number, percent, size, times
 
 __all__ = ["COMPARED", "HEADLINE", "QUANTITIES", "SO_FAR", "WINNERS", "Quantity"]
 
@@ -86,6 +86,9 @@ QUANTITIES = {
     ),
     "training_macs": Quantity("Training cost", macs, "low", "Multiply-adds of the whole training, zeros not counted."),
     "seconds": Quantity("Time", duration, "low", "Wall-clock time of the training."),
+    "native_speedup": Quantity(
+        "Gain by sparse kernels", times, None, "How many times faster a training step is than with dense products."
+    ),
     "peak_memory_bytes": Quantity("Peak memory", size, "low", "Most memory in use at any moment of the training."),
     "step": Quantity("Steps", integer, None, "Optimizer steps so far."),
     "loss": Quantity("Training loss", number, "low", "What training lowers, at the last recorded step."),
@@ -115,6 +118,7 @@ COMPARED = (
     "checkpoint_bytes",
     "inference_macs",
     "training_macs",
+    "native_speedup",
     "seconds",
 )
 """Columns of a comparison, those that some run has."""

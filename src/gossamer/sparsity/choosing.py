@@ -9,18 +9,27 @@ import torch
 from torch import Tensor
 
 from gossamer.layers import SparseWeight
-from gossamer.sparsity.criteria import GradientCriterion
+from gossamer.sparsity.criteria import REMOVAL, GradientCriterion, snr_abs_reference
 from gossamer.sparsity.ranks import from_first_rank
-from gossamer.sparsity.selection import top_mask
+from gossamer.sparsity.selection import top_mask, where
 from gossamer.types import Criterion, WeightStats
 
-__all__ = ["Scope", "addition_score", "grow", "keep", "overlap", "removal_scores", "survivors"]
+__all__ = ["Scope", "addition_score", "grow", "keep", "n_removed", "overlap", "removal_scores", "survivors"]
 
 Scope = Literal["layer", "global"]
+
+ENTRYWISE = (*REMOVAL.values(), snr_abs_reference)  # criteria that give an entry the same score in any company
 
 
 def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) -> dict[str, Tensor]:
     """Scores of the active entries of each weight, finite and the same on every rank."""
+    if criterion in ENTRYWISE and len({type(weight) for weight in weights.values()}) == 1:
+        # All weights at once, so that a GPU does not wait for the launches of many small kernels.
+        stats = [weight.stats() for weight in weights.values()]
+        std = None if stats[0].std is None else torch.cat([s.std for s in stats if s.std is not None])
+        lengths = [len(weight.mean) for weight in weights.values()]
+        score = _as_score(criterion(WeightStats(torch.cat([s.mean for s in stats]), std)), sum(lengths), "removal")
+        return dict(zip(weights, from_first_rank(score).split(lengths), strict=True))
     return {
         name: from_first_rank(_as_score(criterion(weight.stats()), len(weight.mean), "removal"))
         for name, weight in weights.items()
@@ -28,22 +37,43 @@ def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) ->
 
 
 def addition_score(criterion: Criterion, weight: SparseWeight, kept: Tensor, grad: Tensor | None) -> Tensor:
-    """Scores of all entries of a weight, the same on every rank; -∞ for those that are kept or must stay zero."""
-    mean = weight.dense_mean().flatten()
-    score = criterion(WeightStats(mean=mean, grad=None if grad is None else grad.flatten()))
-    score = _as_score(score, len(mean), "addition")
+    """Scores of all entries of a weight, the same on every rank; -∞ for those that are kept or must stay zero.
+
+    Args:
+        criterion: The addition criterion.
+        weight: Whose entries.
+        kept: Flat positions of the active entries that stay.
+        grad: The dense gradient, where the criterion asks for one.
+    """
+    flat = None if grad is None else grad.flatten()
+    of_gradient = type(criterion) is GradientCriterion and flat is not None
+    mean = flat if of_gradient and flat is not None else weight.dense_mean().flatten()  # nobody looks at it there
+    score = _as_score(criterion(WeightStats(mean=mean, grad=flat)), len(mean), "addition")
     if not isinstance(criterion, GradientCriterion):  # gradients are averaged already; any other score may be random
         from_first_rank(score)
-    score[survivors(weight, kept)] = -torch.inf
-    score[slice(*weight.support.frozen)] = -torch.inf
+    score.index_fill_(0, kept, -torch.inf)
+    first, last = weight.support.frozen
+    if first < last:
+        score[first:last] = -torch.inf
     return score
 
 
-def survivors(weight: SparseWeight, kept: Tensor) -> Tensor:
-    """Flat positions of the active entries that are kept."""
+def survivors(weight: SparseWeight, kept: Tensor, n_kept: int) -> Tensor:
+    """Flat positions of the ``n_kept`` active entries that the mask ``kept`` marks."""
     position = weight.support.position
     assert position is not None
-    return position[kept].long()
+    return position[where(kept, n_kept)].long()
+
+
+def n_removed(kept: Mapping[str, Tensor], rate: float, scope: Scope) -> dict[str, int]:
+    """How many entries the masks of :func:`keep` remove from each weight.
+
+    >>> n_removed({"a": torch.tensor([True, False, False])}, 0.7, "layer")
+    {'a': 2}
+    """
+    if scope == "layer":  # known without looking, for which a GPU would have to be waited for
+        return {name: int(rate * len(mask)) for name, mask in kept.items()}
+    return {name: int((~mask).sum()) for name, mask in kept.items()}
 
 
 def keep(scores: Mapping[str, Tensor], rate: float, scope: Scope) -> dict[str, Tensor]:
@@ -60,19 +90,18 @@ def keep(scores: Mapping[str, Tensor], rate: float, scope: Scope) -> dict[str, T
     return _best_of_all(safe, max(len(safe), total - int(rate * total)))
 
 
-def grow(kept: Mapping[str, Tensor], score: Callable[[str], Tensor], scope: Scope) -> dict[str, Tensor]:
+def grow(removed: Mapping[str, int], score: Callable[[str], Tensor], scope: Scope) -> dict[str, Tensor]:
     """Flat positions that are added to each weight: the best of the dense scores, as many as were removed.
 
     Args:
-        kept: Masks as :func:`keep` gives them.
+        removed: How many entries each weight lost.
         score: Dense scores of a weight by its name, -∞ where nothing can be added.
         scope: Whether every weight takes in as many as it lost, or only all together.
     """
-    removed = {name: int((~mask).sum()) for name, mask in kept.items()}
     if scope == "layer":  # one after another, so that only one weight's dense score is alive at a time
-        return {name: _where(top_mask(score(name), count)) for name, count in removed.items()}
-    added = _best_of_all({name: score(name) for name in kept}, sum(removed.values()))
-    return {name: _where(mask) for name, mask in added.items()}
+        return {name: where(top_mask(score(name), count), count) for name, count in removed.items()}
+    added = _best_of_all({name: score(name) for name in removed}, sum(removed.values()))
+    return {name: mask.nonzero().flatten() for name, mask in added.items()}
 
 
 def overlap(kept: Tensor, other: Tensor) -> float:
@@ -99,7 +128,3 @@ def _best_of_all(scores: Mapping[str, Tensor], k: int) -> dict[str, Tensor]:
         return {}
     masks = top_mask(torch.cat(list(scores.values())), k).split([len(score) for score in scores.values()])
     return dict(zip(scores, masks, strict=True))
-
-
-def _where(mask: Tensor) -> Tensor:
-    return mask.nonzero().flatten()

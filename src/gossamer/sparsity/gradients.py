@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from gossamer.kernels import Sink
 from gossamer.layers import SparseWeight
 from gossamer.sparsity.ranks import average_over_ranks, on_any_rank
 
@@ -17,10 +18,13 @@ Weights = Mapping[str, SparseWeight]
 Grads = dict[str, Tensor]
 
 
-def arm(weights: Weights) -> None:
-    """Ask the backward passes from here to :func:`collect` for dense gradients; they add up, as ``.grad`` does."""
-    for weight in weights.values():
-        weight.arm()
+def arm(weights: Weights, sinks: Mapping[str, Sink] | None = None) -> None:
+    """Ask the backward passes from here to :func:`collect` for dense gradients; they add up, as ``.grad`` does.
+
+    A weight that has a sink tells it instead, piece by piece, wherever Python is called in a backward pass.
+    """
+    for name, weight in weights.items():
+        weight.arm((sinks or {}).get(name))
 
 
 def collect(weights: Weights) -> Grads:

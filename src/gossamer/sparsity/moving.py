@@ -35,9 +35,10 @@ def move(weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], 
     assert old is not None
     slot = torch.searchsorted(old, position.to(old.dtype)).clamp_max_(len(old) - 1)
     survives = old[slot] == position
+    is_new = ~survives
 
     def follow(values: Tensor, fill: Tensor | float) -> Tensor:
-        return torch.where(survives, values[slot], fill)
+        return values[slot].masked_fill_(is_new, fill)
 
     for name, fill in regrown.items():
         parameter = weight.get_parameter(name)

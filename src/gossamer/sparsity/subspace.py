@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from gossamer.layers import GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import cosine
-from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, overlap, removal_scores, survivors
+from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, n_removed, overlap, removal_scores, survivors
 from gossamer.sparsity.criteria import (
     REMOVAL,
     GradientCriterion,
@@ -31,6 +31,7 @@ from gossamer.sparsity.criteria import (
 from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, mean_absolute
 from gossamer.sparsity.moving import forget_histories, move
 from gossamer.sparsity.ranks import from_first_rank, world_size
+from gossamer.sparsity.shortlist import Passes, Shortlist
 from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]
@@ -39,9 +40,11 @@ __all__ = ["Subspace"]
 class Subspace:
     """Moves the active weights of ``model`` during training; call :meth:`step` once after each ``optimizer.step()``.
 
-    Between updates it costs nothing. For the backward pass before an update it asks every weight for its dense
-    gradient, and drops each as soon as its best entries are known. Gradient accumulation, loss scaling, clipping and
-    closures need nothing special. A gradient that is not finite postpones the update to the next step.
+    Between updates it costs nothing. In the backward pass before an update the dense gradient of every weight is formed
+    a few rows at a time, and only the best entries of it are kept. Where gradients of several passes add up
+    (accumulation, ranks, a weight used twice, closures), for criteria of your own and for a global budget they are
+    formed whole, and each is dropped as soon as its best entries are known. A gradient that is not finite postpones the
+    update to the next step, and so does a second pass that could not be foreseen.
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` or :func:`gossamer.sparsify`.
@@ -111,9 +114,11 @@ class Subspace:
         self.index = 0
         self.record: list[dict[str, Any]] = []
         self._postponed = False
+        self._shortlists: dict[str, Shortlist] = {}
+        self._single: set[str] = set()  # weights that were seen to have one gradient a step
         self._check_parts()
         _agree(self.weights)
-        self._arm_if_due()
+        self._prepare()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -128,23 +133,38 @@ class Subspace:
         """
         self.index += 1
         moved = self._is_due(self.index) and self._update(closure)
-        self._arm_if_due()
+        self._prepare()
         return moved
 
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`: the released code skips the optimizer at an update."""
         return self.step(step.loss) and self.is_reference
 
+    @property
+    def acts(self) -> bool:
+        """Whether the coming :meth:`step` is an update."""
+        return self._is_due(self.index + 1)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether updates keep every shape and need no further pass, so that captured graphs stay valid."""
+        return self.scope == "layer" and self._n_draws() == 1
+
     def state_dict(self) -> dict[str, Any]:
         """The clock and the record; positions are in the model's state, moments in the optimizer's."""
-        return {"index": self.index, "postponed": self._postponed, "record": list(self.record)}
+        return {
+            "index": self.index,
+            "postponed": self._postponed,
+            "single": sorted(self._single),
+            "record": list(self.record),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self._postponed = int(state["index"]), bool(state["postponed"])
-        self.record = list(state["record"])
+        self.record, self._single = list(state["record"]), set(state.get("single", ()))
         self._disarm()
-        self._arm_if_due()
+        self._prepare()
 
     def _is_due(self, index: int) -> bool:
         return index < self.last_step and (self._postponed or index % self.update_period == 0)
@@ -156,11 +176,31 @@ class Subspace:
     def _n_draws(self) -> int:
         return self.addition.n_draws if isinstance(self.addition, GradientCriterion) else 1
 
-    def _arm_if_due(self) -> None:
+    def _prepare(self) -> None:
         """Ask the coming backward pass for dense gradients, where the addition criterion wants those of that pass."""
-        if self._is_due(self.index + 1) and self.addition is not random and self._n_draws() == 1:
-            arm(self._trained())
+        trained = self._trained()
+        for name, weight in trained.items():
+            if isinstance(weight.sink, Passes):
+                (self._single.add if weight.sink.single else self._single.discard)(name)
+                weight.sink = None
+        if self.addition is random or self._n_draws() > 1:
+            return
+        if self._is_due(self.index + 1):
             self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
+            rate = self.rate(self.index + 1)
+            self._shortlists = {
+                name: Shortlist(weight.support, int(rate * weight.support.n_active))
+                for name, weight in trained.items()
+                if name in self._single
+            }
+            arm(trained, self._shortlists)
+        elif self._is_due(self.index + 2) and self._streams():
+            for weight in trained.values():
+                weight.sink = Passes(weight.support.shape)
+
+    def _streams(self) -> bool:
+        """Whether the best entries of a weight can be told from its own gradient on this rank, seen in pieces."""
+        return self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
 
     def _disarm(self) -> Grads:
         self._set_noisy(True)
@@ -173,29 +213,53 @@ class Subspace:
     @torch.no_grad()
     def _update(self, closure: Callable[[], Tensor] | None) -> bool:
         grads = average(self._gradients(closure), self.weights)
-        self._postponed = not all(bool(grad.isfinite().all()) for grad in grads.values())
-        if self._postponed:
-            self.record.append({"step": self.index, "postponed": "a gradient is not finite"})
-            return False
+        shortlists, self._shortlists = {n: s for n, s in self._shortlists.items() if s.passes.any}, {}
         rate = _checked_rate(self.rate(self.index), self.index)
-        weights = {n: w for n, w in self._trained().items() if n in grads or self.addition is random}
+        reason = self._postponement(grads, shortlists, rate)
+        self._postponed = reason is not None
+        if reason is not None:
+            self.record.append({"step": self.index, "postponed": reason})
+            return False
+        seen = grads.keys() | shortlists.keys()
+        weights = {n: w for n, w in self._trained().items() if n in seen or self.addition is random}
         kept = keep(removal_scores(self.removal, weights), rate, self.scope)
-        entry: dict[str, Any] = {"step": self.index, "rate": rate, "removed": {}, "replaced": {}, "active": {}}
+        removed = n_removed(kept, rate, self.scope)
+        stay = {name: survivors(weights[name], mask, len(mask) - removed[name]) for name, mask in kept.items()}
+        entry: dict[str, Any] = {"step": self.index, "rate": rate, "removed": removed}
         if self.compare:
             entry["iou"] = {name: self._overlaps(criterion, kept, rate) for name, criterion in self.compare.items()}
 
         def score(name: str) -> Tensor:  # takes its dense gradient along: nothing of that size stays
-            return addition_score(self.addition, weights[name], kept[name], grads.pop(name, None))
+            return addition_score(self.addition, weights[name], stay[name], grads.pop(name, None))
 
-        added = grow(kept, score, self.scope)
+        added = {name: shortlist.best(kept[name]) for name, shortlist in shortlists.items()}
+        added |= grow({name: count for name, count in removed.items() if name not in added}, score, self.scope)
+        survives = {}
         for name, weight in weights.items():
-            survives = self._move(weight, kept[name], added[name])
-            entry["removed"][name] = int((~kept[name]).sum())
-            entry["replaced"][name] = int((~survives).sum())
-            entry["active"][name] = len(survives)
+            position = torch.cat([stay[name], added[name]]).sort().values
+            survives[name] = move(weight, position, weight.regrown(kept[name], self.regrow_std), self.optimizer)
+        entry["replaced"] = dict(zip(survives, _counts([~mask for mask in survives.values()]), strict=True))
+        entry["active"] = {name: len(mask) for name, mask in survives.items()}
         forget_histories(self.optimizer)
         self.record.append(entry)
         return bool(weights)
+
+    def _postponement(self, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> str | None:
+        """Why this step cannot be an update, if it cannot."""
+        missing = {
+            name
+            for name, shortlist in shortlists.items()
+            if not shortlist.passes.single
+            or name in grads
+            or int(rate * shortlist.support.n_active) > shortlist.n_wanted
+        }
+        self._single -= missing
+        if missing:
+            return "gradients of several backward passes add up"
+        largest = torch._foreach_norm(list(grads.values()), math.inf) if grads else []
+        finite = not largest or bool(torch.stack(list(largest)).isfinite().all())
+        finite = finite and all(shortlist.is_finite for shortlist in shortlists.values())
+        return None if finite else "a gradient is not finite"
 
     def _gradients(self, closure: Callable[[], Tensor] | None) -> Grads:
         """The dense gradients that the addition criterion asks for, of the weights that took part in the loss."""
@@ -207,11 +271,6 @@ class Subspace:
                 "returns the loss, or use addition='sampled_gradient'"
             )
         return mean_absolute(self.model, self._trained(), closure, self._n_draws())
-
-    def _move(self, weight: SparseWeight, kept: Tensor, added: Tensor) -> Tensor:
-        """Make what was kept and what was added the active entries; returns which of them were active before."""
-        position = torch.cat([survivors(weight, kept), added]).sort().values
-        return move(weight, position, weight.regrown(kept, self.regrow_std), self.optimizer)
 
     def _overlaps(self, criterion: Criterion, kept: Mapping[str, Tensor], rate: float) -> dict[str, float]:
         """How much of what another criterion would have removed from each weight was removed."""
@@ -232,6 +291,11 @@ class Subspace:
         for criterion in (self.removal, *self.compare.values()):
             if criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, self.weights)
+
+
+def _counts(masks: Sequence[Tensor]) -> list[int]:
+    """How many entries of each mask are true; a GPU is waited for once."""
+    return [int(count) for count in torch.stack([mask.sum() for mask in masks]).tolist()] if masks else []
 
 
 def _scope(weights: Sequence[SparseWeight]) -> Scope:

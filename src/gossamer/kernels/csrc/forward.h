@@ -5,7 +5,26 @@
 
 namespace gossamer {
 
-constexpr int TILE = 4;                 // slots whose sums stay in registers over a whole row of weights
+constexpr int TILE = 4;  // slots whose sums stay in registers over a run of weights
+constexpr int RUN = 64;  // sums of runs are added up, not single terms: a long row would lose digits otherwise
+
+template <int S, bool V>
+static inline __attribute__((always_inline)) void add_run(const float* const* base, const int32_t* __restrict offset,
+                                                          const float* __restrict weight, int32_t j, int32_t end,
+                                                          vec* m, vec* v) {
+  for (; j < end; ++j) {
+    const int64_t at = offset[j];
+    const vec mu = splat(weight[V ? 2 * j : j]);
+    const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
+#pragma GCC unroll 4
+    for (int k = 0; k < S; ++k) {
+      vec x = load(base[k] + at);
+      GOSSAMER_KEEP(x);
+      m[k] += mu * x;
+      if (V) v[k] += s2 * (x * x);
+    }
+  }
+}
 
 // One tile of S slots for the rows [first, last): sums over each row's weights of mean · x and, with V, of std² · x².
 template <int S, bool V>
@@ -17,17 +36,14 @@ static void forward_tile(const float* __restrict input, const int32_t* slot, con
   for (int64_t o = first; o < last; ++o) {
     vec m[S], v[S];
     for (int k = 0; k < S; ++k) m[k] = splat(bias ? bias[o] : 0.0f), v[k] = splat(0.0f);
-    for (int32_t j = row[o]; j < row[o + 1]; ++j) {
-      const int64_t at = offset[j];
-      const vec mu = splat(weight[V ? 2 * j : j]);
-      const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
-#pragma GCC unroll 4
-      for (int k = 0; k < S; ++k) {
-        vec x = load(base[k] + at);
-        GOSSAMER_KEEP(x);
-        m[k] += mu * x;
-        if (V) v[k] += s2 * (x * x);
-      }
+    const int32_t end = row[o + 1];
+    int32_t j = end - (end - row[o]) / RUN * RUN;  // what is left over comes first, while the sums are small
+    add_run<S, V>(base, offset, weight, row[o], j, m, v);
+    for (; j < end; j += RUN) {
+      vec run_m[S], run_v[S];
+      for (int k = 0; k < S; ++k) run_m[k] = run_v[k] = splat(0.0f);
+      add_run<S, V>(base, offset, weight, j, j + RUN, run_m, run_v);
+      for (int k = 0; k < S; ++k) m[k] += run_m[k], v[k] += run_v[k];
     }
     for (int k = 0; k < S; ++k) {
       store(mean + o * pitch + k * LANES, m[k]);
@@ -54,14 +70,18 @@ static void forward_rows(const Plan& plan, int slots, const float* input, const 
   }
 }
 
+// T is the precision of activations: float, or bfloat, which is widened on the way in and rounded on the way out.
+template <class T>
 struct Forward {
   const Plan& plan;
-  const float *x, *mean, *std, *bias;  // no std: a weight without a distribution
+  const T* x;
+  const float *mean, *std, *bias;  // no std: a weight without a distribution
   uint64_t seed;
   float floor;
   bool noisy;               // false: y and r are mean and variance themselves
-  float *y, *r;             // r may be null where it is not wanted
+  T *y, *r;                 // r may be null where it is not wanted
   const float* weight = nullptr;
+  static constexpr bool in_place = sizeof(T) == sizeof(float);  // results are computed where they belong
 
   int slots(int images) const {
     return plan.lanes > LANES ? (images + LANES - 1) / LANES : plan.out_slots.count;
@@ -77,15 +97,15 @@ struct Forward {
     float* means = scratch + input_size();
     float* variances = means + (plan.out_direct ? 0 : s.outputs * lanes);
     float* unsaved = variances + (plan.out_direct ? 0 : s.outputs * lanes);
-    float* y_block = y + start;
-    float* v_block = r ? r + start : unsaved;
+    float* y_block = in_place ? reinterpret_cast<float*>(y + start) : unsaved;
+    float* v_block = in_place && r ? reinterpret_cast<float*>(r + start) : unsaved + (in_place ? 0 : elements);
     if (plan.out_direct) means = y_block, variances = v_block;
-    const float* from = x + first_image * s.inputs * plan.pixels_in;
+    const T* from = x + first_image * s.inputs * plan.pixels_in;
     in_parallel(threads, [&](int part, int parts) {
       int64_t first, last;
       share(s.inputs, part, parts, &first, &last);
-      mover.to(from, nullptr, s.inputs, plan.pixels_in, mover.run_in, plan.input_place.data(), plan.input_pitch, input,
-               first, last);
+      mover.template to<T>(from, nullptr, s.inputs, plan.pixels_in, mover.run_in, plan.input_place.data(), plan.input_pitch,
+                           input, first, last);
     });
     in_parallel(threads, [&](int part, int parts) {
       int64_t first, last;
@@ -100,14 +120,19 @@ struct Forward {
       mover.from(means, s.outputs, plan.pixels_out, run, lane, lanes, y_block, first, last);
       if (std) mover.from(variances, s.outputs, plan.pixels_out, run, lane, lanes, v_block, first, last);
     });
-    if (!std || !noisy) return;
+    const bool perturbs = std && noisy;
+    if (in_place && !perturbs) return;
     in_parallel(threads, [&](int part, int parts) {
       int64_t first, last;
       share((elements + NORMALS - 1) / NORMALS, part, parts, &first, &last);
       first *= NORMALS, last = std::min(last * NORMALS, elements);
-      if (first < last)
-        add_noise(y_block + first, v_block + first, r ? r + start + first : nullptr, last - first, start + first, seed,
+      if (first >= last) return;
+      if (perturbs)
+        add_noise(y_block + first, v_block + first, r ? v_block + first : nullptr, last - first, start + first, seed,
                   floor);
+      if (in_place) return;
+      round_to(y_block + first, last - first, y + start + first);
+      if (r) round_to(v_block + first, last - first, r + start + first);
     });
   }
 
@@ -115,17 +140,19 @@ struct Forward {
   int64_t scratch_size() const {
     const int64_t lanes = static_cast<int64_t>(plan.out_slots.count) * LANES, outputs = plan.shape.outputs;
     const int64_t slots = plan.out_direct ? 0 : 2 * outputs * lanes;
-    return input_size() + slots + (r ? 0 : outputs * plan.pixels_out * plan.lanes) + 64;
+    const int blocks = in_place ? !r : 2;  // of outputs that are not computed where they belong
+    return input_size() + slots + blocks * outputs * plan.pixels_out * plan.lanes + 64;
   }
 
   void run(int64_t batch, int threads) {
     static thread_local Arena pairs;
     if (std) {
       float* pair = pairs.take(2 * plan.active + 1);
-      for (int64_t j = 0; j < plan.active; ++j) pair[2 * j] = mean[j], pair[2 * j + 1] = std[j] * std[j];
+      const float *m = mean + plan.begin, *s = std + plan.begin;
+      for (int64_t j = 0; j < plan.active; ++j) pair[2 * j] = m[j], pair[2 * j + 1] = s[j] * s[j];
       weight = pair;
     } else {
-      weight = mean;
+      weight = mean + plan.begin;
     }
     const int64_t blocks = (batch + plan.lanes - 1) / plan.lanes;
     const int outer = blocks >= threads ? threads : 1, inner = outer > 1 ? 1 : threads;

@@ -5,7 +5,7 @@ using namespace gossamer;
 
 extern "C" {
 
-int gossamer_version() { return 1; }
+int gossamer_version() { return 2; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -22,10 +22,11 @@ int gossamer_runs_here() {
   return 1;
 }
 
-// `numbers`: groups, inputs, outputs, then in, out, kernel, stride, padding and dilation, three each. Null on failure.
+// `numbers`: groups, inputs, outputs, then in, out, kernel, stride, padding and dilation, three each, then the first row
+// that takes part and the number of all rows. Null on failure.
 void* gossamer_plan(const int32_t* numbers, int64_t batch, int64_t active, const void* position, int wide) {
   Shape shape;
-  static_assert(sizeof(Shape) == 21 * sizeof(int32_t), "a plain list of numbers");
+  static_assert(sizeof(Shape) == 23 * sizeof(int32_t), "a plain list of numbers");
   std::memcpy(&shape, numbers, sizeof(shape));
   if (wide) return make_plan(shape, batch, active, static_cast<const int64_t*>(position));
   return make_plan(shape, batch, active, static_cast<const int32_t*>(position));
@@ -36,16 +37,27 @@ void gossamer_free(void* plan) { delete static_cast<Plan*>(plan); }
 int64_t gossamer_bytes(const void* plan) { return static_cast<const Plan*>(plan)->bytes(); }
 
 // y and, where `std` is given, r: with noise y = mean + sqrt(variance) eps and r = eps / (2 sqrt(variance)), without it
-// mean and variance.
-void gossamer_forward(const void* plan, int64_t batch, const float* x, const float* mean, const float* std,
-                      const float* bias, uint64_t seed, float floor, int noisy, float* y, float* r, int threads) {
-  Forward{*static_cast<const Plan*>(plan), x, mean, std, bias, seed, floor, noisy != 0, y, r}.run(batch, threads);
+// mean and variance. x, y and r are bfloats if `half`, else floats; so are x, dy, dv and dx below.
+void gossamer_forward(const void* plan, int64_t batch, int half, const void* x, const float* mean, const float* std,
+                      const float* bias, uint64_t seed, float floor, int noisy, void* y, void* r, int threads) {
+  const auto run = [&](auto kind) {
+    using T = decltype(kind);
+    Forward<T>{*static_cast<const Plan*>(plan), static_cast<const T*>(x), mean, std, bias, seed, floor, noisy != 0,
+               static_cast<T*>(y), static_cast<T*>(r)}.run(batch, threads);
+  };
+  half ? run(bfloat()) : run(float());
 }
 
-void gossamer_backward(const void* plan, int64_t batch, const float* x, const float* dy, const float* dv,
-                       int dv_is_factor, const float* mean, const float* std, float* dx, float* dmean, float* dstd,
+void gossamer_backward(const void* plan, int64_t batch, int half, const void* x, const void* dy, const void* dv,
+                       int dv_is_factor, const float* mean, const float* std, void* dx, float* dmean, float* dstd,
                        int threads) {
-  Backward{*static_cast<const Plan*>(plan), x, dy, dv, dv_is_factor != 0, mean, std, dx, dmean, dstd}.run(batch, threads);
+  const auto run = [&](auto kind) {
+    using T = decltype(kind);
+    Backward<T>{*static_cast<const Plan*>(plan), static_cast<const T*>(x), static_cast<const T*>(dy),
+                static_cast<const T*>(dv), dv_is_factor != 0, mean, std, static_cast<T*>(dx), dmean, dstd}
+        .run(batch, threads);
+  };
+  half ? run(bfloat()) : run(float());
 }
 
 // The normals that a forward pass with this seed adds to elements 0 to n - 1.

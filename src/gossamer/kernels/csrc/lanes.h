@@ -21,6 +21,39 @@ typedef uint32_t uvec __attribute__((vector_size(32)));
 
 static inline vec load(const float* p) { return *reinterpret_cast<const loose_vec*>(p); }
 static inline void store(float* p, vec v) { *reinterpret_cast<loose_vec*>(p) = v; }
+
+// The upper half of a float. Activations may have this precision in memory; whatever is computed is float.
+struct bfloat {
+  uint16_t bits;
+};
+typedef uint16_t loose_halves __attribute__((vector_size(16), aligned(2), may_alias));
+
+static inline vec load(const bfloat* p) {
+  const uvec wide = __builtin_convertvector(*reinterpret_cast<const loose_halves*>(p), uvec);
+  return reinterpret_cast<vec>(wide << 16);
+}
+// To the nearest, ties to even; what is not a number stays so.
+static inline void store(bfloat* p, vec v) {
+  const uvec bits = reinterpret_cast<uvec>(v);
+  const uvec rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+  const uvec kept = v == v ? rounded : (bits >> 16 | 0x40);
+  *reinterpret_cast<loose_halves*>(p) = __builtin_convertvector(kept, loose_halves);
+}
+
+static inline void put(float* p, float value) { *p = value; }
+static inline void put(bfloat* p, float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  p->bits = static_cast<uint16_t>((value == value ? bits + 0x7FFF + (bits >> 16 & 1) : bits | 0x400000) >> 16);
+}
+static inline float number(float value) { return value; }
+static inline float number(bfloat value) {
+  const uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof(wide));
+  return wide;
+}
+
 static inline vec splat(float s) { return vec{s, s, s, s, s, s, s, s}; }
 
 // GCC reads an operand from memory again wherever it is used a second time, unless it is told that it is a register.
@@ -40,6 +73,13 @@ static inline vec root(vec v) {
   for (int i = 0; i < LANES; ++i) r[i] = std::sqrt(v[i]);
   return r;
 #endif
+}
+
+template <class T>
+static inline void round_to(const float* from, int64_t n, T* to) {
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) store(to + i, load(from + i));
+  for (; i < n; ++i) put(to + i, from[i]);
 }
 
 // Sums of the lanes of a and of b, in this order: the pair that a weight's two gradients are.

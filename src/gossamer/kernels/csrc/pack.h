@@ -5,31 +5,34 @@
 namespace gossamer {
 
 // The pixels of `channels` planes of one image, each at its place; runs of adjacent places are copied as such.
-static inline void scatter_planes(const float* source, const float* factor, int64_t channels, int pixels, int run,
+template <class T>
+static inline void scatter_planes(const T* source, const T* factor, int64_t channels, int pixels, int run,
                                   const int32_t* place, int64_t pitch, float* target) {
   for (int64_t c = 0; c < channels; ++c, source += pixels, target += pitch) {
-    const float* times = factor ? factor + c * pixels : nullptr;
+    const T* times = factor ? factor + c * pixels : nullptr;
     for (int first = 0; first < pixels; first += run) {
       float* to = target + place[first];
       if (run == 1)
-        to[0] = times ? source[first] * times[first] : source[first];
+        to[0] = times ? number(source[first]) * number(times[first]) : number(source[first]);
       else if (times)
-        for (int i = 0; i < run; ++i) to[i] = source[first + i] * times[first + i];
+        for (int i = 0; i < run; ++i) to[i] = number(source[first + i]) * number(times[first + i]);
       else
-        for (int i = 0; i < run; ++i) to[i] = source[first + i];
+        for (int i = 0; i < run; ++i) to[i] = number(source[first + i]);
     }
   }
 }
 
+template <class T>
 static inline void gather_planes(const float* source, int64_t channels, int pixels, int run, const int32_t* place,
-                                 int64_t pitch, float* target) {
+                                 int64_t pitch, T* target) {
   for (int64_t c = 0; c < channels; ++c, source += pitch, target += pixels)
     for (int first = 0; first < pixels; first += run)
-      for (int i = 0; i < run; ++i) target[first + i] = source[place[first] + i];
+      for (int i = 0; i < run; ++i) put(target + first + i, source[place[first] + i]);
 }
 
 // Up to eight images side by side: pixel q of channel c of image n goes to target[c * pitch + place[q] + n].
-static inline void interleave(const float* source, const float* factor, int64_t image, int images, int64_t channels,
+template <class T>
+static inline void interleave(const T* source, const T* factor, int64_t image, int images, int64_t channels,
                               int pixels, const int32_t* place, int64_t pitch, float* target) {
   const int64_t total = channels * pixels;
   int64_t c = 0;
@@ -40,13 +43,13 @@ static inline void interleave(const float* source, const float* factor, int64_t 
     for (int n = 0; n < LANES; ++n) {
       vec v = splat(0.0f);
       if (n < images) {
-        const float* from = source + n * image + q;
-        const float* times = factor ? factor + n * image + q : nullptr;
+        const T* from = source + n * image + q;
+        const T* times = factor ? factor + n * image + q : nullptr;
         if (columns == LANES) {
           v = load(from);
           if (times) v *= load(times);
         } else {
-          for (int i = 0; i < columns; ++i) v[i] = times ? from[i] * times[i] : from[i];
+          for (int i = 0; i < columns; ++i) v[i] = times ? number(from[i]) * number(times[i]) : number(from[i]);
         }
       }
       block[n] = v;
@@ -59,8 +62,9 @@ static inline void interleave(const float* source, const float* factor, int64_t 
   }
 }
 
+template <class T>
 static inline void deinterleave(const float* source, int64_t image, int images, int64_t channels, int pixels,
-                                const int32_t* place, int64_t pitch, float* target) {
+                                const int32_t* place, int64_t pitch, T* target) {
   const int64_t total = channels * pixels;
   int64_t c = 0;
   int pixel = 0;
@@ -77,11 +81,11 @@ static inline void deinterleave(const float* source, int64_t image, int images, 
     }
     transpose(block);
     for (int n = 0; n < images; ++n) {
-      float* to = target + n * image + q;
+      T* to = target + n * image + q;
       if (columns == LANES)
         store(to, block[n]);
       else
-        for (int i = 0; i < columns; ++i) to[i] = block[n][i];
+        for (int i = 0; i < columns; ++i) put(to + i, block[n][i]);
     }
   }
 }
@@ -97,7 +101,8 @@ struct Mover {
     run_out = plan.shape.out[2];
   }
 
-  void to(const float* source, const float* factor, int64_t channels, int pixels, int run, const int32_t* place,
+  template <class T>
+  void to(const T* source, const T* factor, int64_t channels, int pixels, int run, const int32_t* place,
           int64_t pitch, float* target, int64_t first, int64_t last) const {
     const int64_t image = channels * pixels;
     source += first * pixels;
@@ -105,12 +110,13 @@ struct Mover {
     target += first * pitch;
     if (plan.lanes == 1) return scatter_planes(source, factor, last - first, pixels, run, place, pitch, target);
     for (int part = 0; part * LANES < images; ++part)
-      interleave(source + part * LANES * image, factor ? factor + part * LANES * image : nullptr, image,
-                 std::min(LANES, images - part * LANES), last - first, pixels, place, pitch, target + part * LANES);
+      interleave<T>(source + part * LANES * image, factor ? factor + part * LANES * image : nullptr, image,
+                    std::min(LANES, images - part * LANES), last - first, pixels, place, pitch, target + part * LANES);
   }
 
-  void from(const float* source, int64_t channels, int pixels, int run, const int32_t* place, int64_t pitch,
-            float* target, int64_t first, int64_t last) const {
+  template <class T>
+  void from(const float* source, int64_t channels, int pixels, int run, const int32_t* place, int64_t pitch, T* target,
+            int64_t first, int64_t last) const {
     const int64_t image = channels * pixels;
     source += first * pitch;
     target += first * pixels;

@@ -12,6 +12,7 @@ namespace gossamer {
 struct Shape {
   int32_t groups, inputs, outputs;  // channels; inputs of all groups
   int32_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
+  int32_t first, rows;  // the outputs are these rows of a weight that has so many
 };
 
 static inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
@@ -95,7 +96,8 @@ struct Slots {
 struct Plan {
   Shape shape;
   int lanes;             // images side by side; 1 where a plane is wide enough to fill vectors by itself
-  int64_t active;
+  int64_t stored;          // active weights of all rows, and the range of those that take part
+  int64_t begin, active;
   int phases;
   int pixels_in, pixels_out;
   int64_t input_pitch, phase_pitch, grad_pitch, grad_plane;  // floats from a channel (phase) to the next
@@ -130,10 +132,28 @@ static inline int lanes_for(const Shape& s, const int length[3], int64_t batch) 
   return batch >= LANES && worst < 0.8 ? LANES : 1;
 }
 
+// Positions are sorted, so those of a range of rows are a range of them.
+template <class Position>
+static bool find_part(Plan& plan, const Position* position) {
+  const Shape& s = plan.shape;
+  const int64_t row_size = static_cast<int64_t>(s.inputs / s.groups) * product(s.kernel);
+  for (int64_t j = 0; j < plan.stored; ++j)
+    if (position[j] < (j ? position[j - 1] : 0) || position[j] >= s.rows * row_size) return false;
+  const auto until = [&](int64_t row) {
+    return std::lower_bound(position, position + plan.stored, row * row_size,
+                            [](Position a, int64_t b) { return a < b; }) - position;
+  };
+  plan.begin = until(s.first);
+  plan.active = until(s.first + static_cast<int64_t>(s.outputs)) - plan.begin;
+  return true;
+}
+
 template <class Position>
 static bool index_active(Plan& plan, const Axis* axis, const Bordered& input, const Bordered& grad,
                          const Position* position) {
   const Shape& s = plan.shape;
+  if (!find_part(plan, position)) return false;
+  position += plan.begin;
   const int taps = product(s.kernel), per_group = s.inputs / s.groups, outputs_per_group = s.outputs / s.groups;
   const int64_t row_size = static_cast<int64_t>(per_group) * taps;
   std::vector<int32_t> tap_phase(taps);
@@ -153,8 +173,7 @@ static bool index_active(Plan& plan, const Axis* axis, const Bordered& input, co
   plan.place_back.resize(plan.active);
   std::vector<int32_t> key(plan.active);  // (input, phase)
   for (int64_t j = 0; j < plan.active; ++j) {
-    const int64_t at = position[j], output = at / row_size, rest = at - output * row_size;
-    if (at < 0 || output >= s.outputs) return false;
+    const int64_t at = position[j] - s.first * row_size, output = at / row_size, rest = at - output * row_size;
     const int64_t channel = output / outputs_per_group * per_group + rest / taps;
     const int tap = static_cast<int>(rest % taps);
     key[j] = static_cast<int32_t>(channel * plan.phases + tap_phase[tap]);
@@ -168,7 +187,7 @@ static bool index_active(Plan& plan, const Axis* axis, const Bordered& input, co
   for (int32_t output = 0; output < s.outputs; ++output)
     for (int32_t j = plan.row[output]; j < plan.row[output + 1]; ++j) {
       const int32_t to = next[key[j]]++;
-      const int tap = static_cast<int>((position[j] - output * row_size) % taps);
+      const int tap = static_cast<int>((position[j] - (s.first + output) * row_size) % taps);
       plan.place_back[to] = j;
       plan.offset_back[to] = static_cast<int32_t>(output * plan.grad_pitch + tap_offset_back[tap]);
     }
@@ -176,13 +195,13 @@ static bool index_active(Plan& plan, const Axis* axis, const Bordered& input, co
 }
 
 template <class Position>
-static Plan* make_plan(const Shape& s, int64_t batch, int64_t active, const Position* position) {
+static Plan* make_plan(const Shape& s, int64_t batch, int64_t stored, const Position* position) {
   const Axis axis[3] = {{s.in[0], s.kernel[0], s.stride[0], s.padding[0], s.dilation[0]},
                         {s.in[1], s.kernel[1], s.stride[1], s.padding[1], s.dilation[1]},
                         {s.in[2], s.kernel[2], s.stride[2], s.padding[2], s.dilation[2]}};
   Plan* plan = new Plan();
   plan->shape = s;
-  plan->active = active;
+  plan->stored = stored;
   plan->phases = product(s.stride);
   plan->pixels_in = product(s.in);
   plan->pixels_out = product(s.out);
@@ -204,7 +223,7 @@ static Plan* make_plan(const Shape& s, int64_t batch, int64_t active, const Posi
   plan->grad_plane = single ? plan->lanes : grad.size;
   plan->grad_pitch = single ? 2 * plan->lanes : spread_pitch(2 * grad.size);
   constexpr int64_t most = INT32_MAX / 2;
-  if (active > most || plan->input_pitch * s.inputs > most || plan->grad_pitch * s.outputs > most) {
+  if (stored > most || plan->input_pitch * s.inputs > most || plan->grad_pitch * s.outputs > most) {
     delete plan;
     return nullptr;  // offsets are 32-bit numbers
   }

@@ -1,0 +1,138 @@
+"""Works that take turns on one clock, and what their times say.
+
+A machine that others use too is slow in spells. So what is compared is never measured one after the other: in every
+round each work has its turn, every second round in reverse order, and a ratio is taken within a round before the median
+is taken over rounds. Nothing here knows what is measured or on which device; a clock that waits for a device before it
+is read makes it serve there.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+__all__ = ["THREAD", "WALL", "Clock", "Spread", "Work", "alternate", "laps", "speedup", "spread"]
+
+Work = Callable[[], object]
+
+SHORTEST = 2e-3  # seconds; a shorter work is repeated until a sample takes as long, far above the cost of a clock
+MOST_REPEATS = 1000
+TRIALS = 3  # of each of several ways to do the same
+
+
+class Clock(NamedTuple):
+    """Seconds since whenever, and what kind of seconds they are."""
+
+    name: str
+    read: Callable[[], float]
+
+
+THREAD = Clock("CPU time of one thread", time.thread_time)
+WALL = Clock("wall time", time.perf_counter)
+
+
+class Spread(NamedTuple):
+    """Median and quartiles."""
+
+    low: float
+    median: float
+    high: float
+
+
+def alternate(works: Mapping[str, Work | Sequence[Work]], rounds: int, clock: Clock = THREAD) -> dict[str, list[float]]:
+    """Milliseconds of each work in each round, all of them taking turns.
+
+    Several works under one name are ways to do the same; the fastest of them, found in trials that do not count, goes
+    on alone.
+
+    Example:
+        >>> ticks = iter(range(1000))
+        >>> clock = Clock("one second a look", lambda: float(next(ticks)))
+        >>> alternate({"a": lambda: None, "b": lambda: None}, rounds=3, clock=clock)
+        {'a': [1000.0, 1000.0, 1000.0], 'b': [1000.0, 1000.0, 1000.0]}
+    """
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1; got {rounds}")
+    with _undisturbed():
+        chosen = {name: _fastest(work, clock) for name, work in works.items()}
+        times: dict[str, list[float]] = {name: [] for name in chosen}
+        for i in range(rounds):
+            for name in list(chosen)[:: -1 if i % 2 else 1]:
+                work, repeats = chosen[name]
+                times[name].append(_milliseconds(work, repeats, clock))
+    return times
+
+
+def laps(work: Work, count: int, clock: Clock = THREAD) -> list[float]:
+    """Milliseconds of each of ``count`` calls in a row, of a work whose calls are not alike.
+
+    Example:
+        >>> ticks = iter([0.0, 1.0, 1.0, 3.0])
+        >>> laps(lambda: None, 2, Clock("fake", lambda: next(ticks)))
+        [1000.0, 2000.0]
+    """
+    with _undisturbed():
+        return [_milliseconds(work, 1, clock) for _ in range(count)]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles of the values there are; of one value, that value three times.
+
+    Example:
+        >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
+        Spread(low=2.0, median=3.0, high=4.0)
+    """
+    if len(values) < 2:
+        return Spread(values[0], values[0], values[0])
+    return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def speedup(reference: Sequence[float], own: Sequence[float]) -> Spread:
+    """How many times faster than the reference, round by round.
+
+    Example:
+        >>> speedup([8.0, 6.0, 9.0], [2.0, 2.0, 3.0])
+        Spread(low=3.0, median=3.0, high=3.5)
+    """
+    return spread([there / here for there, here in zip(reference, own, strict=True)])
+
+
+def _fastest(ways: Work | Sequence[Work], clock: Clock) -> tuple[Work, int]:
+    """The quickest of the ways, warmed up, and how often a sample repeats it."""
+    ways = [ways] if callable(ways) else ways
+    n_trials = TRIALS if len(ways) > 1 else 1
+    trials = [(min(_seconds(way, 1, clock) for _ in range(n_trials)), way) for way in ways]
+    seconds, way = min(trials, key=lambda trial: trial[0])
+    if seconds < SHORTEST:  # what was measured was mostly its first call
+        seconds = _seconds(way, 3, clock)
+    return way, max(1, min(MOST_REPEATS, math.ceil(SHORTEST / max(seconds, 1e-9))))
+
+
+def _seconds(work: Work, repeats: int, clock: Clock) -> float:
+    start = clock.read()
+    for _ in range(repeats):
+        work()
+    return (clock.read() - start) / repeats
+
+
+def _milliseconds(work: Work, repeats: int, clock: Clock) -> float:
+    """To five digits: more than any clock is good for, and what is stored is what was shown."""
+    return float(f"{1e3 * _seconds(work, repeats, clock):.5g}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No garbage collection in the middle of a sample."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,195 @@
+"""Training steps of one GPU: forward, backward and optimizer as CUDA graphs, with dense working weights.
+
+Between two updates of the subspace a step is two replays and a handful of small copies. Learning rates and the weight
+of the KL are numbers on the device; an update of the subspace rewrites everything in place, so nothing is captured
+again. Batches of another size and noise-free passes are graphs of their own, captured when they first come.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gossamer.capture.graphs import Graph, Undone
+from gossamer.capture.optimizers import OnDevice, refusal
+from gossamer.capture.working import WorkingCopy
+from gossamer.layers import SparseLayer, sparse_weights
+from gossamer.types import Task
+
+__all__ = ["CapturedSteps", "why_not"]
+
+
+def why_not(model: nn.Module, optimizer: Optimizer, penalty: Any, rules: Sequence[Any]) -> str | None:
+    """Why this training cannot be captured, if it cannot; the same training then runs as it does everywhere."""
+    parameter = next(model.parameters(), None)
+    if parameter is None or parameter.device.type != "cuda":
+        return "the network is not on a GPU"
+    owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
+    if set(sparse_weights(model).values()) - owned:
+        return "recurrent and attention layers are not captured"
+    if sparse_weights(model) and not hasattr(penalty, "scale"):
+        return "its penalty is not a weighted KL"
+    for rule in rules:
+        if not getattr(rule, "capturable", False):
+            return f"{type(rule).__name__} as it is set changes shapes or evaluates the loss again"
+    return refusal(optimizer)
+
+
+class CapturedSteps:
+    """The steps of a training as graphs.
+
+    Args:
+        model: The converted network (or a plain one), on its GPU.
+        optimizer: SGD, Adam or AdamW over its parameters.
+        task: For the transform and the likelihood.
+        penalty: A :class:`gossamer.layers.WeightedKL`; anything for a network without stds.
+        dtype: Precision of activations and of the working weights.
+        captures: Without, the same functions run eagerly: on a CPU, and to find out what a graph hides.
+        compiles: Whether the pass through the network is compiled.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        task: Task,
+        penalty: Any,
+        dtype: torch.dtype,
+        *,
+        captures: bool = True,
+        compiles: bool = True,
+    ) -> None:
+        self.model, self.task, self.penalty, self.dtype, self.captures = model, task, penalty, dtype, captures
+        self.device = next(model.parameters()).device
+        self.working = WorkingCopy(model, dtype) if sparse_weights(model) else None
+        self.on_device = OnDevice(optimizer)
+        flat = set() if self.working is None else {id(p) for w in self.working.weights for p in w.parameters()}
+        self.rest = [p for p in model.parameters() if id(p) not in flat and p.requires_grad]
+        self.rest_grads = [torch.zeros_like(parameter) for parameter in self.rest]
+        self.scale = torch.zeros((), device=self.device)
+        self.values = torch.zeros(2, device=self.device)  # nll, penalty
+        self.compiles = compiles and importlib.util.find_spec("triton") is not None
+        compiled: Callable[[Any], Any] = _compile if self.compiles else _same
+        self._loss, self._eager_loss = compiled(self._loss_of), self._loss_of
+        if self.working is not None:
+            self._differentiate, self._write = compiled(self.working.differentiate), compiled(self.working.write)
+        self._full_batch = 0
+        self._gradients: dict[tuple[int, bool], _Pass] = {}
+        self._apply: Graph | None = None
+
+    def gradients(self, x: Tensor, y: Tensor, step: int) -> None:
+        """Forward and backward pass of a batch as the task stores it; the gradients are where the optimizer looks."""
+        self.scale.fill_(self.penalty.scale(step) if hasattr(self.penalty, "scale") else 0.0)
+        key = (len(y), self._is_noisy())
+        known = self._gradients.get(key)
+        if known is None:
+            self._full_batch = max(self._full_batch, len(y))
+            known = self._gradients[key] = _Pass(self, x, y, compiles=len(y) == self._full_batch)
+        known.run(x, y)
+
+    def apply(self, rates: Sequence[float]) -> None:
+        """The optimizer's step, and the new weights written out."""
+        self.on_device.set_rates(rates)
+        if not self.captures:
+            self._step()
+            return
+        if self._apply is None:
+            parameters = [*self.model.parameters(), *self.on_device.state()]
+            dense = [] if self.working is None else [self.working.dense_mean]
+            if self.working is not None and self.working.is_gaussian:
+                dense.append(self.working.dense_variance)
+            self._apply = Graph(self._step, [*parameters, *dense])
+        self._apply.replay()
+
+    def refresh(self) -> None:
+        """After the subspace has moved."""
+        if self.working is not None:
+            self.working.refresh()
+
+    def close(self) -> None:
+        """Give the network and the optimizer back as they are everywhere else, with the same numbers."""
+        self._gradients.clear()
+        self._apply = None
+        self.on_device.release()
+        if self.working is not None:
+            self.working.close()
+
+    def _is_noisy(self) -> bool:
+        return self.working is None or self.working.weights[0].noisy
+
+    def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.task.transform(x)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            output = self.model(x)
+        return self.task.likelihood.loss(output.float(), y)
+
+    def _backward(self, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        leaves = [] if self.working is None else self.working.leaves
+        for tensor in [*leaves, *self.rest]:
+            tensor.grad = None
+        nll = loss(x, y)
+        nll.backward()
+        with torch.no_grad():
+            used = [(to, p.grad) for to, p in zip(self.rest_grads, self.rest, strict=True) if p.grad is not None]
+            torch._foreach_copy_([to for to, _ in used], [grad for _, grad in used])
+            self.values[0].copy_(nll.detach())
+            if self.working is not None:
+                self.working.collect()
+                self.values[1].copy_(self._differentiate(self.scale))
+
+    def _step(self) -> None:
+        for parameter, grad in zip(self.rest, self.rest_grads, strict=True):
+            parameter.grad = grad
+        self.on_device.optimizer.step()
+        if self.working is not None:
+            self._write()
+
+
+class _Pass:
+    """Forward and backward pass for batches of one size."""
+
+    def __init__(self, steps: CapturedSteps, x: Tensor, y: Tensor, compiles: bool) -> None:
+        self.steps, self.x, self.y = steps, x.clone(), y.clone()
+        loss = steps._loss if compiles else steps._eager_loss
+        noise = None
+        if steps.working is not None and steps.captures:
+            with Undone(steps.model.buffers()):
+                noise = steps.working.prepare_noise(lambda: steps._eager_loss(self.x, self.y))
+
+        def run() -> None:
+            if noise is not None:
+                noise.normal_()
+            steps._backward(self.x, self.y, loss)
+
+        self._run = run
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=True
+        ):  # shapes stay as they are: let the fastest be found
+            self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
+        self.leaf_grads = [] if steps.working is None else [leaf.grad for leaf in steps.working.leaves]
+
+    def run(self, x: Tensor, y: Tensor) -> None:
+        self.x.copy_(x)
+        self.y.copy_(y)
+        if self.graph is None:
+            self._run()
+            return
+        self.graph.replay()
+        if self.steps.working is not None:  # each graph has its own; the subspace looks for them at the leaves
+            for leaf, grad in zip(self.steps.working.leaves, self.leaf_grads, strict=True):
+                leaf.grad = grad
+
+
+def _compile(function: Any) -> Any:
+    return torch.compile(function, dynamic=False)
+
+
+def _same(function: Any) -> Any:
+    return function

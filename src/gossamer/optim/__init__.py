@@ -1,0 +1,8 @@
+"""Samplers and variational optimizers: ``torch.optim.Optimizer`` and nothing else. The network stays plain."""
+
+from gossamer.optim.cv_adam import CVAdam, sampled
+from gossamer.optim.sampler import Sampler
+from gossamer.optim.sghmc import SGHMC
+from gossamer.optim.sgld import SGLD
+
+__all__ = ["SGHMC", "SGLD", "CVAdam", "Sampler", "sampled"]

@@ -1,0 +1,270 @@
+"""Constrained variational Adam: Algorithm 1 of Ke and Fan (arXiv 2210.12957).
+
+A Gaussian N(μ, (ατ)²) over every weight, α > 0 common to all, τ in (0, 1) of its own. The parameters are μ. One step:
+
+    ε ~ N(0, 1),  w = μ + ατε,  g = dL/dw                          inside ``sampled()``
+    m ← β1 m + β2 (g + d w)
+    ρ ← ρ - η · (slope of the divergence, see ``scales``),  τ = 1/(1 + e^-ρ)
+    μ ← μ - l τ m
+
+The weight decay enters m, not the ε g of the line of ρ, where the paper's text counts it twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gossamer.optim.sampler import LIMITS, Each, Sampler, check_settings, one_by_one
+from gossamer.optim.scales import check_scales, learn_scales, local_scales
+from gossamer.types import Mode, Schedule
+
+__all__ = ["CVAdam", "sampled"]
+
+
+class CVAdam(Sampler):
+    """Variational inference by an optimizer: the network stays plain, its parameters are the means.
+
+    ``with optimizer.sampled():`` draws weights for a forward and backward pass and puts the means back. All passes
+    before one ``step()`` share a draw, so gradients may be accumulated, scaled and clipped.
+
+    In the default mode q comes to minimise E_q N (L + d/2 ‖w‖²)/T - entropy: at temperature 1 the negative ELBO. For a
+    Gaussian posterior with independent weights q becomes the posterior.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: l; what a mean moves by is l τ m.
+        n_data: N, the number of examples over which the loss is a mean.
+        temperature: T; 1 is the posterior, smaller ones sharpen it. In reference mode it is the paper's k, which only
+            sets the global scale. ``None`` is 1, and 1/√N in reference mode.
+        momentum: β1; ``None`` is 0.9, and 0.1 in reference mode.
+        gradient_weight: β2.
+        weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
+        scale_lr: η, the rate of the local scales; ``None`` is 0.01, and 0.1 in reference mode. The two have different
+            units: see :mod:`gossamer.optim.scales`.
+        init_std: σ = ατ of every weight before the first step; ``None`` is 0.01, or α/2 where that is less. In
+            reference mode τ starts at ½.
+        global_scale: α, a bound on every σ; ``None`` is the std of the prior, √(T/(N d)), and k l^¾ in reference mode.
+        mode: ``"reference"`` for the paper's steps of ρ, global scale and first values.
+        maximize: Whether the loss is a mean log-likelihood.
+        foreach: Step all parameters at once; ``None`` does so on a GPU.
+        generator: Of the noise; ``None`` takes torch's global one.
+
+    Example:
+        >>> w = torch.zeros(1000, requires_grad=True)
+        >>> optimizer = CVAdam([w], lr=0.5, n_data=100, generator=torch.Generator().manual_seed(0))
+        >>> for _ in range(500):
+        ...     optimizer.zero_grad()
+        ...     with optimizer.sampled():
+        ...         (2 * w.square()).sum().backward()
+        ...     _ = optimizer.step()
+        >>> abs(float(optimizer.std(w).mean()) - 0.05) < 0.005  # 1/√(N · 4)
+        True
+    """
+
+    limits = LIMITS | {"temperature": (0, False, math.inf)}  # at 0 there would be no distribution
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Schedule,
+        *,
+        n_data: float,
+        temperature: float | Schedule | None = None,
+        momentum: float | Schedule | None = None,
+        gradient_weight: float | Schedule = 1.0,
+        weight_decay: float | Schedule = 5e-4,
+        scale_lr: float | Schedule | None = None,
+        init_std: float | None = None,
+        global_scale: float | Schedule | None = None,
+        mode: Mode = "default",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_settings({"n_data": n_data}, LIMITS)  # what is not given follows from it
+        published = {"temperature": n_data**-0.5, "momentum": 0.1, "scale_lr": 0.1} if mode == "reference" else {}
+        usual: dict[str, Any] = {"temperature": 1.0, "momentum": 0.9, "scale_lr": 0.01} | published
+        self._passes = {"open": 0}  # how many sampled() are open; a dictionary, since wrappers share it and not us
+        defaults = {
+            "lr": lr,
+            "n_data": n_data,
+            "temperature": usual["temperature"] if temperature is None else temperature,
+            "momentum": usual["momentum"] if momentum is None else momentum,
+            "gradient_weight": gradient_weight,
+            "weight_decay": weight_decay,
+            "scale_lr": usual["scale_lr"] if scale_lr is None else scale_lr,
+            "init_std": init_std,
+            "global_scale": global_scale,
+            "mode": mode,
+            "maximize": maximize,
+            "foreach": foreach,
+        }
+        super().__init__(params, defaults, generator)
+
+    @contextlib.contextmanager
+    def sampled(self, train: bool = True) -> Iterator[None]:
+        """Weights drawn from q inside, the means again afterwards, whatever happens.
+
+        Args:
+            train: Whether the gradients that arise inside are for the next ``step()``. Otherwise the draw is a fresh
+                one each time and nothing of it is kept.
+        """
+        if self._passes["open"]:
+            yield  # already sampled
+            return
+        self._follow_schedules()
+        means = [(p, p.detach().clone()) for group in self.param_groups for p in group["params"] if p.requires_grad]
+        self._passes["open"] += 1
+        try:
+            self._perturb(train)
+            yield
+        finally:
+            self._passes["open"] -= 1
+            with torch.no_grad():
+                for parameter, mean in means:
+                    parameter.copy_(mean)
+
+    def std(self, parameter: Tensor) -> Tensor:
+        """σ = ατ of a parameter of this optimizer."""
+        group = next(group for group in self.param_groups if any(parameter is p for p in group["params"]))
+        return _global_scale(group) * self._scales(group, [parameter])[0]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients, and the draw they belong to."""
+        super().zero_grad(set_to_none)
+        if not self._passes["open"]:
+            self._forget_draw()
+
+    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], together: bool) -> None:
+        """One step of a group's parameters that have a gradient."""
+        if self._passes["open"]:
+            raise RuntimeError("step() belongs after the block `with optimizer.sampled():`, where the means are back")
+        if any("noise" not in self.state[parameter] for parameter in params):
+            raise RuntimeError(
+                "these gradients are not those of a draw: run the forward and backward pass inside "
+                "`with optimizer.sampled():`, then step()"
+            )
+        decay, noises = self._decay(group, params), self._buffers(params, "noise")
+        scales, global_scale = self._scales(group, params), _global_scale(group)
+        # The published pull is that of the draw; at the mean it is the same on average, with less noise.
+        shift = global_scale if group["mode"] == "reference" else 0.0
+        update = _foreach_momentum if together else one_by_one(_single_momentum)
+        buffers = self._buffers(params, "momentum_buffer")
+        weight = group["gradient_weight"]
+        update(params, grads, buffers, scales, noises, decay, shift=shift, momentum=group["momentum"], weight=weight)
+        offsets = self._buffers(params, "scale_logit")
+        learn_scales(group, offsets, scales, noises, grads, decay, global_scale=global_scale, together=together)
+        move = _foreach_mean if together else one_by_one(_single_mean)
+        move(params, buffers, self._scales(group, params), lr=group["lr"])
+        self._forget_draw(params)
+
+    def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
+        super()._complete(group, schedules)
+        group.update({"learns_scales": True, "local_scale": 0.5})
+        check_scales(group)
+        if group["mode"] == "reference":
+            if group["init_std"] is not None:
+                raise ValueError("in reference mode every local scale starts at ½: leave init_std out")
+            return
+        bound = group["global_scale"]
+        first = min(0.01, bound / 2) if group["init_std"] is None else group["init_std"]
+        if not 0 < first < bound:
+            raise ValueError(f"init_std must be between 0 and the global scale, {bound:g}; got {first}")
+        group["local_scale"] = first / bound
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        with torch.enable_grad(), self.sampled():
+            return closure()
+
+    @torch.no_grad()
+    def _perturb(self, train: bool) -> None:
+        for group in self.param_groups:
+            params = [parameter for parameter in group["params"] if parameter.requires_grad]
+            for parameter, scale in zip(params, self._scales(group, params), strict=True):
+                state = self.state[parameter]
+                noise = state["noise"] if train and "noise" in state else self.noise.like(parameter)
+                if train:
+                    state["noise"] = noise
+                parameter.add_(_global_scale(group) * scale * noise)
+
+    def _scales(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
+        if not params:
+            return []
+        return local_scales(self._buffers(params, "scale_logit"), group["local_scale"])
+
+    def _forget_draw(self, params: list[Tensor] | None = None) -> None:
+        for parameter in self.state if params is None else params:
+            self.state[parameter].pop("noise", None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_passes": {"open": 0}}
+
+
+def sampled(optimizer: Optimizer) -> contextlib.AbstractContextManager[None]:
+    """``optimizer.sampled()`` where the optimizer holds the posterior, otherwise nothing: for loops that take any.
+
+    Example:
+        >>> with sampled(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)):
+        ...     pass
+    """
+    context: contextlib.AbstractContextManager[None] = getattr(optimizer, "sampled", contextlib.nullcontext)()
+    return context
+
+
+def _global_scale(group: dict[str, Any]) -> float:
+    """α: in reference mode k l^¾."""
+    is_reference = group["mode"] == "reference"
+    scale: float = group["temperature"] * group["lr"] ** 0.75 if is_reference else group["global_scale"]
+    return scale
+
+
+def _single_momentum(
+    param: Tensor,
+    grad: Tensor,
+    buffer: Tensor,
+    scale: Tensor,
+    noise: Tensor,
+    decay: float | Tensor,
+    *,
+    shift: float,
+    momentum: float,
+    weight: float,
+) -> None:
+    drawn = param + shift * scale * noise
+    buffer.mul_(momentum).add_(weight * (grad + decay * drawn))
+
+
+def _foreach_momentum(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    scales: list[Tensor],
+    noises: list[Tensor],
+    decay: Each,
+    *,
+    shift: float,
+    momentum: float,
+    weight: float,
+) -> None:
+    drawn = torch._foreach_mul(scales, shift)
+    torch._foreach_mul_(drawn, noises)
+    torch._foreach_add_(drawn, params)
+    torch._foreach_mul_(drawn, decay)
+    torch._foreach_add_(drawn, grads)
+    torch._foreach_mul_(buffers, momentum)
+    torch._foreach_add_(buffers, drawn, alpha=weight)
+
+
+def _single_mean(param: Tensor, buffer: Tensor, scale: Tensor, *, lr: float) -> None:
+    param.sub_(lr * scale * buffer)
+
+
+def _foreach_mean(params: list[Tensor], buffers: list[Tensor], scales: list[Tensor], *, lr: float) -> None:
+    torch._foreach_add_(params, torch._foreach_mul(scales, buffers), alpha=-lr)

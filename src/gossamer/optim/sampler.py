@@ -1,0 +1,192 @@
+"""What the optimizers share: rates that may follow the step, noise of their own, one state tensor an entry.
+
+The loss L is a mean over examples, as everywhere in torch, and ``n_data`` says over how many: with a weight decay d and
+N examples the target is exp(-N · (L + d/2 · ‖w‖²) / temperature).
+
+Every state tensor has the shape of its parameter and is zero for a weight that was never stepped. That is what
+:class:`gossamer.Subspace` writes where it activates an entry, which so starts afresh.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gossamer.optim.noise import Noise
+from gossamer.types import Schedule
+
+__all__ = ["LIMITS", "Each", "Limits", "Sampler", "check_settings", "one_by_one"]
+
+Each = float | list[Tensor]
+"""Something that each of a list of parameters has: one number for all, or a tensor of its shape for each."""
+
+Limits = dict[str, tuple[float, bool, float]]
+# Smallest value, and whether it is itself allowed; largest value, which never is.
+LIMITS: Limits = {
+    "lr": (0, True, math.inf),
+    "temperature": (0, True, math.inf),
+    "momentum": (0, True, 1),
+    "gradient_weight": (0, False, math.inf),
+    "weight_decay": (0, True, math.inf),
+    "scale_lr": (0, True, math.inf),
+    "global_scale": (0, False, math.inf),
+    "n_data": (0, False, math.inf),
+}
+
+
+class Sampler(Optimizer):
+    """A ``torch.optim.Optimizer`` with noise; subclasses write :meth:`advance`.
+
+    Each of its numbers can be a function of the step (counted from 0, per group); the group then holds the value of
+    the step last taken. ``optimizer.state[p]["extra_decay"]``, a tensor of the shape of ``p``, adds a weight decay of
+    its own to each entry.
+    """
+
+    limits: ClassVar[Limits] = LIMITS
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], generator: torch.Generator | None) -> None:
+        self.noise = Noise(generator)
+        self._schedules: list[dict[str, Schedule]] = []  # not in the groups: a function has no place in a checkpoint
+        self._default_schedules = {name: value for name, value in defaults.items() if callable(value)}
+        first = {name: schedule(0) for name, schedule in self._default_schedules.items()}
+        super().__init__(params, {**defaults, **first, "step": 0})
+
+    @abstractmethod
+    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], together: bool) -> None:
+        """One step of a group's parameters that have a gradient; ``together`` asks for torch's foreach functions."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, with numbers or functions of the step of its own."""
+        given = dict(param_group)
+        schedules = {name: value for name, value in self._default_schedules.items() if name not in given}
+        schedules |= {name: value for name, value in given.items() if name in self.limits and callable(value)}
+        super().add_param_group(given | {name: schedule(0) for name, schedule in schedules.items()})
+        try:
+            self._complete(self.param_groups[-1], schedules)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        self._schedules.append(schedules)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step; with a closure, which computes the loss and its gradients, first that."""
+        loss = None if closure is None else self._evaluate(closure)
+        self._follow_schedules()
+        for group in self.param_groups:
+            params = [parameter for parameter in group["params"] if parameter.grad is not None]
+            grads = [self._checked_gradient(parameter, group["maximize"]) for parameter in params]
+            if params:
+                self.advance(group, params, grads, _is_together(group["foreach"], params))
+            group["step"] += 1
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any optimizer, with the state of the generator where there is one."""
+        return {**super().state_dict(), "generator": self.noise.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where ``state_dict`` was taken, to the bit."""
+        super().load_state_dict(state_dict)
+        self.noise.load_state_dict(state_dict.get("generator", {}))
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("noise", "_schedules", "_default_schedules")
+        return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
+
+    def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
+        """Check a new group, and fill in what follows from the rest of it."""
+        check_settings(group, self.limits)
+        if any(parameter.is_complex() for parameter in group["params"]):
+            raise ValueError(f"{type(self).__name__} takes real parameters; give torch.view_as_real of complex ones")
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        with torch.enable_grad():
+            return closure()
+
+    def _follow_schedules(self) -> None:
+        for group, schedules in zip(self.param_groups, self._schedules, strict=True):
+            if schedules:
+                group.update({name: schedule(group["step"]) for name, schedule in schedules.items()})
+                check_settings(group, self.limits)
+
+    def _checked_gradient(self, parameter: Tensor, maximize: bool) -> Tensor:
+        grad = parameter.grad
+        assert grad is not None
+        if grad.layout != torch.strided:
+            raise RuntimeError(
+                f"{type(self).__name__} takes dense gradients, got one of layout {grad.layout}: build the embedding "
+                "with sparse=False. gossamer.sparsify makes weights sparse whose gradients are dense vectors"
+            )
+        return -grad if maximize else grad
+
+    def _buffers(
+        self, params: list[Tensor], name: str, start: Callable[[Tensor], Tensor] = torch.zeros_like
+    ) -> list[Tensor]:
+        """The state tensor ``name`` of each parameter, made when first asked for."""
+        for parameter in params:
+            if name not in self.state[parameter]:
+                self.state[parameter][name] = start(parameter)
+        return [self.state[parameter][name] for parameter in params]
+
+    def _decay(self, group: dict[str, Any], params: list[Tensor]) -> Each:
+        common: float = group["weight_decay"]
+        extra = [self.state[parameter].get("extra_decay") for parameter in params]
+        if all(own is None for own in extra):
+            return common
+        pairs = zip(params, extra, strict=True)
+        return [torch.full_like(parameter, common) if own is None else own + common for parameter, own in pairs]
+
+
+def one_by_one(update: Callable[..., None]) -> Callable[..., None]:
+    """An update of single tensors as an update of lists of them.
+
+    Example:
+        >>> params, grads = [torch.ones(2)], [torch.ones(2)]
+        >>> one_by_one(lambda param, grad, lr: param.sub_(lr * grad))(params, grads, lr=0.5)
+        >>> params
+        [tensor([0.5000, 0.5000])]
+    """
+
+    def loop(*columns: Any, **numbers: float) -> None:
+        for i in range(len(columns[0])):
+            update(*(column[i] if isinstance(column, list) else column for column in columns), **numbers)
+
+    return loop
+
+
+def check_settings(group: dict[str, Any], limits: Limits) -> None:
+    """Refuse numbers that mean nothing, by name.
+
+    Example:
+        >>> check_settings({"lr": 0.1, "momentum": 1.0}, LIMITS)
+        Traceback (most recent call last):
+        ValueError: momentum must be a number in [0, 1), or a function of the step that gives one; got 1.0
+    """
+    for name, (low, is_low_allowed, high) in limits.items():
+        value = group.get(name)
+        is_open = name not in group or (name == "global_scale" and value is None)
+        if not is_open and not _is_inside(value, low, is_low_allowed, high):
+            range_ = f"{'[' if is_low_allowed else '('}{low:g}, {high:g})"
+            raise ValueError(
+                f"{name} must be a number in {range_}, or a function of the step that gives one; got {value!r}"
+            )
+    if group.get("mode", "default") not in ("default", "reference"):
+        raise ValueError(f"mode must be 'default' or 'reference'; got {group['mode']!r}")
+
+
+def _is_inside(value: Any, low: float, is_low_allowed: bool, high: float) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return (low <= value if is_low_allowed else low < value) and value < high
+
+
+def _is_together(foreach: bool | None, params: list[Tensor]) -> bool:
+    """Whether all parameters are stepped at once: as torch does, by default on a GPU only."""
+    return all(parameter.is_cuda for parameter in params) if foreach is None else foreach

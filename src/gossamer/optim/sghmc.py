@@ -1,0 +1,225 @@
+"""Stochastic gradient Hamiltonian Monte Carlo with a preconditioner: Algorithm 2 of Ke and Fan (arXiv 2210.12957).
+
+It discretises dw = τ r dt, dr = -β2 (g + d w) dt - h r dt + noise, with (Δt)² = l and β1 = 1 - h Δt:
+
+    r ← β1 r - β2 √l (g + d w) + n ε,   w ← w + √l τ r,   n = √(2 (1 - β1) β2 T / (N τ))
+
+For a fixed τ this samples exp(-N (L + d/2 ‖w‖²) / T). On a quadratic of curvature λ the variance is T/(Nλ) times
+1/(1 - a/(2 (1 + β1))) with a = β2 l τ λ: keep a well below 1. The rate may change from step to step, since the law of r
+does not depend on it.
+
+``mode="reference"`` is the paper's update of v = √l r, as released:
+
+    v ← β1 v - β2 l (g + d w) + √(2 + 2 β1²) k l^¾ ε,   w ← w + τ v
+
+Its noise gives each weight a temperature of its own, N k² τ √l (1 + β1²) / ((1 - β1) β2), and where the
+rate falls, v is too large for 1/(1 - β1) steps. In both modes τ = 1/(1 + e^-ρ) can be learnt, see ``scales``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.optim.sampler import LIMITS, Each, Sampler, check_settings, one_by_one
+from gossamer.optim.scales import check_scales, learn_scales, local_scales
+from gossamer.types import Mode, Schedule
+
+__all__ = ["SGHMC"]
+
+
+class SGHMC(Sampler):
+    """Momentum, friction and noise in balance; each weight w may have a step size τ of its own, learnt on the way.
+
+    Args:
+        params: Parameters, or groups of them.
+        lr: l = (Δt)², as in SGD with momentum.
+        n_data: N, the number of examples over which the loss is a mean.
+        temperature: T; 1 samples the posterior, 0 is SGD with momentum. In reference mode it is the paper's k, which is
+            not a temperature: the variance that comes out is k² τ √l (1 + β1²)/((1 - β1) β2 λ) for a curvature λ.
+            ``None`` is 1, and 1/√N in reference mode (for images the paper takes 1/N).
+        momentum: β1; ``None`` is 0.9, and 0.1 in reference mode.
+        gradient_weight: β2.
+        weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
+        scale_lr: η, the rate at which the local scales τ are learnt; ``None`` is 0, and 0.1 in reference mode. Only a τ
+            that rests leaves the target invariant: let a schedule end it before you sample.
+        local_scale: τ before the first step; ``None`` is 1, no preconditioner, and ½ where it is learnt or published.
+        global_scale: α: the local scale of a weight goes to min(1, std/α), std that of its posterior. ``None`` is the
+            std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
+        mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
+        maximize: Whether the loss is a mean log-likelihood.
+        foreach: Step all parameters at once; ``None`` does so on a GPU.
+        generator: Of the noise; ``None`` takes torch's global one.
+
+    Example:
+        >>> w = torch.zeros(1000, requires_grad=True)
+        >>> sampler = SGHMC([w], lr=0.1, n_data=100, generator=torch.Generator().manual_seed(0))
+        >>> for _ in range(200):
+        ...     sampler.zero_grad()
+        ...     (w.square() / 2).sum().backward()
+        ...     _ = sampler.step()
+        >>> abs(float(w.detach().std()) - 0.1) < 0.01  # 1/√N
+        True
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Schedule,
+        *,
+        n_data: float,
+        temperature: float | Schedule | None = None,
+        momentum: float | Schedule | None = None,
+        gradient_weight: float | Schedule = 1.0,
+        weight_decay: float | Schedule = 0.0,
+        scale_lr: float | Schedule | None = None,
+        local_scale: float | None = None,
+        global_scale: float | Schedule | None = None,
+        mode: Mode = "default",
+        maximize: bool = False,
+        foreach: bool | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        check_settings({"n_data": n_data}, LIMITS)  # what is not given follows from it
+        published = {"temperature": n_data**-0.5, "momentum": 0.1, "scale_lr": 0.1} if mode == "reference" else {}
+        usual: dict[str, Any] = {"temperature": 1.0, "momentum": 0.9, "scale_lr": 0.0} | published
+        defaults = {
+            "lr": lr,
+            "n_data": n_data,
+            "temperature": usual["temperature"] if temperature is None else temperature,
+            "momentum": usual["momentum"] if momentum is None else momentum,
+            "gradient_weight": gradient_weight,
+            "weight_decay": weight_decay,
+            "scale_lr": usual["scale_lr"] if scale_lr is None else scale_lr,
+            "local_scale": local_scale,
+            "global_scale": global_scale,
+            "mode": mode,
+            "maximize": maximize,
+            "foreach": foreach,
+        }
+        super().__init__(params, defaults, generator)
+
+    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], together: bool) -> None:
+        """One step of a group's parameters that have a gradient."""
+        decay = self._decay(group, params)
+        velocities = self._buffers(params, "velocity", partial(self._first_velocity, group))
+        scales: Each = group["local_scale"]
+        if group["learns_scales"]:
+            scales = self._learn(group, params, grads, decay, together)
+        noises = [self.noise.like(parameter) for parameter in params]
+        if group["learns_scales"]:
+            for parameter, noise in zip(params, noises, strict=True):
+                self.state[parameter]["noise"] = noise
+        update = _foreach if together else one_by_one(_single)
+        update(
+            params,
+            grads,
+            velocities,
+            noises,
+            scales,
+            decay,
+            _noise_std(group, scales),
+            momentum=group["momentum"],
+            gradient_weight=group["gradient_weight"],
+            kick=group["lr"] if group["mode"] == "reference" else math.sqrt(group["lr"]),
+            drift=1.0 if group["mode"] == "reference" else math.sqrt(group["lr"]),
+        )
+
+    def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
+        super()._complete(group, schedules)
+        group["learns_scales"] = bool(group["scale_lr"]) or "scale_lr" in schedules
+        usual = 0.5 if group["learns_scales"] or group["mode"] == "reference" else 1.0
+        group["local_scale"] = usual if group["local_scale"] is None else float(group["local_scale"])
+        check_scales(group)
+
+    def _learn(
+        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], decay: Each, together: bool
+    ) -> list[Tensor]:
+        """Step the local scales, by the noise of the last step and the gradient that it led to, and return them."""
+        offsets = self._buffers(params, "scale_logit")
+        scales = _scales(group, offsets)
+        if group["mode"] == "reference":
+            probes, global_scale = self._buffers(params, "noise", self.noise.like), _published_scale(group)
+        elif group["lr"] * group["temperature"] * group["scale_lr"] > 0:
+            global_scale = group["global_scale"]
+            # The last noise moved w by √l τ n ε, not by ατ ε, so its ε g tells a curvature √l n/α times as large.
+            scaled = torch._foreach_mul(self._buffers(params, "noise"), global_scale / math.sqrt(group["lr"]))
+            probes = list(torch._foreach_div(scaled, _noise_std(group, scales)))
+        else:
+            return scales  # without noise there is nothing to learn from
+        learn_scales(group, offsets, scales, probes, grads, decay, global_scale=global_scale, together=together)
+        return _scales(group, offsets)
+
+    def _first_velocity(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
+        # The released code starts from velocities of this size.
+        return 0.001 * self.noise.like(parameter) if group["mode"] == "reference" else torch.zeros_like(parameter)
+
+
+def _scales(group: dict[str, Any], offsets: list[Tensor]) -> list[Tensor]:
+    """The local scales of a group from its state."""
+    return local_scales(offsets, group["local_scale"])
+
+
+def _published_scale(group: dict[str, Any]) -> float:
+    """α = k (Δt)^1.5."""
+    scale: float = group["temperature"] * group["lr"] ** 0.75
+    return scale
+
+
+def _noise_std(group: dict[str, Any], scales: Each) -> Each:
+    """n: the standard deviation of what the noise adds to a velocity, one number or one for each weight."""
+    momentum = group["momentum"]
+    if group["mode"] == "reference":
+        return math.sqrt(2 + 2 * momentum**2) * _published_scale(group)
+    variance = 2 * (1 - momentum) * group["gradient_weight"] * group["temperature"] / group["n_data"]
+    if isinstance(scales, float):
+        return math.sqrt(variance / scales)
+    stds = torch._foreach_reciprocal(scales)
+    torch._foreach_mul_(stds, variance)
+    torch._foreach_sqrt_(stds)
+    return list(stds)
+
+
+def _single(
+    param: Tensor,
+    grad: Tensor,
+    velocity: Tensor,
+    noise: Tensor,
+    scale: float | Tensor,
+    decay: float | Tensor,
+    noise_std: float | Tensor,
+    *,
+    momentum: float,
+    gradient_weight: float,
+    kick: float,
+    drift: float,
+) -> None:
+    velocity.mul_(momentum).sub_(gradient_weight * kick * (grad + decay * param)).add_(noise_std * noise)
+    param.add_(drift * scale * velocity)
+
+
+def _foreach(
+    params: list[Tensor],
+    grads: list[Tensor],
+    velocities: list[Tensor],
+    noises: list[Tensor],
+    scales: Each,
+    decay: Each,
+    noise_std: Each,
+    *,
+    momentum: float,
+    gradient_weight: float,
+    kick: float,
+    drift: float,
+) -> None:
+    pulls = torch._foreach_mul(params, decay)
+    torch._foreach_add_(pulls, grads)
+    torch._foreach_mul_(velocities, momentum)
+    torch._foreach_add_(velocities, pulls, alpha=-gradient_weight * kick)
+    torch._foreach_add_(velocities, torch._foreach_mul(noises, noise_std))
+    torch._foreach_add_(params, torch._foreach_mul(velocities, scales), alpha=drift)

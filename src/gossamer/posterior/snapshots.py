@@ -1,0 +1,121 @@
+"""A posterior of networks that were kept during training: at the end of each cycle of a cyclical schedule.
+
+The cyclical samplers of Zhang et al. (ICLR 2020) and of Ke and Fan (arXiv 2210.12957) keep three networks a cycle,
+where the learning rate is lowest, and average what they predict.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gossamer.layers import sparse_weights
+from gossamer.posterior.compact import Packed, pack, packed_bytes, unpack
+from gossamer.posterior.draw import DrawnNetwork
+from gossamer.posterior.in_layers import SingleNetwork
+from gossamer.types import Posterior
+
+__all__ = ["SnapshotPosterior", "Snapshots", "ends_of_cycles"]
+
+
+class Snapshots:
+    """Collector that keeps the network after the given steps, without its zeros.
+
+    Args:
+        at: The steps, counted from 1, after which the network is kept.
+        refresh: Done to each network when it is drawn, such as :class:`gossamer.posterior.Refresh`.
+
+    Example:
+        >>> network = nn.Linear(2, 1)
+        >>> snapshots = Snapshots(at=ends_of_cycles(steps=100, cycles=4))
+        >>> for step in range(1, 101):
+        ...     snapshots.observe(network, step)
+        >>> len(snapshots.kept), [type(drawn).__name__ for drawn in snapshots.posterior(network).draws(2)]
+        (4, ['Linear', 'Linear'])
+    """
+
+    def __init__(self, at: Collection[int], refresh: Callable[[nn.Module], None] | None = None) -> None:
+        self.at, self.refresh = frozenset(at), refresh
+        self.kept: list[Packed] = []
+
+    def observe(self, model: nn.Module, step: int) -> None:
+        """Keep the network if this is one of the steps."""
+        if step in self.at:
+            self.kept.append(pack(model))
+
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
+        """The networks kept so far; before the first, the network as it is."""
+        return SnapshotPosterior(model, list(self.kept), self.refresh) if self.kept else SingleNetwork(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The networks kept so far."""
+        return {"kept": list(self.kept)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``."""
+        self.kept = list(state["kept"])
+
+
+class SnapshotPosterior:
+    """Networks kept during training, all with the same weight.
+
+    Args:
+        model: A network of their structure: the last one.
+        kept: What :func:`gossamer.posterior.compact.pack` made of each.
+        refresh: Done to each network when it is drawn.
+    """
+
+    def __init__(
+        self, model: nn.Module, kept: list[Packed], refresh: Callable[[nn.Module], None] | None = None
+    ) -> None:
+        self.model, self.kept, self.refresh = model, kept, refresh
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """Kept networks in evaluation mode: all, or ``n`` of them, spread evenly over the training, where n is less."""
+        twin = copy.deepcopy(self.model)
+        n = min(n, len(self.kept))
+        for i in range(n):
+            # The last of each of n equal parts: with as many parts as cycles, the ends of the cycles.
+            packed = self.kept[(i + 1) * len(self.kept) // n - 1]
+            with torch.no_grad():
+                twin.load_state_dict(unpack(packed))
+            network = DrawnNetwork(twin).redraw(at_mean=True) if sparse_weights(twin) else twin
+            network.eval()
+            if self.refresh is not None:
+                self.refresh(network)
+            yield network
+
+    @property
+    def n_bytes(self) -> int:
+        """What the networks take."""
+        return sum(map(packed_bytes, self.kept))
+
+
+def ends_of_cycles(steps: int, cycles: int, per_cycle: int = 1, spacing: int | None = None) -> list[int]:
+    """Steps, counted from 1, of ``per_cycle`` snapshots a cycle, the last of them at its end, ``spacing`` steps apart.
+
+    Args:
+        steps: Length of the training.
+        cycles: How many cycles it has.
+        per_cycle: Snapshots a cycle.
+        spacing: Steps between them; ``None`` is a fiftieth of a cycle, which is the papers' epoch.
+
+    Example:
+        >>> ends_of_cycles(100, 2), ends_of_cycles(100, 2, per_cycle=3, spacing=5)
+        ([50, 100], [40, 45, 50, 90, 95, 100])
+    """
+    shortest = steps // cycles
+    spacing = max(1, shortest // 50) if spacing is None else spacing
+    if cycles < 1 or per_cycle < 1 or spacing < 1 or (per_cycle - 1) * spacing >= shortest:
+        raise ValueError(
+            f"{per_cycle} snapshots {spacing} steps apart do not fit into cycles of {shortest} steps: "
+            "train longer, or take fewer cycles or snapshots"
+        )
+    # A cycle ends with the last step whose phase is below 1, see gossamer.schedules.cyclical.
+    ends = [-(-steps * (cycle + 1) // cycles) for cycle in range(cycles)]
+    return [end - spacing * i for end in ends for i in reversed(range(per_cycle))]

@@ -1,0 +1,130 @@
+"""``gossamer bench``: what it prints and writes, and what it refuses before it measures anything."""
+
+import json
+
+import pytest
+
+from gossamer.bench import Results
+from gossamer.bench.results import DENSE, Timing
+from gossamer.kernels import library
+
+needs_kernels = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A file of results in which one bar is missed."""
+    environment = {
+        "cpu": "a CPU", "cpu_count": 2, "gossamer": "1", "native": "v3", "torch": "2", "python": "3", "threads": 1,
+        "clock": "a clock", "time": "2026-01-31T12:00:00",
+    }  # fmt: skip
+    row = Timing("linear 1024x1024", "linear", "forward", 128, {DENSE: [50.0], "sparse 0.05": [10.0]})
+    Results("cpu", 1, environment, layers=[row]).write(tmp_path / "stored.json")
+    return tmp_path / "stored.json"
+
+
+@needs_kernels
+@pytest.mark.usefixtures("tiny_bench")
+def test_a_quick_run_prints_tables_and_writes_files(gossamer, tmp_path):
+    files = [tmp_path / name for name in ("bench.json", "bench.md", "bench.svg")]
+    code, out, err = gossamer("bench", "cpu", "--quick", "--json", files[0], "--markdown", files[1], "--plot", files[2])
+    assert code == 0
+    assert "Layers, forward\n" in out
+    assert "Updates of the subspace\n" in out
+    assert err.splitlines()[-1].startswith("[6/6] MLP 48-32-10, batch 8, updates: ")
+    assert json.loads(files[0].read_text())["layers"][0]["subject"] == "linear 48x32"
+    assert files[1].read_text().startswith("# gossamer bench cpu\n")
+    assert "<svg" in files[2].read_text()
+    assert gossamer("bench", "show", files[0]) == (0, out, "")
+
+
+@needs_kernels
+@pytest.mark.usefixtures("tiny_bench")
+def test_some_sections_some_rounds_and_no_progress(gossamer, tmp_path):
+    path = tmp_path / "bench.json"
+    command = ("bench", "cpu", "--quick", "--only", "networks, updates", "--rounds", "1", "--quiet", "--json", path)
+    code, out, err = gossamer(*command)
+    assert (code, err) == (0, "")
+    assert "Layers" not in out
+    assert Results.read(path).rounds == 1
+    assert len(Results.read(path).networks[0].ms[DENSE]) == 1
+
+
+def test_a_missed_bar_is_an_exit_code_only_if_asked_for(gossamer, stored):
+    code, out, _ = gossamer("bench", "show", stored)
+    assert code == 0
+    assert "FAIL" in out
+    assert gossamer("bench", "show", stored, "--check")[0] == 1
+
+
+def test_show_fills_pages(gossamer, stored, tmp_path):
+    pages = [tmp_path / "one.md", tmp_path / "two.md"]
+    for page in pages:
+        page.write_text("<!-- bench:cpu:layers-forward -->\n<!-- /bench -->\n")
+    assert gossamer("bench", "show", stored, "--into", *pages)[0] == 0
+    assert all("| linear 1024x1024 | 128 | 50.0 ms | 5.0x [5.0–5.0] |" in page.read_text() for page in pages)
+
+
+def test_a_page_without_places_is_left_alone(refused, stored, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("nothing\n")
+    assert f"{page}: the page has no place for a table" in refused(1, "bench", "show", stored, "--into", page)
+    assert page.read_text() == "nothing\n"
+
+
+def test_a_plot_without_layers(gossamer, stored, tmp_path):
+    stored.write_text(json.dumps(json.loads(stored.read_text()) | {"layers": []}))
+    code, _, err = gossamer("bench", "show", stored, "--plot", tmp_path / "speed.svg")
+    assert (code, err) == (1, "gossamer: a plot needs layers: measure them, without --only or with --only layers\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["cpus"], "bench takes one of cpu, show; did you mean 'cpu'?"),
+        (["cpu", "--only", "layers,network"], "got 'network'; did you mean 'networks'?"),
+        (["cpu", "--rounds", "0"], "--threads and --rounds count from 1; got 1 and 0"),
+        (["cpu", "--rounds", "many"], "--rounds must be"),
+        (["cpu", "--threads", "0"], "count from 1; got 0 and None"),
+        (
+            ["cpu", "--json", "no/such/folder/bench.json"],
+            "--json no/such/folder/bench.json: the folder no/such/folder does",
+        ),
+        (["cpu", "--markdown", "."], "--markdown . is a folder, give a file in it"),
+        (["cpu", "--plot", "speed.gif"], "--plot speed.gif must end in .png, .svg, .pdf"),
+        (["cpu", "--quik"], "did you mean '--quick'?"),
+        (["show"], "required"),
+    ],
+)
+def test_what_is_refused(refused, tmp_path, monkeypatch, given, why):
+    monkeypatch.chdir(tmp_path)
+    assert why in refused(2, "bench", *given)
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(refused, tmp_path, monkeypatch):
+    monkeypatch.setattr("gossamer.bench.cpu.measure", lambda *a, **k: pytest.fail("it measured"))
+    (tmp_path / "bench.json").mkdir()
+    assert "is a folder" in refused(2, "bench", "cpu", "--quick", "--json", tmp_path / "bench.json")
+
+
+def test_a_folder_without_rights_is_found_out_before_anything_is_measured(refused, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    why = refused(2, "bench", "cpu", "--quick", "--json", tmp_path / "bench.json")
+    assert why == f"--json {tmp_path / 'bench.json'}: permission denied, nothing can be written in {tmp_path}"
+
+
+def test_without_native_kernels_there_is_nothing_to_measure(refused, monkeypatch):
+    monkeypatch.setattr(library, "LIBRARY", {})
+    assert "the native kernels are not built" in refused(2, "bench", "cpu", "--quick")
+
+
+def test_without_matplotlib_there_is_no_plot(refused, stored, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    why = refused(2, "bench", "show", stored, "--plot", tmp_path / "speed.svg")
+    assert why == "--plot needs matplotlib: pip install 'gossamer[bench]'"
+
+
+def test_no_kind_is_a_question_for_help(gossamer):
+    code, out, _ = gossamer("bench")
+    assert code == 2
+    assert out.startswith("usage: gossamer bench cpu")
