@@ -30,6 +30,7 @@ from gossamer.data import DataNotFoundError, uci
 from gossamer.estimators import SparseBayesRegressor
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
+from gossamer.record.files import append_line, read_lines
 
 Array = np.ndarray[Any, Any]
 SMALL = ["yacht", "boston", "energy", "concrete", "wine-red"]
@@ -37,6 +38,7 @@ METRICS = {"rmse": "RMSE", "nll": "NLL", "coverage": "coverage of 90 % intervals
 
 
 def sparse_bayes(x: Array, y: Array, x_new: Array, seed: int, **options: Any) -> rivals.Mixture:
+    """The estimator, as a rival of its rivals."""
     model = SparseBayesRegressor(random_state=seed, **options).fit(x, y)
     # The targets are standardised already, so those that the network sees have the same units.
     mean, std = (part[..., 0].numpy() for part in Gaussian().split(model.prediction(x_new).outputs))
@@ -71,6 +73,7 @@ class Part(NamedTuple):
 
 
 def main() -> None:
+    """All cells that are not done yet, then the tables."""
     options = parse()
     cells = Cells(options.out)
     todo = [
@@ -112,6 +115,7 @@ def cell(name: str, split: int, model: str, data: Path | None) -> dict[str, Any]
 
 
 def parts(name: str, split: int, data: Path | None) -> tuple[Part, Part, Part]:
+    """Rows to train on, rows to choose by (both of the published training part), rows to report."""
     task = uci.load(data, name=name, split=split)
     return tuple(  # type: ignore[return-value]
         Part(x.double().numpy(), (y[:, 0].double() * task.target_std + task.target_mean).numpy())
@@ -138,6 +142,7 @@ def run(model: str, train: Part, new: Part, seed: int, options: dict[str, Any]) 
 
 
 def interval(found: rivals.Mixture) -> tuple[Array, Array]:
+    """The 90 % interval of a mixture, with as much outside below as above."""
     raw = found.std + np.log(-np.expm1(-found.std))  # the softplus of it is the std
     outputs = torch.from_numpy(np.stack([found.mean, raw], -1))
     low, high = Prediction(outputs, Gaussian()).interval(0.9)
@@ -150,15 +155,13 @@ class Cells:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "cells.jsonl"
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith("}")]
+        self.rows = [row for _, row in read_lines(self.path)]  # a line cut short by a kill is left out
         self.done = {(row["set"], row["split"], row["model"]) for row in self.rows}
 
     def add(self, row: dict[str, Any]) -> None:
         """One more; on the disk at once."""
         self.rows.append(row)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_line(self.path, row)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -173,6 +176,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def summary(rows: Iterable[dict[str, Any]], name: str, model: str, metric: str) -> str:
+    """Mean ± standard error over splits."""
     values = [row[metric] for row in rows if (row["set"], row["model"]) == (name, model) and metric in row]
     if not values:
         return "–"
@@ -181,10 +185,12 @@ def summary(rows: Iterable[dict[str, Any]], name: str, model: str, metric: str) 
 
 
 def environment() -> dict[str, str]:
+    """Versions behind the numbers."""
     return {"python": platform.python_version(), "torch": torch.__version__, "scikit-learn": sklearn.__version__}
 
 
 def parse() -> argparse.Namespace:
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=SMALL, choices=list(uci.FOLDERS), metavar="SET")
     parser.add_argument("--splits", type=int, default=10, help="how many of the published splits")

@@ -5,6 +5,7 @@ of a mixture of normal distributions, each ``(draws, rows)``, and a 90 % interva
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.ensemble import RandomForestRegressor
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import BayesianRidge
@@ -32,13 +34,17 @@ class Mixture(NamedTuple):
 
 
 def bayesian_ridge(x: Array, y: Array, x_new: Array, seed: int) -> Mixture:
+    """A linear model whose prior and noise are those of the largest evidence."""
     mean, std = BayesianRidge().fit(x, y).predict(x_new, return_std=True)
     return Mixture(mean[None], std[None])
 
 
 def gaussian_process(x: Array, y: Array, x_new: Array, seed: int) -> Mixture:
+    """A squared exponential with a length for each input and white noise, by the largest marginal likelihood."""
     kernel = ConstantKernel() * RBF(np.full(x.shape[1], 2.0), (1e-2, 1e3)) + WhiteKernel(0.1, (1e-6, 1e1))
-    process = GaussianProcessRegressor(kernel, random_state=seed).fit(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # an input without effect has a length without bound
+        process = GaussianProcessRegressor(kernel, random_state=seed).fit(x, y)
     mean, std = process.predict(x_new, return_std=True)
     return Mixture(mean[None], std[None])
 

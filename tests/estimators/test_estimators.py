@@ -258,7 +258,7 @@ def test_data_frames_keep_their_names(package, short, numbers):
         ({"options": {"learning_rate": 0.1}}, "unknown option of ssvi 'learning_rate'"),
         ({"options": {"lr": "fast"}}, "option lr of ssvi must be a number"),
         ({"options": {"density": 0.1}}, "density is given twice"),
-        ({"method": "vi"}, "method 'vi' has no density"),
+        ({"method": "vi"}, "method 'vi' takes no density"),
         ({"density": 0.0}, "density must be a number in"),
         ({"hidden": 16}, "hidden must be the widths"),
         ({"hidden": (0,)}, r"hidden\[0\] must be a whole number"),

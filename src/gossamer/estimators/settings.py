@@ -35,7 +35,7 @@ def method_options(
     known, given = options_of(method), dict(options or {})
     if density is not None:
         if "density" not in known:
-            raise ValueError(f"method {method!r} has no density, its weights are all active: leave density=None")
+            raise ValueError(f"method {method!r} takes no density: leave density=None. Its options: {', '.join(known)}")
         if "density" in given:
             raise ValueError("density is given twice, as a parameter and among the options: give it once")
         given = {"density": density} | given
