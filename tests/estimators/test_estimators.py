@@ -283,6 +283,18 @@ def test_a_device_that_is_not_there(short, numbers):
         SparseBayesRegressor(**short, device="cuda").fit(*numbers)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+def test_what_a_gpu_trained_is_on_the_cpu(make, short, numbers):
+    X, y = numbers
+    model = SparseBayesRegressor(**short, device="cuda").fit(make(X), y)
+    assert model.score(X, y) > 0.8
+    model.partial_fit(make(X), y)
+    assert all(value.device.type == "cpu" for value in model._draws.values.values())
+    assert all(value.device.type == "cpu" for value in model._stream.state["model"].values())
+
+
 def test_a_training_that_diverges_says_so(numbers):
     X, y = numbers
     model = SparseBayesRegressor("sgd", hidden=(16,), options={"lr": 1e6}, max_steps=20, random_state=0)

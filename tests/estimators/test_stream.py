@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from gossamer import methods
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, training
+from gossamer.experiments.settings import options_of
 from gossamer.train import Batches
 
 
@@ -27,9 +29,12 @@ def test_a_pass_shows_every_row_once():
         assert sorted(seen.tolist()) == list(range(10))
 
 
-def test_a_file_between_two_calls_changes_nothing(short, classes, tmp_path):
+@pytest.mark.parametrize("name", methods.names())
+def test_a_file_between_two_calls_changes_nothing(name, classes, tmp_path):
     X, y = classes
-    through = SparseBayesClassifier(**short).partial_fit(X[:150], y[:150], classes=np.unique(y))
+    options = {"lr": 0.01} if "lr" in options_of(name) else {}
+    settings = {"hidden": (16,), "options": options, "max_steps": 60, "n_draws": 5, "random_state": 0}
+    through = SparseBayesClassifier(name, **settings).partial_fit(X[:150], y[:150], classes=np.unique(y))
     through.save(tmp_path / "model", training=True)
     again = SparseBayesClassifier.load(tmp_path / "model").partial_fit(X[150:], y[150:])
     through.partial_fit(X[150:], y[150:])

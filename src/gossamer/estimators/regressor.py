@@ -107,7 +107,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
         The first call fixes the scales of inputs and targets, so it should have typical rows. The KL counts all rows
         seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a tenth
-        of its largest value. There is no early stopping. After ``fit`` this goes on from its last step.
+        of its largest value. There is no early stopping. After ``fit`` this goes on from its last step. A method that
+        keeps snapshots keeps them within ``max_steps``: make that as long as the stream.
 
         Args:
             X: As for :meth:`fit`.

@@ -108,13 +108,24 @@ def _advance(plan: Plan, training: Training, last: int, look: Look | None, patie
         if best is not None and sum(step > best.n_steps for step, _ in looks) >= patience:
             break
     fitted = best or Fitted(_draws(plan, training), training.step)
-    fitted.state, fitted.losses, fitted.looks = training.state_dict(), torch.stack(losses).tolist(), looks
+    fitted.state, fitted.losses, fitted.looks = _on_cpu(training.state_dict()), torch.stack(losses).tolist(), looks
     _check_finite(plan, fitted)
     return fitted
 
 
 def _draws(plan: Plan, training: Training) -> Draws:
     return Draws.of(training.posterior(), plan.n_draws, plan.architecture)
+
+
+def _on_cpu(state: Any) -> Any:
+    """Tensors moved to the CPU: an estimator may be read where there is no other device."""
+    if isinstance(state, Tensor):
+        return state.cpu()
+    if isinstance(state, dict):
+        return {key: _on_cpu(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return [_on_cpu(value) for value in state] if isinstance(state, list) else tuple(map(_on_cpu, state))
+    return state
 
 
 def _check_finite(plan: Plan, fitted: Fitted) -> None:
