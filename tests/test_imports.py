@@ -13,7 +13,7 @@ ORDER = [
     {"kernels", "priors", "likelihoods", "metrics"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert"},
+    {"convert", "compaction"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
     {"experiments"},

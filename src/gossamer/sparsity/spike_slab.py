@@ -49,7 +49,7 @@ def soft_threshold(spike: float, slab: float, group_size: int, spike_probability
 
 
 class SpikeSlabDecay:
-    """Gives groups of small weights more weight decay; call :meth:`step` after ``backward``, before ``optimizer.step()``.
+    """More weight decay for groups of small weights; call :meth:`step` after ``backward``, before ``optimizer.step()``.
 
     The optimizer's own ``weight_decay`` is that of the slab. The samplers of :mod:`gossamer.optim` take the rest as a
     decay; for any other optimizer it is added to the gradients.
