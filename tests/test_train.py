@@ -29,6 +29,10 @@ OPTIONS = {
     "vi": {},
     "ssvi": {"density": 0.2, "update_period": 5},
     "rigl": {"density": 0.2, "update_period": 5},
+    "cv_adam": {},
+    "cv_adam_reference": {"mode": "reference"},
+    "cv_sghmc": {"cycles": 3},
+    "cv_sghmc_reference": {"mode": "reference", "hot": 0.5},
 }
 
 
@@ -43,7 +47,7 @@ def rows(n=103):
 
 def build(name, task, *, seed=0, fabric=None, **options):
     torch.manual_seed(seed)
-    method = methods.build(name, task, STEPS, **OPTIONS[name], **options)
+    method = methods.build(name.removesuffix("_reference"), task, STEPS, **OPTIONS[name], **options)
     return Training(method, mlp(64, (16,)), task, STEPS, fabric, batch_size=50, seed=seed)
 
 
@@ -278,10 +282,13 @@ def test_two_ranks_have_equal_networks_and_noise_of_their_own_and_resume_exactly
         [sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1))
-    assert_same(first["end"], second["end"])
-    assert_same(first["again"], first["end"])
-    assert_same(second["again"], first["end"])
-    assert first["noise"].shape[0] == 2
-    assert torch.equal(first["noise"], second["noise"])
-    assert not torch.equal(first["noise"][0], first["noise"][1])
+    ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+    assert list(ranks[0]) == ["ssvi", "cv_adam", "cv_sghmc"]
+    for method in ranks[0]:
+        first, second = (rank[method] for rank in ranks)
+        assert_same(first["end"], second["end"])
+        assert_same(first["again"], first["end"])
+        assert_same(second["again"], first["end"])
+        assert first["noise"].shape[0] == 2
+        assert torch.equal(first["noise"], second["noise"])
+        assert not torch.equal(first["noise"][0], first["noise"][1])

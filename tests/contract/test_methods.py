@@ -21,6 +21,8 @@ METHODS = {
     "vi": {"density": 1.0, "draws_differ": True},
     "ssvi": {"density": 0.1, "draws_differ": True},
     "rigl": {"density": 0.1, "draws_differ": False},
+    "cv_adam": {"density": None, "draws_differ": True},
+    "cv_sghmc": {"density": None, "draws_differ": True},
 }
 
 

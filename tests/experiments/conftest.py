@@ -14,6 +14,8 @@ OPTIONS = {
     "vi": {},
     "ssvi": {"density": 0.1, "update_period": 4},
     "rigl": {"density": 0.1, "update_period": 4},
+    "cv_adam": {},
+    "cv_sghmc": {},
 }
 EPOCHS = 3  # of 15 steps each
 NOT_REPEATABLE = {"seconds", "examples_per_second"}

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
 ]
-METHODS = ("sgd", "vi", "ssvi", "rigl")
+METHODS = ("sgd", "vi", "ssvi", "rigl", "cv_adam", "cv_sghmc")
 
 
 def settings(method, **changes):

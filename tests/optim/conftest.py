@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gossamer.optim import SGHMC, SGLD, CVAdam, sampled
 
 N_DATA = 64
+collect_ignore = ["make_logistic_truth.py"]  # a script, which needs numpyro
 
 
 class Case(NamedTuple):

@@ -16,7 +16,7 @@ from gossamer.experiments.settings import Settings, options_of
 from gossamer.layers import GaussianWeight, SparseModule, sparse_weights
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
-from gossamer.posterior import Prediction, draw
+from gossamer.posterior import GaussianPosterior, Prediction, draw
 from gossamer.record import Run
 from gossamer.train import Training
 from gossamer.types import Posterior, Task
@@ -28,10 +28,11 @@ N_EXAMPLES = 8
 
 def build_result(settings: Settings, task: Task, training: Training, seconds: float, run: Run) -> dict[str, Any]:
     """What ``result.json`` holds."""
-    prediction = predict_split(training.posterior(), task, settings)
+    posterior = training.posterior()
+    prediction = predict_split(posterior, task, settings)
     layers = _layers(training, task)
     result = quality(prediction, task)
-    snr = _snr_histogram(training)
+    snr = _snr_histogram(training, posterior)
     if snr is not None:
         result.setdefault("curves", {})["snr"] = snr
     return {
@@ -42,7 +43,8 @@ def build_result(settings: Settings, task: Task, training: Training, seconds: fl
         "options": settings.options,
         "n_draws": settings.n_draws,
         **result,
-        "cost": _cost(settings, task, training, layers, seconds, run),
+        "cost": _cost(settings, task, training, layers, seconds, run)
+        | {"parameter_bytes": _bytes(posterior, training)},
         "layers": [_layer_row(training, layer) for layer in layers],
         "class_names": list(task.class_names),
     }
@@ -145,7 +147,6 @@ def _cost(
     settings: Settings, task: Task, training: Training, layers: list[LayerCost], seconds: float, run: Run
 ) -> dict[str, float | None]:
     weights = sparse_weights(training.model)
-    tensors = [*training.model.parameters(), *training.model.buffers()]
     plain = sum(p.numel() for n, p in training.model.named_parameters() if n.endswith("weight") and p.dim() > 1)
     active = sum(weight.support.n_active for weight in weights.values()) or plain
     total = sum(weight.support.size for weight in weights.values()) or plain
@@ -157,7 +158,6 @@ def _cost(
         "active_parameters": active,
         "total_parameters": total,
         "density": active / total,
-        "parameter_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "checkpoint_bytes": max(path.stat().st_size for path in run.checkpoint_folder.glob("step-*")),
         "inference_macs": metrics.inference_macs(layers),
         "training_macs_per_example": per_example,
@@ -165,6 +165,13 @@ def _cost(
         "seconds": seconds,
         "peak_memory_bytes": _peak_memory(),
     }
+
+
+def _bytes(posterior: Posterior, training: Training) -> int:
+    """What a prediction needs in memory: of all networks that were kept, of means and stds; otherwise of the model."""
+    tensors = [*training.model.parameters(), *training.model.buffers()]
+    own: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return int(getattr(posterior, "n_bytes", own))
 
 
 def _option(settings: Settings, name: str) -> Any:
@@ -184,16 +191,20 @@ def _peak_memory() -> int | None:
     return None
 
 
-def _snr_histogram(training: Training) -> dict[str, Any] | None:
-    """Distribution of log10 |μ|/σ over all Gaussian weights."""
-    ratios = [
-        (weight.mean.detach().abs() / weight.std.detach()).double()
+def _snr_histogram(training: Training, posterior: Posterior) -> dict[str, Any] | None:
+    """Distribution of log10 |μ|/σ over all Gaussian weights, of the layers or of the optimizer."""
+    pairs = [
+        (weight.mean.detach(), weight.std.detach())
         for weight in sparse_weights(training.model).values()
         if isinstance(weight, GaussianWeight)
     ]
-    if not ratios:
+    if isinstance(posterior, GaussianPosterior):
+        means = dict(posterior.model.named_parameters())
+        pairs += [(means[name].detach(), std) for name, std in posterior.stds.items()]
+    if not pairs:
         return None
-    return _histogram(torch.cat(ratios).clamp(1e-4, 1e4).log10(), (-4.0, 4.0), n_bins=80)
+    ratios = torch.cat([(mean.abs() / std).double().flatten() for mean, std in pairs])
+    return _histogram(ratios.clamp(1e-4, 1e4).log10(), (-4.0, 4.0), n_bins=80)
 
 
 def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) -> dict[str, Any]:

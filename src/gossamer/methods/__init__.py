@@ -18,7 +18,7 @@ def names() -> list[str]:
 
     Example:
         >>> names()
-        ['rigl', 'sgd', 'ssvi', 'vi']
+        ['cv_adam', 'cv_sghmc', 'rigl', 'sgd', 'ssvi', 'vi']
     """
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 

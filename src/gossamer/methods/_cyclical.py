@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from gossamer.schedules import cyclical
-from gossamer.types import Schedule
+from gossamer.types import Mode, Schedule
 
-__all__ = ["PRESETS", "Preset", "PresetName", "released_rate", "released_snapshots"]
+__all__ = ["PRESETS", "Preset", "PresetName", "preset_of", "released_rate", "released_snapshots"]
 
 PresetName = Literal["paper_cifar", "paper_example1", "paper_example2", "paper_example3"]
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Values of the released scripts. All have momentum 0.1 and scale_lr 0.1, and k = 1/√N but for the images' 1/N."""
+    """Values of one experiment."""
 
     lr: float
-    cycles: int
-    epochs: int
-    weight_decay: float
-    published_temperature: Callable[[int], float] = lambda n_data: n_data**-0.5
+    weight_decay: float = 5e-4
+    cycles: int = 4
     momentum: float = 0.1
     scale_lr: float = 0.1
+    k_power: float = -1.0  # the paper's k is this power of N
+    epochs: int = 200  # what the released code counts its cycles and snapshots in
 
 
+# The released scripts: CIFAR-10 and -100 with a batch of 64; the three simulated examples with 1024.
 PRESETS: dict[str, Preset] = {
-    "paper_cifar": Preset(1.0, 4, 200, 5e-4, lambda n_data: 1 / n_data),  # batch 64, ResNet-18 and WRN-28-10
-    "paper_example1": Preset(0.01, 6, 3000, 2e-4),  # the regressions and the classification of section 4.1, batch 1024
-    "paper_example2": Preset(0.01, 6, 6000, 5e-4),
-    "paper_example3": Preset(0.1, 6, 3000, 5e-4),
+    "paper_cifar": Preset(lr=1.0),
+    "paper_example1": Preset(lr=0.01, weight_decay=2e-4, cycles=6, k_power=-0.5, epochs=3000),
+    "paper_example2": Preset(lr=0.01, cycles=6, k_power=-0.5, epochs=6000),
+    "paper_example3": Preset(lr=0.1, cycles=6, k_power=-0.5, epochs=3000),
 }
+
+
+def preset_of(name: str | None, mode: Mode, default: Preset) -> Preset:
+    """The preset asked for; without one that of the images in reference mode, and otherwise the method's own.
+
+    Example:
+        >>> own = Preset(lr=0.2)
+        >>> [preset_of(name, mode, own).lr for name, mode in (("paper_example3", "default"), (None, "reference"))]
+        [0.1, 1.0]
+    """
+    if name is None:
+        return PRESETS["paper_cifar"] if mode == "reference" else default
+    if name not in PRESETS:
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)}; got {name!r}")
+    return PRESETS[name]
 
 
 def released_rate(lr: float, steps: int, cycles: int, epochs: int) -> Schedule:
@@ -48,7 +63,7 @@ def released_rate(lr: float, steps: int, cycles: int, epochs: int) -> Schedule:
 
 
 def released_snapshots(steps: int, cycles: int, epochs: int) -> list[int]:
-    """Steps after which the released code keeps a network: epochs 46, 47, 48 of 49, where its cycles have 50.
+    """Steps after which the released code keeps a network: epochs 46, 47, 48 of each 49, where its cycles have 50.
 
     Example:
         >>> [step // 10 - 1 for step in released_snapshots(steps=2000, cycles=4, epochs=200)]

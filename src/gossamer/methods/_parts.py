@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from gossamer.layers import kl, param_groups
+from gossamer.posterior import Refresh
 from gossamer.schedules import as_schedule
-from gossamer.types import Mode, Schedule
+from gossamer.types import Mode, Schedule, Task
 
-__all__ = ["kl_penalty", "update_period_for", "variational_defaults", "variational_optimizer"]
+__all__ = [
+    "first_given",
+    "kl_penalty",
+    "noise_of_all_ranks",
+    "refresh_of",
+    "update_period_for",
+    "variational_defaults",
+    "variational_optimizer",
+]
 
 REFERENCE = (0.01, 0.01)  # lr and kl_weight of the released code
 # Chosen on held-out digits, an MLP and a conv net at densities 1 and 0.05: the ELBO itself (weight 1) underfits there,
@@ -41,3 +51,26 @@ def variational_optimizer(mode: Mode, lr: float) -> Callable[[nn.Module], Optimi
 def update_period_for(steps: int, update_period: int | None) -> int:
     """The period asked for; otherwise the papers' 100 steps, or a fiftieth of a training shorter than 5,000 steps."""
     return update_period or min(100, max(1, steps // 50))
+
+
+def noise_of_all_ranks() -> torch.Generator:
+    """For noise that goes into the weights: the same on every rank, or their networks would part.
+
+    A method's optimizer is built while all ranks are in the same random state.
+    """
+    return torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+
+
+def refresh_of(task: Task) -> Refresh:
+    """What gives a draw statistics of batch normalisation from the training data of ``task``, not augmented."""
+    return Refresh(task.train[0], task.transform)
+
+
+def first_given(*values: float | None) -> float:
+    """The first that is not ``None``.
+
+    Example:
+        >>> first_given(None, 0.0, 1.0)
+        0.0
+    """
+    return next(value for value in values if value is not None)

@@ -90,3 +90,9 @@ class GaussianPosterior:
             if self.refresh is not None:
                 self.refresh(network)
             yield network
+
+    @property
+    def n_bytes(self) -> int:
+        """What means, stds and the rest of the network take."""
+        tensors = [*self.model.parameters(), *self.model.buffers(), *self.stds.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

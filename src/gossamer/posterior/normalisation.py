@@ -56,7 +56,7 @@ class Refresh:
     Args:
         x: Inputs, as a task stores them.
         transform: What the network reads of a batch of them.
-        batch_size: Examples at a time; it should be that of the training.
+        batch_size: Examples at a time, at most.
     """
 
     x: Tensor
@@ -65,6 +65,6 @@ class Refresh:
 
     def __call__(self, network: nn.Module) -> None:
         """Refresh ``network`` in place."""
-        # A last batch of one has no variance.
-        parts = [part for part in self.x.split(self.batch_size) if len(part) > 1]
+        # Parts of equal size: each counts the same, and a rest of one would have no variance.
+        parts = self.x.tensor_split(max(1, -(-len(self.x) // self.batch_size)))
         refresh_batchnorm(network, (self.transform(part) for part in parts))

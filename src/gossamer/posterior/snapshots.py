@@ -76,7 +76,7 @@ class SnapshotPosterior:
         self.model, self.kept, self.refresh = model, kept, refresh
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Kept networks in evaluation mode: all, or ``n`` of them, spread evenly over the training, if that is fewer."""
+        """Kept networks in evaluation mode: all, or ``n`` of them, spread evenly over the training, where n is less."""
         twin = copy.deepcopy(self.model)
         n = min(n, len(self.kept))
         for i in range(n):

@@ -1,0 +1,50 @@
+"""Statistics of batch normalisation, made anew: those of the data, with nothing else changed."""
+
+import pytest
+import torch
+from torch import nn
+
+from gossamer.posterior import Refresh, refresh_batchnorm
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, momentum=0.3), nn.Dropout(0.5), nn.Flatten())
+
+
+def test_the_statistics_are_those_of_the_data_and_the_modes_are_back():
+    model, x = network(), torch.randn(12, 2, 6, 6)
+    model.eval()
+    model[2].train()  # a mode of its own
+    before = torch.get_rng_state()
+    refresh_batchnorm(model, x.split(4))
+    assert torch.equal(torch.get_rng_state(), before)  # dropout was silent
+    z = [model[0](part) for part in x.split(4)]
+    torch.testing.assert_close(model[1].running_mean, torch.stack([part.mean((0, 2, 3)) for part in z]).mean(0))
+    torch.testing.assert_close(model[1].running_var, torch.stack([part.var((0, 2, 3)) for part in z]).mean(0))
+    assert model[1].momentum == 0.3
+    assert [module.training for module in model] == [False, False, True, False]
+    assert int(model[1].num_batches_tracked) == 3
+
+
+def test_modes_and_momenta_are_back_after_an_exception():
+    model = network().eval()
+    with pytest.raises(RuntimeError):
+        refresh_batchnorm(model, [torch.zeros(1, 7)])
+    assert model[1].momentum == 0.3
+    assert not model[1].training
+
+
+def test_networks_without_batch_normalisation_are_not_even_called():
+    class Loud(nn.Module):
+        def forward(self, x):
+            raise AssertionError
+
+    refresh_batchnorm(nn.Sequential(Loud(), nn.BatchNorm1d(3, track_running_stats=False)), [torch.zeros(2, 3)])
+
+
+def test_batches_are_of_equal_size():
+    model, x = nn.Sequential(nn.BatchNorm1d(3)), torch.randn(9, 3)
+    Refresh(x, batch_size=4)(model)  # not 4, 4 and 1
+    assert int(model[0].num_batches_tracked) == 3
+    torch.testing.assert_close(model[0].running_mean, x.mean(0))
