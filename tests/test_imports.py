@@ -13,7 +13,7 @@ ORDER = [
     {"kernels", "priors", "likelihoods", "metrics"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert", "capture"},
+    {"convert", "capture", "compaction"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
     {"experiments"},

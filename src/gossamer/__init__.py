@@ -3,6 +3,7 @@
 from typing import Any
 
 from gossamer import data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity
+from gossamer.compaction import compact
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
 from gossamer.likelihoods import Categorical, Gaussian
@@ -20,6 +21,7 @@ __all__ = [
     "Subspace",
     "active_parameters",
     "bayesianize",
+    "compact",
     "data",
     "density",
     "draw",

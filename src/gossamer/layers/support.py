@@ -72,6 +72,14 @@ class Support(nn.Module):
         """The active entries of a dense tensor."""
         return kernels.gather(dense, self.position)
 
+    def explicit(self, device: torch.device) -> Tensor:
+        """The positions; where every entry was active they are written down from now on, so that some can go."""
+        if self.position is None:
+            start, stop = self.frozen
+            every = torch.arange(math.prod(self.shape), dtype=self._dtype(), device=device)
+            self.position = torch.cat([every[:start], every[stop:]])
+        return self.position
+
     def set_position(self, position: Tensor) -> None:
         """Replace the positions; in place where the number of them is the same, so that captured graphs stay valid."""
         if self.position is None:

@@ -49,6 +49,7 @@ class Sampler(Optimizer):
     """
 
     limits: ClassVar[Limits] = LIMITS
+    takes_extra_decay: ClassVar[bool] = True
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any], generator: torch.Generator | None) -> None:
         self.noise = Noise(generator)

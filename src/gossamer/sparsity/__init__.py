@@ -1,6 +1,8 @@
-"""Who is active: criteria, allocations, and the subspace that moves by them."""
+"""Who is active: criteria, allocations, the subspace that moves by them, and what is pruned in groups."""
 
-from gossamer.sparsity import allocation, criteria
+from gossamer.sparsity import allocation, criteria, groups
+from gossamer.sparsity.pruning import Prune
+from gossamer.sparsity.spike_slab import SpikeSlabDecay, soft_threshold
 from gossamer.sparsity.subspace import Subspace
 
-__all__ = ["Subspace", "allocation", "criteria"]
+__all__ = ["Prune", "SpikeSlabDecay", "Subspace", "allocation", "criteria", "groups", "soft_threshold"]

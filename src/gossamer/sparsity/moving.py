@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from gossamer.layers import SparseWeight
 
-__all__ = ["forget_histories", "move"]
+__all__ = ["forget_histories", "move", "remove"]
 
 
 @torch.no_grad()
@@ -53,6 +53,20 @@ def move(weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], 
             parameter.grad = _rewrite(grad, follow(grad, 0.0))
     weight.support.set_position(position)
     return survives
+
+
+def remove(weight: SparseWeight, kept: Tensor, optimizer: Optimizer | None) -> None:
+    """Keep only some of the active entries of ``weight``; the others leave the storage and the optimizer's state.
+
+    Args:
+        weight: The weight; it may be one whose every entry is active.
+        kept: Which of the active entries stay, ``(n_active,)``.
+        optimizer: Whose state follows.
+    """
+    if bool(kept.all()):
+        return
+    position = weight.support.explicit(weight.device)
+    move(weight, position[kept], weight.regrown(kept), optimizer)
 
 
 def forget_histories(optimizer: Optimizer) -> None:

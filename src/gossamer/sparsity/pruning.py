@@ -1,0 +1,247 @@
+"""Pruning of groups during training: dynamic forward pruning, and pruning with feedback (Ke and Fan, Algorithm 3).
+
+Forward (DFP): a group that is cut is gone for good. In a sparse weight it leaves the storage, and with it its gradient
+and the optimizer's state; in a plain one it is held at zero. With feedback (DPF, eq. 8, after Lin et al., ICLR 2020):
+the network computes with the group at zero, so gradients are those of the pruned network, but they move the weight that
+is held back, and at a later check the group may return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gossamer.schedules import as_schedule
+from gossamer.sparsity.choosing import Scope
+from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut
+from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
+from gossamer.sparsity.held import Held
+from gossamer.sparsity.moving import forget_histories, remove
+from gossamer.sparsity.ranks import world_size
+from gossamer.sparsity.selection import lookup
+from gossamer.types import Schedule, Step
+
+__all__ = ["Prune"]
+
+Axes = Literal["input", "output", "kernel", "weight"] | str | Groups | Sequence[str | Groups]
+
+
+class Prune:
+    """Cuts groups of weights during training; call :meth:`step` after ``backward`` and before ``optimizer.step()``.
+
+    The network is always the pruned one: what is cut is exactly zero at every forward pass, in every snapshot and in
+    the model's state. Of every weight at least one group stays.
+
+    Args:
+        model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions are pruned.
+        optimizer: Any ``torch.optim`` optimizer that holds its parameters.
+        threshold: λ2: groups of lower score are cut.
+        target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step,
+            1 at first. As many whole groups stay as fit.
+        criterion: ``"range"``, ``"signed_range"``, ``"mean_square"`` or a function of ``(groups, size)`` weights;
+            ``None`` is the paper's: the range for convolutions, the mean square for linear layers.
+        groups: What is cut as a whole, as in :class:`SpikeSlabDecay`, or several such groupings; ``None`` is the
+            paper's: input and output channels of convolutions, input units of linear layers.
+        feedback: Whether what is cut may return.
+        scope: ``"layer"`` gives every weight its own share of ``target_density``, ``"global"`` all together.
+        exclude: Names of layers that stay whole; they may hold ``*``.
+        warmup: Steps before the first check.
+        period: Steps between two checks.
+        until: Step of the last check; what is then held back leaves for good. ``None`` is never.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.sparsify(nn.Linear(50, 10), density=1.0, init="pretrained")
+        >>> optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1, momentum=0.9)
+        >>> prune = Prune(model, optimizer, target_density=0.2, period=5)
+        >>> for _ in range(5):
+        ...     optimizer.zero_grad()
+        ...     model(torch.randn(8, 50)).square().mean().backward()
+        ...     checked = prune.step()
+        ...     optimizer.step()
+        >>> gossamer.active_parameters(model), optimizer.state[model.mean]["momentum_buffer"].shape
+        (100, torch.Size([100]))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        threshold: float | None = None,
+        target_density: float | Schedule | None = None,
+        criterion: str | GroupCriterion | None = None,
+        groups: Axes | None = None,
+        feedback: bool = False,
+        scope: Scope = "layer",
+        exclude: Sequence[str] = (),
+        warmup: int = 0,
+        period: int = 1,
+        until: int | None = None,
+    ) -> None:
+        _check(threshold, target_density, scope, warmup, period)
+        self.optimizer, self.threshold = optimizer, threshold
+        self.target_density = None if target_density is None else as_schedule(target_density)
+        self.criterion, self.groups, self.feedback, self.scope = criterion, groups, feedback, scope
+        self.warmup, self.period, self.until = warmup, period, until
+        self.weights = grouped_weights(model, exclude)
+        self.index = 0
+        self.record: list[dict[str, Any]] = []
+        self._held = {
+            name: Held(weight.parameter, keeps=feedback)
+            for name, weight in self.weights.items()
+            if feedback or weight.sparse is None
+        }
+        self._check_parts()
+        if not feedback or until is not None:
+            self._write_positions_down()
+        if self._held:
+            optimizer.register_step_post_hook(lambda *_: self._hide())
+
+    @property
+    def density(self) -> float:
+        """Share of the weights that are not cut."""
+        return sum(map(self._n_kept, self.weights)) / sum(weight.size for weight in self.weights.values())
+
+    def step(self) -> bool:
+        """Count a step, and cut when it is time; whether it was time."""
+        self.index += 1
+        for held in self._held.values():
+            held.reveal()  # what is held back takes part in this step: its decay, its gradient, the choice
+        is_past = self.until is not None and self.index > self.until
+        due = self.index > self.warmup and self.index % self.period == 0 and not is_past
+        if due:
+            self._cut()
+        if self.index == self.until:
+            self._release()
+        return due
+
+    def __call__(self, step: Step) -> bool:
+        """As a rule of :func:`gossamer.fit`; the gradient is never spent."""
+        self.step()
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The clock, the record and what is held back; the supports are in the model's state."""
+        held = {name: held.state_dict() for name, held in self._held.items()}
+        return {"index": self.index, "record": list(self.record), "held": held}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
+        self.index, self.record = int(state["index"]), list(state["record"])
+        for name in list(self._held):
+            if name in state["held"]:
+                self._held[name].load_state_dict(state["held"][name])
+            else:  # it has left for good
+                del self._held[name]
+
+    @torch.no_grad()
+    def _cut(self) -> None:
+        weights = {name: weight for name, weight in self.weights.items() if weight.parameter.requires_grad}
+        before = {name: self._n_kept(name) for name in weights}
+        scored = {name: self._scored(weight) for name, weight in weights.items()}
+        for name, kept in self._choose(scored).items():
+            self._keep(name, weights[name], kept)
+        forget_histories(self.optimizer)
+        active = {name: self._n_kept(name) for name in weights}
+        removed = {name: before[name] - active[name] for name in weights}
+        self.record.append({"step": self.index, "density": self.density, "active": active, "removed": removed})
+
+    def _choose(self, scored: dict[str, list[Scored]]) -> dict[str, Tensor]:
+        if self.target_density is None:
+            return cut(scored, threshold=self.threshold)
+        share = self.target_density(self.index)
+        if not 0 < share <= 1:
+            raise ValueError(f"target_density must give a share of the weights, in (0, 1]; got {share} at {self.index}")
+        parts = [scored] if self.scope == "global" else [{name: axes} for name, axes in scored.items()]
+        kept: dict[str, Tensor] = {}
+        for part in parts:
+            kept |= cut(part, budget=round(share * sum(self.weights[name].size for name in part)))
+        return kept
+
+    def _keep(self, name: str, weight: GroupedWeight, kept: Tensor) -> None:
+        """Let go of the entries that are not kept; where nothing was held back they are zeros already."""
+        if self.feedback:
+            self._held[name].choose(~kept)
+        elif weight.sparse is not None:
+            remove(weight.sparse, kept, self.optimizer)
+        else:
+            self._held[name].choose(~kept.view_as(weight.parameter) | self._held[name].mask)
+            self._held[name].reset(self.optimizer)
+
+    def _scored(self, weight: GroupedWeight) -> list[Scored]:
+        values = weight.values()
+        criterion = lookup("criterion", self._criterion(weight), GROUP_CRITERIA)
+        found = []
+        for groups in self._axes(weight):
+            members = weight.members(groups)
+            number = torch.arange(len(members), device=members.device)
+            found.append((criterion(values[members]).double(), weight.entries(weight.spread(number, members))))
+        return [(score, group.flatten()) for score, group in found]
+
+    def _axes(self, weight: GroupedWeight) -> Sequence[str | Groups]:
+        if self.groups is None:
+            return ("input", "output") if weight.is_conv else ("input",)
+        return (self.groups,) if isinstance(self.groups, str) or callable(self.groups) else self.groups
+
+    def _criterion(self, weight: GroupedWeight) -> str | GroupCriterion:
+        return self.criterion or ("range" if weight.is_conv else "mean_square")
+
+    def _n_kept(self, name: str) -> int:
+        held = self._held.get(name)
+        return self.weights[name].parameter.numel() - (0 if held is None else held.n_held)
+
+    def _hide(self) -> None:
+        for held in self._held.values():
+            held.hide()
+
+    def _release(self) -> None:
+        """What is held back leaves for good: out of the storage where the weight is sparse."""
+        for name, held in list(self._held.items()):
+            weight = self.weights[name]
+            held.drop()
+            held.reset(self.optimizer)
+            if weight.sparse is not None:
+                remove(weight.sparse, ~held.mask.flatten(), self.optimizer)
+                del self._held[name]
+
+    def _write_positions_down(self) -> None:
+        """From the start, so that a state saved after a cut fits: what is loaded may have fewer of them."""
+        for weight in self.weights.values():
+            if weight.sparse is not None:
+                weight.sparse.support.explicit(weight.parameter.device)
+
+    def _check_parts(self) -> None:
+        if not self.weights:
+            raise ValueError("this model has no linear layer or convolution whose weights could be pruned")
+        shrinks = any(weight.sparse is not None for weight in self.weights.values()) and not self.feedback
+        if world_size() > 1 and (shrinks or self.until is not None):
+            raise ValueError(
+                "cutting sparse weights changes parameters' shapes, which DDP cannot follow: use feedback=True"
+            )
+        criteria = {lookup("criterion", self._criterion(weight), GROUP_CRITERIA) for weight in self.weights.values()}
+        if self.scope == "global" and len(criteria) > 1:
+            raise ValueError(
+                "one order over all layers needs one criterion for all: give criterion=…, or scope='layer'"
+            )
+        for weight in self.weights.values():
+            self._scored(weight)
+
+
+def _check(
+    threshold: float | None, target_density: float | Schedule | None, scope: Scope, warmup: int, period: int
+) -> None:
+    if (threshold is None) == (target_density is None):
+        raise ValueError("give either threshold or target_density")
+    if threshold is not None and not threshold >= 0:
+        raise ValueError(f"threshold must not be negative; got {threshold}")
+    if target_density is not None and not callable(target_density) and not 0 < target_density <= 1:
+        raise ValueError(f"target_density is a share of the weights, in (0, 1]; got {target_density}")
+    if scope not in ("layer", "global"):
+        raise ValueError(f"scope must be 'layer' or 'global'; got {scope!r}")
+    if warmup < 0 or period < 1:
+        raise ValueError(f"warmup and period count steps, from 0 and from 1; got {warmup} and {period}")

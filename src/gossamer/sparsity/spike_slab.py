@@ -1,0 +1,225 @@
+"""Group spike and slab by expectation maximisation (Ke and Fan, arXiv 2210.12957, sections 3.1 and 3.2).
+
+A group of K weights has the prior N(0, 1/δ1) in the slab, γ = 1, and N(0, 1/δ0) in the spike, γ = 0, with δ0 > δ1 and
+P(γ = 0) = p. The M-step puts a group into the spike where the mean of its squares is below
+
+    λ1 = 1/(δ0 - δ1) · (log(δ0/δ1) + 2/K · log(p/(1 - p))),
+
+the expectation over the posterior being replaced by the sampler's current weights. All that changes is the weight decay
+of the group, δ0/N instead of δ1/N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
+from gossamer.types import Step
+
+__all__ = ["SpikeSlabDecay", "soft_threshold"]
+
+EXTRA_DECAY = "extra_decay"  # where the samplers of gossamer.optim read a decay of each entry of its own
+
+
+def soft_threshold(spike: float, slab: float, group_size: int, spike_probability: float = 0.5) -> float:
+    """λ1, the mean square below which a group is in the spike.
+
+    Args:
+        spike: δ0, the precision of the spike: its weight decay times the number of training examples.
+        slab: δ1, the precision of the slab.
+        group_size: K, the number of weights in the group.
+        spike_probability: p, the prior probability of the spike.
+
+    Example:
+        >>> round(soft_threshold(1e-3 * 50_000, 5e-4 * 50_000, 9), 4)
+        0.0277
+    """
+    if not 0 < slab < spike < math.inf:
+        raise ValueError(f"the spike must be narrower than the slab, spike > slab > 0; got {spike} and {slab}")
+    if not 0 < spike_probability < 1:
+        raise ValueError(f"spike_probability is the prior probability of the spike, in (0, 1); got {spike_probability}")
+    odds = math.log(spike_probability / (1 - spike_probability))
+    return (math.log(spike / slab) + 2 / group_size * odds) / (spike - slab)
+
+
+class SpikeSlabDecay:
+    """More weight decay for groups of small weights; call :meth:`step` after ``backward``, before ``optimizer.step()``.
+
+    The optimizer's own ``weight_decay`` is that of the slab. The samplers of :mod:`gossamer.optim` take the rest as a
+    decay; for any other optimizer it is added to the gradients.
+
+    Args:
+        model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions take part.
+        optimizer: Any ``torch.optim`` optimizer.
+        spike_decay: δ0/N, the weight decay of a group in the spike.
+        threshold: λ1; ``None`` takes the M-step's for the decays, ``n_data`` and ``spike_probability``.
+        spike_probability: p, the prior probability of the spike, for a threshold that is not given.
+        n_data: N, the number of training examples, for a threshold that is not given.
+        groups: ``"kernel"``, ``"input"``, ``"output"``, ``"weight"`` or a function, see
+            :mod:`gossamer.sparsity.groups`; ``None`` is the paper's: kernels of convolutions, input units of linear
+            layers.
+        exclude: Names of layers that stay in the slab; they may hold ``*``.
+        warmup: Steps before the first M-step; until then every group is in the slab.
+        period: Steps between two M-steps.
+
+    Example:
+        >>> layer = nn.Linear(3, 2, bias=False)
+        >>> _ = layer.weight.data.copy_(torch.tensor([[0.5, 0.01, 0.0], [0.5, 0.01, 2.0]]))
+        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, weight_decay=1e-3)
+        >>> decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01)
+        >>> layer(torch.zeros(1, 3)).sum().backward()
+        >>> decay.step(), round(decay.spike_share, 3)
+        (True, 0.333)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        spike_decay: float,
+        threshold: float | None = None,
+        spike_probability: float = 0.5,
+        n_data: float | None = None,
+        groups: str | Groups | None = None,
+        exclude: Sequence[str] = (),
+        warmup: int = 0,
+        period: int = 1,
+    ) -> None:
+        if warmup < 0 or period < 1:
+            raise ValueError(f"warmup and period count steps, from 0 and from 1; got {warmup} and {period}")
+        self.optimizer, self.spike_decay = optimizer, spike_decay
+        self.threshold, self.spike_probability, self.n_data = threshold, spike_probability, n_data
+        self.groups, self.warmup, self.period = groups, warmup, period
+        self.weights = grouped_weights(model, exclude)
+        if not self.weights:
+            raise ValueError("this model has no linear layer or convolution whose weights could be grouped")
+        self._check()
+        self.index = 0
+        self.record: list[dict[str, Any]] = []
+        self._in_spike: dict[str, Tensor] = {}  # one flag a group
+        # For optimizers that know no decay of each entry: the positions it was made for, their version, the decay.
+        self._extra: dict[str, tuple[Tensor | None, int, Tensor]] = {}
+
+    @property
+    def spike_share(self) -> float:
+        """Share of the weights that are in the spike (the paper's soft sparsity)."""
+        counts = {
+            name: self.weights[name].size * float(flags.double().mean()) for name, flags in self._in_spike.items()
+        }
+        return sum(counts.values()) / sum(weight.size for weight in self.weights.values())
+
+    def step(self) -> bool:
+        """Count a step, choose between spike and slab when it is time, and see to the decay; whether it was time."""
+        self.index += 1
+        due = self.index > self.warmup and self.index % self.period == 0
+        if due:
+            self._maximise()
+            self.record.append({"step": self.index, "spike_share": self.spike_share})
+        if self._in_spike and not self._takes_decay:
+            self._add_to_gradients()
+        return due
+
+    def __call__(self, step: Step) -> bool:
+        """As a rule of :func:`gossamer.fit`; the gradient is never spent."""
+        self.step()
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The clock, the record and which groups are in the spike."""
+        return {"index": self.index, "record": list(self.record), "in_spike": dict(self._in_spike)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
+        self.index, self.record = int(state["index"]), list(state["record"])
+        self._in_spike = {
+            name: flags.to(self.weights[name].parameter.device) for name, flags in state["in_spike"].items()
+        }
+        self._extra = {}
+
+    @property
+    def _takes_decay(self) -> bool:
+        return bool(getattr(self.optimizer, "takes_extra_decay", False))
+
+    @torch.no_grad()
+    def _maximise(self) -> None:
+        """The M-step: γ = 0 where the mean square of a group is below λ1."""
+        for name, weight in self.weights.items():
+            if not weight.parameter.requires_grad:
+                continue
+            members = weight.members(self._grouping(weight))
+            mean_square = weight.values()[members].square().mean(1)
+            self._in_spike[name] = mean_square < self._threshold(weight, members.shape[1])
+            if self._takes_decay:
+                self.optimizer.state[weight.parameter][EXTRA_DECAY] = self._extra_decay(name)
+        self._extra = {}
+
+    @torch.no_grad()
+    def _add_to_gradients(self) -> None:
+        for name, weight in self.weights.items():
+            grad = weight.parameter.grad
+            if grad is None or name not in self._in_spike:
+                continue
+            position, version = _positions(weight)
+            made = self._extra.get(name)
+            if made is None or made[0] is not position or made[1] != version:  # its active entries have moved
+                made = (position, version, self._extra_decay(name))
+                self._extra[name] = made
+            grad.addcmul_(made[2], weight.parameter)
+
+    def _extra_decay(self, name: str) -> Tensor:
+        """What the spike adds to the optimizer's weight decay, in the shape of the parameter."""
+        weight = self.weights[name]
+        members = weight.members(self._grouping(weight))
+        in_spike = weight.entries(weight.spread(self._in_spike[name], members))
+        return in_spike.to(weight.parameter) * (self.spike_decay - self._slab_decay(weight))
+
+    def _grouping(self, weight: GroupedWeight) -> str | Groups:
+        return self.groups or ("kernel" if weight.is_conv else "input")
+
+    def _slab_decay(self, weight: GroupedWeight) -> float:
+        return float(_param_group(self.optimizer, weight)["weight_decay"])
+
+    def _threshold(self, weight: GroupedWeight, group_size: int) -> float:
+        if self.threshold is not None:
+            return self.threshold
+        assert self.n_data is not None
+        slab = self.n_data * self._slab_decay(weight)
+        return soft_threshold(self.n_data * self.spike_decay, slab, group_size, self.spike_probability)
+
+    def _check(self) -> None:
+        """Fail here rather than at the first M-step."""
+        if self.threshold is None and self.n_data is None:
+            raise ValueError("give threshold, or n_data from which the M-step derives it")
+        for weight in self.weights.values():
+            if not weight.parameter.requires_grad:
+                continue
+            slab = self._slab_decay(weight)
+            if not slab < self.spike_decay < math.inf:
+                raise ValueError(
+                    f"spike_decay must exceed the optimizer's weight_decay, which is that of the slab; got "
+                    f"{self.spike_decay} and {slab}"
+                )
+            self._threshold(weight, weight.members(self._grouping(weight)).shape[1])
+
+
+def _param_group(optimizer: Optimizer, weight: GroupedWeight) -> dict[str, Any]:
+    for group in optimizer.param_groups:
+        if any(parameter is weight.parameter for parameter in group["params"]):
+            return group
+    raise ValueError(
+        f"the optimizer does not hold the weight of {weight.name or 'the layer'}: build it after the conversion, from "
+        "all parameters"
+    )
+
+
+def _positions(weight: GroupedWeight) -> tuple[Tensor | None, int]:
+    """The active positions and how often they were rewritten."""
+    position = None if weight.sparse is None else weight.sparse.support.position
+    return position, 0 if position is None else position._version

@@ -1,0 +1,257 @@
+"""Pruning during training: what is cut, where it goes, whether it comes back, and that a resume changes nothing."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import gossamer
+from gossamer.layers import sparse_weights
+from gossamer.optim import SGHMC
+from gossamer.sparsity import Prune
+from gossamer.sparsity.groups import grouped_weights
+
+OPTIMIZERS = {
+    "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+    "sghmc": lambda model: SGHMC(model.parameters(), 0.05, n_data=100, scale_lr=0.01, weight_decay=1e-2),
+}
+
+
+def network(sparse, dtype=torch.float32):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 4)).to(dtype)
+    return gossamer.sparsify(model, density=1.0, init="pretrained") if sparse else model
+
+
+def train(model, optimizer, prune, n_steps, start=0):
+    for step in range(start, start + n_steps):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        model(torch.randn(16, 12, dtype=next(model.parameters()).dtype)).square().mean().backward()
+        prune.step()
+        optimizer.step()
+
+
+def dense(model):
+    return torch.cat([weight.values() for weight in grouped_weights(model).values()])
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_forward_pruning_of_sparse_and_plain_weights_is_the_same_training(kind):
+    """Double precision: the products are summed in another order."""
+    ends = []
+    for sparse in (True, False):
+        model = network(sparse, torch.float64)
+        optimizer = OPTIMIZERS[kind](model)
+        if kind == "sghmc":
+            for group in optimizer.param_groups:  # noise would go to other entries
+                group["temperature"] = 0.0
+        prune = Prune(model, optimizer, threshold=0.02, period=3)
+        train(model, optimizer, prune, 12)
+        ends.append((dense(model), prune.density))
+    assert 0 < ends[0][1] < 0.9
+    assert ends[0][1] == ends[1][1]
+    assert torch.equal(ends[0][0] == 0, ends[1][0] == 0)
+    torch.testing.assert_close(ends[0][0], ends[1][0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_what_is_cut_leaves_the_storage_and_the_optimizer(kind):
+    model = network(sparse=True)
+    optimizer = OPTIMIZERS[kind](model)
+    prune = Prune(model, optimizer, target_density=0.3, period=2, groups="input")
+    train(model, optimizer, prune, 5)
+    weights = sparse_weights(model)
+    assert [weight.support.n_active for weight in weights.values()] == [30, 12]  # 3 of 12 units, 3 of 10
+    for weight in weights.values():
+        assert weight.mean.shape == weight.mean.grad.shape == weight.support.position.shape
+        states = [value for value in optimizer.state[weight.mean].values() if torch.is_tensor(value) and value.dim()]
+        assert states
+        assert all(value.shape == weight.mean.shape for value in states)
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_noise_does_not_wake_what_is_cut(sparse):
+    model = network(sparse)
+    optimizer = SGHMC(model.parameters(), 0.1, n_data=10)
+    prune = Prune(model, optimizer, target_density=0.2, period=2)
+    train(model, optimizer, prune, 2)
+    gone = dense(model) == 0
+    assert gone.float().mean() > 0.7
+    train(model, optimizer, prune, 5, start=2)
+    assert not dense(model)[gone].any()
+
+
+def test_the_largest_units_stay():
+    model = nn.Linear(5, 3, bias=False)
+    model.weight.data = torch.tensor([1.0, 5.0, 2.0, 4.0, 3.0]).expand(3, 5).clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    prune = Prune(model, optimizer, target_density=0.4)
+    model(torch.ones(1, 5)).sum().backward()
+    assert prune.step()
+    assert (model.weight[0] != 0).tolist() == [False, True, False, True, False]
+    assert prune.record == [{"step": 1, "density": 0.4, "active": {"": 6}, "removed": {"": 9}}]
+
+
+def test_channels_of_convolutions_are_cut_by_their_range_in_both_directions():
+    model = nn.Conv2d(3, 4, 2, bias=False)
+    torch.manual_seed(0)
+    model.weight.data = torch.randn(4, 3, 2, 2)
+    model.weight.data[:, 1] = 0.001 * torch.randn(4, 2, 2)
+    model.weight.data[2] = 0.5  # all alike, though large: eq. (9) takes them for concentrated at zero
+    model.weight.data[2, 1] = 0.4999
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model(torch.ones(1, 3, 4, 4)).sum().backward()
+    Prune(model, optimizer, threshold=0.01).step()
+    alive = model.weight.detach().flatten(2).ne(0).any(2)
+    assert not alive[2].any()
+    assert alive[[0, 1, 3]][:, [0, 2]].all()
+    assert alive[:, 1].any()  # the 0.4999 stretched the range of that channel
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_with_feedback_the_network_computes_without_and_the_held_weight_goes_on(sparse):
+    """Eq. (8), step by step: w ← w - lr · gradient at m ∘ w."""
+    model = network(sparse, torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01)
+    prune = Prune(model, optimizer, target_density=0.5, feedback=True, period=4)
+    twin = network(False, torch.float64)  # computes with m ∘ w, keeps w by hand
+    held = {name: parameter.detach().clone() for name, parameter in twin.named_parameters()}
+    mask = {name: torch.ones_like(value) for name, value in held.items()}
+    for step in range(1, 10):
+        torch.manual_seed(step)
+        x = torch.randn(16, 12, dtype=torch.float64)
+        for network_ in (model, twin):
+            network_.zero_grad()
+            network_(x).square().mean().backward()
+        prune.step()
+        optimizer.step()
+        if step % 4 == 0:
+            for name in ("0.weight", "2.weight"):
+                score = held[name].square().mean(0)
+                best = score.topk(round(0.5 * len(score))).indices
+                mask[name] = torch.zeros_like(mask[name]).index_fill(1, best, 1.0)
+        for name, parameter in twin.named_parameters():
+            held[name] -= 0.1 * (parameter.grad + 0.01 * held[name])
+            parameter.data = held[name] * mask[name]
+        twin_weights = torch.cat([twin[0].weight.flatten(), twin[2].weight.flatten()])
+        torch.testing.assert_close(dense(model), twin_weights.detach(), rtol=0, atol=1e-13)
+    assert prune.density == 0.5
+
+
+def test_with_feedback_a_unit_comes_back_and_forward_it_does_not():
+    """A unit too small at the check, whose gradient makes it the larger one later."""
+    for feedback, returns in ((True, True), (False, False)):
+        model = nn.Linear(2, 1, bias=False)
+        model.weight.data = torch.tensor([[1.0, 0.5]])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        prune = Prune(model, optimizer, target_density=0.5, feedback=feedback, period=5)
+        for _ in range(30):
+            optimizer.zero_grad()
+            (model.weight * torch.tensor([[0.01, -1.0]])).sum().backward()
+            prune.step()
+            optimizer.step()
+        assert bool(model.weight[0, 1] != 0) == returns
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_resume_goes_on_to_the_bit(kind, sparse, feedback):
+    def fresh():
+        model = network(sparse)
+        optimizer = OPTIMIZERS[kind](model)
+        prune = Prune(
+            model, optimizer, target_density=lambda step: max(0.3, 1 - step / 10), feedback=feedback, period=3
+        )
+        return model, optimizer, prune
+
+    whole = fresh()
+    train(*whole, 7)
+    saved = copy.deepcopy([part.state_dict() for part in whole])
+    train(*whole, 6, start=7)
+    again = fresh()
+    for part, state in zip(again, saved, strict=True):
+        part.load_state_dict(state)
+    train(*again, 6, start=7)
+    assert torch.equal(dense(whole[0]), dense(again[0]))
+    assert again[2].record == whole[2].record
+    assert len({entry["density"] for entry in whole[2].record}) > 1
+
+
+def test_what_is_held_back_leaves_for_good_at_the_last_check():
+    model = network(sparse=True)
+    optimizer = OPTIMIZERS["sgd"](model)
+    prune = Prune(model, optimizer, target_density=0.3, feedback=True, period=2, until=4)
+    train(model, optimizer, prune, 3)
+    assert [len(weight.mean) for weight in sparse_weights(model).values()] == [120, 40]
+    train(model, optimizer, prune, 3, start=3)
+    assert [len(weight.mean) for weight in sparse_weights(model).values()] == [30, 12]
+    assert prune.density == 42 / 160
+    assert [entry["step"] for entry in prune.record] == [2, 4]
+    fresh = network(sparse=True)
+    resumed = Prune(fresh, OPTIMIZERS["sgd"](fresh), target_density=0.3, feedback=True, period=2, until=4)
+    fresh.load_state_dict(model.state_dict())
+    resumed.load_state_dict(prune.state_dict())
+    assert resumed.density == prune.density
+
+
+def test_a_global_budget_is_shared_by_all_layers():
+    model = network(sparse=True)
+    sparse_weights(model)["0"].mean.data.mul_(10)
+    optimizer = OPTIMIZERS["sgd"](model)
+    prune = Prune(model, optimizer, target_density=0.25, scope="global", groups="weight")
+    train(model, optimizer, prune, 1)
+    counts = [len(weight.mean) for weight in sparse_weights(model).values()]
+    assert sum(counts) == 40
+    assert counts[1] < 5
+
+
+def test_every_weight_keeps_a_group_under_any_threshold():
+    model = network(sparse=True)
+    optimizer = OPTIMIZERS["sgd"](model)
+    train(model, optimizer, Prune(model, optimizer, threshold=1e9), 1)
+    assert [len(weight.mean) for weight in sparse_weights(model).values()] == [10, 4]
+
+
+def test_an_excluded_layer_stays_whole_and_so_does_a_frozen_one():
+    model = network(sparse=True)
+    optimizer = OPTIMIZERS["sgd"](model)
+    train(model, optimizer, Prune(model, optimizer, target_density=0.1, exclude=["2"]), 1)
+    assert [len(weight.mean) for weight in sparse_weights(model).values()] == [10, 40]
+    model = network(sparse=False)
+    model[0].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    train(model, optimizer, Prune(model, optimizer, target_density=0.1), 1)
+    assert (model[0].weight != 0).all()
+    assert int((model[2].weight != 0).sum()) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "either threshold or target_density"),
+        ({"threshold": 0.1, "target_density": 0.1}, "either threshold or target_density"),
+        ({"threshold": -1.0}, "not be negative"),
+        ({"target_density": 0.0}, r"in \(0, 1\]"),
+        ({"target_density": 0.5, "scope": "all"}, "'layer' or 'global'"),
+        ({"target_density": 0.5, "warmup": -1}, "count steps"),
+        ({"target_density": 0.5, "criterion": "range", "groups": "weight"}, "has no range"),
+        ({"target_density": 0.5, "criterion": "magnitude"}, "unknown criterion"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(options, message):
+    model = network(sparse=False)
+    with pytest.raises(ValueError, match=message):
+        Prune(model, OPTIMIZERS["sgd"](model), **options)
+
+
+def test_one_order_over_layers_needs_one_criterion():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="one criterion for all"):
+        Prune(model, optimizer, target_density=0.5, scope="global")
