@@ -32,6 +32,8 @@ OPTIONS = {
     "cv_adam": {},
     "cv_adam_reference": {"mode": "reference"},
     "cv_sghmc": {"cycles": 3},
+    "em_mcmc": {"target_density": 0.3},
+    "em_mcmc_feedback": {"target_density": 0.3, "feedback": True},
     "cv_sghmc_reference": {"mode": "reference", "hot": 0.5},
 }
 
@@ -47,7 +49,9 @@ def rows(n=103):
 
 def build(name, task, *, seed=0, fabric=None, **options):
     torch.manual_seed(seed)
-    method = methods.build(name.removesuffix("_reference"), task, STEPS, **OPTIONS[name], **options)
+    method = methods.build(
+        name.removesuffix("_reference").removesuffix("_feedback"), task, STEPS, **OPTIONS[name], **options
+    )
     return Training(method, mlp(64, (16,)), task, STEPS, fabric, batch_size=50, seed=seed)
 
 

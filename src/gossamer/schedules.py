@@ -6,7 +6,7 @@ import math
 
 from gossamer.types import Schedule
 
-__all__ = ["as_schedule", "constant", "cosine", "cyclical", "phases", "warmup"]
+__all__ = ["as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "warmup"]
 
 
 def constant(value: float) -> Schedule:
@@ -32,6 +32,24 @@ def cosine(start: float, steps: int, end: float = 0.0) -> Schedule:
 
     def value(step: int) -> float:
         return end + (start - end) / 2 * (1 + math.cos(math.pi * min(step, steps) / steps))
+
+    return value
+
+
+def cubic(start: float, end: float, begin: int, until: int) -> Schedule:
+    """``start`` to step ``begin``, then fast at first and slowly at last to ``end`` at ``until`` (Zhu and Gupta 2017).
+
+    Example:
+        >>> density = cubic(1.0, 0.1, begin=100, until=200)
+        >>> [round(density(step), 4) for step in (0, 100, 150, 200, 300)]
+        [1.0, 1.0, 0.2125, 0.1, 0.1]
+    """
+    if not 0 <= begin <= until:
+        raise ValueError(f"a cubic goes from a step to a later one; got {begin} and {until}")
+
+    def value(step: int) -> float:
+        left = 1.0 if step < begin else 0.0 if step >= until else (until - step) / (until - begin)
+        return end + (start - end) * left**3
 
     return value
 

@@ -23,6 +23,7 @@ METHODS = {
     "rigl": {"density": 0.1, "draws_differ": False},
     "cv_adam": {"density": None, "draws_differ": True},
     "cv_sghmc": {"density": None, "draws_differ": True},
+    "em_mcmc": {"density": None, "draws_differ": True},
 }
 
 

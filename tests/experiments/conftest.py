@@ -16,6 +16,7 @@ OPTIONS = {
     "rigl": {"density": 0.1, "update_period": 4},
     "cv_adam": {},
     "cv_sghmc": {},
+    "em_mcmc": {"target_density": 0.3},
 }
 EPOCHS = 3  # of 15 steps each
 NOT_REPEATABLE = {"seconds", "examples_per_second"}

@@ -14,7 +14,7 @@ from gossamer.experiments.training import Job
 from gossamer.record import RecordError, Run
 from gossamer.train import Training
 
-METHODS = ("ssvi", "vi", "rigl", "cv_adam", "cv_sghmc")
+METHODS = ("ssvi", "vi", "rigl", "cv_adam", "cv_sghmc", "em_mcmc")
 STEPS = 45
 
 

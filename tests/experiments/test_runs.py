@@ -135,7 +135,7 @@ def test_config_round_trip(settings):
         Settings.from_config({"method": "ssvi"})
 
 
-@pytest.mark.parametrize("method", ["sgd", "vi", "ssvi", "rigl", "cv_adam", "cv_sghmc"])
+@pytest.mark.parametrize("method", ["sgd", "vi", "ssvi", "rigl", "cv_adam", "cv_sghmc", "em_mcmc"])
 def test_evaluate_gives_the_numbers_of_the_result(whole, method):
     run = Run.open(whole(method))
     state = torch.get_rng_state()

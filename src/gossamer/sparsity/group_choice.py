@@ -11,7 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["GROUP_CRITERIA", "GroupCriterion", "Scored", "cut", "mean_square", "range_", "signed_range"]
+__all__ = [
+    "GROUP_CRITERIA",
+    "GroupCriterion",
+    "Scored",
+    "cut",
+    "mean_square",
+    "range_",
+    "signed_range",
+    "split_networks",
+]
 
 GroupCriterion = Callable[[Tensor], Tensor]
 """Weights of each group, ``(groups, size)`` -> a score a group; the lowest are cut."""
@@ -78,6 +87,24 @@ def cut(
     when = {name: _first([next(places)[group] for _, group in axes], len(scores)) for name, axes in scored.items()}
     n_cut = int((scores < threshold).sum()) if threshold is not None else _to_budget(when, len(scores), budget)
     return {name: moment >= n_cut for name, moment in when.items()}
+
+
+def split_networks(axes: Sequence[Scored], n: int) -> list[list[Scored]]:
+    """The groups of each of ``n`` networks whose weights stand one after another in one weight.
+
+    >>> both = split_networks([(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 1, 1, 3]))], 2)
+    >>> [(score.tolist(), group.tolist()) for ((score, group),) in both]
+    [([1.0, 2.0], [0, 1, 1]), ([3.0, 4.0], [1])]
+    """
+    if n == 1:
+        return [list(axes)]
+    networks: list[list[Scored]] = [[] for _ in range(n)]
+    for score, group in axes:
+        size = len(score) // n
+        counts = (group // size).bincount(minlength=n).tolist()
+        for network, own, part in zip(networks, score.split(size), group.split(counts), strict=True):
+            network.append((own, part % size))
+    return networks
 
 
 def _first(places: Sequence[Tensor], last: int) -> Tensor:

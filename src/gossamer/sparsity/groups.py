@@ -2,7 +2,8 @@
 
 Every linear and convolutional weight is seen in one layout, ``(blocks, out, in, taps)``: a linear layer has one block
 and one tap, a convolution has as many blocks as ``groups`` and one tap a position of its kernel. A grouping says which
-flat positions belong together, one row a group.
+flat positions belong together, one row a group. Where several networks are trained side by side in one weight (its
+layer says so by an attribute ``networks``), each has a block of its own and is pruned for itself.
 """
 
 from __future__ import annotations
@@ -95,6 +96,11 @@ class GroupedWeight:
         return isinstance(self.layer, _ConvNd)
 
     @property
+    def networks(self) -> int:
+        """How many networks have a part of it: one, but for a stack of them."""
+        return int(getattr(self.layer, "networks", 1))
+
+    @property
     def size(self) -> int:
         """Number of its entries, active or not."""
         return self.stored.shape.numel()
@@ -148,7 +154,7 @@ def grouped_weights(model: nn.Module, exclude: Sequence[str] = ()) -> dict[str, 
 
 def _layout(layer: Any, position: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Flat positions as ``(blocks, out, in, taps)``."""
-    blocks = getattr(layer, "groups", 1)
+    blocks = getattr(layer, "groups", 1) * getattr(layer, "networks", 1)
     position = position.view(blocks, shape[0] // blocks, shape[1], -1)
     return position.transpose(1, 2) if isinstance(layer, _ConvTransposeNd) else position
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from gossamer.schedules import as_schedule
 from gossamer.sparsity.choosing import Scope
-from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut
+from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut, split_networks
 from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
 from gossamer.sparsity.held import Held
 from gossamer.sparsity.moving import forget_histories, remove
@@ -46,12 +46,13 @@ class Prune:
             ``None`` is the paper's: the range for convolutions, the mean square for linear layers.
         groups: What is cut as a whole, as in :class:`SpikeSlabDecay`, or several such groupings; ``None`` is the
             paper's: input and output channels of convolutions, input units of linear layers.
-        feedback: Whether what is cut may return.
+        feedback: Whether what is cut may return; a number is the step until which it may. From then on what is held
+            back is gone, and pruning goes on forward.
         scope: ``"layer"`` gives every weight its own share of ``target_density``, ``"global"`` all together.
         exclude: Names of layers that stay whole; they may hold ``*``.
         warmup: Steps before the first check.
         period: Steps between two checks.
-        until: Step of the last check; what is then held back leaves for good. ``None`` is never.
+        until: Step of the last check; ``None`` is none.
 
     Example:
         >>> import gossamer
@@ -76,7 +77,7 @@ class Prune:
         target_density: float | Schedule | None = None,
         criterion: str | GroupCriterion | None = None,
         groups: Axes | None = None,
-        feedback: bool = False,
+        feedback: bool | int = False,
         scope: Scope = "layer",
         exclude: Sequence[str] = (),
         warmup: int = 0,
@@ -86,18 +87,20 @@ class Prune:
         _check(threshold, target_density, scope, warmup, period)
         self.optimizer, self.threshold = optimizer, threshold
         self.target_density = None if target_density is None else as_schedule(target_density)
-        self.criterion, self.groups, self.feedback, self.scope = criterion, groups, feedback, scope
+        self.criterion, self.groups, self.scope = criterion, groups, scope
+        self.feedback = feedback is True or feedback > 0
+        self.feedback_until = until if feedback is True else int(feedback) or None
         self.warmup, self.period, self.until = warmup, period, until
         self.weights = grouped_weights(model, exclude)
         self.index = 0
         self.record: list[dict[str, Any]] = []
         self._held = {
-            name: Held(weight.parameter, keeps=feedback)
+            name: Held(weight.parameter, keeps=self.feedback)
             for name, weight in self.weights.items()
-            if feedback or weight.sparse is None
+            if self.feedback or weight.sparse is None
         }
         self._check_parts()
-        if not feedback or until is not None:
+        if self._may_shrink:
             self._write_positions_down()
         if self._held:
             optimizer.register_step_post_hook(lambda *_: self._hide())
@@ -113,10 +116,11 @@ class Prune:
         for held in self._held.values():
             held.reveal()  # what is held back takes part in this step: its decay, its gradient, the choice
         is_past = self.until is not None and self.index > self.until
-        due = self.index > self.warmup and self.index % self.period == 0 and not is_past
+        is_time = self.index % self.period == 0 or self.index == self.until
+        due = self.index > self.warmup and is_time and not is_past
         if due:
             self._cut()
-        if self.index == self.until:
+        if self.feedback and self.index == self.feedback_until:
             self._release()
         return due
 
@@ -128,11 +132,12 @@ class Prune:
     def state_dict(self) -> dict[str, Any]:
         """The clock, the record and what is held back; the supports are in the model's state."""
         held = {name: held.state_dict() for name, held in self._held.items()}
-        return {"index": self.index, "record": list(self.record), "held": held}
+        return {"index": self.index, "record": list(self.record), "feedback": self.feedback, "held": held}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self.record = int(state["index"]), list(state["record"])
+        self.feedback = bool(state["feedback"])
         for name in list(self._held):
             if name in state["held"]:
                 self._held[name].load_state_dict(state["held"][name])
@@ -152,16 +157,18 @@ class Prune:
         self.record.append({"step": self.index, "density": self.density, "active": active, "removed": removed})
 
     def _choose(self, scored: dict[str, list[Scored]]) -> dict[str, Tensor]:
-        if self.target_density is None:
-            return cut(scored, threshold=self.threshold)
-        share = self.target_density(self.index)
-        if not 0 < share <= 1:
-            raise ValueError(f"target_density must give a share of the weights, in (0, 1]; got {share} at {self.index}")
-        parts = [scored] if self.scope == "global" else [{name: axes} for name, axes in scored.items()]
-        kept: dict[str, Tensor] = {}
-        for part in parts:
-            kept |= cut(part, budget=round(share * sum(self.weights[name].size for name in part)))
-        return kept
+        """Which entries stay: a choice for each weight, for all weights together, and in a stack for each network."""
+        share = None if self.target_density is None else _checked_share(self.target_density(self.index), self.index)
+        networks = {name: split_networks(axes, self.weights[name].networks) for name, axes in scored.items()}
+        shared = [list(networks)] if self.scope == "global" and share is not None else [[name] for name in networks]
+        kept: dict[str, list[Tensor]] = {name: [] for name in networks}
+        for names in shared:
+            for parts in zip(*(networks[name] for name in names), strict=True):
+                n_entries = sum(self.weights[name].size // self.weights[name].networks for name in names)
+                budget = None if share is None else round(share * n_entries)
+                for name, mask in cut(dict(zip(names, parts, strict=True)), self.threshold, budget).items():
+                    kept[name].append(mask)
+        return {name: torch.cat(masks) for name, masks in kept.items()}
 
     def _keep(self, name: str, weight: GroupedWeight, kept: Tensor) -> None:
         """Let go of the entries that are not kept; where nothing was held back they are zeros already."""
@@ -201,6 +208,7 @@ class Prune:
 
     def _release(self) -> None:
         """What is held back leaves for good: out of the storage where the weight is sparse."""
+        self.feedback = False
         for name, held in list(self._held.items()):
             weight = self.weights[name]
             held.drop()
@@ -208,6 +216,10 @@ class Prune:
             if weight.sparse is not None:
                 remove(weight.sparse, ~held.mask.flatten(), self.optimizer)
                 del self._held[name]
+
+    @property
+    def _may_shrink(self) -> bool:
+        return not self.feedback or self.feedback_until is not None
 
     def _write_positions_down(self) -> None:
         """From the start, so that a state saved after a cut fits: what is loaded may have fewer of them."""
@@ -218,8 +230,7 @@ class Prune:
     def _check_parts(self) -> None:
         if not self.weights:
             raise ValueError("this model has no linear layer or convolution whose weights could be pruned")
-        shrinks = any(weight.sparse is not None for weight in self.weights.values()) and not self.feedback
-        if world_size() > 1 and (shrinks or self.until is not None):
+        if world_size() > 1 and self._may_shrink and any(weight.sparse is not None for weight in self.weights.values()):
             raise ValueError(
                 "cutting sparse weights changes parameters' shapes, which DDP cannot follow: use feedback=True"
             )
@@ -230,6 +241,12 @@ class Prune:
             )
         for weight in self.weights.values():
             self._scored(weight)
+
+
+def _checked_share(share: float, step: int) -> float:
+    if not 0 < share <= 1:
+        raise ValueError(f"target_density must give a share of the weights, in (0, 1]; got {share} at step {step}")
+    return share
 
 
 def _check(
