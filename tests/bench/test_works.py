@@ -25,7 +25,7 @@ def test_a_masked_network_is_dense_in_storage_and_sparse_in_what_it_computes():
     network, dense = published(small, 0.1), gossamer.bayesianize(small(), density=1.0)
     assert sum(p.numel() for p in network.parameters()) == sum(p.numel() for p in dense.parameters())
     first, *rest = sparse_weights(network).values()
-    assert not isinstance(first, PublishedWeight)  # the first convolution stays dense, as in the paper
+    assert first.mask is None  # the first convolution stays dense, as in the paper
     for weight in rest:
         active = round(0.1 * weight.support.size)
         assert isinstance(weight, PublishedWeight)
