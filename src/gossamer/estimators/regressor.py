@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_array
+from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import validate_data
 
 from gossamer.estimators.base import INPUTS, SparseBayesEstimator
@@ -144,7 +144,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         Several targets of a row are taken to be independent given the network: their log densities add up.
         """
         prediction = self.prediction(X)
-        y = check_array(y, ensure_2d=False, dtype=np.float64).reshape(len(prediction.mean), -1)
+        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        check_consistent_length(prediction.mean.numpy(), y)
+        y = y.reshape(len(y), -1)
         if not (self._targets.scale > 0).all():
             raise ValueError("a target that was constant in training is predicted without noise: it has no density")
         standardised = torch.from_numpy(self._targets.apply(y))
