@@ -1,4 +1,4 @@
-"""Tables of kept runs: means and spreads by hand, what is missing shows, and what does not belong together is refused."""
+"""Tables of kept runs: means and spreads by hand; what is missing shows; what does not belong together is refused."""
 
 import json
 import statistics
@@ -84,7 +84,7 @@ def test_set_up_is_what_the_first_epoch_took_beyond_the_others(tables):
 
 @pytest.mark.parametrize(
     ("seconds", "setup"),
-    [([2.0, 4.0, 6.0], 0.0), ([22.0, 24.0, 26.0, 28.5], 20.0), ([22.0, 24.0, 26.0, 28.0, 40.0, 42.0], 30.0)],
+    [([2.0, 4.0, 6.0], 0.0), ([22.0, 24.0, 26.0, 28.0, 30.5], 20.0), ([22.0, 24.0, 26.0, 28.0, 40.0, 42.0], 30.0)],
     ids=["none", "one process", "two processes"],
 )
 def test_set_up_of_each_process_counts(seconds, setup):
@@ -99,7 +99,7 @@ def test_an_unfinished_run_and_another_folder_have_no_row(folder):
 
 def test_seeds_of_different_settings_are_refused(folder):
     keep(folder, "vi-cifar10", 1, 0.9, epochs=100)
-    with pytest.raises(RecordError, match="vi-cifar10/1 was told something else than .*vi-cifar10/0"):
+    with pytest.raises(RecordError, match=r"vi-cifar10/1 was told something else than .*vi-cifar10/0"):
         read_recipes(folder)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.bench.pages import PLACE, fill_places
-from gossamer.bench.recorded import PLACES, recorded_environments, recorded_tables, recorded_texts
+from gossamer.bench.pages import PLACE
+from gossamer.bench.recorded import PLACES, fill_recorded, recorded_environments, recorded_tables
 from gossamer.bench.state import CASES
 from gossamer.experiments import Trial, Trials, read_recipe
 from gossamer.record import RecordError
@@ -23,7 +23,7 @@ def places(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_holds_what_the_stored_results_say(page):
     text = page.read_text(encoding="utf-8")
-    filled = fill_places(text, PLACES, recorded_texts(RESULTS))
+    filled = fill_recorded(text, RESULTS)
     assert filled == text, f"{page.name} is out of date: make figures, or gossamer bench show results --into {page}"
 
 
@@ -53,10 +53,11 @@ def test_the_stored_bytes_are_of_every_case():
 
 
 def test_new_results_appear_in_a_page(tmp_path):
-    page = "<!-- bench:results:digits -->\nold\n<!-- /bench -->\n<!-- bench:results:digits-environment -->\n<!-- /bench -->"
+    places = ["<!-- bench:results:digits -->", "<!-- bench:results:digits-environment -->"]
+    page = "".join(f"{place}\nold\n<!-- /bench -->\n" for place in places)
     trial = Trial("ssvi", 0, {}, {"accuracy": 0.912}, {"active_parameters": 1234})
     Trials([trial], {"cpu": "a CPU", "versions": {"torch": "2"}, "date": "2026-01-31"}).write(tmp_path / "digits.json")
-    filled = fill_places(page, PLACES, recorded_texts(tmp_path))
+    filled = fill_recorded(page, tmp_path)
     assert "| ssvi | 1 | 1,234 | 91.2 % | – | – | – |" in filled
     assert "a CPU; torch 2; 2026-01-31\n" in filled
     assert "old" not in filled
@@ -64,15 +65,20 @@ def test_new_results_appear_in_a_page(tmp_path):
 
 def test_a_place_for_what_is_not_stored(tmp_path):
     with pytest.raises(ValueError, match="a place for 'recipes', but the results have only"):
-        fill_places("<!-- bench:results:recipes -->\n<!-- /bench -->", PLACES, recorded_texts(tmp_path))
+        fill_recorded("<!-- bench:results:recipes -->\n<!-- /bench -->", tmp_path)
 
 
 def test_files_of_other_kinds_are_left_alone(tmp_path):
     (tmp_path / "uci.json").write_text(json.dumps({"cells": []}))
-    assert recorded_texts(tmp_path) == {}
+    assert recorded_tables(tmp_path) == {}
     assert recorded_environments(tmp_path) == {}
 
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(RecordError, match="is no folder of results"):
         recorded_tables(tmp_path / "no")
+
+
+def test_a_page_without_places(tmp_path):
+    with pytest.raises(ValueError, match="no place for a table: write <!-- bench:results:recipes -->"):
+        fill_recorded("# A page\n", tmp_path)

@@ -40,8 +40,19 @@ def test_bytes_are_those_of_the_active_vectors(method, options, n_parameters, mo
 
 
 def test_shares_are_those_of_the_first_row(tmp_path):
-    rows = [StateBytes("dense", "SGD", 10**7, 10**7, 0, 0, 2 * 10**7), StateBytes("sparse", "SGD", 10**6, 10**6, 10**6, 0, 3 * 10**6)]
+    rows = [
+        StateBytes("dense", "SGD", 10**7, 10**7, 0, 0, 2 * 10**7),
+        StateBytes("sparse", "SGD", 10**6, 10**6, 10**6, 0, 3 * 10**6),
+    ]
     write_states(tmp_path / "bytes.json", rows)
     assert json.loads((tmp_path / "bytes.json").read_text())["environment"]["torch"] == torch.__version__
     assert recorded_tables(tmp_path)["bytes"] == state_table(rows)
-    assert state_table(rows).rows[1] == ["sparse", "SGD", "1.0 (10.0 %)", "1.0 (10.0 %)", "1.0", "3.0 (15.0 %)", "3.0 (15.0 %)"]
+    assert state_table(rows).rows[1] == [
+        "sparse",
+        "SGD",
+        "1.0 (10.0 %)",
+        "1.0 (10.0 %)",
+        "1.0",
+        "3.0 (15.0 %)",
+        "3.0 (15.0 %)",
+    ]

@@ -11,7 +11,9 @@ def trial(label: str, seed: int, **metrics: float) -> Trial:
 
 
 def test_mean_and_standard_error():
-    rows = trials_table(Trials([trial("a", seed, accuracy=x, nll=0.1) for seed, x in enumerate((0.9, 0.93, 0.96))], {})).rows
+    rows = trials_table(
+        Trials([trial("a", seed, accuracy=x, nll=0.1) for seed, x in enumerate((0.9, 0.93, 0.96))], {})
+    ).rows
     assert rows == [["a", "3", "4,224", "93.0 ± 1.7 %", "0.100 ± 0.000", "–", "–"]]  # 3 / √3
 
 

@@ -8,7 +8,7 @@ ever copied by hand. In ``<!-- bench:results:NAME -->`` stands a table of the fo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gossamer.bench.environment import describe
 from gossamer.bench.results import Results
@@ -48,12 +48,13 @@ def fill(page: str, results: Results) -> str:
         <BLANKLINE>
         <!-- /bench -->
     '''
-    texts = {name: table.to_markdown() for name, table in all_tables(results).items()}
-    return fill_places(page, results.device, {"environment": headline(results) + "\n", **texts})
+    texts = {"environment": lambda: headline(results) + "\n"}
+    texts |= {name: table.to_markdown for name, table in all_tables(results).items()}
+    return fill_places(page, results.device, texts, "networks")
 
 
-def fill_places(page: str, device: str, texts: Mapping[str, str]) -> str:
-    """The page with texts in its places of a device, by their names; a page without one is an error."""
+def fill_places(page: str, device: str, texts: Mapping[str, Callable[[], str]], example: str) -> str:
+    """The page with texts in its places of a device, by name; a page without one is an error that gives an example."""
 
     def content(place: re.Match[str]) -> str:
         start, found, name, end = place.groups()
@@ -61,9 +62,9 @@ def fill_places(page: str, device: str, texts: Mapping[str, str]) -> str:
             return place[0]
         if name not in texts:
             raise ValueError(f"a page has a place for {name!r}, but the results have only {', '.join(texts)}")
-        return f"{start}\n{texts[name]}\n{end}"
+        return f"{start}\n{texts[name]()}\n{end}"
 
     if all(found != device for _, found, _, _ in PLACE.findall(page)):
-        place = f"<!-- bench:{device}:{next(iter(texts), 'NAME')} -->"
+        place = f"<!-- bench:{device}:{example} -->"
         raise ValueError(f"the page has no place for a table: write {place} and <!-- /bench --> in it, each in a line")
     return PLACE.sub(content, page)

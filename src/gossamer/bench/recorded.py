@@ -7,11 +7,13 @@ needs no list of what should be. Places of pages are ``<!-- bench:results:NAME -
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gossamer.bench import state
+from gossamer.bench.pages import fill_places
 from gossamer.bench.recipes import RecipeRuns, read_paper, read_recipes, recipe_tables
 from gossamer.bench.state import StateBytes, state_table
 from gossamer.bench.tables import Table
@@ -21,16 +23,19 @@ from gossamer.experiments.trials import Trials
 from gossamer.record import RecordError
 from gossamer.record.files import read_json
 
-__all__ = ["PLACES", "recorded_environments", "recorded_tables", "recorded_texts"]
+__all__ = ["PLACES", "fill_recorded", "recorded_environments", "recorded_tables"]
 
 PLACES = "results"  # what places of pages say where others have a device
 
 
-def recorded_texts(folder: Path) -> dict[str, str]:
-    """Every table as Markdown, and for each source a line about its environment, by the names of their places."""
-    tables = {name: table.to_markdown() for name, table in recorded_tables(folder).items()}
-    lines = {f"{name}-environment": f"{line}\n" for name, line in recorded_environments(folder).items()}
-    return tables | lines
+def fill_recorded(page: str, folder: Path) -> str:
+    """The page with the tables of a folder of results in its places, and lines about their environments."""
+    texts: dict[str, Callable[[], str]]
+    texts = {name: table.to_markdown for name, table in recorded_tables(folder).items()}
+    texts |= {
+        f"{name}-environment": partial("{}\n".format, line) for name, line in recorded_environments(folder).items()
+    }
+    return fill_places(page, PLACES, texts, next(iter(texts), "recipes"))
 
 
 def recorded_tables(folder: Path) -> dict[str, Table]:

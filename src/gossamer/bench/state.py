@@ -122,7 +122,9 @@ def state_table(states: Sequence[StateBytes]) -> Table:
         return [row.label, row.optimizer, *(cells.megabytes(value, dense) for value, dense in pairs)]
 
     head = ["network", "optimizer", "parameters", "optimizer state", "positions", "in memory", "checkpoint file"]
-    note = f"MB (a million bytes), in brackets the share of {first.label}. In memory: the three and the statistics of BN."
+    note = (
+        f"MB (a million bytes), in brackets the share of {first.label}. In memory: the three and the statistics of BN."
+    )
     return Table("Bytes of a training", note, head, [line(row) for row in states], 2)
 
 

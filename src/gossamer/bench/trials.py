@@ -25,8 +25,8 @@ def trials_table(trials: Trials) -> Table:
 
     Example:
         >>> reached = [{"accuracy": 0.90}, {"accuracy": 0.94}]
-        >>> told = [Trial("SSVI", seed, {}, metrics, {"active_parameters": 4224}) for seed, metrics in enumerate(reached)]
-        >>> trials_table(Trials(told, {})).rows[0][:4]
+        >>> seeds = [Trial("SSVI", i, {}, metrics, {"active_parameters": 4224}) for i, metrics in enumerate(reached)]
+        >>> trials_table(Trials(seeds, {})).rows[0][:4]
         ['SSVI', '2', '4,224', '92.0 ± 2.0 %']
     """
     rows = [[label, str(len(found)), *_figures(found)] for label, found in trials.by_label().items()]

@@ -129,14 +129,12 @@ def _show(given: list[str]) -> int:
 
 
 def _show_folder(path: Path, pages: list[Path]) -> int:
-    from gossamer.bench.pages import fill_places
-    from gossamer.bench.recorded import PLACES, recorded_tables, recorded_texts
+    from gossamer.bench.recorded import fill_recorded, recorded_tables
 
     tables = recorded_tables(path)
     if not tables:
         raise RecordError(f"{path} holds no run of a recipe and no file of gossamer compare --json")
-    texts = recorded_texts(path)
-    _fill(pages, lambda text: fill_places(text, PLACES, texts))
+    _fill(pages, lambda text: fill_recorded(text, path))
     print("\n\n".join(f"{name}: {table.to_text()}" for name, table in tables.items()))
     return 0
 
