@@ -94,6 +94,8 @@ def test_set_up_of_each_process_counts(seconds, setup):
 def test_an_unfinished_run_and_another_folder_have_no_row(folder):
     (folder / "vi-cifar100" / "0").mkdir(parents=True)
     (folder / "vi-cifar100" / "0" / "config.toml").write_text("format = 1\nseed = 0\n")
+    keep(folder, "runs", 0, 0.9)
+    (folder / "runs" / "0").rename(folder / "runs" / "first")
     assert [recipe.name for recipe in read_recipes(folder)] == ["vi-cifar10", "ssvi-cifar10-95", "ssvi-cifar100-90"]
 
 

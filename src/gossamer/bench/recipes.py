@@ -51,7 +51,7 @@ class RecipeRuns:
 
 def read_recipes(folder: Path) -> list[RecipeRuns]:
     """All recipes of which a run was kept in the folder, in the order of the tables."""
-    names = sorted({path.parent.parent.name for path in folder.glob("*/*/result.json")})
+    names = sorted({path.parent.name for path in _seeds(folder, "*/*")})
     return sorted((_read(folder / name) for name in names), key=lambda recipe: recipe.place)
 
 
@@ -88,9 +88,14 @@ def recipe_tables(recipes: Sequence[RecipeRuns], paper: Paper) -> dict[str, Tabl
     return {name: table for name, table in made.items() if table.rows}
 
 
+def _seeds(folder: Path, below: str) -> list[Path]:
+    """Folders of finished runs that are named by a number, in its order; runs may lie beside them that are no seeds."""
+    found = [path.parent for path in folder.glob(f"{below}/result.json") if path.parent.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
 def _read(folder: Path) -> RecipeRuns:
-    seeds = sorted((path.parent for path in folder.glob("*/result.json")), key=lambda path: (len(path.name), path.name))
-    runs = [Run.open(seed) for seed in seeds]
+    runs = [Run.open(seed) for seed in _seeds(folder, "*")]
     told = [{key: value for key, value in run.config.items() if key != "seed"} for run in runs]
     for run, config in zip(runs, told, strict=True):
         if run.folder.name != str(run.config["seed"]):
