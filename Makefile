@@ -1,8 +1,9 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo docs test format lint types bench figures sanitize valgrind arm clean
+.PHONY: help venv demo docs test format lint types bench figures measure sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
+DEMO := sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
 
 help: ## list the targets
@@ -29,8 +30,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gossamer/kernel
 
 demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
 	@# Networks this small are faster on one thread, above all on a machine that is busy with something else.
-	OMP_NUM_THREADS=1 $(BIN)/gossamer compare sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3 --time_steps \
-		--out runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --time_steps --out runs/demo
 
 test: venv ## all checks: format, lint, types, tests and doctests
 	$(BIN)/ruff format --check .
@@ -56,9 +56,20 @@ docs: venv ## build the documentation in build/docs
 bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick: in a minute or two, not half an hour)
 	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu $(BENCH)
 
-figures: venv ## the same, and rewrite every measured table and picture of README and docs from it
-	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu --json results/bench-cpu.json
+figures: venv ## rewrite every measured table and picture of README and docs from what is stored in results
 	$(BIN)/gossamer bench show results/bench-cpu.json --into README.md docs/guides/cpu.md --plot docs/images/bench-cpu.svg
+	$(BIN)/gossamer bench show results --into README.md docs/results.md
+
+measure: venv ## measure again what a CPU can (an hour), store it in results, then make figures
+	rm -rf runs/measure
+	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu --json results/bench-cpu.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m gossamer.bench.state results/bytes.json
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --device cpu --out runs/measure/demo --json results/demo.json
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model mlp --device cpu --out runs/measure/digits \
+		--json results/digits.json
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model conv_net --device cpu \
+		--out runs/measure/digits-conv --json results/digits-conv.json
+	$(MAKE) figures
 
 # The native kernels under tools that watch every access; none of it is part of `make test`. See CONTRIBUTING.md.
 KERNELS := src/gossamer/kernels/csrc/kernels.cpp

@@ -6,6 +6,7 @@ import pytest
 
 from gossamer.bench import Results
 from gossamer.bench.results import DENSE, Timing
+from gossamer.experiments import Trial, Trials
 from gossamer.kernels import library
 
 needs_kernels = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
@@ -128,3 +129,30 @@ def test_no_kind_is_a_question_for_help(gossamer):
     code, out, _ = gossamer("bench")
     assert code == 2
     assert out.startswith("usage: gossamer bench cpu")
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A folder of results with a comparison in it."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    trial = Trial("ssvi", 0, {}, {"accuracy": 0.9}, {"active_parameters": 10})
+    Trials([trial], {}).write(folder / "moons.json")
+    return folder
+
+
+def test_show_of_a_folder_prints_and_fills(gossamer, kept, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- bench:results:moons -->\n<!-- /bench -->\n")
+    code, out, err = gossamer("bench", "show", kept, "--into", page)
+    assert (code, err) == (0, "")
+    assert out.startswith("moons: Comparison\n")
+    assert "| ssvi | 1 | 10 | 90.0 % |" in page.read_text()
+
+
+def test_show_of_a_folder_without_results(refused, tmp_path):
+    assert "holds no run of a recipe and no file of gossamer compare --json" in refused(1, "bench", "show", tmp_path)
+
+
+def test_a_folder_has_no_bars(refused, kept):
+    assert "--check are for a file of gossamer bench" in refused(2, "bench", "show", kept, "--check")

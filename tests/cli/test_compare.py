@@ -110,3 +110,21 @@ def test_the_default_folder_has_the_name_of_the_data(gossamer, monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     assert gossamer("compare", "sgd", "--data", "two_moons", "--seeds", "1", *QUICK)[0] == 0
     assert (tmp_path / "runs" / "compare-two_moons" / "comparison.md").exists()
+
+
+def test_a_small_file_to_keep(gossamer, again, tmp_path, compared):
+    kept = tmp_path / "kept.json"
+    code, out, err = gossamer(*again, "--json", kept)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == f"kept: {kept}"
+    rows = json.loads(kept.read_text())["trials"]
+    assert [(row["label"], row["seed"]) for row in rows[:3]] == [("sgd", 0), ("sgd", 1), ("vi", 0)]
+    assert rows[0]["metrics"] == json.loads((compared / "sgd-0" / "result.json").read_text())["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("no/kept.json", "the folder .*no does not exist"), (".", "is a folder, give a file in it")]
+)
+def test_a_file_that_cannot_be_written_is_refused_before_training(refused, again, tmp_path, monkeypatch, path, message):
+    monkeypatch.setattr("gossamer.cli.compare.compare", lambda *_, **__: pytest.fail("it was trained"))
+    assert re.search(message, refused(2, *again, "--json", tmp_path / path))

@@ -3,6 +3,9 @@
 ``timing`` lets works take turns on one clock, ``layers``, ``networks``, ``memory`` and ``updates`` measure a row each,
 ``cpu`` says which rows there are on a CPU. What they find is :class:`Results`, raw samples and environment, from which
 ``tables``, ``bars``, ``pages`` and ``plot`` make all that is shown.
+
+``recorded`` does the same for a folder of results: runs of recipes that were kept (``recipes``), comparisons
+(``trials``) and bytes of trainings (``state``).
 """
 
 from gossamer.bench.bars import judge

@@ -2,18 +2,19 @@
 
 A place is what stands between ``<!-- bench:DEVICE:NAME -->`` and ``<!-- /bench -->``; it is replaced by the table of
 that name of a benchmark on that device, or for ``environment`` by a line about the machine. So no figure in a page is
-ever copied by hand.
+ever copied by hand. In ``<!-- bench:results:NAME -->`` stands a table of the folder ``results/`` (``recorded.py``).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from gossamer.bench.environment import describe
 from gossamer.bench.results import Results
 from gossamer.bench.tables import all_tables
 
-__all__ = ["document", "fill"]
+__all__ = ["document", "fill", "fill_places"]
 
 PLACE = re.compile(r"(<!-- bench:(\w+):([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
@@ -47,19 +48,23 @@ def fill(page: str, results: Results) -> str:
         <BLANKLINE>
         <!-- /bench -->
     '''
-    tables = all_tables(results)
+    texts = {"environment": lambda: headline(results) + "\n"}
+    texts |= {name: table.to_markdown for name, table in all_tables(results).items()}
+    return fill_places(page, results.device, texts, "networks")
+
+
+def fill_places(page: str, device: str, texts: Mapping[str, Callable[[], str]], example: str) -> str:
+    """The page with texts in its places of a device, by name; a page without one is an error that gives an example."""
 
     def content(place: re.Match[str]) -> str:
-        start, device, name, end = place.groups()
-        if device != results.device:
+        start, found, name, end = place.groups()
+        if found != device:
             return place[0]
-        if name != "environment" and name not in tables:
-            known = ", ".join(["environment", *tables])
-            raise ValueError(f"a page has a place for {name!r}, but the results have only {known}")
-        text = headline(results) + "\n" if name == "environment" else tables[name].to_markdown()
-        return f"{start}\n{text}\n{end}"
+        if name not in texts:
+            raise ValueError(f"a page has a place for {name!r}, but the results have only {', '.join(texts)}")
+        return f"{start}\n{texts[name]()}\n{end}"
 
-    if all(device != results.device for _, device, _, _ in PLACE.findall(page)):
-        place = f"<!-- bench:{results.device}:networks -->"
+    if all(found != device for _, found, _, _ in PLACE.findall(page)):
+        place = f"<!-- bench:{device}:{example} -->"
         raise ValueError(f"the page has no place for a table: write {place} and <!-- /bench --> in it, each in a line")
     return PLACE.sub(content, page)

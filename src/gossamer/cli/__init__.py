@@ -32,7 +32,7 @@ USAGE = """usage: gossamer COMMAND [...]
   list methods|data|models|criteria|recipes
   show RUN                        a run in a few lines
   bench cpu                       what sparsity costs and saves on this machine, measured
-  bench show FILE                 the tables of an earlier measurement
+  bench show FILE|FOLDER          the tables of an earlier measurement, or of a folder of results
   completion bash|zsh|fish        a script that completes commands and names in your shell
 
   --version   --help   --debug (show tracebacks)

@@ -28,7 +28,7 @@ def run(given: list[str]) -> int:
     """Measure what sparsity costs and saves, or show what was measured before."""
     if not given or given[0] in ("-h", "--help"):
         print(
-            "usage: gossamer bench cpu [options]\n       gossamer bench show FILE [options]\n\n"
+            "usage: gossamer bench cpu [options]\n       gossamer bench show FILE|FOLDER [options]\n\n"
             "What sparsity costs and saves on this machine. gossamer bench cpu --help says more."
         )
         return 0 if given else 2
@@ -55,8 +55,12 @@ def cpu_parser() -> Parser:
 
 def show_parser() -> Parser:
     """Flags of ``bench show``."""
-    flags = Parser("gossamer bench show", "The tables of a benchmark that was written with --json.")
-    flags.add_argument("file", type=str, help="The JSON file.")
+    flags = Parser(
+        "gossamer bench show",
+        "The tables of a benchmark that was written with --json, or of a folder of results: runs of recipes "
+        "(<recipe>/<seed>/) and files of gossamer compare --json.",
+    )
+    flags.add_argument("file", type=str, help="The JSON file, or the folder.")
     flags.add_argument(
         "--into",
         nargs="+",
@@ -112,19 +116,39 @@ def _show(given: list[str]) -> int:
     options = show_parser().parse(given)
     outputs = {name: folder(path) for name in ("markdown", "plot") if (path := getattr(options, name))}
     _check_outputs(outputs)
+    path, pages = folder(options.file), list(map(folder, options.into))
+    if path.is_dir():
+        if outputs or options.check:
+            raise UsageError("--markdown, --plot and --check are for a file of gossamer bench, not for a folder")
+        return _show_folder(path, pages)
     from gossamer.bench import Results, fill
 
-    results = Results.read(folder(options.file))
-    for page in map(folder, options.into):
+    results = Results.read(path)
+    _fill(pages, lambda text: fill(text, results))
+    return _present(results, outputs, check=options.check)
+
+
+def _show_folder(path: Path, pages: list[Path]) -> int:
+    from gossamer.bench.recorded import fill_recorded, recorded_tables
+
+    tables = recorded_tables(path)
+    if not tables:
+        raise RecordError(f"{path} holds no run of a recipe and no file of gossamer compare --json")
+    _fill(pages, lambda text: fill_recorded(text, path))
+    print("\n\n".join(f"{name}: {table.to_text()}" for name, table in tables.items()))
+    return 0
+
+
+def _fill(pages: list[Path], filled: Callable[[str], str]) -> None:
+    for page in pages:
         try:
             text = page.read_text(encoding="utf-8")
         except OSError as error:
             raise unreadable(page, error) from error
         try:
-            write_atomically(page, fill(text, results))
+            write_atomically(page, filled(text))
         except ValueError as error:
             raise RecordError(f"{page}: {error}") from error
-    return _present(results, outputs, check=options.check)
 
 
 def _present(results: Results, outputs: dict[str, Path], *, check: bool) -> int:

@@ -14,11 +14,12 @@ from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder
 from gossamer.experiments.comparing import SEEDS, compare, read_recipe
 from gossamer.experiments.settings import Settings, options_of
+from gossamer.experiments.trials import Trials
 
 __all__ = ["parser", "run"]
 
 DATA = "digits"
-NOT_SETTINGS = {"what", "density", "seeds", "out", "time_steps", "quiet"}
+NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "quiet"}
 
 
 def run(given: list[str]) -> int:
@@ -29,6 +30,7 @@ def run(given: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     out = folder(options.out or f"runs/{name.replace('/', '-')}")
+    kept = _checked(options.json)  # after an hour of training it would be too late
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
     print(comparison.to_text())
@@ -42,6 +44,9 @@ def run(given: list[str]) -> int:
 
         print(f"\nreport: {write_report(comparison.folders, out / 'report.html')}")
     print(f"tables: {out / 'comparison'}.md, .csv, .json")
+    if kept is not None:
+        Trials.of(comparison).write(kept)
+        print(f"kept: {kept}")
     return 1 if comparison.has_failures else 0
 
 
@@ -53,6 +58,7 @@ def parser() -> Parser:
     flags.add_flag("density", float | None, "For the methods that have one.")
     flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
     flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
+    flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
     flags.add_argument(
         "--time_steps", action="store_true", help="Time training steps with native kernels and with dense products."
     )
@@ -80,6 +86,18 @@ def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
     if options.density is not None:
         entries = {label: _with_density(settings, options.density) for label, settings in entries.items()}
     return entries, seeds if options.seeds is None else options.seeds, name
+
+
+def _checked(path: str | None) -> Path | None:
+    """A file that can be written, where one is asked for."""
+    if path is None:
+        return None
+    kept = folder(path)
+    if not kept.parent.is_dir():
+        raise UsageError(f"--json {kept}: the folder {kept.parent} does not exist")
+    if kept.is_dir():
+        raise UsageError(f"--json {kept} is a folder, give a file in it")
+    return kept
 
 
 def _with_density(settings: Settings, density: float) -> Settings:

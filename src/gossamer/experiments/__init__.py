@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from gossamer.experiments.stopping import Interrupted
     from gossamer.experiments.table import Comparison
     from gossamer.experiments.training import resume, train
+    from gossamer.experiments.trials import Trial, Trials
 
 __all__ = [
     "Comparison",
     "Interrupted",
     "Settings",
+    "Trial",
+    "Trials",
     "compare",
     "evaluate_run",
     "predict_run",
@@ -34,6 +37,8 @@ _HOMES = {
     "Comparison": "table",
     "Interrupted": "stopping",
     "Settings": "settings",
+    "Trial": "trials",
+    "Trials": "trials",
     "compare": "comparing",
     "evaluate_run": "reading",
     "predict_run": "reading",
