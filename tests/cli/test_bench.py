@@ -81,7 +81,7 @@ def test_a_plot_without_layers(gossamer, stored, tmp_path):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (["cpus"], "bench takes one of cpu, show; did you mean 'cpu'?"),
+        (["cpus"], "bench takes one of cpu, gpu, show; did you mean 'cpu'?"),
         (["cpu", "--only", "layers,network"], "got 'network'; did you mean 'networks'?"),
         (["cpu", "--rounds", "0"], "--threads and --rounds count from 1; got 1 and 0"),
         (["cpu", "--rounds", "many"], "--rounds must be"),

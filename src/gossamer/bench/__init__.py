@@ -2,8 +2,9 @@
 
 ``timing`` lets works take turns on one clock, ``layers``, ``networks``, ``memory`` and ``updates`` measure a row each,
 ``cpu`` says which rows there are on a CPU. On a GPU whole trainings are measured: ``contenders`` are the ways to train,
-``released`` the one that the others are compared with, ``gpu`` lets them take turns. What they find is :class:`Results`, raw samples and environment, from which
-``tables``, ``bars``, ``pages`` and ``plot`` make all that is shown.
+``released`` is the one that the others are compared with, ``gpu`` lets them take turns. What they find is
+:class:`Results`, raw samples and environment, from which ``tables``, ``bars``, ``pages`` and ``plot`` make all that is
+shown.
 """
 
 from gossamer.bench.bars import judge

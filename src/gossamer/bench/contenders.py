@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
     way: str
     method: str | None = None
-    options: Mapping[str, Any] = {}  # noqa: RUF012 - never changed
+    options: Mapping[str, Any] = {}
     captures: bool = True
 
     @property

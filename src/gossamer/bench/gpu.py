@@ -8,6 +8,7 @@ Every second round goes in reverse order, and ratios are taken within rounds (``
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from gossamer.bench.environment import surroundings
 from gossamer.bench.networks import RESNET
 from gossamer.bench.place import GPU, Place
 from gossamer.bench.progress import Progress
-from gossamer.bench.results import PLAIN, RELEASED, SSVI, Results, TrainingCost
+from gossamer.bench.results import EXAMPLES, PLAIN, RELEASED, SSVI, Results, TrainingCost
 from gossamer.bench.timing import laps, milliseconds, undisturbed
 from gossamer.models import resnet18
 from gossamer.types import Task
@@ -48,7 +49,7 @@ class Plan:
         period: Steps of a turn; the last of them is an update.
         subject: Name of the network.
         network: Builds it.
-        n_batches: Of an epoch; all are full, so that every step is of one kind.
+        n_batches: Of an epoch, all full, so that every step is of one kind; ``None`` is as many as CIFAR has.
     """
 
     cases: tuple[Case, ...] = CASES
@@ -57,7 +58,7 @@ class Plan:
     period: int = 50
     subject: str = RESNET
     network: Callable[[], nn.Module] = resnet18
-    n_batches: int = 391
+    n_batches: int | None = None
 
 
 FULL = Plan()
@@ -86,12 +87,12 @@ def measure(plan: Plan = FULL, place: Place = GPU, *, quiet: bool = False) -> Re
         ['SSVI 5 %']
     """
     if plan.rounds < 1 or plan.batch < 1 or plan.period < 2:
-        raise ValueError(
-            f"rounds and batch count from 1, period from 2; got {plan.rounds}, {plan.batch}, {plan.period}"
-        )
+        given = f"{plan.rounds}, {plan.batch} and {plan.period}"
+        raise ValueError(f"rounds and batch count from 1, period from 2; got {given}")
     with _surprises_switched_off(), Progress(len(plan.cases) + 1, quiet=quiet) as progress:
         results = Results("gpu", plan.rounds, surroundings(place.clock))
-        task = random_images(plan.n_batches * plan.batch, place.device)
+        n_batches = plan.n_batches or math.ceil(EXAMPLES / plan.batch)
+        task = random_images(n_batches * plan.batch, place.device)
         ready = []
         for case in plan.cases:
             progress.begin(f"{plan.subject}, {case.way}")

@@ -62,8 +62,8 @@ class ReleasedLayer(nn.Module):
         self.__dict__["template"] = layer.template
         self.keeps_gradient, self.gradient = False, torch.empty(0)
         if self.is_sparse:
-            self.mean.register_hook(self._masked_mean)
-            self.raw_std.register_hook(lambda grad: grad * self.mask)
+            self.mean.register_hook(self._masked_mean)  # type: ignore[no-untyped-call]
+            self.raw_std.register_hook(lambda grad: grad * self.mask)  # type: ignore[no-untyped-call]
 
     def _masked_mean(self, grad: Tensor) -> Tensor:
         if self.keeps_gradient:
@@ -105,7 +105,7 @@ class ReleasedSteps:
         self.layers = [module for module in model.modules() if isinstance(module, ReleasedLayer)]
         stds = [layer.raw_std for layer in self.layers]
         rest = [p for p in model.parameters() if all(p is not std for std in stds)]
-        groups = [{"params": rest, "weight_decay": WEIGHT_DECAY}, {"params": stds}]
+        groups: list[dict[str, Any]] = [{"params": rest, "weight_decay": WEIGHT_DECAY}, {"params": stds}]
         self.optimizer = SGD(groups, lr=LR, momentum=MOMENTUM)
         self.last_step = int(UNTIL * total_steps)
         self.rate: Schedule = cosine(REPLACEMENT_RATE, max(1, self.last_step))
@@ -135,8 +135,8 @@ class ReleasedSteps:
                 for parameter in (layer.mean, layer.raw_std):
                     momentum = self.optimizer.state[parameter].get("momentum_buffer")
                     if momentum is not None:
-                        momentum *= layer.mask
-                    parameter *= layer.mask
+                        momentum.mul_(layer.mask)
+                    parameter.mul_(layer.mask)
 
     @torch.no_grad()
     def _update(self) -> None:
@@ -149,7 +149,7 @@ class ReleasedSteps:
             if layer.is_sparse:
                 new = layer.mask & ~old
                 layer.mean[new] = 0
-                layer.raw_std += new * layer.raw_std.sum() / (layer.raw_std != 0).sum()
+                layer.raw_std.add_(new * layer.raw_std.sum() / (layer.raw_std != 0).sum())
                 layer.gradient = torch.empty(0)
 
 

@@ -32,8 +32,9 @@ def _steps(results: Results) -> Table:
         ]
 
     note = (
-        f"A step: median [quartiles] over rounds; an epoch of {EXAMPLES:,} images with its updates of the subspace; how "
-        f"many times faster than the {RELEASED}, and how many times as long as the {PLAIN} network, round by round."
+        f"A step: median [quartiles] over rounds; an epoch of {EXAMPLES:,} images with its updates of the subspace, "
+        f"but not the few milliseconds of its shuffling and augmenting; how many times faster than the {RELEASED}, and how "
+        f"many times as long as the {PLAIN} network, round by round."
     )
     return Table(f"Training steps, {_subjects(results)}", note, head, [line(row) for row in results.training])
 
@@ -52,9 +53,10 @@ def _state(results: Results) -> Table:
         return [row.way, *(cells.megabytes(of(row), of(dense) if dense else None) for of in columns.values())]
 
     note = (
-        f"MB (a million bytes), in brackets the share of {VI}. The peak is of tensors (max_memory_allocated) from before "
-        "there was a network; held is what training then takes from the device (max_memory_reserved), captured graphs "
-        "and an epoch of augmented images included. Both are above what the process held before, the data included."
+        f"MB (a million bytes), in brackets the share of {VI}. The peak is of tensors (max_memory_allocated), from "
+        "before there was a network to the end of the first updates; held is what training then takes from the device "
+        "(max_memory_reserved), captured graphs and an epoch of augmented images included. Both are above what the "
+        "process held before, which is the data and the other ways to train."
     )
     return Table("Memory on the GPU", note, ["training", *columns], [line(row) for row in results.training])
 
@@ -70,7 +72,7 @@ def _moves(results: Results) -> Table:
         for row in results.training
         if row.update_ms
     ]
-    note = "An update beyond an ordinary step, and its share of training with one every 100 steps for three quarters of it."
+    note = "An update beyond an ordinary step, and its share of a training with one every 100 steps for 75 % of it."
     return Table("Updates of the subspace on the GPU", note, ["training", "step", "update", "share of training"], body)
 
 

@@ -17,8 +17,7 @@ from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import unreadable
 
 if TYPE_CHECKING:
-    from gossamer.bench import Results
-    from gossamer.bench import gpu
+    from gossamer.bench import Results, gpu
     from gossamer.bench.cpu import Plan
 
 __all__ = ["KINDS", "cpu_parser", "gpu_parser", "run", "show_parser"]
