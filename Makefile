@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo docs test format lint types bench figures sanitize valgrind arm clean
+.PHONY: help venv demo docs test format lint types bench figures pages sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -58,7 +58,13 @@ bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick:
 
 figures: venv ## the same, and rewrite every measured table and picture of README and docs from it
 	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu --json results/bench-cpu.json
+	@$(MAKE) --no-print-directory pages
+
+pages: venv ## rewrite those tables and pictures from what is stored in results/, without measuring (a GPU's too)
 	$(BIN)/gossamer bench show results/bench-cpu.json --into README.md docs/guides/cpu.md --plot docs/images/bench-cpu.svg
+	@if [ -f results/bench-gpu.json ]; then \
+		$(BIN)/gossamer bench show results/bench-gpu.json --into README.md docs/guides/gpu.md; \
+	fi
 
 # The native kernels under tools that watch every access; none of it is part of `make test`. See CONTRIBUTING.md.
 KERNELS := src/gossamer/kernels/csrc/kernels.cpp

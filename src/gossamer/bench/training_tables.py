@@ -33,8 +33,8 @@ def _steps(results: Results) -> Table:
 
     note = (
         f"A step: median [quartiles] over rounds; an epoch of {EXAMPLES:,} images with its updates of the subspace, "
-        f"but not the few milliseconds of its shuffling and augmenting; how many times faster than the {RELEASED}, and how "
-        f"many times as long as the {PLAIN} network, round by round."
+        f"but not the few milliseconds of its shuffling and augmenting; how many times faster than the {RELEASED}, and "
+        f"how many times as long as the {PLAIN} network, round by round."
     )
     return Table(f"Training steps, {_subjects(results)}", note, head, [line(row) for row in results.training])
 
