@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from gossamer.bench import gpu
-from gossamer.bench.contenders import CASES, build, random_images
+from gossamer.bench.contenders import CASES, build, bytes_in_training, checkpoint_bytes, random_images
 from gossamer.bench.place import CPU, Place
 from gossamer.bench.results import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI, Results
 from gossamer.bench.timing import Clock
+from gossamer.capture import CapturedSteps
 from gossamer.layers import sparse_weights
 
 
@@ -158,6 +159,20 @@ def test_the_ways_are_what_their_names_say():
     assert all(weight.mode == "reference" for weight in weights.values())
     assert weights["4"].support.n_active == math.ceil(0.05 * 3840)
     assert sum(p.numel() for p in models[VI].model.parameters()) == 2 * (162 + 3840) + 12 + 10
+
+
+def test_bytes_of_a_working_copy():
+    """Dense means and variances with their gradients, addresses and prior stds; what is trained counts elsewhere."""
+    contender = build(CASES[0], random_images(8), network, 4, 2, CPU)
+    plain = checkpoint_bytes(contender)
+    training = contender.training
+    parts = (training.model, training._inner_optimizer, training.task, training.method.penalty, torch.float32)
+    training._captured, training.captures = CapturedSteps(*parts, captures=False, compiles=False), True
+    contender.step()
+    n_weights, n_active = 162 + 3840, 162 + 192
+    assert contender.working_bytes() == 4 * 4 * n_weights + (8 + 4) * n_active
+    assert bytes_in_training(contender) == 3 * 4 * (2 * n_active + 12 + 10)
+    assert checkpoint_bytes(contender) < plain + 4 * (2 * n_active + 22) + 3000  # the momenta
 
 
 def test_the_compiler_starts_from_nothing_and_settings_are_put_back(monkeypatch):

@@ -53,7 +53,7 @@ class Plan:
     """
 
     cases: tuple[Case, ...] = CASES
-    rounds: int = 15
+    rounds: int = 11
     batch: int = 128
     period: int = 50
     subject: str = RESNET

@@ -64,7 +64,7 @@ def gpu_parser() -> Parser:
         "with quartiles.",
     )
     flags.add_argument("--quick", action="store_true", help="The ways that have bars, few rounds: under two minutes.")
-    flags.add_flag("rounds", int | None, "How often each way has its turn; 15, or 7 with --quick.")
+    flags.add_flag("rounds", int | None, "How often each way has its turn; 11, or 7 with --quick.")
     flags.add_flag("batch", int, "Images a step; bars are judged at 128.", 128)
     flags.add_flag("json", str | None, "Write everything to this file: raw samples, environment.")
     flags.add_argument("--quiet", action="store_true", help="No progress.")
