@@ -93,6 +93,7 @@ def build(case: Case, task: Task, network: Callable[[], nn.Module], batch: int, 
         >>> contender.is_captured
         True
     """
+    torch.manual_seed(0)
     return (_Released if case.method is None else _Ours)(case, task, network(), batch, period, place)
 
 
@@ -148,7 +149,6 @@ class _Released:
     is_captured = True
 
     def __init__(self, case: Case, task: Task, model: nn.Module, batch: int, period: int, place: Place) -> None:
-        torch.manual_seed(0)
         self.task, self.device = task, place.device
         self.model = released(bayesianize(model, density=DENSITY, mode="reference")).to(self.device).train()
         total_steps = EPOCHS * -(-task.n_data // batch)
