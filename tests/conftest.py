@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import warnings
+
 import hypothesis
 import pytest
 import torch
@@ -11,6 +13,22 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def _warnings_of_the_compiler(request):
+    """Only tests of a GPU compile: there torch, Triton and what they import warn of things that are not ours.
+
+    A warning that is an error here would end the compilation, and with it the capture that is tested.
+    """
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(torch|triton|sympy|networkx|numpy)(\.|$)")
+        # From C++, filed under whichever line of Python was running.
+        warnings.filterwarnings("ignore", message=r"(?s).*(Triggered internally at|tensor cores for float32)")
+        yield
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ BESIDE = {
 USERS_OF_BESIDE = {
     "checkpoint": {"record"},
     "experiments": set(BESIDE),
-    "bench": {"models", "record"},
+    "bench": {"models", "data", "record"},
     "estimators": set(BESIDE),
     "cli": set(BESIDE),
 }

@@ -26,7 +26,7 @@ from gossamer.layers.swap import why_left_alone
 from gossamer.sparsity.allocation import allocation as allocation_by_name
 from gossamer.sparsity.allocation import global_, uniform_reference
 from gossamer.sparsity.selection import top_mask
-from gossamer.types import Allocation, LayerStats, Mode
+from gossamer.types import Allocation, LayerStats, Mode, Noise
 
 __all__ = ["bayesianize", "sparsify"]
 
@@ -53,6 +53,7 @@ def bayesianize(
     exclude: Sequence[str | type[nn.Module]] = (),
     init: Init = "fresh",
     mode: Mode = "default",
+    noise: Noise = "local",
     generator: torch.Generator | None = None,
 ) -> nn.Module:
     """Convert ``model`` in place into a Bayesian network of which only a share ``density`` of the weights is active.
@@ -75,6 +76,8 @@ def bayesianize(
         init: ``"fresh"`` draws means at the scale of the given weights over √density, so that signals keep their size;
             ``"pretrained"`` keeps the largest given weights, ``"pretrained_random"`` a random choice of them.
         mode: ``"reference"`` starts and computes as the released code of the paper does.
+        noise: Of a pass in ``train()`` mode: ``"local"`` draws one noise an output (local reparameterization),
+            ``"weights"`` one an active weight, shared by the batch: half the products, a noisier gradient.
         generator: For the random choice of active weights and the initial draws.
 
     Example:
@@ -84,6 +87,7 @@ def bayesianize(
         (1894, torch.Size([1638]), (256, 64))
     """
     _check_choice("mode", mode, get_args(Mode))
+    _check_choice("noise", noise, get_args(Noise))
     _check_positive("prior_std", prior_std)
     _check_positive("init_std", init_std)
     reference = mode == "reference"
@@ -99,7 +103,7 @@ def bayesianize(
             std = _full(support, init_std or INIT_STD_SCALE * scale)
             prior = prior_std or PRIOR_SCALE * scale
         like = dense.tensor.detach()
-        return GaussianWeight(support, mean.detach().to(like), std.to(like), prior, mode)
+        return GaussianWeight(support, mean.detach().to(like), std.to(like), prior, mode, noise)
 
     budget = uniform_reference if reference and allocation == "uniform" else allocation_by_name(allocation)
     return _convert(model, density, gaussian, budget, keep_dense, exclude, init, generator)

@@ -22,6 +22,7 @@ __all__ = [
     "Likelihood",
     "Method",
     "Mode",
+    "Noise",
     "Posterior",
     "Rule",
     "Schedule",
@@ -35,6 +36,9 @@ __all__ = [
 
 Mode = Literal["default", "reference"]
 """``"default"`` is the corrected mathematics; ``"reference"`` is what the released code of the paper does."""
+
+Noise = Literal["local", "weights"]
+"""Of a training pass: ``"local"`` draws one noise an output, ``"weights"`` one an active weight for the whole batch."""
 
 Schedule = Callable[[int], float]
 """Step -> value; every rate in the library is a number or one of these."""

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from gossamer.bench.cpu import FULL
+from gossamer.bench.gpu import FULL as GPU_PLAN
 from gossamer.bench.pages import PLACE, document, fill
 from gossamer.bench.results import Results, UpdateCost
 from gossamer.bench.tables import TABLES, all_tables
+from gossamer.bench.training_tables import TRAINING_TABLES
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "results" / "bench-cpu.json"
+STORED_GPU = ROOT / "results" / "bench-gpu.json"
 PAGES = [ROOT / "README.md", ROOT / "docs" / "guides" / "cpu.md"]
 
 
@@ -30,6 +33,29 @@ def test_a_page_holds_what_the_stored_results_say(page, stored):
 def test_every_table_is_in_the_guide():
     places = [(found[2], found[3]) for found in PLACE.finditer(PAGES[1].read_text(encoding="utf-8"))]
     assert sorted(places) == sorted(("cpu", name) for name in [*TABLES, "environment"])
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "guides" / "gpu.md"], ids=lambda page: page.name)
+def test_a_page_holds_what_was_measured_on_a_gpu_or_nothing(page):
+    text = page.read_text(encoding="utf-8")
+    if STORED_GPU.exists():
+        assert fill(text, Results.read(STORED_GPU)) == text, f"{page.name} is out of date: make figures"
+    else:
+        places = [found[0] for found in PLACE.finditer(text) if found[2] == "gpu"]
+        assert places
+        assert all(place.count("\n") == 1 for place in places), f"{page.name} has figures that are stored nowhere"
+
+
+def test_every_table_of_a_gpu_is_in_its_guide():
+    text = (ROOT / "docs" / "guides" / "gpu.md").read_text(encoding="utf-8")
+    assert sorted(found[3] for found in PLACE.finditer(text)) == sorted([*TRAINING_TABLES, "bars", "environment"])
+
+
+@pytest.mark.skipif(not STORED_GPU.exists(), reason="nothing of a GPU is stored yet")
+def test_the_stored_results_of_a_gpu_are_those_of_a_full_run():
+    results = Results.read(STORED_GPU)
+    assert (results.device, results.rounds) == ("gpu", GPU_PLAN.rounds)
+    assert [(row.way, row.batch) for row in results.training] == [(c.way, GPU_PLAN.batch) for c in GPU_PLAN.cases]
 
 
 def test_the_stored_results_are_those_of_a_full_run(stored):

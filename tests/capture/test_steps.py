@@ -103,8 +103,9 @@ def test_working_weights_give_the_plain_steps(method, options):
         assert sum(sum(update["replaced"].values()) for update in other.rules[0].record) > 0
 
 
-def test_a_captured_training_continues_where_it_was_saved():
-    options = {"density": 0.3, "update_period": 4}
+@pytest.mark.parametrize("noise", ["local", "weights"])
+def test_a_captured_training_continues_where_it_was_saved(noise):
+    options = {"density": 0.3, "update_period": 4, "noise": noise}
     one, two = training(**options), training(**options)
     worked(one, captures=False, compiles=False)
     for _ in range(6):
@@ -118,6 +119,68 @@ def test_a_captured_training_continues_where_it_was_saved():
         expected = one.advance()
         torch.manual_seed(step)
         torch.testing.assert_close(two.advance(), expected, rtol=0, atol=0)
+
+
+def share_noise(giver: Training, taker: Training) -> None:
+    """Let the plain passes of ``taker`` draw with the ε that the working copy of ``giver`` has just drawn."""
+    copy_ = giver._captured.working
+    lengths = [len(weight.mean) for weight in copy_.weights]
+    parts = dict(zip(sparse_weights(taker.model).values(), copy_.noise.split(lengths), strict=True))
+    for weight, noise in parts.items():
+        weight.sample = lambda weight=weight, noise=noise: torch.addcmul(weight.mean, weight.std, noise)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("ssvi", {"density": 0.3, "update_period": 5}),
+        ("ssvi", {"density": 0.3, "update_period": 5, "mode": "reference"}),
+        ("ssvi", {"density": 0.3, "update_period": 4, "addition": "mean_gradient"}),
+        ("vi", {"build": perceptron}),
+    ],
+)
+def test_drawn_working_weights_give_the_plain_steps(method, options):
+    plain, other = (training(method, noise="weights", **options) for _ in range(2))
+    worked(other, captures=False, compiles=False)
+    share_noise(other, plain)
+    seen = []
+    for _ in range(21):
+        actual = other.advance()
+        torch.testing.assert_close(plain.advance(), actual, rtol=1e-4, atol=1e-5)
+        seen.append(other._captured.working.noise.clone())
+    assert other.captures
+    for (name, mine), theirs in zip(other.model.state_dict().items(), plain.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
+    noisy = [noise for noise in seen if noise.any()]
+    assert len({tuple(noise.tolist()) for noise in noisy}) == len(noisy)
+    n_updates = len(other.rules[0].record) if other.rules else 0
+    assert len(seen) - len(noisy) == (n_updates if options.get("addition") == "mean_gradient" else 0)
+    if other.rules:
+        assert other.rules[0].record == plain.rules[0].record
+        assert sum(sum(update["replaced"].values()) for update in other.rules[0].record) > 0
+
+
+def test_drawn_working_weights_have_no_variances_and_local_passes_in_between_are_plain():
+    other = worked(training(density=0.3, noise="weights", init_std=0.5), captures=False, compiles=False)
+    other.advance()
+    working = other._captured.working
+    assert [tuple(leaf.shape) for leaf in working.leaves] == [w.support.shape for w in working.weights]
+    assert len(working.dense) == 1
+    x = _scale(other.batches[0][0])
+    other.model.eval()
+    torch.manual_seed(0)
+    y = other.model(x)
+    working.close()
+    torch.manual_seed(0)
+    torch.testing.assert_close(other.model(x), y)
+
+
+def test_a_working_copy_has_one_kind_of_noise():
+    model = nn.Sequential(
+        gossamer.bayesianize(nn.Linear(6, 4), noise="weights"), gossamer.bayesianize(nn.Linear(4, 2), noise="local")
+    )
+    with pytest.raises(ValueError, match="one kind of noise"):
+        WorkingCopy(model, torch.float32)
 
 
 def test_the_dense_weights_are_those_of_the_active_vectors():
@@ -167,10 +230,10 @@ def test_reasons():
 
 
 @gpu
-@pytest.mark.parametrize("mode", ["default", "reference"])
-def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode, caplog):
+@pytest.mark.parametrize(("mode", "noise"), [("default", "local"), ("reference", "local"), ("reference", "weights")])
+def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode, noise, caplog):
     """Noise of nearly zero, so that both draw the same networks; twenty steps and four updates."""
-    options = {"density": 0.3, "update_period": 5, "init_std": 1e-6, "mode": mode}
+    options = {"density": 0.3, "update_period": 5, "init_std": 1e-6, "mode": mode, "noise": noise}
     options |= {} if mode == "reference" else {"kl_weight": 1e-9}
     plain = training(device="cuda", precision="bf16-mixed", **options)
     graphs = training(device="cuda", precision="bf16-mixed", captures=True, **options)
@@ -183,8 +246,10 @@ def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode, caplog):
 
 
 @gpu
-def test_noise_is_new_in_every_replay(caplog):
-    graphs = training(device="cuda", precision="bf16-mixed", captures=True, density=0.3, init_std=0.5)
+@pytest.mark.parametrize("noise", ["local", "weights"])
+def test_noise_is_new_in_every_replay(noise, caplog):
+    options = {"density": 0.3, "init_std": 0.5, "noise": noise}
+    graphs = training(device="cuda", precision="bf16-mixed", captures=True, **options)
     graphs.advance()
     assert graphs.captures, caplog.text
     steps, (x, y) = graphs._captured, graphs.batches[0]
@@ -193,6 +258,21 @@ def test_noise_is_new_in_every_replay(caplog):
         steps.gradients(x, y, 1)
         losses.append(float(steps.values[0]))
     assert len(set(losses)) == 3
+
+
+@gpu
+def test_graphs_that_draw_weights_compute_with_what_they_drew(caplog):
+    graphs = training(device="cuda", captures=True, density=0.3, init_std=0.5, noise="weights")
+    for _ in range(3):
+        graphs.advance()
+    assert graphs.captures, caplog.text
+    steps, (x, y) = graphs._captured, graphs.batches[3]
+    before = [p.detach().clone() for p in graphs.model.parameters()]
+    steps.gradients(x, y, 4)
+    working = steps.working
+    std = torch.nn.functional.softplus(working.raw_std)
+    torch.testing.assert_close(working.dense_mean[working.address], working.mean + std * working.noise)
+    assert all(torch.equal(a, b) for a, b in zip(before, graphs.model.parameters(), strict=True))
 
 
 @gpu

@@ -82,7 +82,7 @@ def test_a_plot_without_layers(gossamer, stored, tmp_path):
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (["cpus"], "bench takes one of cpu, show; did you mean 'cpu'?"),
+        (["cpus"], "bench takes one of cpu, gpu, show; did you mean 'cpu'?"),
         (["cpu", "--only", "layers,network"], "got 'network'; did you mean 'networks'?"),
         (["cpu", "--rounds", "0"], "--threads and --rounds count from 1; got 1 and 0"),
         (["cpu", "--rounds", "many"], "--rounds must be"),
@@ -112,6 +112,58 @@ def test_a_folder_without_rights_is_found_out_before_anything_is_measured(refuse
     monkeypatch.setattr("os.access", lambda path, mode: False)
     why = refused(2, "bench", "cpu", "--quick", "--json", tmp_path / "bench.json")
     assert why == f"--json {tmp_path / 'bench.json'}: permission denied, nothing can be written in {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["--rounds", "0"], "--batch and --rounds count from 1; got 128 and 0"),
+        (["--batch", "0"], "--batch and --rounds count from 1; got 0 and None"),
+        (["--json", "no/such/folder/bench.json"], "the folder no/such/folder does not exist"),
+        (["--plot", "speed.svg"], "--plot"),
+        ([], "bench gpu needs a CUDA device, and torch sees none; gossamer bench cpu measures this CPU"),
+    ],
+)
+def test_what_is_refused_of_a_gpu(refused, tmp_path, monkeypatch, given, why):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert why in refused(2, "bench", "gpu", *given)
+
+
+def test_a_run_on_a_gpu_prints_tables_and_writes_files(gossamer, tmp_path, monkeypatch):
+    """The command with a small network on a CPU in the place of the GPU."""
+    from torch import nn
+
+    from gossamer.bench import gpu
+    from gossamer.bench.place import CPU
+
+    seen = []
+
+    def measure(plan, quiet, inner=gpu.measure):
+        seen.append((plan.batch, plan.rounds, [case.way for case in plan.cases]))
+        small = {"network": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), "period": 2, "n_batches": 3}
+        return inner(gpu.replace(plan, **small), CPU, quiet=quiet)
+
+    monkeypatch.setattr("gossamer.bench.gpu.measure", measure)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("gossamer.bench.gpu.surroundings", lambda clock: ENVIRONMENT)
+    files = [tmp_path / "bench.json", tmp_path / "bench.md"]
+    command = ("bench", "gpu", "--quick", "--batch", "4", "--rounds", "2", "--json", files[0], "--markdown", files[1])
+    code, out, err = gossamer(*command)
+    assert code == 0
+    assert seen == [(4, 2, ["SSVI 5 %", "deterministic", "released style"])]
+    assert out.startswith("a GPU; gossamer 1; torch 2, CUDA 13, Triton 3, Python 3; a clock; 2026-01-31; 2 rounds; ")
+    assert "Training steps, ResNet-18" in out
+    assert err.splitlines()[0].startswith("[1/4] ResNet-18, SSVI 5 %: set up in")
+    assert Results.read(files[0]).training[0].batch == 4
+    assert files[1].read_text().startswith("# gossamer bench gpu\n")
+    assert gossamer("bench", "show", files[0])[1] == out
+
+
+ENVIRONMENT = {
+    "gpu": "a GPU", "gossamer": "1", "torch": "2", "cuda": "13", "triton": "3", "python": "3", "clock": "a clock",
+    "time": "2026-01-31T12:00:00",
+}  # fmt: skip
 
 
 def test_without_native_kernels_there_is_nothing_to_measure(refused, monkeypatch):

@@ -77,7 +77,7 @@ def test_bash(scripts):
     assert offers[13] == ["my_run"]
     assert offers[14] == ["--split"]
     assert offers[15] == ["uci/boston"]
-    assert offers[16] == ["cpu", "show"]
+    assert offers[16] == ["cpu", "gpu", "show"]
     assert offers[17] == ["--quick", "--quiet"]
     assert offers[18] == ["--into"]
 

@@ -1,8 +1,10 @@
 """Benchmarks: what sparsity costs and saves, measured on the machine at hand.
 
 ``timing`` lets works take turns on one clock, ``layers``, ``networks``, ``memory`` and ``updates`` measure a row each,
-``cpu`` says which rows there are on a CPU. What they find is :class:`Results`, raw samples and environment, from which
-``tables``, ``bars``, ``pages`` and ``plot`` make all that is shown.
+``cpu`` says which rows there are on a CPU. On a GPU whole trainings are measured: ``contenders`` are the ways to train,
+``released`` is the one that the others are compared with, ``gpu`` lets them take turns. What they find is
+:class:`Results`, raw samples and environment, from which ``tables``, ``bars``, ``pages`` and ``plot`` make all that is
+shown.
 
 ``recorded`` does the same for a folder of results: runs of recipes that were kept (``recipes``), comparisons
 (``trials``) and bytes of trainings (``state``).
@@ -11,8 +13,9 @@
 from gossamer.bench.bars import judge
 from gossamer.bench.pages import document, fill
 from gossamer.bench.plot import plot
-from gossamer.bench.results import Footprint, Results, Timing, UpdateCost
-from gossamer.bench.tables import Table, all_tables
+from gossamer.bench.results import Footprint, Results, Timing, TrainingCost, UpdateCost
+from gossamer.bench.table import Table
+from gossamer.bench.tables import all_tables
 from gossamer.bench.timing import Clock, Spread, alternate
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "Spread",
     "Table",
     "Timing",
+    "TrainingCost",
     "UpdateCost",
     "all_tables",
     "alternate",

@@ -7,12 +7,13 @@ from typing import Literal, NamedTuple
 
 from gossamer.bench.layers import FORWARD, RESIDUAL, TRAINING
 from gossamer.bench.networks import MLP, RESNET
-from gossamer.bench.results import DENSE, PLAIN, Footprint, Results, Timing, sparse
-from gossamer.bench.timing import Spread, spread
+from gossamer.bench.results import DENSE, PLAIN, RELEASED, SSVI, Footprint, Results, Timing, TrainingCost, sparse
+from gossamer.bench.timing import Spread, speedup, spread
 
 __all__ = ["BARS", "Bar", "Verdict", "judge"]
 
-Unit = Literal["x", "d", "%"]  # times faster, multiples of the density, per cent
+# Times faster, multiples of the density, per cent, milliseconds, seconds, times as long.
+Unit = Literal["x", "d", "%", "ms", "s", "cost"]
 
 
 class Bar(NamedTuple):
@@ -95,7 +96,38 @@ def _updates(subject: str) -> Bar:
     return Bar(f"{subject}, 5%: updates of the subspace, share of training", 0.08, "%", find)
 
 
+def _training(results: Results, way: str) -> TrainingCost | None:
+    return next((row for row in results.training if (row.subject, row.way, row.batch) == (RESNET, way, 128)), None)
+
+
+def _step_on_an_h200(results: Results) -> Spread | None:
+    """Milliseconds say something of one kind of GPU only."""
+    row = _training(results, SSVI)
+    return spread(row.ms) if row is not None and "H200" in (results.environment.get("gpu") or "") else None
+
+
+def _steps(slow: str, fast: str) -> Callable[[Results], Spread | None]:
+    """How many times as long one way takes as another."""
+
+    def find(results: Results) -> Spread | None:
+        rows = _training(results, slow), _training(results, fast)
+        return None if rows[0] is None or rows[1] is None else speedup(rows[0].ms, rows[1].ms)
+
+    return find
+
+
+def _setup(results: Results) -> Spread | None:
+    row = _training(results, SSVI)
+    return None if row is None else spread([row.setup_seconds])
+
+
 BARS: dict[str, tuple[Bar, ...]] = {
+    "gpu": (
+        Bar(f"{RESNET}, batch 128, {SSVI}: step on an H200", 4.8, "ms", _step_on_an_h200),
+        Bar(f"{RESNET}, batch 128, {SSVI}: step over {RELEASED}", 5.0, "x", _steps(RELEASED, SSVI)),
+        Bar(f"{RESNET}, batch 128, {SSVI}: step, times the {PLAIN} one", 2.1, "cost", _steps(SSVI, PLAIN)),
+        Bar(f"{RESNET}, batch 128, {SSVI}: set-up", 60.0, "s", _setup),
+    ),
     "cpu": (
         _layer("linear 1024x1024", FORWARD, 128, 5.5),
         _layer("linear 1024x1024", TRAINING, 128, 5.5),
@@ -115,5 +147,5 @@ BARS: dict[str, tuple[Bar, ...]] = {
         Bar(f"{RESNET}, batch 32, 5%: peak memory of training", 0.5, "%", _bytes(lambda row: row.peak, None)),
         _updates(RESNET),
         _updates(MLP),
-    )
+    ),
 }

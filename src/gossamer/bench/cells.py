@@ -7,7 +7,7 @@ from gossamer.bench.timing import Spread
 
 __all__ = ["figure", "found", "megabytes", "milliseconds", "must", "percent", "spread_of", "times"]
 
-UNITS: dict[Unit, str] = {"x": "x", "%": " %", "d": " d"}
+UNITS: dict[Unit, str] = {"x": "x", "%": " %", "d": " d", "ms": " ms", "s": " s", "cost": "x"}
 
 
 def times(value: float) -> str:
@@ -67,7 +67,7 @@ def figure(found: Spread, unit: Unit) -> str:
         >>> figure(Spread(0.03, 0.0312, 0.04), "%"), figure(Spread(1.01, 1.01, 1.01), "d")
         ('3.1 % [3.0–4.0]', '1.01 d')
     """
-    scale, digits = (100 if unit == "%" else 1), (2 if unit == "d" else 1)
+    scale, digits = (100 if unit == "%" else 1), (2 if unit in ("d", "ms", "cost") else 1)
     low, median, high = (f"{scale * value:.{digits}f}" for value in found)
     return f"{median}{UNITS[unit]}" + ("" if low == high else f" [{low}–{high}]")
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from gossamer.bench.timing import Clock
 from gossamer.kernels import library
 from gossamer.record.environment import environment
 
-__all__ = ["describe", "surroundings"]
+__all__ = ["describe", "describe_gpu", "surroundings"]
 
 FROM_RECORD = ("time", "git_commit", "python", "cpu", "cpu_count", "memory_bytes", "gpu")
 
@@ -30,16 +31,20 @@ def surroundings(clock: Clock) -> dict[str, Any]:
         'CPU time of one thread'
     """
     known = environment()
-    return {key: known[key] for key in FROM_RECORD} | {
-        "cpu_family": _cpu_family(),
-        "caches": _caches(),
-        "torch": torch.__version__,
-        "gossamer": __version__,
-        "native": library.LIBRARY_NAME,
-        "threads": torch.get_num_threads(),
-        "clock": clock.name,
-        "load": _load(),
-    }
+    return (
+        {key: known[key] for key in FROM_RECORD}
+        | {
+            "cpu_family": _cpu_family(),
+            "caches": _caches(),
+            "torch": torch.__version__,
+            "gossamer": __version__,
+            "native": library.LIBRARY_NAME,
+            "threads": torch.get_num_threads(),
+            "clock": clock.name,
+            "load": _load(),
+        }
+        | ({"cuda": torch.version.cuda, "triton": _version("triton")} if torch.cuda.is_available() else {})
+    )
 
 
 def describe(environment: Mapping[str, Any]) -> str:
@@ -64,6 +69,31 @@ def describe(environment: Mapping[str, Any]) -> str:
         environment["time"][:10],
     ]
     return "; ".join(parts)
+
+
+def describe_gpu(environment: Mapping[str, Any]) -> str:
+    """What counts for a training on a GPU.
+
+    Example:
+        >>> describe_gpu({"gpu": "NVIDIA H200", "gossamer": "0.1.0", "torch": "2.11", "cuda": "13.0", "triton": "3.6",
+        ...               "python": "3.12", "clock": "wall time", "time": "2026-01-31T12:00:00"})
+        'NVIDIA H200; gossamer 0.1.0; torch 2.11, CUDA 13.0, Triton 3.6, Python 3.12; wall time; 2026-01-31'
+    """
+    parts = [
+        environment.get("gpu") or "no GPU",
+        f"gossamer {environment['gossamer']}",
+        f"torch {environment['torch']}, CUDA {environment.get('cuda')}, Triton {environment.get('triton')}, "
+        f"Python {environment['python']}",
+        environment["clock"],
+        environment["time"][:10],
+    ]
+    return "; ".join(parts)
+
+
+def _version(package: str) -> str | None:
+    with suppress(PackageNotFoundError):
+        return version(package)
+    return None
 
 
 def _cpu_family() -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from gossamer.bench.environment import describe
+from gossamer.bench.environment import describe, describe_gpu
 from gossamer.bench.results import Results
 from gossamer.bench.tables import all_tables
 
@@ -29,7 +29,8 @@ def document(results: Results) -> str:
 
 def headline(results: Results) -> str:
     """Machine, versions, rounds, date, and what else there is to know."""
-    return "; ".join([describe(results.environment), f"{results.rounds} rounds", *results.notes])
+    where = (describe_gpu if results.device == "gpu" else describe)(results.environment)
+    return "; ".join([where, f"{results.rounds} rounds", *results.notes])
 
 
 def fill(page: str, results: Results) -> str:

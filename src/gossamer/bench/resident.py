@@ -26,7 +26,7 @@ from gossamer.layers import sparse_weights
 from gossamer.models import resnet18
 from gossamer.sparsity import Subspace
 
-__all__ = ["KNOWN", "footprint"]
+__all__ = ["KNOWN", "footprint", "training_bytes"]
 
 KNOWN: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {RESNET: (resnet18, IMAGE), MLP: (wide_mlp, DIGIT)}
 UPDATE_PERIOD = 2
@@ -57,14 +57,14 @@ def footprint(network: str, way: str, batch: int, steps: int) -> dict[str, Any]:
             subspace.step()
     peak = _resident("VmHWM") - before
     return {
-        "training_bytes": _training_bytes(model, optimizer),
+        "training_bytes": training_bytes(model, optimizer),
         "index_bytes": _index_bytes(model),
         **_file_bytes(model, optimizer),
         "peak_bytes": peak,
     }
 
 
-def _training_bytes(model: nn.Module, optimizer: Optimizer) -> int:
+def training_bytes(model: nn.Module, optimizer: Optimizer) -> int:
     """Parameters, their gradients and the optimizer's state of them."""
     parameters = list(model.parameters())
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]

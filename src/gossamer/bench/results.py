@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -13,13 +14,39 @@ from gossamer.bench.timing import Spread, speedup, spread
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import read_json
 
-__all__ = ["DENSE", "MASKED", "PLAIN", "Footprint", "Results", "Timing", "UpdateCost", "density_of", "sparse"]
+__all__ = [
+    "DENSE",
+    "DRAWN",
+    "EAGER",
+    "MASKED",
+    "PLAIN",
+    "RELEASED",
+    "SSVI",
+    "VI",
+    "Footprint",
+    "Results",
+    "Timing",
+    "TrainingCost",
+    "UpdateCost",
+    "density_of",
+    "sparse",
+]
 
 FORMAT = 1
+
+EXAMPLES = 50_000  # of an epoch of CIFAR
+UPDATES_A_STEP = 0.75 / 100  # of the paper: one every 100 steps, for three quarters of a training
 
 DENSE = "dense LRT"
 MASKED = "masked"
 PLAIN = "deterministic"
+
+# Ways to train on a GPU, beside the deterministic one.
+RELEASED = "released style"
+VI = "dense VI"
+SSVI = "SSVI 5 %"
+DRAWN = "SSVI 5 %, weights drawn"
+EAGER = "SSVI 5 %, not captured"
 
 
 def sparse(density: float, by: str = "sparse") -> str:
@@ -109,6 +136,46 @@ class UpdateCost:
 
 
 @dataclass(frozen=True)
+class TrainingCost:
+    """A way to train a network on a device: times round by round, what it holds, and what setting it up took.
+
+    Example:
+        >>> row = TrainingCost("ResNet-18", "SSVI 5 %", 128, [4.0, 4.0], [8.0, 8.0], 30.0, 10, 10, 10, 10, 10)
+        >>> round(row.epoch_seconds, 4), round(row.images_per_second)
+        (1.5875, 31497)
+    """
+
+    subject: str
+    way: str
+    batch: int
+    ms: Sequence[float]  # of a step
+    update_ms: Sequence[float]  # of an update of the subspace beyond a step; none where nothing moves
+    setup_seconds: float  # until the first step is done
+    training_bytes: int  # parameters, gradients, optimizer state
+    working_bytes: int  # dense copies to compute with, or masks
+    checkpoint_bytes: int
+    peak_bytes: int  # in tensors, setting up included
+    held_bytes: int  # taken from the device in training, captured graphs included
+
+    @property
+    def update_share(self) -> Spread:
+        """Time of the updates over that of a training, round by round."""
+        pairs = zip(self.ms, self.update_ms, strict=True)
+        return spread([UPDATES_A_STEP * update / (step + UPDATES_A_STEP * update) for step, update in pairs])
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Of 50,000 examples, updates included at their average rate."""
+        update = UPDATES_A_STEP * statistics.median(self.update_ms) if self.update_ms else 0.0
+        return math.ceil(EXAMPLES / self.batch) * (statistics.median(self.ms) + update) / 1e3
+
+    @property
+    def images_per_second(self) -> float:
+        """Of such an epoch."""
+        return EXAMPLES / self.epoch_seconds
+
+
+@dataclass(frozen=True)
 class Results:
     """All that was measured on a device, section by section, and in which environment."""
 
@@ -119,6 +186,7 @@ class Results:
     networks: list[Timing] = field(default_factory=list)
     memory: list[Footprint] = field(default_factory=list)
     updates: list[UpdateCost] = field(default_factory=list)
+    training: list[TrainingCost] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
@@ -149,14 +217,20 @@ class Results:
         """Read a JSON file that the benchmark wrote."""
         content = read_json(path, "give a file that gossamer bench wrote")
         if content is None:
-            raise RecordError(f"{path} does not exist: gossamer bench cpu --json {path} makes it")
+            raise RecordError(f"{path} does not exist: gossamer bench cpu --json {path} makes it, or bench gpu")
         try:
             return cls.from_dict(content)
         except ValueError as error:
             raise RecordError(f"{path} is no result of gossamer bench: {error}") from error
 
 
-_ROWS: dict[str, type[Any]] = {"layers": Timing, "networks": Timing, "memory": Footprint, "updates": UpdateCost}
+_ROWS: dict[str, type[Any]] = {
+    "layers": Timing,
+    "networks": Timing,
+    "memory": Footprint,
+    "updates": UpdateCost,
+    "training": TrainingCost,
+}
 
 
 def _row(kind: type[Any], content: Any) -> Any:

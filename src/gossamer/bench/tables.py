@@ -4,55 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import NamedTuple
 
 from gossamer.bench import cells
 from gossamer.bench.bars import judge
 from gossamer.bench.layers import FORWARD, TRAINING
 from gossamer.bench.results import DENSE, MASKED, PLAIN, Footprint, Results, Timing, density_of, sparse
 from gossamer.bench.rivals import CSR, SPARSEPROP
+from gossamer.bench.table import Table
+from gossamer.bench.training_tables import TRAINING_TABLES
 
 __all__ = ["TABLES", "Table", "all_tables"]
 
 MISSING = "–"
-
-
-class Table(NamedTuple):
-    """A title, what its cells mean, a head and rows.
-
-    Example:
-        >>> print(Table("Ages", "", ["who", "age"], [["Ann", "7"]]).to_text())
-        Ages
-        <BLANKLINE>
-        who  age
-        Ann    7
-    """
-
-    title: str
-    note: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    n_labels: int = 1  # columns of words, before those of numbers
-
-    def to_text(self) -> str:
-        """For a terminal: names to the left, numbers to the right."""
-        lines = [self.head, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = [
-            "  ".join(
-                c.ljust(w) if i < self.n_labels else c.rjust(w)
-                for i, (c, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in lines
-        ]
-        title = f"{self.title}\n{self.note}" if self.note else self.title
-        return "\n".join([title, "", *(line.rstrip() for line in padded)])
-
-    def to_markdown(self) -> str:
-        """The table alone: what it shows is said by the page around it."""
-        head, *rows = [[cell.replace("|", r"\|") for cell in line] for line in [self.head, *self.rows]]
-        rule = ["---"] * self.n_labels + ["---:"] * (len(self.head) - self.n_labels)
-        return "".join(f"| {' | '.join(line)} |\n" for line in [head, rule, *rows])
 
 
 def all_tables(results: Results) -> dict[str, Table]:
@@ -65,7 +28,7 @@ def all_tables(results: Results) -> dict[str, Table]:
         | --- | --- | ---: | ---: | ---: | ---: |
         | MLP | training step | 8 | 9.00 ms | 2.2x | 4.5x [4.5–4.5] (2.0x) |
     """
-    made = {name: make(results) for name, make in TABLES.items()}
+    made = {name: make(results) for name, make in (TRAINING_TABLES | TABLES).items()}
     return {name: table for name, table in made.items() if table.rows}
 
 
@@ -158,7 +121,7 @@ def _bars(results: Results) -> Table:
     verdicts = [verdict for verdict in judge(results) if verdict.met is not None]
     body = [[v.bar.what, cells.must(v.bar), cells.found(v), "pass" if v.met else "FAIL"] for v in verdicts]
     n_met, n_rest = sum(verdict.met is True for verdict in verdicts), len(judge(results)) - len(verdicts)
-    rest = f", {n_rest} were not measured" if n_rest else ""
+    rest = f", {n_rest} were not measured here" if n_rest else ""
     note = f"{n_met} of {len(verdicts)} bars are met{rest}; a bar is judged by its median."
     return Table("Bars", note, ["bar", "must be", "measured", ""], body)
 

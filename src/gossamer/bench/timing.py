@@ -16,7 +16,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-__all__ = ["THREAD", "WALL", "Clock", "Spread", "Work", "alternate", "laps", "speedup", "spread"]
+__all__ = [
+    "THREAD",
+    "WALL",
+    "Clock",
+    "Spread",
+    "Work",
+    "alternate",
+    "laps",
+    "milliseconds",
+    "speedup",
+    "spread",
+    "undisturbed",
+]
 
 Work = Callable[[], object]
 
@@ -58,13 +70,13 @@ def alternate(works: Mapping[str, Work | Sequence[Work]], rounds: int, clock: Cl
     """
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1; got {rounds}")
-    with _undisturbed():
+    with undisturbed():
         chosen = {name: _fastest(work, clock) for name, work in works.items()}
         times: dict[str, list[float]] = {name: [] for name in chosen}
         for i in range(rounds):
             for name in list(chosen)[:: -1 if i % 2 else 1]:
                 work, repeats = chosen[name]
-                times[name].append(_milliseconds(work, repeats, clock))
+                times[name].append(milliseconds(work, repeats, clock))
     return times
 
 
@@ -76,8 +88,8 @@ def laps(work: Work, count: int, clock: Clock = THREAD) -> list[float]:
         >>> laps(lambda: None, 2, Clock("fake", lambda: next(ticks)))
         [1000.0, 2000.0]
     """
-    with _undisturbed():
-        return [_milliseconds(work, 1, clock) for _ in range(count)]
+    with undisturbed():
+        return [milliseconds(work, 1, clock) for _ in range(count)]
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -120,13 +132,13 @@ def _seconds(work: Work, repeats: int, clock: Clock) -> float:
     return (clock.read() - start) / repeats
 
 
-def _milliseconds(work: Work, repeats: int, clock: Clock) -> float:
-    """To five digits: more than any clock is good for, and what is stored is what was shown."""
+def milliseconds(work: Work, repeats: int, clock: Clock) -> float:
+    """Of a work, from several calls in a row; to five digits, more than any clock is good for."""
     return float(f"{1e3 * _seconds(work, repeats, clock):.5g}")
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """No garbage collection in the middle of a sample."""
     was_enabled = gc.isenabled()
     gc.collect()

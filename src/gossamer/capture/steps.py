@@ -100,9 +100,7 @@ class CapturedSteps:
             return
         if self._apply is None:
             parameters = [*self.model.parameters(), *self.on_device.state()]
-            dense = [] if self.working is None else [self.working.dense_mean]
-            if self.working is not None and self.working.is_gaussian:
-                dense.append(self.working.dense_variance)
+            dense = [] if self.working is None else self.working.dense
             self._apply = Graph(self._step, [*parameters, *dense])
         self._apply.replay()
 
@@ -148,7 +146,7 @@ class CapturedSteps:
         for parameter, grad in zip(self.rest, self.rest_grads, strict=True):
             parameter.grad = grad
         self.on_device.optimizer.step()
-        if self.working is not None:
+        if self.working is not None and not self.working.draws_weights:  # drawn ones are written before a pass
             self._write()
 
 
@@ -158,14 +156,18 @@ class _Pass:
     def __init__(self, steps: CapturedSteps, x: Tensor, y: Tensor, compiles: bool) -> None:
         self.steps, self.x, self.y = steps, x.clone(), y.clone()
         loss = steps._loss if compiles else steps._eager_loss
-        noise = None
-        if steps.working is not None and steps.captures:
+        noise, noisy = None, steps._is_noisy()
+        draws_weights = steps.working is not None and steps.working.draws_weights
+        if steps.working is not None and steps.captures and not draws_weights:
             with Undone(steps.model.buffers()):
                 noise = steps.working.prepare_noise(lambda: steps._eager_loss(self.x, self.y))
 
         def run() -> None:
             if noise is not None:
                 noise.normal_()
+            if steps.working is not None and draws_weights:
+                steps.working.draw(noisy)
+                steps._write()
             steps._backward(self.x, self.y, loss)
 
         self._run = run

@@ -2,6 +2,9 @@
 
 A step of a GPU is bound by the number of its kernels before anything else. Here softplus, KL, its gradient, the gather
 of the gradients and the scatter of the new weights are each one kernel over the active entries of the whole network.
+
+Where training draws weights (``noise="weights"``) the working weights are μ + σ ε, written anew for every pass, and
+there are no dense variances: with g the gradient of a drawn weight, that of μ is g and that of σ is g ε.
 """
 
 from __future__ import annotations
@@ -42,6 +45,10 @@ class WorkingCopy:
         if len(kinds) != 1 or not kinds <= {GaussianWeight, PointWeight}:
             raise ValueError("a working copy needs sparse weights of one kind, Gaussian or point")
         self.is_gaussian = kinds == {GaussianWeight}
+        if len({weight.noise for weight in self._gaussians()}) > 1:
+            raise ValueError("a working copy needs weights with one kind of noise, local or of weights")
+        self.draws_weights = any(weight.draws_weights for weight in self._gaussians())
+        self.has_variance = self.is_gaussian and not self.draws_weights
         lengths = [weight.support.n_active for weight in self.weights]
         sizes = [math.prod(weight.support.shape) for weight in self.weights]
         self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
@@ -49,10 +56,13 @@ class WorkingCopy:
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
         if self.is_gaussian:
             self.raw_std, self.raw_std_grad = _flatten([weight.raw_std for weight in self._gaussians()])
-            self.dense_variance = torch.zeros_like(self.dense_mean)
-            self.grad_of_variance = torch.zeros_like(self.dense_mean)
             priors = [torch.full((n,), w.prior_std) for w, n in zip(self._gaussians(), lengths, strict=True)]
             self.prior_std = torch.cat(priors).to(self.mean)
+        if self.has_variance:
+            self.dense_variance = torch.zeros_like(self.dense_mean)
+            self.grad_of_variance = torch.zeros_like(self.dense_mean)
+        if self.draws_weights:
+            self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
         self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._connect()
@@ -68,7 +78,7 @@ class WorkingCopy:
             mean = _part(self.dense_mean, start, weight).requires_grad_()
             self._targets.append(_part(self.grad_of_mean, start, weight))
             variance = None
-            if self.is_gaussian:
+            if self.has_variance:
                 variance = _part(self.dense_variance, start, weight).requires_grad_()
                 self._targets.append(_part(self.grad_of_variance, start, weight))
             weight.working = WorkingWeight(mean, variance)
@@ -77,6 +87,19 @@ class WorkingCopy:
     def leaves(self) -> list[Tensor]:
         """The dense leaves of all weights."""
         return [leaf for weight in self.weights if weight.working is not None for leaf in weight.working.leaves]
+
+    @property
+    def dense(self) -> list[Tensor]:
+        """The flat buffers in which the dense leaves lie."""
+        return [self.dense_mean, self.dense_variance] if self.has_variance else [self.dense_mean]
+
+    @torch.no_grad()
+    def draw(self, noisy: bool = True) -> None:
+        """New ε for the coming pass, where it draws weights; zeros for a pass at the means. :meth:`write` follows."""
+        if self.draws_weights and noisy:
+            self.noise.normal_()
+        elif self.draws_weights:
+            self.noise.zero_()
 
     def prepare_noise(self, run: Callable[[], object]) -> Tensor | None:
         """One buffer for the noise of a whole pass, which ``run`` makes once; it must be filled before each pass.
@@ -102,9 +125,8 @@ class WorkingCopy:
     def refresh(self) -> None:
         """Follow positions that have changed: everything is computed anew, in place."""
         self.address.copy_(self._addresses())
-        self.dense_mean.zero_()
-        if self.is_gaussian:
-            self.dense_variance.zero_()
+        for flat in self.dense:
+            flat.zero_()
         self.write()
 
     def _addresses(self) -> Tensor:
@@ -126,9 +148,10 @@ class WorkingCopy:
 
     @torch.no_grad()
     def write(self) -> None:
-        """Write the active entries into the dense weights."""
-        self.dense_mean[self.address] = self.mean.to(self.dense_mean.dtype)
-        if self.is_gaussian:
+        """Write the active entries into the dense weights: means and variances, or the weights drawn with ε."""
+        values = torch.addcmul(self.mean, _std(self.raw_std), self.noise) if self.draws_weights else self.mean
+        self.dense_mean[self.address] = values.to(self.dense_mean.dtype)
+        if self.has_variance:
             std = _std(self.raw_std)
             self.dense_variance[self.address] = (std * std).to(self.dense_variance.dtype)
 
@@ -158,7 +181,10 @@ class WorkingCopy:
             self.mean_grad.copy_(grad)
             return torch.zeros_like(scale)
         std, precision = _std(self.raw_std), self.prior_std**-2
-        grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
+        if self.draws_weights:
+            grad_of_std = grad * self.noise
+        else:
+            grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
         self.mean_grad.copy_(grad + scale * self.mean * precision)
         grad_of_std = grad_of_std + scale * (std * precision - 1 / std)
         self.raw_std_grad.copy_(grad_of_std * self.raw_std.sigmoid())

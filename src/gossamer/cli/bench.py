@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,10 @@ from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import unreadable
 
 if TYPE_CHECKING:
-    from gossamer.bench import Results
+    from gossamer.bench import Results, gpu
     from gossamer.bench.cpu import Plan
 
-__all__ = ["KINDS", "cpu_parser", "run", "show_parser"]
+__all__ = ["KINDS", "cpu_parser", "gpu_parser", "run", "show_parser"]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -28,7 +29,8 @@ def run(given: list[str]) -> int:
     """Measure what sparsity costs and saves, or show what was measured before."""
     if not given or given[0] in ("-h", "--help"):
         print(
-            "usage: gossamer bench cpu [options]\n       gossamer bench show FILE|FOLDER [options]\n\n"
+            "usage: gossamer bench cpu [options]\n       gossamer bench gpu [options]\n"
+            "       gossamer bench show FILE|FOLDER [options]\n\n"
             "What sparsity costs and saves on this machine. gossamer bench cpu --help says more."
         )
         return 0 if given else 2
@@ -51,6 +53,24 @@ def cpu_parser() -> Parser:
     flags.add_flag("json", str | None, "Write everything to this file: raw samples, environment.")
     flags.add_argument("--quiet", action="store_true", help="No progress.")
     return _with_outputs(flags)
+
+
+def gpu_parser() -> Parser:
+    """Flags of ``bench gpu``."""
+    flags = Parser(
+        "gossamer bench gpu",
+        "Training steps of a ResNet-18 on this GPU: deterministic, dense VI, SSVI at 5 % and the style of its released "
+        "code; time, memory, set-up, and updates of the subspace. All take turns in one process; figures are medians "
+        "with quartiles.",
+    )
+    flags.add_argument("--quick", action="store_true", help="The ways that have bars, few rounds: under two minutes.")
+    flags.add_flag("rounds", int | None, "How often each way has its turn; 11, or 7 with --quick.")
+    flags.add_flag("batch", int, "Images a step; bars are judged at 128.", 128)
+    flags.add_flag("json", str | None, "Write everything to this file: raw samples, environment.")
+    flags.add_argument("--quiet", action="store_true", help="No progress.")
+    flags.add_flag("markdown", str | None, "Write the tables to this file as Markdown.")
+    flags.add_argument("--check", action="store_true", help="Exit with 1 if a bar is missed.")
+    return flags
 
 
 def show_parser() -> Parser:
@@ -110,6 +130,32 @@ def _plan(options: Namespace) -> Plan:
                 raise UsageError(f"--only takes {', '.join(cpu.SECTIONS)}; got {name!r}{hint}")
         plan = plan.restricted(sections)
     return plan if options.rounds is None else plan.with_rounds(options.rounds)
+
+
+def _gpu(given: list[str]) -> int:
+    options = gpu_parser().parse(given)
+    outputs = {name: folder(path) for name in ("json", "markdown") if (path := getattr(options, name))}
+    _check_outputs(outputs)
+    plan = _gpu_plan(options)
+    import torch
+
+    from gossamer.bench import gpu
+
+    if not torch.cuda.is_available():
+        raise UsageError("bench gpu needs a CUDA device, and torch sees none; gossamer bench cpu measures this CPU")
+    results = gpu.measure(plan, quiet=options.quiet)
+    if "json" in outputs:
+        results.write(outputs["json"])
+    return _present(results, outputs, check=options.check)
+
+
+def _gpu_plan(options: Namespace) -> gpu.Plan:
+    from gossamer.bench import gpu
+
+    if options.batch < 1 or (options.rounds is not None and options.rounds < 1):
+        raise UsageError(f"--batch and --rounds count from 1; got {options.batch} and {options.rounds}")
+    plan = gpu.QUICK if options.quick else gpu.FULL
+    return replace(plan, batch=options.batch, rounds=options.rounds or plan.rounds)
 
 
 def _show(given: list[str]) -> int:
@@ -181,4 +227,4 @@ def _check_outputs(outputs: dict[str, Path]) -> None:
             raise UsageError("--plot needs matplotlib: pip install 'gossamer[bench]'")
 
 
-KINDS: dict[str, Callable[[list[str]], int]] = {"cpu": _cpu, "show": _show}
+KINDS: dict[str, Callable[[list[str]], int]] = {"cpu": _cpu, "gpu": _gpu, "show": _show}

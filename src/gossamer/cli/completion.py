@@ -36,5 +36,6 @@ def _flags() -> dict[str, list[str]]:
     commands = {"compare": compare, "evaluate": evaluate, "predict": predict, "report": report, "show": show}
     flags = {name: module.parser().flags() for name, module in commands.items()}
     flags |= {f"train {method}": train.method_parser(method).flags() for method in methods.names()}
-    flags |= {"bench cpu": bench.cpu_parser().flags(), "bench show": bench.show_parser().flags()}
+    flags |= {"bench cpu": bench.cpu_parser().flags(), "bench gpu": bench.gpu_parser().flags()}
+    flags |= {"bench show": bench.show_parser().flags()}
     return flags | {"train": train.common_parser().flags()}

@@ -18,8 +18,8 @@ class WorkingWeight:
     """Dense leaves in the precision of the arithmetic: means, and variances σ² where the weight has any.
 
     Args:
-        mean: Of every entry, zero where it is not active.
-        variance: Of every entry; ``None`` for a weight without a distribution.
+        mean: Of every entry, zero where it is not active; or a draw, for a weight that trains with drawn weights.
+        variance: Of every entry; ``None`` for a weight without a distribution, and for a draw.
 
     Example:
         >>> from gossamer.kernels import LinearMap

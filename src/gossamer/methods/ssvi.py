@@ -15,7 +15,7 @@ from gossamer.methods._parts import update_period_for, variational_defaults, var
 from gossamer.posterior import InLayers
 from gossamer.schedules import cosine, warmup
 from gossamer.sparsity import Subspace
-from gossamer.types import Criterion, Method, Mode, Task
+from gossamer.types import Criterion, Method, Mode, Noise, Task
 
 __all__ = ["ssvi"]
 
@@ -36,6 +36,7 @@ def ssvi(
     prior_std: float | None = None,
     init_std: float | None = None,
     allocation: str | None = None,
+    noise: Noise = "local",
     mode: Mode = "default",
 ) -> Method:
     """SSVI: variational inference in a moving subspace of ``density`` times the weights.
@@ -56,13 +57,21 @@ def ssvi(
         init_std: Of every weight; ``None`` scales it by the active fan-in.
         allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
             on held-out digits, and ``"uniform"`` in reference mode.
+        noise: ``"local"`` draws one noise an output in a training step (local reparameterization), ``"weights"`` one a
+            weight for the whole batch (``same_noise`` of the released code): half the products, noisier gradients.
         mode: ``"reference"`` for the released code's behaviour.
     """
     rate, beta = variational_defaults(mode, lr, kl_weight)
     allocation = allocation or ("uniform" if mode == "reference" else "erk")
     return Method(
         prepare=partial(
-            bayesianize, density=density, prior_std=prior_std, init_std=init_std, allocation=allocation, mode=mode
+            bayesianize,
+            density=density,
+            prior_std=prior_std,
+            init_std=init_std,
+            allocation=allocation,
+            mode=mode,
+            noise=noise,
         ),
         optimizer=variational_optimizer(mode, rate),
         lr=cosine(rate, steps),

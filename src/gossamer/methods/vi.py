@@ -12,7 +12,7 @@ from gossamer.layers import WeightedKL
 from gossamer.methods._parts import variational_defaults, variational_optimizer
 from gossamer.posterior import InLayers
 from gossamer.schedules import cosine, warmup
-from gossamer.types import Method, Mode, Task
+from gossamer.types import Method, Mode, Noise, Task
 
 __all__ = ["vi"]
 
@@ -26,6 +26,7 @@ def vi(
     kl_warmup: float = 0.5,
     prior_std: float | None = None,
     init_std: float | None = None,
+    noise: Noise = "local",
     mode: Mode = "default",
 ) -> Method:
     """Dense VI: a Gaussian over every weight.
@@ -38,11 +39,13 @@ def vi(
         kl_warmup: Share of the training over which β rises from 0.
         prior_std: Of every weight; ``None`` scales it by the fan-in.
         init_std: Of every weight; ``None`` scales it by the fan-in.
+        noise: ``"local"`` draws one noise an output in a training step (local reparameterization), ``"weights"`` one a
+            weight for the whole batch (``same_noise`` of the released code): half the products, noisier gradients.
         mode: ``"reference"`` for the released code's behaviour.
     """
     rate, beta = variational_defaults(mode, lr, kl_weight)
     return Method(
-        prepare=partial(bayesianize, density=1.0, prior_std=prior_std, init_std=init_std, mode=mode),
+        prepare=partial(bayesianize, density=1.0, prior_std=prior_std, init_std=init_std, mode=mode, noise=noise),
         optimizer=variational_optimizer(mode, rate),
         lr=cosine(rate, steps),
         penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
