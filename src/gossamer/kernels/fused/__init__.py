@@ -1,0 +1,1 @@
+"""Local reparameterization in one kernel."""

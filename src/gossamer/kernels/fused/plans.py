@@ -1,0 +1,102 @@
+"""How the parts of a noisy product are computed, and the few ways among which a measurement chooses.
+
+A tile is what one program of a kernel computes. Two float32 accumulators of it, of mean and variance, have to fit into
+the registers: 128 x 128 with 8 warps and 128 x 64 with 4 are 128 registers a thread, half of what there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gossamer.kernels.fused.geometry import Geometry
+
+__all__ = ["Plan", "Tile", "forward_tiles", "input_gradient_tiles", "weight_gradient_tiles"]
+
+
+class Tile(NamedTuple):
+    """Rows and columns of a tile, how many terms of a sum are loaded at once, and what the compiler is told.
+
+    ``draws`` is only for the forward kernel: whether it draws the noise itself or reads it.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    draws: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tile of each part; ``None`` is the convolution of torch.
+
+    Example:
+        >>> Plan(forward=Tile(128, 64, 64, 4, 3)).name
+        'triton forward'
+    """
+
+    forward: Tile | None = None
+    input_gradient: Tile | None = None
+    weight_gradients: Tile | None = None
+
+    @property
+    def name(self) -> str:
+        """Which parts are fused."""
+        parts = {
+            "forward": self.forward,
+            "input gradient": self.input_gradient,
+            "weight gradients": self.weight_gradients,
+        }
+        fused = [part for part, tile in parts.items() if tile is not None]
+        return "triton " + ", ".join(fused) if fused else "cudnn"
+
+
+def forward_tiles(geometry: Geometry) -> list[Tile]:
+    """What to try for the product itself.
+
+    Example:
+        >>> [tile.depth for tile in forward_tiles(Geometry(1, 3, 8, 8, 64, (3, 3), 1, (1, 1)))]
+        [16, 16]
+    """
+    if geometry.n_in <= 16:
+        return [Tile(128, 64, 16, 4, 3), Tile(64, 64, 16, 4, 3)]
+    tiles = [
+        Tile(128, 64, 64, 4, 3),
+        Tile(64, 64, 64, 4, 4),
+        Tile(128, 64, 64, 8, 3),
+        Tile(128, 128, 64, 8, 3),
+        Tile(64, 128, 64, 4, 3),
+    ]
+    return _no_wider(tiles, geometry.n_out)
+
+
+def input_gradient_tiles(geometry: Geometry) -> list[Tile]:
+    """What to try for the gradient of the input."""
+    tiles = [
+        Tile(128, 64, 64, 4, 3),
+        Tile(128, 64, 32, 4, 4),
+        Tile(64, 64, 64, 4, 3),
+        Tile(128, 128, 64, 8, 3),
+        Tile(128, 128, 32, 8, 4),
+    ]
+    return _no_wider(tiles, geometry.n_in)
+
+
+def weight_gradient_tiles(geometry: Geometry) -> list[Tile]:
+    """What to try for the gradients of both weights; rows are outputs here, columns inputs, the sum is over pixels."""
+    if geometry.n_in <= 16:
+        return [Tile(64, 16, 64, 4, 4), Tile(64, 16, 128, 4, 3)]
+    tiles = [
+        Tile(64, 64, 64, 4, 3),
+        Tile(64, 64, 128, 4, 2),
+        Tile(128, 64, 64, 8, 3),
+        Tile(128, 128, 64, 8, 2),
+        Tile(128, 128, 32, 8, 3),
+    ]
+    return [tile for tile in _no_wider(tiles, geometry.n_in) if tile.rows <= max(64, geometry.n_out)]
+
+
+def _no_wider(tiles: list[Tile], columns: int) -> list[Tile]:
+    return [tile for tile in tiles if tile.columns <= max(64, columns)]

@@ -1,0 +1,146 @@
+"""dW_mean = Σ dy x and dW_variance = Σ (dy · slope) x² over all pixels in one kernel.
+
+Rows are output channels, columns input channels of one tap. The sum over pixels is long and the tiles are few, so it is
+cut into parts that are added by a second kernel, in a fixed order: the same numbers come out each time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gossamer.kernels.fused.geometry import Geometry, empty_images
+from gossamer.kernels.fused.plans import Tile
+from gossamer.kernels.fused.tiles.sizes import RUNTIME, sizes
+
+__all__ = ["weight_gradients"]
+
+PROGRAMS = 264  # two for each multiprocessor of the GPUs that this is for
+LEAST_STEPS = 4  # of a part's loop: a shorter one is all start and end
+BLOCK = 1024  # sums that one program adds up
+
+
+def weight_gradients(
+    dy: Tensor, slope: Tensor, x: Tensor, *, geometry: Geometry, tile: Tile, parts: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to the two weights; ``parts`` of the sum, otherwise enough to fill the device."""
+    n_tiles = geometry.taps * triton.cdiv(geometry.n_out, tile.rows) * triton.cdiv(geometry.n_in, tile.columns)
+    steps = triton.cdiv(geometry.rows, tile.depth)
+    parts = parts or max(1, min(PROGRAMS // n_tiles, steps // LEAST_STEPS))
+    chunk = triton.cdiv(steps, parts) * tile.depth
+    parts = triton.cdiv(geometry.rows, chunk)
+    shape = (geometry.n_out, geometry.n_in, *geometry.kernel)
+    grads = empty_images(x, shape), empty_images(x, shape)
+    size = grads[0].numel()
+    sums = grads if parts == 1 else tuple(torch.empty((2, parts, size), dtype=torch.float32, device=x.device))
+    area, width = geometry.out_height * geometry.out_width, geometry.out_width
+    _weight_gradients[(n_tiles, parts)](
+        dy,
+        slope,
+        x,
+        *sums,
+        geometry.rows,
+        chunk,
+        area.bit_length() - 1,
+        width.bit_length() - 1,
+        *sizes(geometry),
+        BY_SHIFT=area & (area - 1) == 0 and width & (width - 1) == 0,
+        EVEN=geometry.n_out % tile.rows == 0 and geometry.n_in % tile.columns == 0,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        DEPTH=tile.depth,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    if parts > 1:
+        _add[(triton.cdiv(size, BLOCK), 2)](*sums, *grads, size, parts, BLOCK=BLOCK)
+    return grads
+
+
+@triton.jit(do_not_specialize=["rows", "chunk", "log_area", "log_width", *RUNTIME])
+def _weight_gradients(
+    dy: Any,
+    slope: Any,
+    x: Any,
+    grad_mean: Any,
+    grad_variance: Any,
+    rows: Any,
+    chunk: Any,
+    log_area: Any,
+    log_width: Any,
+    n_in: Any,
+    n_out: Any,
+    height: Any,
+    width: Any,
+    out_height: Any,
+    out_width: Any,
+    kernel_height: Any,
+    kernel_width: Any,
+    stride: Any,
+    pad_height: Any,
+    pad_width: Any,
+    BY_SHIFT: tl.constexpr,
+    EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+) -> None:
+    across, down = tl.cdiv(n_in, COLUMNS), tl.cdiv(n_out, ROWS)
+    tile, part = tl.program_id(0), tl.program_id(1)
+    column = tile % across * COLUMNS + tl.arange(0, COLUMNS)
+    row = tile // across % down * ROWS + tl.arange(0, ROWS)
+    tap = tile // (across * down)
+    dh, dw = tap // kernel_width - pad_height, tap % kernel_width - pad_width
+    is_row, is_column = row < n_out, column < n_in
+    sum_mean = tl.zeros((ROWS, COLUMNS), tl.float32)
+    sum_variance = tl.zeros((ROWS, COLUMNS), tl.float32)
+    last = tl.minimum(rows, (part + 1) * chunk)
+    for start in range(part * chunk, last, DEPTH):
+        output = start + tl.arange(0, DEPTH)
+        if BY_SHIFT:  # as for images of 32 x 32 and their halves
+            image = output >> log_area
+            pixel = output & (out_height * out_width - 1)
+            oh, ow = pixel >> log_width, pixel & (out_width - 1)
+        else:
+            image = output // (out_height * out_width)
+            pixel = output % (out_height * out_width)
+            oh, ow = pixel // out_width, pixel % out_width
+        h, w = oh * stride + dh, ow * stride + dw
+        is_output = output < last
+        dy_mask = is_output[:, None]
+        x_mask = (is_output & (h >= 0) & (h < height) & (w >= 0) & (w < width))[:, None]
+        if not EVEN:
+            dy_mask = dy_mask & is_row[None, :]
+            x_mask = x_mask & is_column[None, :]
+        out_place = (output * n_out)[:, None] + row[None, :]
+        dy_tile = tl.load(dy + out_place, mask=dy_mask, other=0.0)
+        slope_tile = tl.load(slope + out_place, mask=dy_mask, other=0.0)
+        in_place = (((image * height + h) * width + w) * n_in)[:, None] + column[None, :]
+        x_tile = tl.load(x + in_place, mask=x_mask, other=0.0)
+        sum_mean = tl.dot(tl.trans(dy_tile), x_tile, sum_mean)
+        sum_variance = tl.dot(tl.trans(dy_tile * slope_tile), x_tile * x_tile, sum_variance)
+    terms = kernel_height * kernel_width * n_in
+    place = part * n_out * terms + row[:, None] * terms + tap * n_in + column[None, :]
+    mask = is_row[:, None] & is_column[None, :]
+    tl.store(grad_mean + place, sum_mean.to(grad_mean.dtype.element_ty), mask=mask)
+    tl.store(grad_variance + place, sum_variance.to(grad_variance.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def _add(
+    sums_mean: Any, sums_variance: Any, grad_mean: Any, grad_variance: Any, size: Any, parts: Any, BLOCK: tl.constexpr
+) -> None:
+    """The parts of a sum, for the mean and, in the second row of programs, for the variance."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = place < size
+    sums, grad = sums_mean, grad_mean
+    if tl.program_id(1) == 1:
+        sums, grad = sums_variance, grad_variance
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in range(parts):
+        total += tl.load(sums + part * size + place, mask=mask, other=0.0)
+    tl.store(grad + place, total.to(grad.dtype.element_ty), mask=mask)
