@@ -7,8 +7,6 @@ weights.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -70,28 +68,28 @@ def forward(
 
 @triton.jit(do_not_specialize=["layer", "rows", "floor", *RUNTIME])
 def _forward(
-    x: Any,
-    mean: Any,
-    variance: Any,
-    bias: Any,
-    noise: Any,
-    seed: Any,
-    y: Any,
-    slope: Any,
-    layer: Any,
-    rows: Any,
-    floor: Any,
-    n_in: Any,
-    n_out: Any,
-    height: Any,
-    width: Any,
-    out_height: Any,
-    out_width: Any,
-    kernel_height: Any,
-    kernel_width: Any,
-    stride: Any,
-    pad_height: Any,
-    pad_width: Any,
+    x,
+    mean,
+    variance,
+    bias,
+    noise,
+    seed,
+    y,
+    slope,
+    layer,
+    rows,
+    floor,
+    n_in,
+    n_out,
+    height,
+    width,
+    out_height,
+    out_width,
+    kernel_height,
+    kernel_width,
+    stride,
+    pad_height,
+    pad_width,
     HAS_BIAS: tl.constexpr,
     HAS_FLOOR: tl.constexpr,
     DRAWS: tl.constexpr,
@@ -101,7 +99,7 @@ def _forward(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
-) -> None:
+):
     # Tiles of the same rows are neighbours in time, so that x comes out of the cache for all but the first.
     tiles_across = tl.cdiv(n_out, COLUMNS)
     row = tl.program_id(0) // tiles_across * ROWS + tl.arange(0, ROWS)

@@ -7,8 +7,6 @@ remainders make tiles of their own, and the other taps are never looked at.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -50,30 +48,30 @@ def input_gradient(
 
 @triton.jit(do_not_specialize=["rows", *RUNTIME])
 def _input_gradient(
-    dy: Any,
-    slope: Any,
-    x: Any,
-    mean: Any,
-    variance: Any,
-    dx: Any,
-    rows: Any,
-    n_in: Any,
-    n_out: Any,
-    height: Any,
-    width: Any,
-    out_height: Any,
-    out_width: Any,
-    kernel_height: Any,
-    kernel_width: Any,
-    stride: Any,
-    pad_height: Any,
-    pad_width: Any,
+    dy,
+    slope,
+    x,
+    mean,
+    variance,
+    dx,
+    rows,
+    n_in,
+    n_out,
+    height,
+    width,
+    out_height,
+    out_width,
+    kernel_height,
+    kernel_width,
+    stride,
+    pad_height,
+    pad_width,
     EVEN_DEPTH: tl.constexpr,
     EVEN_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
-) -> None:
+):
     tiles_across = tl.cdiv(n_in, COLUMNS)
     row = tl.program_id(0) // tiles_across * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) % tiles_across * COLUMNS + tl.arange(0, COLUMNS)

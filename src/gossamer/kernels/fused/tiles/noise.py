@@ -5,8 +5,6 @@ The number at an output depends on the seed, the layer and the place of the outp
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import libdevice
@@ -21,8 +19,8 @@ MINUS_TWO_LN_TWO = tl.constexpr(-1.3862943611198906)
 
 @triton.jit
 def normals(
-    seed: Any, layer: Any, row: Any, group: Any, n_groups: Any, ROWS: tl.constexpr, GROUPS: tl.constexpr, FAST: tl.constexpr
-) -> Any:
+    seed, layer, row, group, n_groups, ROWS: tl.constexpr, GROUPS: tl.constexpr, FAST: tl.constexpr
+):
     """``(ROWS, 4 · GROUPS)`` normals for the rows ``row`` and the groups ``group`` of four columns."""
     place = row[:, None] * n_groups + group[None, :]
     zero = place * 0
@@ -33,7 +31,7 @@ def normals(
 
 
 @triton.jit
-def _pair(a: Any, b: Any, FAST: tl.constexpr) -> Any:
+def _pair(a, b, FAST: tl.constexpr):
     """Two normals of two random words."""
     share = ((a >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08  # (0, 1), so that its logarithm is finite
     angle = ((b >> 8).to(tl.float32) * 5.9604644775390625e-08 - 0.5) * TWO_PI

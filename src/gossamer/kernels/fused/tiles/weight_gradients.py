@@ -6,8 +6,6 @@ cut into parts that are added by a second kernel, in a fixed order: the same num
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -63,32 +61,32 @@ def weight_gradients(
 
 @triton.jit(do_not_specialize=["rows", "chunk", "log_area", "log_width", *RUNTIME])
 def _weight_gradients(
-    dy: Any,
-    slope: Any,
-    x: Any,
-    grad_mean: Any,
-    grad_variance: Any,
-    rows: Any,
-    chunk: Any,
-    log_area: Any,
-    log_width: Any,
-    n_in: Any,
-    n_out: Any,
-    height: Any,
-    width: Any,
-    out_height: Any,
-    out_width: Any,
-    kernel_height: Any,
-    kernel_width: Any,
-    stride: Any,
-    pad_height: Any,
-    pad_width: Any,
+    dy,
+    slope,
+    x,
+    grad_mean,
+    grad_variance,
+    rows,
+    chunk,
+    log_area,
+    log_width,
+    n_in,
+    n_out,
+    height,
+    width,
+    out_height,
+    out_width,
+    kernel_height,
+    kernel_width,
+    stride,
+    pad_height,
+    pad_width,
     BY_SHIFT: tl.constexpr,
     EVEN: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
-) -> None:
+):
     across, down = tl.cdiv(n_in, COLUMNS), tl.cdiv(n_out, ROWS)
     tile, part = tl.program_id(0), tl.program_id(1)
     column = tile % across * COLUMNS + tl.arange(0, COLUMNS)
@@ -132,8 +130,8 @@ def _weight_gradients(
 
 @triton.jit(do_not_specialize=["parts"])
 def _add(
-    sums_mean: Any, sums_variance: Any, grad_mean: Any, grad_variance: Any, size: Any, parts: Any, BLOCK: tl.constexpr
-) -> None:
+    sums_mean, sums_variance, grad_mean, grad_variance, size, parts, BLOCK: tl.constexpr
+):
     """The parts of a sum, for the mean and, in the second row of programs, for the variance."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
