@@ -34,11 +34,12 @@ def forward(
     tile: Tile,
     layer: int = 0,
     floor: float | None = None,
+    only_compiles: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Output and slope; the noise is read where it is given, and drawn from ``seed`` and ``layer`` otherwise."""
     y, slope = (empty_images(x, geometry.output_shape) for _ in range(2))
     grid = (triton.cdiv(geometry.rows, tile.rows) * triton.cdiv(geometry.n_out, tile.columns),)
-    _forward[grid](
+    _forward.run(
         x,
         mean,
         variance,
@@ -62,6 +63,8 @@ def forward(
         DEPTH=tile.depth,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        grid=grid,
+        warmup=only_compiles,
     )
     return y, slope
 

@@ -19,14 +19,22 @@ __all__ = ["input_gradient"]
 
 
 def input_gradient(
-    dy: Tensor, slope: Tensor, x: Tensor, mean: Tensor, variance: Tensor, *, geometry: Geometry, tile: Tile
+    dy: Tensor,
+    slope: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    *,
+    geometry: Geometry,
+    tile: Tile,
+    only_compiles: bool = False,
 ) -> Tensor:
     """Gradient with respect to ``x``."""
     dx = empty_images(x, (geometry.batch, geometry.n_in, geometry.height, geometry.width))
     across, down = -(-geometry.width // geometry.stride), -(-geometry.height // geometry.stride)
     rows = geometry.batch * across * down
     grid = (triton.cdiv(rows, tile.rows) * triton.cdiv(geometry.n_in, tile.columns), geometry.stride**2)
-    _input_gradient[grid](
+    _input_gradient.run(
         dy,
         slope,
         x,
@@ -42,6 +50,8 @@ def input_gradient(
         DEPTH=tile.depth,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        grid=grid,
+        warmup=only_compiles,
     )
     return dx
 

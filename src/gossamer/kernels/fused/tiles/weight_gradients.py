@@ -23,7 +23,14 @@ BLOCK = 1024  # sums that one program adds up
 
 
 def weight_gradients(
-    dy: Tensor, slope: Tensor, x: Tensor, *, geometry: Geometry, tile: Tile, parts: int | None = None
+    dy: Tensor,
+    slope: Tensor,
+    x: Tensor,
+    *,
+    geometry: Geometry,
+    tile: Tile,
+    parts: int | None = None,
+    only_compiles: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Gradients with respect to the two weights; ``parts`` of the sum, otherwise enough to fill the device."""
     n_tiles = geometry.taps * triton.cdiv(geometry.n_out, tile.rows) * triton.cdiv(geometry.n_in, tile.columns)
@@ -36,7 +43,7 @@ def weight_gradients(
     size = grads[0].numel()
     sums = grads if parts == 1 else tuple(torch.empty((2, parts, size), dtype=torch.float32, device=x.device))
     area, width = geometry.out_height * geometry.out_width, geometry.out_width
-    _weight_gradients[(n_tiles, parts)](
+    _weight_gradients.run(
         dy,
         slope,
         x,
@@ -53,8 +60,10 @@ def weight_gradients(
         DEPTH=tile.depth,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        grid=(n_tiles, parts),
+        warmup=only_compiles,
     )
-    if parts > 1:
+    if parts > 1 and not only_compiles:
         _add[(triton.cdiv(size, BLOCK), 2)](*sums, *grads, size, parts, BLOCK=BLOCK)
     return grads
 
