@@ -55,7 +55,7 @@ class Times:
         if forward is None:
             return Plan()
         inputs, weights = _best(self.input_gradient), _best(self.weight_gradients)
-        mixed = [Plan(forward, i, w) for i in {inputs, None} for w in {weights, None}]
+        mixed = [Plan(forward, i, w) for i in (inputs, None) for w in (weights, None)]
         plans = [Plan(forward, inputs, weights)] if always else [*mixed, Plan()]
         return min(plans, key=self.total)
 
@@ -70,13 +70,11 @@ class Times:
             total += given["weights"] + given["square"]
         else:
             total += self.weight_gradients[plan.weight_gradients]
-        is_fused = plan.input_gradient is not None and plan.weight_gradients is not None
-        return total if is_fused else total + given["dv"]
+        is_left = plan.weight_gradients is None or (plan.input_gradient is None and given["input"] > 0)
+        return total + given["dv"] * is_left
 
 
-def choose(
-    geometry: Geometry, dtype: torch.dtype, device: torch.device, *, fused: Fused = "auto", floor: float | None = None
-) -> Plan:
+def choose(geometry: Geometry, dtype: torch.dtype, device: torch.device, *, fused: Fused = "auto") -> Plan:
     """The plan of a layer; ``"never"`` and what :func:`why_not` refuses are torch's.
 
     Args:
@@ -84,7 +82,6 @@ def choose(
         dtype: Of activations and weights.
         device: A GPU.
         fused: ``"always"`` leaves nothing to torch that a kernel can compute.
-        floor: Inside the square root; it costs nothing, and is not looked at.
     """
     if fused == "never" or why_not(geometry, dtype, device) is not None:
         return Plan()
@@ -159,7 +156,7 @@ def compile_all(geometries: Iterable[Geometry], dtype: torch.dtype, device: torc
         triton.AsyncCompileMode(pool, ignore_errors=True),  # what fails does so again when it is timed, and is told
     ):
         for geometry in geometries:
-            works = Works(Geometry(**vars(geometry) | {"batch": 1}), dtype, device)
+            works = Works(geometry, dtype, device)
             for tile in forward_tiles(geometry):
                 works.forward(tile, only_compiles=True)
                 works.forward(tile._replace(draws=True), only_compiles=True)

@@ -108,7 +108,8 @@ def _differentiate(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, 
     for_input, for_mean, for_variance, for_bias = ctx.needs_input_grad[:4]
     operators, place = torch.ops.gossamer, ctx.stride_padding
     dx = grad_mean = grad_variance = None
-    dv = None if ctx.input_gradient and ctx.weight_gradients else dy * slope
+    is_left = not ctx.weight_gradients or (for_input and not ctx.input_gradient)
+    dv = dy * slope if is_left else None
     if for_input and ctx.input_gradient:
         dx = operators.lrt_input_gradient(dy, slope, x, mean, variance, place, ctx.input_gradient)
     elif for_input:
