@@ -45,7 +45,8 @@ class WorkingCopy:
             raise ValueError("a working copy needs sparse weights of one kind, Gaussian or point")
         self.is_gaussian = kinds == {GaussianWeight}
         lengths = [weight.support.n_active for weight in self.weights]
-        sizes = [math.prod(weight.support.shape) for weight in self.weights]
+        # Each weight starts at a multiple of 16 bytes, so that kernels may load eight entries at once.
+        sizes = [-(-math.prod(weight.support.shape) // 8) * 8 for weight in self.weights]
         self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
         self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
@@ -98,7 +99,10 @@ class WorkingCopy:
             run()
         single = {i: working for i, working in enumerate(workings) if len(working.outputs) == 1}
         plan_products(single, self._plans, self.seed, fused)
-        read = [working for working in single.values() if working.plan.forward is None or not working.plan.forward.draws]
+        read = [
+            working for working in single.values() if working.plan.forward is None or not working.plan.forward.draws
+        ]
+        read.sort(key=lambda working: working.plan.forward is None)  # the fused first: their parts keep 16-byte starts
         sizes = [working.outputs[0].numel() for working in read]
         if not read:
             return None

@@ -131,9 +131,7 @@ def measure(geometry: Geometry, dtype: torch.dtype, device: torch.device) -> Tim
     }
     with torch.no_grad(), torch.cuda.device(device), torch.backends.cudnn.flags(enabled=True, benchmark=True):
         inputs = input_gradient_tiles(geometry)
-        times.torch = {
-            name: milliseconds(run) if name != "input" or inputs else 0.0 for name, run in alone.items()
-        }
+        times.torch = {name: milliseconds(run) if name != "input" or inputs else 0.0 for name, run in alone.items()}
         times.forward = _time_all(works.forward, forward_tiles(geometry))
         fastest = sorted(times.forward, key=times.forward.__getitem__)[:TRIES]
         times.forward |= _time_all(works.forward, [tile._replace(draws=True) for tile in fastest])

@@ -65,9 +65,7 @@ def _forward(
     x, mean, variance = by_channels(x), by_channels(mean), by_channels(variance)
     noise = None if noise is None else by_channels(noise)
     geometry = _geometry(x, mean.shape, stride_padding)
-    return run(
-        x, mean, variance, bias, noise, seed, geometry=geometry, tile=_tile(forward), layer=layer, floor=floor
-    )
+    return run(x, mean, variance, bias, noise, seed, geometry=geometry, tile=_tile(forward), layer=layer, floor=floor)
 
 
 def _input_gradient(

@@ -36,9 +36,7 @@ class Works:
         options = {"dtype": dtype, "device": device}
         self.x, self.mean = by_channels(torch.randn(shape, **options)), by_channels(torch.randn(weight, **options))
         self.variance = by_channels(torch.rand(weight, **options))
-        self.noise, self.dy, self.slope = (
-            by_channels(torch.randn(geometry.output_shape, **options)) for _ in range(3)
-        )
+        self.noise, self.dy, self.slope = (by_channels(torch.randn(geometry.output_shape, **options)) for _ in range(3))
         self.seed = torch.zeros(1, dtype=torch.int64, device=device)
         self.squares, self.dv = self.x * self.x, self.dy * self.slope
         self.out_mean, self.out_variance = (empty_images(self.x, geometry.output_shape) for _ in range(2))
@@ -78,9 +76,7 @@ class Works:
             self.noise.normal_()
         noise = None if tile.draws else self.noise
         weights = self.mean, self.variance, None
-        forward(
-            self.x, *weights, noise, self.seed, geometry=self.geometry, tile=tile, only_compiles=only_compiles
-        )
+        forward(self.x, *weights, noise, self.seed, geometry=self.geometry, tile=tile, only_compiles=only_compiles)
 
     def input_gradient(self, tile: Tile, only_compiles: bool = False) -> None:
         """By the fused kernel."""
@@ -95,9 +91,7 @@ class Works:
         """By the fused kernel."""
         from gossamer.kernels.fused.tiles.weight_gradients import weight_gradients
 
-        weight_gradients(
-            self.dy, self.slope, self.x, geometry=self.geometry, tile=tile, only_compiles=only_compiles
-        )
+        weight_gradients(self.dy, self.slope, self.x, geometry=self.geometry, tile=tile, only_compiles=only_compiles)
 
     def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
         return torch.conv2d(x, weight, None, self.geometry.stride, self.geometry.padding)

@@ -45,7 +45,7 @@ def forward(
         variance,
         x if bias is None else bias,
         x if noise is None else noise,
-        x if seed is None else seed,
+        x if seed is None or noise is not None else seed,
         y,
         slope,
         layer,

@@ -18,9 +18,7 @@ MINUS_TWO_LN_TWO = tl.constexpr(-1.3862943611198906)
 
 
 @triton.jit
-def normals(
-    seed, layer, row, group, n_groups, ROWS: tl.constexpr, GROUPS: tl.constexpr, FAST: tl.constexpr
-):
+def normals(seed, layer, row, group, n_groups, ROWS: tl.constexpr, GROUPS: tl.constexpr, FAST: tl.constexpr):
     """``(ROWS, 4 · GROUPS)`` normals for the rows ``row`` and the groups ``group`` of four columns."""
     place = row[:, None] * n_groups + group[None, :]
     zero = place * 0

@@ -138,9 +138,7 @@ def _weight_gradients(
 
 
 @triton.jit(do_not_specialize=["parts"])
-def _add(
-    sums_mean, sums_variance, grad_mean, grad_variance, size, parts, BLOCK: tl.constexpr
-):
+def _add(sums_mean, sums_variance, grad_mean, grad_variance, size, parts, BLOCK: tl.constexpr):
     """The parts of a sum, for the mean and, in the second row of programs, for the variance."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
