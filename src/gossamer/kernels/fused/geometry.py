@@ -36,7 +36,8 @@ class Geometry:
     @classmethod
     def of(cls, x: tuple[int, ...], weight: tuple[int, ...], stride: int, padding: tuple[int, int]) -> Geometry:
         """From the shapes of input and weight."""
-        return cls(*x, weight[0], (weight[2], weight[3]), stride, padding)
+        batch, n_in, height, width = x
+        return cls(batch, n_in, height, width, weight[0], (weight[2], weight[3]), stride, padding)
 
     @property
     def out_height(self) -> int:

@@ -1,4 +1,4 @@
-"""The fused noisy product as the operator ``gossamer::lrt``, and its gradients as two more, for whoever traces a network.
+"""The fused noisy product as the operator ``gossamer::lrt``, its gradients as two more, for whoever traces a network.
 
 Each is one node of a compiled graph. A part that is left to torch is not: its convolutions and what is to be done entry
 by entry are traced as such, and fused by the compiler with their neighbours.
@@ -43,7 +43,8 @@ def _geometry(x: Tensor, shape: Sequence[int], stride_padding: Sequence[int]) ->
 
 
 def _tile(numbers: Sequence[int]) -> Tile:
-    return Tile(*numbers[:5], draws=bool(numbers[5]))
+    rows, columns, depth, warps, stages, draws = numbers
+    return Tile(rows, columns, depth, warps, stages, bool(draws))
 
 
 def _forward(
@@ -107,7 +108,7 @@ def _differentiate(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, 
     operators, place = torch.ops.gossamer, ctx.stride_padding
     dx = grad_mean = grad_variance = None
     is_left = not ctx.weight_gradients or (for_input and not ctx.input_gradient)
-    dv = dy * slope if is_left else None
+    dv = dy * slope if is_left else dy  # of the variance; a fused kernel makes its own
     if for_input and ctx.input_gradient:
         dx = operators.lrt_input_gradient(dy, slope, x, mean, variance, place, ctx.input_gradient)
     elif for_input:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -28,10 +29,14 @@ def milliseconds(run: Callable[[], object]) -> float:
     graph.replay()
     times = []
     for _ in range(N_REPLAYS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()  # type: ignore[no-untyped-call]
+        start, end = _event(), _event()
+        start.record()
         graph.replay()
-        end.record()  # type: ignore[no-untyped-call]
-        end.synchronize()  # type: ignore[no-untyped-call]
-        times.append(start.elapsed_time(end) / N_LAUNCHES)
+        end.record()
+        end.synchronize()
+        times.append(float(start.elapsed_time(end)) / N_LAUNCHES)
     return min(times)
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ kernel; the two terms of the input's gradient are read instead of one, by whoeve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,6 @@ from gossamer.kernels.fused.geometry import Geometry, by_channels, empty_images
 from gossamer.kernels.fused.plans import Tile
 
 __all__ = ["Works"]
-
-Work = Callable[[], object]
 
 
 class Works:
@@ -33,7 +31,7 @@ class Works:
         self.geometry = geometry
         shape = (geometry.batch, geometry.n_in, geometry.height, geometry.width)
         weight = (geometry.n_out, geometry.n_in, *geometry.kernel)
-        options = {"dtype": dtype, "device": device}
+        options: Any = {"dtype": dtype, "device": device}
         self.x, self.mean = by_channels(torch.randn(shape, **options)), by_channels(torch.randn(weight, **options))
         self.variance = by_channels(torch.rand(weight, **options))
         self.noise, self.dy, self.slope = (by_channels(torch.randn(geometry.output_shape, **options)) for _ in range(3))
@@ -61,7 +59,7 @@ class Works:
         self._gradient(self.dv, self.squares, self.variance, 1)
 
     def variance_gradient(self) -> None:
-        """dy · slope, for whoever cannot make it in passing."""
+        """The gradient dy · slope, for whoever cannot make it in passing."""
         torch.mul(self.dy, self.slope, out=self.dv)
 
     def square(self) -> None:

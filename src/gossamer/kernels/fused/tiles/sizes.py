@@ -1,4 +1,4 @@
-"""The sizes that all kernels take, in one order. They are numbers at run time: one kernel serves layers of all sizes."""
+"""The sizes that all kernels take, in one order: numbers at run time, so that one kernel serves layers of all sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gossamer.kernels.fused.geometry import Geometry
 
 __all__ = ["RUNTIME", "sizes"]
 
-# Names of those that must not make kernels of their own. The channels may: their being multiples of 16 makes loads wide.
+# Names of those that must not make kernels of their own. The channels may: being multiples of 16 makes loads wide.
 RUNTIME = [
     "height",
     "width",
