@@ -65,6 +65,11 @@ class Geometry:
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def is_flat(self) -> bool:
+        """Whether taps and channels are one long sum: for the few channels of an image, each tap would be mostly empty."""
+        return self.n_in < 16
+
+    @property
     def products(self) -> int:
         """Multiplications of one pass."""
         return self.rows * self.n_out * self.n_in * self.taps

@@ -58,10 +58,10 @@ def forward_tiles(geometry: Geometry) -> list[Tile]:
 
     Example:
         >>> [tile.depth for tile in forward_tiles(Geometry(1, 3, 8, 8, 64, (3, 3), 1, (1, 1)))]
-        [16, 16]
+        [32, 32]
     """
-    if geometry.n_in <= 16:
-        return [Tile(128, 64, 16, 4, 3), Tile(64, 64, 16, 4, 3)]
+    if geometry.is_flat:
+        return [Tile(64, 64, 32, 4, 2), Tile(128, 64, 32, 8, 2)]
     tiles = [
         Tile(128, 64, 64, 4, 3),
         Tile(64, 64, 64, 4, 4),
@@ -69,12 +69,12 @@ def forward_tiles(geometry: Geometry) -> list[Tile]:
         Tile(128, 128, 64, 8, 3),
         Tile(64, 128, 64, 4, 3),
     ]
-    return _no_wider(tiles, geometry.n_out)
+    return _that_fit(tiles, columns=geometry.n_out, depth=geometry.n_in)
 
 
 def input_gradient_tiles(geometry: Geometry) -> list[Tile]:
-    """What to try for the gradient of the input; an image's few channels need none."""
-    if geometry.n_in <= 16:
+    """What to try for the gradient of the input; an image needs none."""
+    if geometry.is_flat:
         return []
     tiles = [
         Tile(128, 64, 64, 4, 3),
@@ -83,13 +83,13 @@ def input_gradient_tiles(geometry: Geometry) -> list[Tile]:
         Tile(128, 128, 64, 8, 3),
         Tile(128, 128, 32, 8, 4),
     ]
-    return _no_wider(tiles, geometry.n_in)
+    return _that_fit(tiles, columns=geometry.n_in, depth=geometry.n_out)
 
 
 def weight_gradient_tiles(geometry: Geometry) -> list[Tile]:
     """What to try for the gradients of both weights; rows are outputs here, columns inputs, the sum is over pixels."""
-    if geometry.n_in <= 16:
-        return [Tile(64, 16, 64, 4, 4), Tile(64, 16, 128, 4, 3)]
+    if geometry.is_flat:
+        return [Tile(64, 32, 64, 4, 3), Tile(64, 32, 128, 4, 2), Tile(64, 32, 32, 4, 4)]
     tiles = [
         Tile(64, 64, 64, 4, 3),
         Tile(64, 64, 128, 4, 2),
@@ -97,8 +97,12 @@ def weight_gradient_tiles(geometry: Geometry) -> list[Tile]:
         Tile(128, 128, 64, 8, 2),
         Tile(128, 128, 32, 8, 3),
     ]
-    return [tile for tile in _no_wider(tiles, geometry.n_in) if tile.rows <= max(64, geometry.n_out)]
+    return [tile for tile in _that_fit(tiles, columns=geometry.n_in) if tile.rows <= max(64, geometry.n_out)]
 
 
-def _no_wider(tiles: list[Tile], columns: int) -> list[Tile]:
-    return [tile for tile in tiles if tile.columns <= max(64, columns)]
+def _that_fit(tiles: list[Tile], columns: int, depth: int | None = None) -> list[Tile]:
+    """No wider than the layer, and no deeper than the channels of a tap: what is beyond them would be zeros."""
+    most = max(64, columns)
+    deepest = 1 << (depth - 1).bit_length() if depth is not None else max(tile.depth for tile in tiles)
+    found = [tile._replace(depth=min(tile.depth, deepest)) for tile in tiles if tile.columns <= most]
+    return list(dict.fromkeys(found))

@@ -56,6 +56,7 @@ def forward(
         HAS_FLOOR=floor is not None,
         DRAWS=noise is None,
         FAST=x.is_cuda,
+        FLAT=geometry.is_flat,
         EVEN_DEPTH=geometry.n_in % tile.depth == 0,
         EVEN_COLUMNS=geometry.n_out % tile.columns == 0,
         ROWS=tile.rows,
@@ -97,6 +98,7 @@ def _forward(
     HAS_FLOOR: tl.constexpr,
     DRAWS: tl.constexpr,
     FAST: tl.constexpr,
+    FLAT: tl.constexpr,
     EVEN_DEPTH: tl.constexpr,
     EVEN_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -119,7 +121,22 @@ def _forward(
     sum_mean = tl.zeros((ROWS, COLUMNS), tl.float32)
     sum_variance = tl.zeros((ROWS, COLUMNS), tl.float32)
     dh, dw, first = 0, 0, 0
-    for _ in range(kernel_height * kernel_width * tl.cdiv(n_in, DEPTH)):
+    steps = kernel_height * kernel_width * tl.cdiv(n_in, DEPTH)
+    if FLAT:
+        steps = 0
+        for start in range(0, terms, DEPTH):
+            term = start + depth
+            tap_h, tap_w = term // n_in // kernel_width, term // n_in % kernel_width
+            h, w = top[:, None] + tap_h[None, :], left[:, None] + tap_w[None, :]
+            x_mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (term < terms)[None, :] & is_row[:, None]
+            shift = (tap_h * width + tap_w) * n_in + term % n_in
+            x_tile = tl.load(x + (place[:, None] + shift[None, :]), mask=x_mask, other=0.0)
+            w_mask = (term < terms)[:, None] & is_column[None, :]
+            mean_tile = tl.load(mean + (weight_place + start), mask=w_mask, other=0.0)
+            variance_tile = tl.load(variance + (weight_place + start), mask=w_mask, other=0.0)
+            sum_mean = tl.dot(x_tile, mean_tile, sum_mean)
+            sum_variance = tl.dot(x_tile * x_tile, variance_tile, sum_variance)
+    for _ in range(steps):
         h, w = top + dh, left + dw
         within = is_row & (h >= 0) & (h < height) & (w >= 0) & (w < width)
         x_mask = within[:, None]

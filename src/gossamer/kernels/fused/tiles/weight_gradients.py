@@ -33,7 +33,8 @@ def weight_gradients(
     only_compiles: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Gradients with respect to the two weights; ``parts`` of the sum, otherwise enough to fill the device."""
-    n_tiles = geometry.taps * triton.cdiv(geometry.n_out, tile.rows) * triton.cdiv(geometry.n_in, tile.columns)
+    taps, width = (1, geometry.taps * geometry.n_in) if geometry.is_flat else (geometry.taps, geometry.n_in)
+    n_tiles = taps * triton.cdiv(geometry.n_out, tile.rows) * triton.cdiv(width, tile.columns)
     steps = triton.cdiv(geometry.rows, tile.depth)
     parts = parts or max(1, min(PROGRAMS // n_tiles, steps // LEAST_STEPS))
     chunk = triton.cdiv(steps, parts) * tile.depth
@@ -42,7 +43,7 @@ def weight_gradients(
     grads = empty_images(x, shape), empty_images(x, shape)
     size = grads[0].numel()
     sums = grads if parts == 1 else tuple(torch.empty((2, parts, size), dtype=torch.float32, device=x.device))
-    area, width = geometry.out_height * geometry.out_width, geometry.out_width
+    area, across = geometry.out_height * geometry.out_width, geometry.out_width
     _weight_gradients.run(
         dy,
         slope,
@@ -51,10 +52,11 @@ def weight_gradients(
         geometry.rows,
         chunk,
         area.bit_length() - 1,
-        width.bit_length() - 1,
+        across.bit_length() - 1,
         *sizes(geometry),
-        BY_SHIFT=area & (area - 1) == 0 and width & (width - 1) == 0,
-        EVEN=geometry.n_out % tile.rows == 0 and geometry.n_in % tile.columns == 0,
+        BY_SHIFT=area & (area - 1) == 0 and across & (across - 1) == 0,
+        FLAT=geometry.is_flat,
+        EVEN=geometry.n_out % tile.rows == 0 and width % tile.columns == 0,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
@@ -91,18 +93,28 @@ def _weight_gradients(
     pad_height,
     pad_width,
     BY_SHIFT: tl.constexpr,
+    FLAT: tl.constexpr,
     EVEN: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    across, down = tl.cdiv(n_in, COLUMNS), tl.cdiv(n_out, ROWS)
+    terms = kernel_height * kernel_width * n_in
+    columns = terms if FLAT else n_in
+    across, down = tl.cdiv(columns, COLUMNS), tl.cdiv(n_out, ROWS)
     tile, part = tl.program_id(0), tl.program_id(1)
     column = tile % across * COLUMNS + tl.arange(0, COLUMNS)
     row = tile // across % down * ROWS + tl.arange(0, ROWS)
     tap = tile // (across * down)
-    dh, dw = tap // kernel_width - pad_height, tap % kernel_width - pad_width
-    is_row, is_column = row < n_out, column < n_in
+    channel = column
+    if FLAT:  # a column is a channel of a tap, and there is one tile across all of them
+        tap_of_column = column // n_in
+        channel = column % n_in
+        dh = (tap_of_column // kernel_width - pad_height)[None, :]
+        dw = (tap_of_column % kernel_width - pad_width)[None, :]
+    else:
+        dh, dw = tap // kernel_width - pad_height, tap % kernel_width - pad_width
+    is_row, is_column = row < n_out, column < columns
     sum_mean = tl.zeros((ROWS, COLUMNS), tl.float32)
     sum_variance = tl.zeros((ROWS, COLUMNS), tl.float32)
     last = tl.minimum(rows, (part + 1) * chunk)
@@ -116,21 +128,25 @@ def _weight_gradients(
             image = output // (out_height * out_width)
             pixel = output % (out_height * out_width)
             oh, ow = pixel // out_width, pixel % out_width
-        h, w = oh * stride + dh, ow * stride + dw
         is_output = output < last
         dy_mask = is_output[:, None]
-        x_mask = (is_output & (h >= 0) & (h < height) & (w >= 0) & (w < width))[:, None]
+        if FLAT:
+            h, w = (oh * stride)[:, None] + dh, (ow * stride)[:, None] + dw
+            x_mask = dy_mask & (h >= 0) & (h < height) & (w >= 0) & (w < width)
+            in_place = (((image * height)[:, None] + h) * width + w) * n_in + channel[None, :]
+        else:
+            h, w = oh * stride + dh, ow * stride + dw
+            x_mask = (is_output & (h >= 0) & (h < height) & (w >= 0) & (w < width))[:, None]
+            in_place = (((image * height + h) * width + w) * n_in)[:, None] + channel[None, :]
         if not EVEN:
             dy_mask = dy_mask & is_row[None, :]
             x_mask = x_mask & is_column[None, :]
         out_place = (output * n_out)[:, None] + row[None, :]
         dy_tile = tl.load(dy + out_place, mask=dy_mask, other=0.0)
         slope_tile = tl.load(slope + out_place, mask=dy_mask, other=0.0)
-        in_place = (((image * height + h) * width + w) * n_in)[:, None] + column[None, :]
         x_tile = tl.load(x + in_place, mask=x_mask, other=0.0)
         sum_mean = tl.dot(tl.trans(dy_tile), x_tile, sum_mean)
         sum_variance = tl.dot(tl.trans(dy_tile * slope_tile), x_tile * x_tile, sum_variance)
-    terms = kernel_height * kernel_width * n_in
     place = part * n_out * terms + row[:, None] * terms + tap * n_in + column[None, :]
     mask = is_row[:, None] & is_column[None, :]
     tl.store(grad_mean + place, sum_mean.to(grad_mean.dtype.element_ty), mask=mask)
