@@ -176,7 +176,9 @@ def time_layers(found: dict[str, tuple[int, Geometry]], dtype: torch.dtype, devi
 
 
 def _short(tile: Tile) -> str:
-    return f"{tile.rows}x{tile.columns}x{tile.depth}w{tile.warps}s{tile.stages}" + "+rng" * tile.draws
+    return (
+        f"{tile.rows}x{tile.columns}x{tile.depth}w{tile.warps}s{tile.stages}" + "t" * tile.turned + "+rng" * tile.draws
+    )
 
 
 def time_steps(batch: int, device: str, dry: bool) -> dict[str, Any]:

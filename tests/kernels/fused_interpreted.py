@@ -21,10 +21,13 @@ TILE = fused.Tile(32, 16, 16, 4, 2)
 WIDE = fused.Tile(16, 32, 32, 4, 2)
 TALL = fused.Tile(128, 32, 16, 4, 2)
 OWN = fused.Plan(TILE, TILE, TILE)
+TURNED = fused.Plan(*(TILE._replace(turned=True),) * 2, TILE)
 CASES = {  # x, outputs, kernel, stride, padding, floor, plan
     "3x3": ((1, 20, 7, 6), 24, 3, 1, 1, None, OWN),
     "3x3 strided": ((2, 20, 7, 6), 24, 3, 2, 1, None, OWN),
     "3x3 strided, even": ((1, 16, 8, 8), 16, 3, 2, 1, 1e-2, fused.Plan(WIDE, WIDE, WIDE)),
+    "turned tiles": ((1, 20, 5, 6), 24, 3, 2, 1, None, TURNED),
+    "images, turned": ((1, 3, 4, 4), 8, 3, 1, 1, None, TURNED),
     "images": ((2, 3, 6, 6), 16, 3, 1, 1, None, OWN),
     "1x1 strided": ((2, 17, 5, 4), 8, 1, 2, 0, None, OWN),
     "5x5, stride 3": ((1, 8, 11, 9), 8, 5, 3, 2, None, OWN),

@@ -23,6 +23,8 @@ CASES = (
     "3x3",
     "3x3 strided",
     "3x3 strided, even",
+    "turned tiles",
+    "images, turned",
     "images",
     "1x1 strided",
     "5x5, stride 3",
@@ -164,7 +166,9 @@ def test_autograd_in_bf16(geometry, floor):
     expected = perturb(mean, variance, noise.double(), floor)
     theirs = (expected, *torch.autograd.grad(expected, exact, dy.double()))
     small = Tile(64, 16, 16, 4, 3)
-    for plan in (Plan(TILE, TILE, TILE), Plan(small, small, small), Plan(TILE), Plan(TILE, None, small)):
+    turned = Tile(64, 64, 64, 4, 3, turned=True)
+    plans = [Plan(TILE, TILE, TILE), Plan(small, small, small), Plan(TILE), Plan(TILE, None, small)]
+    for plan in (*plans, Plan(turned, turned, TILE)):
         source = fused.Source(noise)
         y = fused.noisy_product(*leaves, weight_map, plan=plan, source=source, floor=floor)
         for ours, other in zip((y, *torch.autograd.grad(y, leaves, dy)), theirs, strict=True):

@@ -43,8 +43,8 @@ def _geometry(x: Tensor, shape: Sequence[int], stride_padding: Sequence[int]) ->
 
 
 def _tile(numbers: Sequence[int]) -> Tile:
-    rows, columns, depth, warps, stages, draws = numbers
-    return Tile(rows, columns, depth, warps, stages, bool(draws))
+    rows, columns, depth, warps, stages, draws, turned = numbers
+    return Tile(rows, columns, depth, warps, stages, bool(draws), bool(turned))
 
 
 def _forward(

@@ -17,7 +17,9 @@ __all__ = ["Plan", "Tile", "forward_tiles", "input_gradient_tiles", "weight_grad
 class Tile(NamedTuple):
     """Rows and columns of a tile, how many terms of a sum are loaded at once, and what the compiler is told.
 
-    ``draws`` is only for the forward kernel: whether it draws the noise itself or reads it.
+    ``draws`` is only for the forward kernel: whether it draws the noise itself or reads it. With ``turned`` the transposed
+    tile is computed, so that it is the weights that come first in a product: the tensor cores take the first factor from
+    registers or from shared memory, the second from shared memory only, and the compiler schedules the two differently.
     """
 
     rows: int
@@ -26,6 +28,7 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     draws: bool = False
+    turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,10 +67,11 @@ def forward_tiles(geometry: Geometry) -> list[Tile]:
         return [Tile(64, 64, 32, 4, 2), Tile(128, 64, 32, 8, 2)]
     tiles = [
         Tile(128, 64, 64, 4, 3),
-        Tile(64, 64, 64, 4, 4),
         Tile(128, 64, 64, 8, 3),
+        Tile(128, 64, 64, 8, 3, turned=True),
+        Tile(64, 64, 64, 4, 4, turned=True),
         Tile(128, 128, 64, 8, 3),
-        Tile(64, 128, 64, 4, 3),
+        Tile(128, 128, 64, 8, 3, turned=True),
     ]
     return _that_fit(tiles, columns=geometry.n_out, depth=geometry.n_in)
 
@@ -79,9 +83,10 @@ def input_gradient_tiles(geometry: Geometry) -> list[Tile]:
     tiles = [
         Tile(128, 64, 64, 4, 3),
         Tile(128, 64, 32, 4, 4),
-        Tile(64, 64, 64, 4, 3),
+        Tile(128, 64, 64, 8, 3, turned=True),
+        Tile(64, 64, 64, 4, 3, turned=True),
         Tile(128, 128, 64, 8, 3),
-        Tile(128, 128, 32, 8, 4),
+        Tile(128, 128, 64, 8, 3, turned=True),
     ]
     return _that_fit(tiles, columns=geometry.n_in, depth=geometry.n_out)
 

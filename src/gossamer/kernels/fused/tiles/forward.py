@@ -59,6 +59,7 @@ def forward(
         FLAT=geometry.is_flat,
         EVEN_DEPTH=geometry.n_in % tile.depth == 0,
         EVEN_COLUMNS=geometry.n_out % tile.columns == 0,
+        TURNED=tile.turned and not geometry.is_flat,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
@@ -101,6 +102,7 @@ def _forward(
     FLAT: tl.constexpr,
     EVEN_DEPTH: tl.constexpr,
     EVEN_COLUMNS: tl.constexpr,
+    TURNED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -118,8 +120,10 @@ def _forward(
     terms = kernel_height * kernel_width * n_in
     is_row, is_column = row < rows, column < n_out
     weight_place = depth[:, None] + column[None, :] * terms
-    sum_mean = tl.zeros((ROWS, COLUMNS), tl.float32)
-    sum_variance = tl.zeros((ROWS, COLUMNS), tl.float32)
+    if TURNED:
+        sum_mean, sum_variance = tl.zeros((COLUMNS, ROWS), tl.float32), tl.zeros((COLUMNS, ROWS), tl.float32)
+    else:
+        sum_mean, sum_variance = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
     dh, dw, first = 0, 0, 0
     steps = kernel_height * kernel_width * tl.cdiv(n_in, DEPTH)
     if FLAT:
@@ -153,8 +157,12 @@ def _forward(
             w_mask = (first + depth < n_in)[:, None] & is_column[None, :]
             mean_tile = tl.load(mean + (weight_place + term), mask=w_mask, other=0.0)
             variance_tile = tl.load(variance + (weight_place + term), mask=w_mask, other=0.0)
-        sum_mean = tl.dot(x_tile, mean_tile, sum_mean)
-        sum_variance = tl.dot(x_tile * x_tile, variance_tile, sum_variance)
+        if TURNED:
+            sum_mean = tl.dot(tl.trans(mean_tile), tl.trans(x_tile), sum_mean)
+            sum_variance = tl.dot(tl.trans(variance_tile), tl.trans(x_tile * x_tile), sum_variance)
+        else:
+            sum_mean = tl.dot(x_tile, mean_tile, sum_mean)
+            sum_variance = tl.dot(x_tile * x_tile, variance_tile, sum_variance)
         # Channels of a tap, then the next tap: counters instead of divisions.
         first += DEPTH
         is_done = first >= n_in
@@ -163,6 +171,8 @@ def _forward(
         is_done = dw == kernel_width
         dw = tl.where(is_done, 0, dw)
         dh += is_done.to(tl.int32)
+    if TURNED:
+        sum_mean, sum_variance = tl.trans(sum_mean), tl.trans(sum_variance)
     if HAS_BIAS:
         sum_mean += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[None, :]
     out_place = row[:, None] * n_out + column[None, :]

@@ -45,6 +45,7 @@ def input_gradient(
         *sizes(geometry),
         EVEN_DEPTH=geometry.n_out % tile.depth == 0,
         EVEN_COLUMNS=geometry.n_in % tile.columns == 0,
+        TURNED=tile.turned,
         ROWS=tile.rows,
         COLUMNS=tile.columns,
         DEPTH=tile.depth,
@@ -78,6 +79,7 @@ def _input_gradient(
     pad_width,
     EVEN_DEPTH: tl.constexpr,
     EVEN_COLUMNS: tl.constexpr,
+    TURNED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -102,8 +104,10 @@ def _input_gradient(
     place = ((image * out_height + top) * out_width + left) * n_out
     terms = kernel_height * kernel_width * n_in
     weight_place = depth[:, None] * terms + column[None, :]
-    sum_mean = tl.zeros((ROWS, COLUMNS), tl.float32)
-    sum_variance = tl.zeros((ROWS, COLUMNS), tl.float32)
+    if TURNED:
+        sum_mean, sum_variance = tl.zeros((COLUMNS, ROWS), tl.float32), tl.zeros((COLUMNS, ROWS), tl.float32)
+    else:
+        sum_mean, sum_variance = tl.zeros((ROWS, COLUMNS), tl.float32), tl.zeros((ROWS, COLUMNS), tl.float32)
     dh, dw, first = 0, 0, 0
     for _ in range(taps_h * taps_w * tl.cdiv(n_out, DEPTH)):
         oh, ow = top - dh, left - dw
@@ -123,8 +127,12 @@ def _input_gradient(
             w_mask = (first + depth < n_out)[:, None] & is_column[None, :]
             mean_tile = tl.load(mean + (weight_place + term), mask=w_mask, other=0.0)
             variance_tile = tl.load(variance + (weight_place + term), mask=w_mask, other=0.0)
-        sum_mean = tl.dot(dy_tile, mean_tile, sum_mean)
-        sum_variance = tl.dot(dy_tile * slope_tile, variance_tile, sum_variance)
+        if TURNED:
+            sum_mean = tl.dot(tl.trans(mean_tile), tl.trans(dy_tile), sum_mean)
+            sum_variance = tl.dot(tl.trans(variance_tile), tl.trans(dy_tile * slope_tile), sum_variance)
+        else:
+            sum_mean = tl.dot(dy_tile, mean_tile, sum_mean)
+            sum_variance = tl.dot(dy_tile * slope_tile, variance_tile, sum_variance)
         first += DEPTH
         is_done = first >= n_out
         first = tl.where(is_done, 0, first)
@@ -132,6 +140,8 @@ def _input_gradient(
         is_done = dw == taps_w
         dw = tl.where(is_done, 0, dw)
         dh += is_done.to(tl.int32)
+    if TURNED:
+        sum_mean, sum_variance = tl.trans(sum_mean), tl.trans(sum_variance)
     in_place = (((image * height + h) * width + w) * n_in)[:, None] + column[None, :]
     in_mask = is_row[:, None] & is_column[None, :]
     x_tile = tl.load(x + in_place, mask=in_mask, other=0.0).to(tl.float32)
