@@ -12,7 +12,10 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton
 import triton.language as tl
+from torch import nn
 
+import gossamer
+from gossamer.capture import WorkingCopy, plans
 from gossamer.kernels import ConvMap, LinearMap, fused, perturb
 from gossamer.kernels.fused.geometry import by_channels
 from gossamer.kernels.fused.tiles.forward import forward
@@ -131,6 +134,46 @@ def zero_variance() -> dict:
     }
 
 
+def network() -> dict:
+    """A working copy whose products are all fused, against the same one without: outputs and gradients of the leaves."""
+    plans.why_not = lambda *_: None
+    plans.compile_all = lambda *_: None
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=False)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 4))
+    working = WorkingCopy(gossamer.bayesianize(model, density=0.5), torch.float32)
+    x = torch.randn(3, 3, 4, 4)
+
+    def gradients() -> list[torch.Tensor]:
+        for leaf in working.leaves:
+            leaf.grad = None
+        y = model(x)
+        y.pow(2).sum().backward()
+        return [y.detach(), *(leaf.grad for leaf in working.leaves)]
+
+    plans.choose = lambda *_, **__: OWN
+    working.prepare_noise(lambda: model(x), "auto").normal_()
+    names = [weight.working.plan.name for weight in working.weights]
+    ours = gradients()
+    for weight in working.weights:
+        weight.working.plan = fused.Plan()
+    error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, gradients(), strict=True))
+    plans.choose = lambda *_, **__: fused.Plan(TILE._replace(draws=True))
+    working._plans.clear()
+    buffer = working.prepare_noise(lambda: model(x), "always")
+    draws = []
+    for _ in range(3):
+        draws.append(gradients()[0].tolist())
+        if len(draws) == 2:
+            working.seed.random_()
+    return {
+        "plans": names,
+        "error": error,
+        "needs a buffer": buffer is not None,
+        "same seed, same noise": draws[0] == draws[1],
+        "other seed, other noise": draws[1] != draws[2],
+    }
+
+
 if __name__ == "__main__":
     fused.load()
     reason = works()
@@ -139,4 +182,4 @@ if __name__ == "__main__":
         sys.exit()
     result = {"errors": {name: errors(*case) for name, case in CASES.items()}}
     result["compiled"] = {name: errors(*CASES[name], compiles=True) for name in ("3x3 strided, even", "left to torch")}
-    print(json.dumps(result | {"noise": noise(), "zero_variance": zero_variance()}))
+    print(json.dumps(result | {"noise": noise(), "zero_variance": zero_variance(), "network": network()}))

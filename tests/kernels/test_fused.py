@@ -82,6 +82,15 @@ def test_where_there_is_no_variance_there_is_no_slope(interpreted):
     assert found["slopes"] == pytest.approx(found["expected"], rel=1e-6)
 
 
+def test_a_network_with_working_weights(interpreted):
+    found = interpreted["network"]
+    assert found["plans"] == ["triton forward, input gradient, weight gradients"] * 3
+    assert found["error"] < 5e-6  # three layers, squares of the outputs
+    assert not found["needs a buffer"]
+    assert found["same seed, same noise"]
+    assert found["other seed, other noise"]
+
+
 def test_which_products_are_convolutions_of_images():
     x, weight = torch.ones(2, 4, 5, 5), torch.ones(6, 4, 3, 3)
     plain = ConvMap((1, 1), (1, 1), (1, 1))

@@ -17,9 +17,10 @@ __all__ = ["Plan", "Tile", "forward_tiles", "input_gradient_tiles", "weight_grad
 class Tile(NamedTuple):
     """Rows and columns of a tile, how many terms of a sum are loaded at once, and what the compiler is told.
 
-    ``draws`` is only for the forward kernel: whether it draws the noise itself or reads it. With ``turned`` the transposed
-    tile is computed, so that it is the weights that come first in a product: the tensor cores take the first factor from
-    registers or from shared memory, the second from shared memory only, and the compiler schedules the two differently.
+    ``draws`` is only for the forward kernel: whether it draws the noise itself or reads it. With ``turned`` the
+    transposed tile is computed, so that the weights are the first factor of a product. Tensor cores may take that from
+    registers, and where it is made there (x²), the compiler makes one product wait for the other; the second factor goes
+    through shared memory, at the price of writing it.
     """
 
     rows: int

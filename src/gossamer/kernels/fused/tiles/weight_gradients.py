@@ -17,7 +17,7 @@ from gossamer.kernels.fused.tiles.sizes import RUNTIME, sizes
 
 __all__ = ["weight_gradients"]
 
-PROGRAMS = 264  # two for each multiprocessor of the GPUs that this is for
+PROCESSORS = 132  # of an H100 or H200, where a device does not say
 LEAST_STEPS = 4  # of a part's loop: a shorter one is all start and end
 BLOCK = 1024  # sums that one program adds up
 
@@ -36,7 +36,7 @@ def weight_gradients(
     taps, width = (1, geometry.taps * geometry.n_in) if geometry.is_flat else (geometry.taps, geometry.n_in)
     n_tiles = taps * triton.cdiv(geometry.n_out, tile.rows) * triton.cdiv(width, tile.columns)
     steps = triton.cdiv(geometry.rows, tile.depth)
-    parts = parts or max(1, min(PROGRAMS // n_tiles, steps // LEAST_STEPS))
+    parts = parts or max(1, min(_programs(tile, x.device) // n_tiles, steps // LEAST_STEPS))
     chunk = triton.cdiv(steps, parts) * tile.depth
     parts = triton.cdiv(geometry.rows, chunk)
     shape = (geometry.n_out, geometry.n_in, *geometry.kernel)
@@ -68,6 +68,14 @@ def weight_gradients(
     if parts > 1 and not only_compiles:
         _add[(triton.cdiv(size, BLOCK), 2)](*sums, *grads, size, parts, BLOCK=BLOCK)
     return grads
+
+
+def _programs(tile: Tile, device: torch.device) -> int:
+    """As many as run at the same time: their registers let three of 4 warps share a processor, or two of 8."""
+    processors = PROCESSORS
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors * (3 if tile.warps == 4 else 2)
 
 
 @triton.jit(do_not_specialize=["rows", "chunk", "log_area", "log_width", *RUNTIME])
