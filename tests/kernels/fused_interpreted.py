@@ -135,7 +135,7 @@ def zero_variance() -> dict:
 
 
 def network() -> dict:
-    """A working copy whose products are all fused, against the same one without: outputs and gradients of the leaves."""
+    """A working copy whose products are all fused, against the same one without: outputs, gradients of the leaves."""
     plans.why_not = lambda *_: None
     plans.compile_all = lambda *_: None
     layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=False)]

@@ -66,7 +66,7 @@ class Geometry:
 
     @property
     def is_flat(self) -> bool:
-        """Whether taps and channels make one sum: with the few channels of an image a tap alone would be mostly empty."""
+        """Whether taps and channels make one sum: with the few channels of an image a tap would be mostly empty."""
         return self.n_in < 16
 
     @property

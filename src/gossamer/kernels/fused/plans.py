@@ -19,8 +19,8 @@ class Tile(NamedTuple):
 
     ``draws`` is only for the forward kernel: whether it draws the noise itself or reads it. With ``turned`` the
     transposed tile is computed, so that the weights are the first factor of a product. Tensor cores may take that from
-    registers, and where it is made there (x²), the compiler makes one product wait for the other; the second factor goes
-    through shared memory, at the price of writing it.
+    registers, and where it is made there (x²), the compiler makes one product wait for the other; the second factor
+    goes through shared memory, at the price of writing it.
     """
 
     rows: int
