@@ -109,6 +109,6 @@ def weight_gradient_tiles(geometry: Geometry) -> list[Tile]:
 def _that_fit(tiles: list[Tile], columns: int, depth: int | None = None) -> list[Tile]:
     """No wider than the layer, and no deeper than the channels of a tap: what is beyond them would be zeros."""
     most = max(64, columns)
-    deepest = 1 << (depth - 1).bit_length() if depth is not None else max(tile.depth for tile in tiles)
+    deepest = max(16, 1 << (depth - 1).bit_length()) if depth is not None else 128  # 16: the least of a tensor core
     found = [tile._replace(depth=min(tile.depth, deepest)) for tile in tiles if tile.columns <= most]
     return list(dict.fromkeys(found))
