@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture import CapturedSteps, why_not
+from gossamer.kernels.fused import Fused, check_fused
 from gossamer.optim import sampled
 from gossamer.types import Method, Posterior, Split, Step, Task, identity
 
@@ -87,7 +88,9 @@ class Training:
         batch_size: int = 64,
         seed: int = 0,
         captures: bool = False,
+        fused: Fused = "auto",
     ) -> None:
+        check_fused(fused)
         self.method, self.task, self.steps = method, task, steps
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
         torch.manual_seed(seed)
@@ -101,6 +104,7 @@ class Training:
         )
         self.step = 0
         self.captures = captures  # as long as nothing stands in the way
+        self.fused: Fused = fused
         self._captured: CapturedSteps | None = None
         self._ratios = _lr_ratios(self.optimizer)
         if rank > 0:  # the same weights everywhere, noise of its own on each rank
@@ -169,7 +173,8 @@ class Training:
         if reason is not None:
             raise ValueError(reason)
         dtype = torch.bfloat16 if "bf16" in str(self.fabric._precision.precision) else torch.float32
-        self._captured = CapturedSteps(self.model, self._inner_optimizer, self.task, self.method.penalty, dtype)
+        parts = self.model, self._inner_optimizer, self.task, self.method.penalty
+        self._captured = CapturedSteps(*parts, dtype, fused=self.fused)
         return self._captured
 
     @property

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from gossamer.capture.graphs import Graph, Undone
 from gossamer.capture.optimizers import OnDevice, refusal
 from gossamer.capture.working import WorkingCopy
+from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
 from gossamer.types import Task
 
@@ -51,6 +52,8 @@ class CapturedSteps:
         dtype: Precision of activations and of the working weights.
         captures: Without, the same functions run eagerly: on a CPU, and to find out what a graph hides.
         compiles: Whether the pass through the network is compiled.
+        fused: Whether mean and variance of a layer are computed by one kernel: ``"auto"`` where that is measured to be
+            faster, ``"always"`` wherever it can be, ``"never"``.
     """
 
     def __init__(
@@ -63,7 +66,10 @@ class CapturedSteps:
         *,
         captures: bool = True,
         compiles: bool = True,
+        fused: Fused = "auto",
     ) -> None:
+        check_fused(fused)
+        self.fused: Fused = fused
         self.model, self.task, self.penalty, self.dtype, self.captures = model, task, penalty, dtype, captures
         self.device = next(model.parameters()).device
         self.working = WorkingCopy(model, dtype) if sparse_weights(model) else None
@@ -160,7 +166,7 @@ class _Pass:
         draws_weights = steps.working is not None and steps.working.draws_weights
         if steps.working is not None and steps.captures and not draws_weights:
             with Undone(steps.model.buffers()):
-                noise = steps.working.prepare_noise(lambda: steps._eager_loss(self.x, self.y))
+                noise = steps.working.prepare_noise(lambda: steps._eager_loss(self.x, self.y), steps.fused)
 
         def run() -> None:
             if noise is not None:
@@ -168,6 +174,8 @@ class _Pass:
             if steps.working is not None and draws_weights:
                 steps.working.draw(noisy)
                 steps._write()
+            if steps.working is not None and steps.working.draws_inside:
+                steps.working.seed.random_()  # from the generator of the device, which replays advance
             steps._backward(self.x, self.y, loss)
 
         self._run = run

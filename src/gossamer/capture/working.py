@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gossamer.capture.plans import plan_products
+from gossamer.kernels.fused import Fused, Plan
 from gossamer.layers import GaussianWeight, PointWeight, SparseWeight, WorkingWeight, sparse_weights
 from gossamer.layers.gaussian import STD_FLOOR
 
@@ -50,7 +52,8 @@ class WorkingCopy:
         self.draws_weights = any(weight.draws_weights for weight in self._gaussians())
         self.has_variance = self.is_gaussian and not self.draws_weights
         lengths = [weight.support.n_active for weight in self.weights]
-        sizes = [math.prod(weight.support.shape) for weight in self.weights]
+        # Each weight starts at a multiple of 16 bytes, so that kernels may load eight entries at once.
+        sizes = [-(-math.prod(weight.support.shape) // 8) * 8 for weight in self.weights]
         self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
         self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
@@ -65,6 +68,8 @@ class WorkingCopy:
             self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
         self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.seed = torch.zeros(1, dtype=torch.int64, device=self.mean.device)
+        self._plans: dict[int, Plan] = {}  # by the number of the weight
         self._connect()
         self.refresh()
 
@@ -101,25 +106,38 @@ class WorkingCopy:
         elif self.draws_weights:
             self.noise.zero_()
 
-    def prepare_noise(self, run: Callable[[], object]) -> Tensor | None:
+    def prepare_noise(self, run: Callable[[], object], fused: Fused = "never") -> Tensor | None:
         """One buffer for the noise of a whole pass, which ``run`` makes once; it must be filled before each pass.
 
-        One kernel then draws all normals, four at a time. A weight that is used twice goes on drawing its own.
+        One kernel then draws all normals, four at a time. A weight that is used twice goes on drawing its own. With
+        ``fused`` products that gain by it are planned for the fused kernels, some of which draw their noise themselves,
+        from :attr:`seed`: where :attr:`draws_inside`, it must be changed before each pass.
         """
         workings = [weight.working for weight in self.weights if weight.working is not None]
         for working in workings:
-            working.noise = None
+            working.noise, working.plan = None, Plan()
             working.outputs.clear()
+            working.inputs.clear()
         with torch.no_grad():
             run()
-        single = [working for working in workings if len(working.outputs) == 1]
-        sizes = [working.outputs[0].numel() for working in single]
-        if not single:
+        single = {i: working for i, working in enumerate(workings) if len(working.outputs) == 1}
+        plan_products(single, self._plans, self.seed, fused)
+        read = [
+            working for working in single.values() if working.plan.forward is None or not working.plan.forward.draws
+        ]
+        read.sort(key=lambda working: working.plan.forward is None)  # the fused first: their parts keep 16-byte starts
+        sizes = [working.outputs[0].numel() for working in read]
+        if not read:
             return None
         flat = torch.empty(sum(sizes), dtype=self.dense_mean.dtype, device=self.dense_mean.device)
-        for working, part in zip(single, flat.split(sizes), strict=True):
+        for working, part in zip(read, flat.split(sizes), strict=True):
             working.noise = _channels_last(part, tuple(working.outputs[0]))
         return flat
+
+    @property
+    def draws_inside(self) -> bool:
+        """Whether a fused kernel draws its noise itself."""
+        return any(plan.forward is not None and plan.forward.draws for plan in self._plans.values())
 
     @torch.no_grad()
     def refresh(self) -> None:

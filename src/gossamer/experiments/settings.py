@@ -11,6 +11,7 @@ import torch
 
 from gossamer import data, methods, models
 from gossamer.experiments.checking import check_type, unknown
+from gossamer.kernels.fused import Fused
 from gossamer.types import Task
 
 __all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of"]
@@ -36,6 +37,8 @@ class Settings:
         device: Where to train; auto is a GPU where there is one.
         precision: Of the arithmetic; bf16 is mixed with float32, auto is that on a GPU and 32 elsewhere.
         capture: Whether the steps of a single GPU are captured as CUDA graphs, which they are where they can be.
+        fused: Whether captured steps compute mean and variance of a layer in one kernel: auto where that is measured to
+            be faster, always wherever it can be, never.
         ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
         data_dir: Folder of the data files; without one, $GOSSAMER_DATA, then data/.
         n_val: Training examples held out for choices; without, what the data set holds out. With 0 all are trained on.
@@ -56,6 +59,7 @@ class Settings:
     device: Device = "auto"
     precision: Precision = "auto"
     capture: bool = True
+    fused: Fused = "auto"
     ranks: int = 1
     data_dir: str | None = None
     n_val: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gossamer.kernels import WeightMap, perturb
+from gossamer.kernels import WeightMap, fused, perturb
 
 __all__ = ["WorkingWeight"]
 
@@ -34,6 +34,10 @@ class WorkingWeight:
         self.mean, self.variance = mean, variance
         self.noise: Tensor | None = None  # drawn by somebody else for outputs of its shape; otherwise drawn here
         self.outputs: list[torch.Size] = []  # shapes of the noisy products so far, for who wants to draw the noise
+        self.inputs: list[tuple[torch.Size, WeightMap]] = []  # and of what went into them, for who plans them
+        self.plan, self.planned = fused.Plan(), torch.Size()  # of the fused kernels, for inputs of this shape
+        self.seed: Tensor | None = None  # of the noise that they draw
+        self.layer = 0
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -46,11 +50,17 @@ class WorkingWeight:
         """The map with one fresh noise an output, or at the means."""
         dtype = self.mean.dtype
         x = x.to(dtype) if x.is_floating_point() else x
-        m = weight_map(x, self.mean, None if bias is None else bias.to(dtype))
+        bias = None if bias is None else bias.to(dtype)
+        if noisy and self.variance is not None and self.plan.forward is not None and x.shape == self.planned:
+            source = fused.Source(self.noise, self.seed, self.layer)
+            weights = self.mean, self.variance, bias
+            return fused.noisy_product(x, *weights, weight_map, plan=self.plan, source=source, floor=floor)
+        m = weight_map(x, self.mean, bias)
         if self.variance is None or not noisy:
             return m
         if not torch.compiler.is_compiling():
             self.outputs.append(m.shape)
+            self.inputs.append((x.shape, weight_map))
         drawn = self.noise is not None and self.noise.shape == m.shape
         noise = self.noise if drawn and self.noise is not None else torch.randn_like(m)
         return perturb(m, weight_map(weight_map.square(x), self.variance), noise, floor)

@@ -1,0 +1,40 @@
+"""The script that times the fused kernels: its layers are those of the network, its plans add up."""
+
+import importlib
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+import gossamer
+from gossamer.capture import WorkingCopy
+from gossamer.kernels.fused import Geometry, as_images
+from gossamer.models.resnet import resnet18
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    yield importlib.import_module("fused")
+    sys.modules.pop("fused", None)
+
+
+def test_its_layers_are_the_convolutions_of_resnet18(script):
+    model = gossamer.bayesianize(resnet18(), density=0.01)
+    working = WorkingCopy(model, torch.float32)
+    working.prepare_noise(lambda: model(torch.zeros(2, 3, 32, 32)))
+    found = Counter()
+    for weight in working.weights:
+        (shape, weight_map), dense = weight.working.inputs[0], weight.working.mean
+        x, dense, stride, padding = as_images(torch.empty(shape, device="meta"), dense, weight_map)
+        found[Geometry.of(tuple(x.shape), tuple(dense.shape), stride, padding)] += 1
+    del found[Geometry(2, 512, 1, 1, 10, (1, 1), 1, (0, 0))]  # the head, which is linear
+    assert found == Counter({geometry: count for count, geometry in script.layers(2).values()})
+
+
+def test_errors_are_relative(script):
+    assert script.relative(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0]).double()) == pytest.approx(0.1)
