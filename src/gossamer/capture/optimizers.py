@@ -77,8 +77,8 @@ def _start(optimizer: Optimizer, parameter: Tensor, group: dict[str, Any]) -> No
         names = ["momentum_buffer"] if group["momentum"] else []
         if group["momentum"] and group["dampening"]:  # the first gradient is not damped
             raise ValueError("SGD with dampening cannot be captured")
-    elif "step" not in state:
-        state["step"] = torch.zeros((), device=parameter.device)
+    else:  # a checkpoint has it on the CPU, where a fused kernel would not find it
+        state["step"] = torch.as_tensor(state.get("step", 0.0), dtype=torch.float32).to(parameter.device)
     for name in names:
         if state.get(name) is None:
             state[name] = torch.zeros_like(parameter)

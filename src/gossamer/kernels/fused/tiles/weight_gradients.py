@@ -19,7 +19,7 @@ __all__ = ["weight_gradients"]
 
 PROCESSORS = 132  # of an H100 or H200, where a device does not say
 LEAST_STEPS = 4  # of a part's loop: a shorter one is all start and end
-BLOCK = 1024  # sums that one program adds up
+BLOCK, AT_ONCE = 64, 32  # sums that one program adds up, and how many of their parts it loads at a time
 
 
 def weight_gradients(
@@ -66,7 +66,7 @@ def weight_gradients(
         warmup=only_compiles,
     )
     if parts > 1 and not only_compiles:
-        _add[(triton.cdiv(size, BLOCK), 2)](*sums, *grads, size, parts, BLOCK=BLOCK)
+        _add[(triton.cdiv(size, BLOCK), 2)](*sums, *grads, size, parts, AT_ONCE=AT_ONCE, BLOCK=BLOCK)
     return grads
 
 
@@ -162,14 +162,16 @@ def _weight_gradients(
 
 
 @triton.jit(do_not_specialize=["parts"])
-def _add(sums_mean, sums_variance, grad_mean, grad_variance, size, parts, BLOCK: tl.constexpr):
+def _add(sums_mean, sums_variance, grad_mean, grad_variance, size, parts, AT_ONCE: tl.constexpr, BLOCK: tl.constexpr):
     """The parts of a sum, for the mean and, in the second row of programs, for the variance."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = place < size
     sums, grad = sums_mean, grad_mean
     if tl.program_id(1) == 1:
         sums, grad = sums_variance, grad_variance
-    total = tl.zeros((BLOCK,), tl.float32)
-    for part in range(parts):
-        total += tl.load(sums + part * size + place, mask=mask, other=0.0)
-    tl.store(grad + place, total.to(grad.dtype.element_ty), mask=mask)
+    total = tl.zeros((AT_ONCE, BLOCK), tl.float32)
+    for start in range(0, parts, AT_ONCE):
+        part = start + tl.arange(0, AT_ONCE)
+        loaded = (part < parts)[:, None] & mask[None, :]
+        total += tl.load(sums + part[:, None] * size + place[None, :], mask=loaded, other=0.0)
+    tl.store(grad + place, tl.sum(total, axis=0).to(grad.dtype.element_ty), mask=mask)
