@@ -7,7 +7,7 @@ from gossamer.capture.optimizers import OnDevice
 
 
 def test_the_count_of_a_checkpoint_follows_its_parameter():
-    """torch loads it to the CPU, and a fused kernel would look for it at that address of the GPU's memory."""
+    """Torch loads it to the CPU, and a fused kernel would look for it at that address of the GPU's memory."""
     parameter = nn.Parameter(torch.ones(3))
     trained = torch.optim.Adam([parameter])
     parameter.grad = torch.ones(3)
