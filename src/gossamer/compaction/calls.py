@@ -30,7 +30,7 @@ def n_pixel_dims(model: nn.Module) -> int | None:
     >>> n_pixel_dims(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()))
     2
     """
-    kinds = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+    kinds: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
     found = {kinds[type(module)] for module in model.modules() if type(module) in kinds}
     return found.pop() if len(found) == 1 else None
 
