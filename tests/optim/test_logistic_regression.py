@@ -109,7 +109,7 @@ def test_importance_sampling_agrees_with_nuts(truth):
 
 
 def test_noise_that_is_wrong_by_a_tenth_would_be_seen(truth):
-    with pytest.raises(AssertionError, match="^stds"):
+    with pytest.raises(AssertionError, match="should be"):  # the law is skewed: its means move as well
         check(truth, SGHMC, 0.05, {"momentum": 0.7, "temperature": 1.1**2})
 
 
@@ -133,7 +133,8 @@ def check(truth, build, lr, settings):
         thinning=relaxation // 2,
     )
     mean, mean_error = estimate(draws.mean(1))
-    assert bool(((mean - truth["mean"]).abs() < LIMIT * (mean_error**2 + truth["mean_error"] ** 2).sqrt()).all())
+    slack = LIMIT * (mean_error**2 + truth["mean_error"] ** 2).sqrt()
+    assert bool(((mean - truth["mean"]).abs() < slack).all()), f"means {mean}, should be {truth['mean']}"
     centred = draws - truth["mean"]
     std, std_error = estimate(centred.square().mean(1).sqrt())
     slack = LIMIT * (std_error**2 + truth["std_error"] ** 2).sqrt() + bias * truth["std"]
