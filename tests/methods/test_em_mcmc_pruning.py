@@ -109,3 +109,28 @@ def test_the_rules_are_told_what_the_method_was(task):
 def test_options_that_contradict_are_named(task, options, message):
     with pytest.raises(ValueError, match=message):
         methods.build("em_mcmc", task, 1000, **options)
+
+
+@pytest.mark.parametrize("options", [{"target_density": 0.2}, {"target_density": 0.05, "group": "weight"}])
+def test_with_feedback_noise_brings_nothing_back(task, options):
+    """What is held back meets no curvature: at the slab's decay it would grow, return, and push out what was learnt."""
+    accuracy = {}
+    for feedback in (False, True):
+        torch.manual_seed(0)
+        method = methods.build("em_mcmc", task, 300, feedback=feedback, **options)
+        accuracy[feedback] = evaluate(fit(method, mlp(64), task, 300), task, n_draws=3, split="val")["accuracy"]
+    assert accuracy[True] > accuracy[False] - 0.05
+    assert accuracy[True] > 0.85
+
+
+def test_the_spike_of_feedback_is_narrower_than_the_threshold(task):
+    def decay_of(**options):
+        method = methods.build("em_mcmc", task, 300, **options)
+        model = method.prepare(mlp(64, (8,)))
+        return method.rules(model, method.optimizer(model))[1].spike_decay
+
+    assert decay_of() == 1e-2
+    assert decay_of(feedback=True) == pytest.approx(0.1 / (task.n_data * 1e-3))
+    assert decay_of(feedback=True, temperature=1e6) == pytest.approx(1 / 0.2)
+    assert decay_of(feedback=True, spike_decay=0.02) == 0.02
+    assert decay_of(feedback=True, mode="reference") == 1e-3

@@ -113,6 +113,11 @@ class Prune:
         """Share of the weights that are not cut."""
         return sum(map(self._n_kept, self.weights)) / sum(weight.size for weight in self.weights.values())
 
+    def held_back(self, name: str) -> Tensor | None:
+        """Which entries of the parameter of a layer are held back and may return; ``None`` where nothing can be."""
+        held = self._held.get(name)
+        return held.mask if held is not None and held.keeps else None
+
     def step(self) -> bool:
         """Count a step, and cut when it is time; whether it was time."""
         self.index += 1
