@@ -60,6 +60,18 @@ def test_an_accident_at_a_random_step(method, draw, settings, whole, assert_same
     assert_same_runs(tmp_path / "run", whole(method))
 
 
+def test_the_size_that_is_told_is_that_of_the_last_checkpoint(settings, whole, monkeypatch, tmp_path):
+    """The folder keeps the one before it too, and a network that is pruned was larger then."""
+    with monkeypatch.context() as patch:
+        at_step(patch, 16, fail)
+        with pytest.raises(AccidentError):
+            train(settings("em_mcmc"), tmp_path / "run", quiet=True, checkpoint_seconds=0)
+    resume(tmp_path / "run", quiet=True)
+    told = [Run.open(folder).result()["cost"]["checkpoint_bytes"] for folder in (tmp_path / "run", whole("em_mcmc"))]
+    sizes = {path.stat().st_size for path in (tmp_path / "run" / "checkpoint").glob("step-*")}
+    assert told[0] == told[1] == min(sizes) < max(sizes)
+
+
 def test_one_accident_after_another(settings, whole, assert_same_runs, monkeypatch, tmp_path):
     generator, folder = random.Random(0), tmp_path / "run"
     for attempt, step in enumerate(sorted(generator.sample(range(2, STEPS), 5))):
