@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 
 from gossamer.experiments.checking import check_type, unknown
@@ -52,7 +53,9 @@ def method_options(
         >>> method_options("em_mcmc", None, {"feedback": True}, n_weights=1000, n_data=300, of_numbers=True)
         {'lr': 0.003, 'temperature': 1.0, 'feedback': True}
     """
-    known, given = options_of(method), dict(options or {})
+    known = options_of(method)
+    # Searches over grids of numpy give numpy's numbers.
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in (options or {}).items()}
     if density is not None:
         if "density" not in known:
             raise ValueError(f"method {method!r} takes no density: leave density=None. Its options: {', '.join(known)}")
