@@ -124,7 +124,7 @@ def test_a_kept_run_was_told_what_its_recipe_says(name, run):
     entries, _ = read_recipe(ROOT / "recipes" / f"{name}.toml")
     (settings,) = entries.values()
     # How fast and where it is computed is no part of a recipe.
-    free = {"seed", "device", "precision", "capture", "ranks", "data_dir"}
+    free = {"seed", "device", "precision", "capture", "fused", "ranks", "data_dir"}
     told = {key: value for key, value in settings.to_config().items() if key not in free and value is not None}
     assert {key: value for key, value in run.config.items() if key not in free} == told
     assert len(run.metrics()) == settings.epochs

@@ -15,6 +15,7 @@ from sklearn.preprocessing import QuantileTransformer
 import gossamer
 from gossamer import methods
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.estimators.settings import FOR_NUMBERS
 from gossamer.experiments.settings import options_of
 
 
@@ -181,7 +182,7 @@ def test_a_million_columns(short):
 
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_has_its_estimators(name, numbers, classes):
-    # Rates that no network of this size breaks at; whoever knows of no rate keeps its own.
+    # A hundred steps, for which the rate must be higher than for a thousand; whoever knows of no rate keeps its own.
     options = {"lr": 0.01} if "lr" in options_of(name) else {}
     settings = {"method": name, "hidden": (16,), "max_steps": 100, "options": options, "random_state": 0}
     X, y = classes
@@ -194,6 +195,30 @@ def test_every_method_has_its_estimators(name, numbers, classes):
     assert np.isfinite(mean).all()
     assert (std > 0).all()
     assert ((model.feature_importances_ >= 0) & (model.feature_importances_ <= 1)).all()
+
+
+@pytest.mark.parametrize("name", FOR_NUMBERS)
+def test_methods_of_one_rate_predict_numbers_as_they_come(name):
+    """Also where the noise is small and the loss therefore steep, at which a rate for images diverges in silence."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 5))
+    y = 3 * X[:, 0] + 0.1 * rng.normal(size=600)
+    model = SparseBayesRegressor(name, hidden=(32,), random_state=0).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) > 0.95  # 0.999 at best
+    low, high = model.predict_interval(X[400:], 0.9)
+    assert ((low < y[400:]) & (y[400:] < high)).mean() > 0.8
+
+
+def test_a_rate_that_is_asked_for_is_taken(numbers):
+    X, y = numbers
+    for options, rate in (
+        (None, 0.003),
+        ({"lr": 0.02}, 0.02),
+        ({"lr": np.float32(0.25)}, 0.25),
+        ({"preset": "paper_example3"}, 0.1),
+    ):
+        model = SparseBayesRegressor("cv_sghmc", hidden=(), max_steps=30, options=options, random_state=0).fit(X, y)
+        assert model._stream.plan.options.get("lr", 0.1) == rate
 
 
 def test_early_stopping_keeps_the_best_look(short, numbers):

@@ -60,6 +60,18 @@ def test_an_accident_at_a_random_step(method, draw, settings, whole, assert_same
     assert_same_runs(tmp_path / "run", whole(method))
 
 
+def test_the_size_that_is_told_is_that_of_the_last_checkpoint(settings, monkeypatch, tmp_path):
+    """The folder keeps the one before it too, and that one is the larger: nothing had been pruned yet."""
+    told = {"target_density": 0.05, "cycles": 1, "per_cycle": 1}
+    with monkeypatch.context() as patch:
+        at_step(patch, 10, fail)
+        with pytest.raises(AccidentError):
+            train(settings("em_mcmc", options=told), tmp_path / "run", quiet=True, checkpoint_seconds=0)
+    resume(tmp_path / "run", quiet=True)
+    first, last = ((tmp_path / "run" / "checkpoint" / f"step-{step}.safetensors").stat().st_size for step in (9, STEPS))
+    assert Run.open(tmp_path / "run").result()["cost"]["checkpoint_bytes"] == last < first
+
+
 def test_one_accident_after_another(settings, whole, assert_same_runs, monkeypatch, tmp_path):
     generator, folder = random.Random(0), tmp_path / "run"
     for attempt, step in enumerate(sorted(generator.sample(range(2, STEPS), 5))):

@@ -2,7 +2,8 @@
 
     python make_logistic_truth.py [folder]
 
-It needs numpyro, which nothing else here does, so its result is kept beside it. The data are in the file too.
+It needs numpyro (``pip install -e ".[truth]"``), which nothing else here does, so its result is kept beside it. The
+data are in the file too.
 """
 
 from __future__ import annotations

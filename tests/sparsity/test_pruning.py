@@ -10,7 +10,7 @@ from torch import nn
 
 import gossamer
 from gossamer.layers import sparse_weights
-from gossamer.optim import SGHMC
+from gossamer.optim import SGHMC, CVAdam
 from gossamer.sparsity import Prune
 from gossamer.sparsity.groups import grouped_weights
 
@@ -248,6 +248,65 @@ def test_what_cannot_work_is_refused_at_once(options, message):
     model = network(sparse=False)
     with pytest.raises(ValueError, match=message):
         Prune(model, OPTIMIZERS["sgd"](model), **options)
+
+
+@pytest.mark.parametrize("groups", ["kernel", "weight"])
+def test_groups_of_one_weight_go_by_their_square_where_no_criterion_is_given(groups):
+    """A residual network has convolutions of one tap: their kernels have no range."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    model(torch.randn(1, 2, 5, 5)).sum().backward()
+    small = model[1].weight.detach().abs().flatten().argsort()[:8]
+    Prune(model, optimizer, target_density=0.5, groups=groups).step()
+    assert [int((layer.weight != 0).sum()) for layer in model] == [36, 8]
+    assert not model[1].weight.flatten()[small].any()
+
+
+def test_a_step_that_a_gradient_scaler_skips_is_noticed_and_can_be_made_good():
+    model = network(sparse=False)
+    optimizer = OPTIMIZERS["sgd"](model)
+    prune = Prune(model, optimizer, target_density=0.5, feedback=True, period=2)
+    train(model, optimizer, prune, 3)
+    gone, scaler = dense(model) == 0, torch.amp.GradScaler("cpu", init_scale=2.0)
+    assert gone.float().mean() == 0.5
+
+    def step(factor):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(2, 12)).sum() * factor).backward()
+        prune.step()
+        scaler.step(optimizer)
+        scaler.update()
+
+    step(float("inf"))  # the fourth: a check, so other groups may go
+    prune.hide()
+    assert (dense(model) == 0).float().mean() == 0.5
+    held = copy.deepcopy(prune.state_dict()["held"])
+    prune.hide()  # which may be called once too often
+    assert all(torch.equal(held[name]["values"], now["values"]) for name, now in prune.state_dict()["held"].items())
+    step(float("inf"))
+    with pytest.warns(UserWarning, match=r"computed with the weights that are held back: call hide\(\)"):
+        step(1.0)
+    assert (dense(model) == 0).float().mean() == 0.5
+
+
+def test_a_posterior_around_the_means_is_pruned_by_leaving_it():
+    model = network(sparse=False)
+    optimizer = CVAdam(model.parameters(), 0.1, n_data=100)
+    with pytest.raises(ValueError, match=r"draws all weights that it holds.* gossamer.sparsify"):
+        Prune(model, optimizer, target_density=0.5)
+    model = network(sparse=True)
+    optimizer = CVAdam(model.parameters(), 0.1, n_data=100)
+    prune = Prune(model, optimizer, target_density=0.5, period=2)
+    for _ in range(5):
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            model(torch.randn(16, 12)).square().mean().backward()
+            assert int((dense(model) != 0).sum()) == sum(len(w.mean) for w in sparse_weights(model).values())
+        prune.step()
+        optimizer.step()
+    assert prune.density == 0.5
+    assert all(len(optimizer.std(weight.mean)) == len(weight.mean) for weight in sparse_weights(model).values())
 
 
 def test_one_order_over_layers_needs_one_criterion():

@@ -163,3 +163,16 @@ def test_what_cannot_work_is_refused_at_once(options, message):
 def test_an_optimizer_of_other_parameters_is_refused():
     with pytest.raises(ValueError, match="does not hold the weight"):
         SpikeSlabDecay(layer_with(), sgd(layer_with()), spike_decay=0.1, threshold=0.1)
+
+
+def test_what_is_held_back_is_in_the_spike_whatever_its_size():
+    layer = nn.Linear(4, 2, bias=False)
+    layer.weight.data.copy_(torch.tensor([0.9, 0.8, 1.0, 0.7]).expand(2, 4))
+    optimizer = SGHMC(layer.parameters(), 0.0, n_data=10, weight_decay=0.01)
+    prune = Prune(layer, optimizer, target_density=0.5, feedback=True)
+    decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01, prune=prune)
+    layer.weight.grad = torch.zeros_like(layer.weight)
+    for rule in (prune, decay):
+        rule.step()
+    assert optimizer.state[layer.weight]["extra_decay"][0].gt(0).tolist() == [False, True, False, True]
+    assert decay.spike_share == 0  # by their size, none

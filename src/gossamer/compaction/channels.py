@@ -87,6 +87,7 @@ def analyse(operations: Sequence[Operation]) -> Analysis:
         "pointwise": _pointwise,
         "pass": lambda known, operation: known.tensors[operation.inputs[0]],
         "pool": _pool,
+        "average": _average,
         "flatten": _flatten,
         "add": _add,
     }
@@ -193,6 +194,12 @@ def _pool(known: Analysis, operation: Operation) -> Channels | None:
     if pads and getattr(layer, "count_include_pad", False) and source.constant is not None and source.value is not None:
         return source._replace(constant=source.constant & (source.value == 0))
     return source if not getattr(layer, "divisor_override", None) else source._replace(constant=None, value=None)
+
+
+def _average(known: Analysis, operation: Operation) -> Channels | None:
+    """The mean over all pixels: a pool, and its one pixel flattened."""
+    source = known.tensors[operation.inputs[0]]
+    return source._replace(layout="flattened") if source.layout == "channels" else None
 
 
 def _flatten(known: Analysis, operation: Operation) -> Channels | None:

@@ -75,8 +75,9 @@ def compact(model: nn.Module) -> nn.Module:
     of residual networks are followed: a channel leaves all terms or none. Where a linear layer or convolution that
     reads the input itself has lost most of its columns, a :class:`Select` before it picks out the rest.
 
-    Anything that cannot be proved stays: modules that are called twice, have hooks or are not known, and networks that
-    ``torch.fx`` cannot trace. A warning says what dead channels stay because of it, and ``network.compaction`` lists
+    Pools, means over all pixels, dropout and flattening may be modules or calls in ``forward``. Anything that cannot
+    be proved stays: modules that are called twice, have hooks or are not known, and networks that ``torch.fx`` cannot
+    trace. A warning says what dead channels stay because of it, and ``network.compaction`` lists
     all layers before and after. Inputs are batches; ``BatchNorm1d`` after a linear layer is one over a table.
 
     Args:

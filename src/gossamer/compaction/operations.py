@@ -13,9 +13,11 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
+from gossamer.compaction.calls import averages_pixels, drops_out, flattens, n_pixel_dims, only_counts_rows, pools
+
 __all__ = ["Kind", "Operation", "operations"]
 
-Kind = Literal["input", "mix", "norm", "pointwise", "pass", "pool", "flatten", "add", "output", "opaque"]
+Kind = Literal["input", "mix", "norm", "pointwise", "pass", "pool", "average", "flatten", "add", "output", "opaque"]
 
 POINTWISE_MODULES: tuple[type[nn.Module], ...] = (
     nn.CELU,
@@ -99,11 +101,11 @@ def operations(model: nn.Module) -> list[Operation]:
     """
     graph = fx.Tracer().trace(model)
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
-    modules = dict(model.named_modules())
-    return [_operation(node, modules, calls) for node in graph.nodes]
+    modules, n_dims = dict(model.named_modules()), n_pixel_dims(model)
+    return [_operation(node, modules, calls, n_dims) for node in graph.nodes]
 
 
-def _operation(node: fx.Node, modules: dict[str, nn.Module], calls: Counter[Any]) -> Operation:
+def _operation(node: fx.Node, modules: dict[str, nn.Module], calls: Counter[Any], n_dims: int | None) -> Operation:
     inputs = tuple(item.name for item in node.all_input_nodes)
     made = Operation(node.name, "opaque", inputs, reason=f"{_describe(node, modules)} is not understood")
     if node.op == "placeholder":
@@ -117,15 +119,23 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module], calls: Counter[Any]
         made = made._replace(module=module, module_name=name)
         why = _not_plain(module, calls[node.target])
         return made._replace(reason=f"{name} ({type(module).__name__}) {why}") if why else _of_module(made, module)
-    if len(inputs) == 1 and (
-        (node.op == "call_function" and node.target in POINTWISE_FUNCTIONS)
-        or (node.op == "call_method" and node.target in POINTWISE_METHODS)
-    ):
-        return made._replace(kind="pointwise", apply=_applied(node))
+    return _of_call(made, node, n_dims)
+
+
+def _of_call(made: Operation, node: fx.Node, n_dims: int | None) -> Operation:
+    if flattens(node):  # the number of rows may be one of its inputs
+        return made._replace(kind="flatten", inputs=made.inputs[:1])
+    if only_counts_rows(node):
+        return made._replace(inputs=())
     if _is_addition(node):
         terms = (item for item in node.args if isinstance(item, fx.Node))
         return made._replace(kind="add", inputs=tuple(item.name for item in terms))
-    return made._replace(kind="flatten") if _is_flatten(node) else made
+    if len(made.inputs) != 1:
+        return made
+    if node.target in (POINTWISE_FUNCTIONS if node.op == "call_function" else POINTWISE_METHODS):
+        return made._replace(kind="pointwise", apply=_applied(node))
+    kind: Kind = "pass" if drops_out(node) else "pool" if pools(node) else "opaque"
+    return made._replace(kind="average" if averages_pixels(node, n_dims) else kind)
 
 
 def _of_module(made: Operation, module: nn.Module) -> Operation:
@@ -179,12 +189,6 @@ def _applied(node: fx.Node) -> Callable[[Tensor], Tensor]:
 def _is_addition(node: fx.Node) -> bool:
     is_add = (node.op == "call_function" and node.target in ADDS) or (node.op, node.target) == ("call_method", "add")
     return is_add and len(node.args) == 2 and all(isinstance(item, fx.Node) for item in node.args) and not node.kwargs
-
-
-def _is_flatten(node: fx.Node) -> bool:
-    is_call = node.target in (torch.flatten, "flatten") and len(node.all_input_nodes) == 1
-    rest = (*node.args[1:], node.kwargs.get("start_dim"), node.kwargs.get("end_dim"))
-    return is_call and [item for item in rest if item is not None] in ([1], [1, -1])
 
 
 def _describe(node: fx.Node, modules: dict[str, nn.Module]) -> str:

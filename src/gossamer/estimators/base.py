@@ -22,6 +22,7 @@ from gossamer.estimators.network import Architecture
 from gossamer.estimators.settings import check_parameters, method_options
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of
 from gossamer.estimators.training import Fitted, Plan, go_on, train
+from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Likelihood
 
@@ -205,7 +206,14 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _plan(self, architecture: Architecture, n_data: float, rng: np.random.RandomState) -> Plan:
         return Plan(
             self.method,
-            method_options(self.method, self.density, self.options, architecture.n_weights, n_data),
+            method_options(
+                self.method,
+                self.density,
+                self.options,
+                architecture.n_weights,
+                n_data,
+                of_numbers=isinstance(self._likelihood, Gaussian),
+            ),
             architecture,
             int(self.max_steps),
             int(self.batch_size),

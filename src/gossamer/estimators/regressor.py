@@ -31,7 +31,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         density: Share of active weights. Where the method takes one, ``None`` is a tenth, or less for a wide table: as
             many weights as a quarter of the rows, but at least 500.
         options: Options of the method by their names, as ``{"lr": 0.01}``. Those not given are the method's own, but
-            that ``kl_weight`` is 1 (the ELBO) where the method takes one.
+            that ``kl_weight`` is 1 (the ELBO) where the method takes one, and that methods with one step size for all
+            weights have a smaller ``lr``, since learnt noise makes the loss steep, and samplers a ``temperature`` of 1.
         noise: ``"constant"`` learns one noise std of each target, ``"varying"`` one that depends on the inputs.
         max_steps: Optimizer steps.
         batch_size: Rows per step.

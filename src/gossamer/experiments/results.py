@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -172,7 +174,7 @@ def _cost(
         "active_parameters": active,
         "total_parameters": total,
         "density": active / total,
-        "checkpoint_bytes": max(path.stat().st_size for path in run.checkpoint_folder.glob("step-*")),
+        "checkpoint_bytes": _newest(run.checkpoint_folder.glob("step-*")).stat().st_size,
         "inference_macs": metrics.inference_macs(layers),
         "training_macs_per_example": per_example,
         "training_macs": per_example * task.n_data * settings.epochs,
@@ -191,6 +193,11 @@ def _bytes(posterior: Posterior, training: Training) -> int:
 def _option(settings: Settings, name: str) -> Any:
     """An option of the method, given or by default."""
     return settings.options.get(name, options_of(settings.method)[name][1])
+
+
+def _newest(checkpoints: Iterable[Path]) -> Path:
+    """Not the largest: a network that is pruned on the way was larger before."""
+    return max(checkpoints, key=lambda path: int(path.stem.removeprefix("step-")))
 
 
 def _peak_memory() -> int | None:

@@ -105,7 +105,8 @@ def em_mcmc(
         soft_threshold: Mean square below which a group is in the spike.
         hard_threshold: Score below which a group is pruned.
         slab_decay: Weight decay of groups in the slab, and of all that is not grouped.
-        spike_decay: Weight decay of groups in the spike.
+        spike_decay: Weight decay of groups in the spike; with feedback it is at least such that noise alone lifts
+            nothing over the hard threshold.
         spike_probability: Prior probability of the spike, from which the M-step derives the soft threshold; instead of
             ``soft_threshold``.
         em_warmup: Share of the training before the first choice between spike and slab.
@@ -144,6 +145,12 @@ def em_mcmc(
     if target_density is not None:
         density = cubic(1.0, target_density, begin, end)
 
+    def spike_of_feedback() -> tuple[float | None, float]:
+        """What is held back has the variance T/(N d) by the noise alone: it must not be lifted over the threshold."""
+        heat = 0.0 if is_reference else first_given(temperature, chosen.temperature)
+        least = min(heat / (task.n_data * chosen.hard_threshold), 1 / rate)  # and the step must stay stable
+        return chosen.feedback_spike_decay, max(chosen.spike_decay, least)
+
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         exclude = _left_whole(model, prune_linear)
         soft = first_given(soft_threshold, chosen.soft_threshold) if spike_probability is None else None
@@ -163,10 +170,11 @@ def em_mcmc(
         decay = SpikeSlabDecay(
             model,
             optimizer,
-            spike_decay=first_given(spike_decay, chosen.feedback_spike_decay if feedback else None, chosen.spike_decay),
+            spike_decay=first_given(spike_decay, *spike_of_feedback() if feedback else (), chosen.spike_decay),
             threshold=soft,
             spike_probability=0.5 if spike_probability is None else spike_probability,
             n_data=task.n_data,
+            prune=prune,
             warmup=round(first_given(em_warmup, chosen.em_warmup) * steps),
             **common,
         )

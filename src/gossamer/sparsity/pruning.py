@@ -8,6 +8,7 @@ is held back, and at a later check the group may return.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -34,7 +35,8 @@ class Prune:
     """Cuts groups of weights during training; call :meth:`step` after ``backward`` and before ``optimizer.step()``.
 
     The network is always the pruned one: what is cut is exactly zero at every forward pass, in every snapshot and in
-    the model's state. Of every weight at least one group stays.
+    the model's state. Of every weight at least one group stays. With feedback, a step that is skipped (by a gradient
+    scaler, after a bad loss) must be followed by :meth:`hide`, which may be called after any step.
 
     Args:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions are pruned.
@@ -43,7 +45,8 @@ class Prune:
         target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step,
             1 at first. As many whole groups stay as fit.
         criterion: ``"range"``, ``"signed_range"``, ``"mean_square"`` or a function of ``(groups, size)`` weights;
-            ``None`` is the paper's: the range for convolutions, the mean square for linear layers.
+            ``None`` is the paper's: the range for convolutions, the mean square for linear layers and where a group is
+            a single weight, which has no range.
         groups: What is cut as a whole, as in :class:`SpikeSlabDecay`, or several such groupings; ``None`` is the
             paper's: input and output channels of convolutions, input units of linear layers.
         feedback: Whether what is cut may return; a number is the step until which it may. From then on what is held
@@ -103,16 +106,22 @@ class Prune:
         if self._may_shrink:
             self._write_positions_down()
         if self._held:
-            optimizer.register_step_post_hook(lambda *_: self._hide())
+            optimizer.register_step_post_hook(lambda *_: self.hide())
 
     @property
     def density(self) -> float:
         """Share of the weights that are not cut."""
         return sum(map(self._n_kept, self.weights)) / sum(weight.size for weight in self.weights.values())
 
+    def held_back(self, name: str) -> Tensor | None:
+        """Which entries of the parameter of a layer are held back and may return; ``None`` where nothing can be."""
+        held = self._held.get(name)
+        return held.mask if held is not None and held.keeps else None
+
     def step(self) -> bool:
         """Count a step, and cut when it is time; whether it was time."""
         self.index += 1
+        self._check_hidden()
         for held in self._held.values():
             held.reveal()  # what is held back takes part in this step: its decay, its gradient, the choice
         is_past = self.until is not None and self.index > self.until
@@ -123,6 +132,11 @@ class Prune:
         if self.feedback and self.index == self.feedback_until:
             self._release()
         return due
+
+    def hide(self) -> None:
+        """Zero again what is held back: ``optimizer.step()`` does it, so call this where that is skipped."""
+        for held in self._held.values():
+            held.hide()
 
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`; the gradient is never spent."""
@@ -196,15 +210,15 @@ class Prune:
         return (self.groups,) if isinstance(self.groups, str) or callable(self.groups) else self.groups
 
     def _criterion(self, weight: GroupedWeight) -> str | GroupCriterion:
-        return self.criterion or ("range" if weight.is_conv else "mean_square")
+        if self.criterion is not None:
+            return self.criterion
+        # One criterion for all groupings of a weight: their scores are put into one order.
+        has_ranges = weight.is_conv and all(weight.members(groups).shape[1] > 1 for groups in self._axes(weight))
+        return "range" if has_ranges else "mean_square"
 
     def _n_kept(self, name: str) -> int:
         held = self._held.get(name)
         return self.weights[name].parameter.numel() - (0 if held is None else held.n_held)
-
-    def _hide(self) -> None:
-        for held in self._held.values():
-            held.hide()
 
     def _release(self) -> None:
         """What is held back leaves for good: out of the storage where the weight is sparse."""
@@ -227,7 +241,20 @@ class Prune:
             if weight.sparse is not None:
                 weight.sparse.support.explicit(weight.parameter.device)
 
+    def _check_hidden(self) -> None:
+        if any(not held.is_hidden and held.keeps and held.n_held for held in self._held.values()):
+            warnings.warn(
+                "optimizer.step() was skipped after the last step of Prune, so this network has just computed with the "
+                "weights that are held back: call hide() of Prune after every step that may be skipped",
+                stacklevel=3,
+            )
+
     def _check_parts(self) -> None:
+        if self._held and hasattr(self.optimizer, "sampled"):
+            raise ValueError(
+                "CVAdam draws all weights that it holds, also those held at zero: with it prune a network of "
+                "gossamer.sparsify(model, density=1.0, init='pretrained'), whose weights leave it, and without feedback"
+            )
         if not self.weights:
             raise ValueError("this model has no linear layer or convolution whose weights could be pruned")
         if world_size() > 1 and self._may_shrink and any(weight.sparse is not None for weight in self.weights.values()):

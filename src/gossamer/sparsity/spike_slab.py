@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
+from gossamer.sparsity.pruning import Prune
 from gossamer.types import Step
 
 __all__ = ["SpikeSlabDecay", "soft_threshold"]
@@ -64,6 +65,9 @@ class SpikeSlabDecay:
         groups: ``"kernel"``, ``"input"``, ``"output"``, ``"weight"`` or a function, see
             :mod:`gossamer.sparsity.groups`; ``None`` is the paper's: kernels of convolutions, input units of linear
             layers.
+        prune: With feedback, what holds groups back: those are in the spike, whatever their size. They meet no
+            curvature, so in the slab a sampler's noise would make them large, and bring them back, for nothing. Call
+            its step first.
         exclude: Names of layers that stay in the slab; they may hold ``*``.
         warmup: Steps before the first M-step; until then every group is in the slab.
         period: Steps between two M-steps.
@@ -88,6 +92,7 @@ class SpikeSlabDecay:
         spike_probability: float = 0.5,
         n_data: float | None = None,
         groups: str | Groups | None = None,
+        prune: Prune | None = None,
         exclude: Sequence[str] = (),
         warmup: int = 0,
         period: int = 1,
@@ -96,7 +101,7 @@ class SpikeSlabDecay:
             raise ValueError(f"warmup and period count steps, from 0 and from 1; got {warmup} and {period}")
         self.optimizer, self.spike_decay = optimizer, spike_decay
         self.threshold, self.spike_probability, self.n_data = threshold, spike_probability, n_data
-        self.groups, self.warmup, self.period = groups, warmup, period
+        self.groups, self.prune, self.warmup, self.period = groups, prune, warmup, period
         self.weights = grouped_weights(model, exclude)
         if not self.weights:
             raise ValueError("this model has no linear layer or convolution whose weights could be grouped")
@@ -178,6 +183,9 @@ class SpikeSlabDecay:
         weight = self.weights[name]
         members = weight.members(self._grouping(weight))
         in_spike = weight.entries(weight.spread(self._in_spike[name], members))
+        held = None if self.prune is None else self.prune.held_back(name)
+        if held is not None:
+            in_spike = in_spike | held
         return in_spike.to(weight.parameter) * (self.spike_decay - self._slab_decay(weight))
 
     def _grouping(self, weight: GroupedWeight) -> str | Groups:

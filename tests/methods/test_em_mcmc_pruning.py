@@ -1,0 +1,136 @@
+"""em_mcmc as it trains: the budget at every step, storage that shrinks, networks that can be compacted."""
+
+import pytest
+import torch
+from torch import nn
+
+import gossamer
+from gossamer import methods
+from gossamer.data import digits
+from gossamer.evaluate import evaluate
+from gossamer.layers import sparse_weights
+from gossamer.models import conv_net, mlp
+from gossamer.schedules import cubic
+from gossamer.sparsity import Prune, SpikeSlabDecay
+from gossamer.sparsity.groups import grouped_weights
+from gossamer.train import Training, fit
+
+STEPS, DENSITY, BEGIN, END, PERIOD = 80, 0.3, 20, 60, 4
+
+
+@pytest.fixture(scope="module")
+def task():
+    return digits.load()
+
+
+def training_of(task, model=None, **options):
+    torch.manual_seed(0)
+    method = methods.build("em_mcmc", task, STEPS, target_density=DENSITY, update_period=PERIOD, **options)
+    return Training(method, mlp(64, (20, 16)) if model is None else model, task, STEPS)
+
+
+def counts(model):
+    """Entries of each weight that are not zero: what the network computes with."""
+    return [int((weight.values() != 0).sum()) for weight in grouped_weights(model).values()]
+
+
+@pytest.mark.parametrize("feedback", [False, True])
+@pytest.mark.parametrize("group", [None, "weight", "output"])
+def test_the_budget_is_kept_at_every_forward_pass(task, group, feedback):
+    training = training_of(task, group=group, feedback=feedback)
+    weights = list(grouped_weights(training.model).values())
+    sizes = [weight.size for weight in weights]
+    whole = [weight.members(group or "input").shape[1] for weight in weights]
+    share = cubic(1.0, DENSITY, BEGIN, END)
+    seen = []
+    training.model.register_forward_pre_hook(lambda model, _: seen.append(counts(model)))
+    for _ in range(STEPS):
+        training.advance()
+    for step, active in enumerate(seen):  # what the pass of step + 1 finds is what the checks up to step left
+        last = min(step // PERIOD * PERIOD, END)
+        asked = share(last) if last > BEGIN else 1.0
+        assert active == [round(asked * n) // size * size for n, size in zip(sizes, whole, strict=True)], step
+    assert counts(training.model) == seen[-1]
+
+
+def test_what_is_cut_is_stored_nowhere(task):
+    training = training_of(task)
+    for _ in range(STEPS):
+        training.advance()
+    optimizer = training.optimizer
+    for weight in sparse_weights(training.model).values():
+        n = weight.support.n_active
+        assert n == int((weight.dense_mean() != 0).sum()) < 0.31 * weight.shape.numel()
+        state = [value for value in optimizer.state[weight.mean].values() if torch.is_tensor(value) and value.dim()]
+        assert {tuple(tensor.shape) for tensor in [weight.mean, weight.mean.grad, *state]} == {(n,)}
+
+
+@pytest.mark.parametrize("build", [lambda: mlp(64, (20, 16)), lambda: conv_net(width=8)], ids=["mlp", "conv_net"])
+def test_every_draw_has_the_density_and_its_compact_network_the_same_outputs(task, build):
+    torch.manual_seed(0)
+    method = methods.build("em_mcmc", task, STEPS, target_density=DENSITY)
+    posterior = fit(method, build(), task, STEPS)
+    x, n_draws = task.transform(task.test[0][:16]), 0
+    for drawn in posterior.draws(20):
+        n_draws += 1
+        pruned = [layer for layer in drawn.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+        pruned = [layer for layer in pruned if isinstance(layer, nn.Conv2d)] or pruned
+        share = sum(int((layer.weight != 0).sum()) for layer in pruned) / sum(layer.weight.numel() for layer in pruned)
+        assert 0.2 < share <= DENSITY
+        small = gossamer.compact(drawn)
+        torch.testing.assert_close(small(x), drawn(x), rtol=1e-4, atol=1e-4)
+        assert small.compaction.n_weights[1] < small.compaction.n_weights[0] / 2
+    assert n_draws == 3  # of twelve, those of the one cycle that ends after the last check
+    assert evaluate(posterior, task, n_draws=3, split="val")["accuracy"] > 0.5
+
+
+def test_the_rules_are_told_what_the_method_was(task):
+    model = conv_net(width=8)
+    method = methods.build(
+        "em_mcmc", task, 1000, group="kernel", feedback=True, feedback_until=0.5, spike_probability=0.9, warmup=0.1
+    )
+    model = method.prepare(model)
+    prune, decay = method.rules(model, method.optimizer(model))
+    assert isinstance(prune, Prune)
+    assert isinstance(decay, SpikeSlabDecay)
+    assert (prune.feedback_until, prune.warmup, prune.period, prune.groups) == (500, 100, 20, "kernel")
+    assert (decay.groups, decay.threshold, decay.spike_probability, decay.n_data) == ("kernel", None, 0.9, task.n_data)
+    assert all(weight.is_conv for weight in prune.weights.values())  # the linear layer of a CNN stays whole
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_density": 0.1, "hard_threshold": 0.1}, "give target_density or hard_threshold, not both"),
+        ({"soft_threshold": 0.1, "spike_probability": 0.5}, "give soft_threshold or spike_probability"),
+        ({"preset": "paper"}, "preset must be one of paper_cifar"),
+    ],
+)
+def test_options_that_contradict_are_named(task, options, message):
+    with pytest.raises(ValueError, match=message):
+        methods.build("em_mcmc", task, 1000, **options)
+
+
+@pytest.mark.parametrize("options", [{"target_density": 0.2}, {"target_density": 0.05, "group": "weight"}])
+def test_with_feedback_noise_brings_nothing_back(task, options):
+    """What is held back meets no curvature: at the slab's decay it would grow, return, and push out what was learnt."""
+    accuracy = {}
+    for feedback in (False, True):
+        torch.manual_seed(0)
+        method = methods.build("em_mcmc", task, 300, feedback=feedback, **options)
+        accuracy[feedback] = evaluate(fit(method, mlp(64), task, 300), task, n_draws=3, split="val")["accuracy"]
+    assert accuracy[True] > accuracy[False] - 0.05
+    assert accuracy[True] > 0.85
+
+
+def test_the_spike_of_feedback_is_narrower_than_the_threshold(task):
+    def decay_of(**options):
+        method = methods.build("em_mcmc", task, 300, **options)
+        model = method.prepare(mlp(64, (8,)))
+        return method.rules(model, method.optimizer(model))[1].spike_decay
+
+    assert decay_of() == 1e-2
+    assert decay_of(feedback=True) == pytest.approx(0.1 / (task.n_data * 1e-3))
+    assert decay_of(feedback=True, temperature=1e6) == pytest.approx(1 / 0.2)
+    assert decay_of(feedback=True, spike_decay=0.02) == 0.02
+    assert decay_of(feedback=True, mode="reference") == 1e-3
