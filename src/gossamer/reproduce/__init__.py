@@ -1,7 +1,7 @@
 """Tables and figures of papers, measured again: one file each. The folder is the registry.
 
-A file has four functions. ``plan`` says what is to be measured, part by part; its arguments are the flags of the command.
-``measure`` does one part. ``tables`` and ``plot`` are made of the stored parts alone.
+A file has four functions. ``plan`` says what is to be measured, part by part; its arguments are the flags of the
+command. ``measure`` does one part. ``tables`` and ``plot`` are made of the stored parts alone.
 """
 
 from __future__ import annotations

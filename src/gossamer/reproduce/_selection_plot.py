@@ -1,4 +1,4 @@
-"""The picture of Table 4: the score of every repetition, its mean, the published figure, and how many selections hold."""
+"""The picture of Table 4: the score of every repetition, its mean, the published figure, and exact selections."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["plot"]
 
 
 def plot(results: Results, path: Path) -> None:
-    """A panel an example, of the first form where there are several; a filled point selects exactly what matters."""
+    """A panel an example, of its first form where there are several; a point a repetition."""
     numbers = sorted({part.settings["example"] for part in results.parts})
 
     def paint(figure: Any) -> None:
         panels = figure.subplots(len(numbers), 1, squeeze=False)[:, 0]
         for axes, number in zip(panels, numbers, strict=True):
-            _panel(axes, number, _one_form([part for part in results.parts if part.settings["example"] == number]))
+            _panel(axes, number, _one_form(_of(results, number)))
 
     n_lines = sum(len(list(lines(_one_form(_of(results, number))))) for number in numbers)
     draw(path, (8.6, 1.1 * len(numbers) + 0.3 * n_lines), paint)

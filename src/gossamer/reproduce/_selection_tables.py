@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 def tables(results: Results) -> dict[str, Table]:
-    """A table for each example and, of the first one, for each of its forms: ``example1-ke``, ``example2``…"""
+    """A table for each example and, of the first one, for each of its forms."""
     made = {}
     for key in dict.fromkeys(_key(part) for part in results.parts):
         parts = [part for part in results.parts if _key(part) == key]
@@ -103,8 +103,8 @@ def _table(key: tuple[str, ...], parts: Sequence[Part]) -> Table:
     source = importlib.import_module(f"gossamer.data.{parts[0].settings['data']}")
     title = f"Example {number}" + (f", form {key[1]}" if len(key) > 1 else "")
     note = (
-        f"{source.N_VARIABLES} variables, {len(source.RELEVANT)} of them relevant; {repetitions} repetitions with fresh "
-        "data; mean ± standard error. S is the number of variables selected; exact: no more and no less than the "
+        f"{source.N_VARIABLES} variables, {len(source.RELEVANT)} of them relevant; {repetitions} repetitions with "
+        "fresh data; mean ± standard error. S is the number of variables selected; exact: no more and no less than the "
         "relevant ones. Time is that of all repetitions and all starts together."
     )
     # Which of their two forms the figures of Ke and Fan belong to is not said; the third is that of Sun et al.

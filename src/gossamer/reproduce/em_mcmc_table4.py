@@ -27,7 +27,7 @@ from gossamer.types import Task
 
 __all__ = ["measure", "plan", "plot", "tables"]
 
-STARTS = 10  # as many as Sun et al. give SPLBNN
+STARTS = 5  # Sun et al. give SPLBNN ten
 BATCH = 100
 METHODS = {"DFP": False, "DPF": True}  # name -> whether what is pruned may return
 
