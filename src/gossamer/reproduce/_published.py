@@ -30,7 +30,7 @@ class Example(NamedTuple):
 # The paper's networks, with ReLU. Its text has 2000 inputs in example 3, its code and that of Sun et al. 1000.
 EXAMPLES: dict[int, Example] = {
     1: Example("sun1", (5, 3), (24, 12), 100, 3000, "MSE"),
-    2: Example("sun2", (6, 4, 3), (24, 12), 200, 6000, "MSE"),
+    2: Example("sun2", (6, 4, 3), (24, 12), 300, 6000, "MSE"),
     3: Example("sun3", (6, 4, 3), (24, 12), 200, 3000, "accuracy"),
 }
 
