@@ -129,7 +129,7 @@ def _tuned(number: int, structure: str, starts: int, epochs: int | None) -> Sett
         "starts": starts if structure == "paper" else 1,
         "epochs": example.epochs if epochs is None else epochs,
         "batch_size": BATCH,
-        "preset": f"example{number}",
+        "preset": f"example{number}" + ("" if structure == "paper" else "_wide"),
         "mode": "default",
     }
 
