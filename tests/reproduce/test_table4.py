@@ -1,4 +1,4 @@
-"""``gossamer reproduce em-mcmc-table4``: end to end on little data, going on after a stop, numbers from the raw rows."""
+"""``gossamer reproduce em-mcmc-table4``: end to end on little data, going on after a stop, numbers from raw rows."""
 
 import json
 import math

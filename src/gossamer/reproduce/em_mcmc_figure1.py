@@ -24,7 +24,7 @@ from gossamer.train import Training
 __all__ = ["measure", "plan", "plot", "tables"]
 
 TIMES = 100  # at which weights are looked at
-PATHS = 40  # of a channel, in the picture
+PATHS = 40  # of a channel, in the picture: those of the weights that end furthest from zero
 AXES = {"input": "input", "output": "output"}
 THRESHOLD = 1e-2  # λ2 of the paper's images
 
@@ -36,6 +36,7 @@ def plan(
     epochs: int = 200,
     lr: float = 0.2,
     weight_decay: float = 2e-3,
+    temperature: float = 1e-5,
     cycles: int = 4,
     seed: int = 0,
 ) -> list[Settings]:
@@ -47,6 +48,8 @@ def plan(
         epochs: Length of the training.
         lr: Learning rate at the start of each cycle.
         weight_decay: Of all weights alike: there is no spike.
+        temperature: Of the noise. The paper's k = 1/N acts as 1e-5 with its 50,000 images, see
+            gossamer.optim.sghmc.
         cycles: Of the learning rate.
         seed: Of network, order of the examples and noise.
 
@@ -58,7 +61,7 @@ def plan(
         raise ValueError(f"--network takes {', '.join(models.names())}; got {network!r}")
     if epochs < 1 or cycles < 1:
         raise ValueError(f"--epochs and --cycles must be at least 1; got {epochs} and {cycles}")
-    options = {"lr": lr, "weight_decay": weight_decay, "cycles": cycles}
+    options = {"lr": lr, "weight_decay": weight_decay, "temperature": temperature, "cycles": cycles}
     return [{"data": data, "network": network, "epochs": epochs, "batch_size": 64, **options, "seed": seed}]
 
 
@@ -68,9 +71,8 @@ def measure(settings: Settings, tick: Tick) -> list[Row]:
     steps = settings["epochs"] * -(-task.n_data // settings["batch_size"])
     torch.manual_seed(settings["seed"])
     network = models.build(settings["network"], task.input_shape, task.n_outputs)
-    sampler = {key: settings[key] for key in ("lr", "weight_decay", "cycles")}
-    # The paper's k = 1/N acts as a temperature of about 1/N, see gossamer.optim.sghmc.
-    method = methods.build("cv_sghmc", task, steps, temperature=1 / task.n_data, **sampler)
+    sampler = {key: settings[key] for key in ("lr", "weight_decay", "temperature", "cycles")}
+    method = methods.build("cv_sghmc", task, steps, **sampler)
     training = Training(method, network, task, steps, batch_size=settings["batch_size"], seed=settings["seed"])
     every = max(1, steps // TIMES)
     seen: dict[str, list[Tensor]] = {name: [] for name in grouped_weights(training.model)}
@@ -118,6 +120,7 @@ def plot(results: Results, path: Path) -> None:
                 axes.plot(rate["step"], weight, color=COLOURS["DFP"], lw=0.7, alpha=0.5)
             axes.axhline(0, color=INK, lw=0.6)
             tidy(axes, f"layer {row['layer']}, {row['axis']} {row['channel']}")
+            axes.margins(x=0.02)
         panels[5].plot(rate["step"], rate["rate"], color=SOFT, lw=1.5)
         tidy(panels[5], "learning rate")
         for axes in panels[3:]:
@@ -149,7 +152,8 @@ def _channel(model: nn.Module, name: str, axis: str, seen: list[Tensor], *, smal
     members = grouped_weights(model)[name].members(axis)
     size = seen[-1][members].abs().amax(1)
     number = int(size.argmin() if smallest else size.argmax())
-    paths = torch.stack([values[members[number]] for values in seen], 1)[:PATHS]
+    paths = torch.stack([values[members[number]] for values in seen], 1)
+    paths = paths[paths[:, -1].abs().argsort(descending=True)[:PATHS]]
     rounded = [[float(f"{value:.3g}") for value in path] for path in paths.tolist()]
     return {"kind": "channel", "layer": name, "axis": axis, "channel": number, "paths": rounded}
 

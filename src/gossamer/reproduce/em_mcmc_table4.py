@@ -154,7 +154,7 @@ def _task(settings: Settings, repetition: int) -> Task:
 
 def _train(training: Replicates, steps: int, test: Tables, tick: Tick) -> Tensor:
     """Predictions of each network's posterior, the mean over its snapshots: ``(networks, n, out)``."""
-    at = getattr(training.method.collector(), "at", frozenset())
+    at: frozenset[int] = getattr(training.method.collector(), "at", frozenset())
     total, n_kept = torch.zeros(()), 0
     for step in range(1, steps + 1):
         loss = training.advance()
