@@ -15,7 +15,7 @@ def rows_of(folder, number=0):
 
 
 def test_figure_2_end_to_end(gossamer, tmp_path):
-    short = ("--network", "mlp", "--epochs", 12, "--batch-size", 300, "--seeds", 1)
+    short = ("--epochs", 12, "--batch-size", 300, "--seeds", 1)
     code, out, err = gossamer("reproduce", FIGURE2, *short, "--out", tmp_path)
     assert code == 0, err
     assert "[2/2] digits, DPF, seed 0: step 48/48" in err
