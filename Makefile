@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo docs test format lint types bench figures sanitize valgrind arm clean
+.PHONY: help venv demo docs test format lint types bench figures selection sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -59,6 +59,14 @@ bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick:
 figures: venv ## the same, and rewrite every measured table and picture of README and docs from it
 	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu --json results/bench-cpu.json
 	$(BIN)/gossamer bench show results/bench-cpu.json --into README.md docs/guides/cpu.md --plot docs/images/bench-cpu.svg
+	@$(MAKE) --no-print-directory selection
+
+REPRODUCED := em-mcmc-table4 em-mcmc-figure1 em-mcmc-figure2
+selection: venv ## rewrite tables and pictures of variable selection from their stored results (gossamer reproduce measures)
+	for name in $(REPRODUCED); do \
+		$(BIN)/gossamer reproduce show results/$$name.json --into docs/guides/variable-selection.md \
+			--plot docs/images/$$name.svg > /dev/null; \
+	done
 
 # The native kernels under tools that watch every access; none of it is part of `make test`. See CONTRIBUTING.md.
 KERNELS := src/gossamer/kernels/csrc/kernels.cpp
