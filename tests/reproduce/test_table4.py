@@ -32,7 +32,7 @@ def test_end_to_end(gossamer, tmp_path):
     assert {part["environment"]["threads"] for part in parts}
     assert all(part["seconds"] > 0 for part in parts)
     assert all(0 <= row["score"] <= 1 for part in parts for row in part["rows"])
-    assert "| SVBNN |  | published | 86.0 % | 40 % | 0 | 8.2 |  |  |" in (tmp_path / "table.md").read_text()
+    assert "| SVBNN |  | published | 86.0 % | 39.9 % | 0 | 8.2 |  |  |" in (tmp_path / "table.md").read_text()
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
@@ -176,3 +176,16 @@ def test_published_figures_cover_the_examples():
 def test_a_name_that_does_not_exist():
     with pytest.raises(ValueError, match=r"did you mean 'em-mcmc-table4'\?"):
         reproduce.find("em-mcmc-tabel4")
+
+
+@pytest.mark.usefixtures("few_examples")
+def test_released_settings_are_the_papers(gossamer, tmp_path):
+    options = ("--settings", "released", "--examples", 1, "--repetitions", 2, "--epochs", 60, "--quiet")
+    code, out, err = gossamer("reproduce", NAME, *options, "--out", tmp_path)
+    assert (code, err) == (0, "")
+    assert "released settings" in out
+    (part,) = parts_in(tmp_path)
+    settings = part["settings"]
+    assert (settings["method"], settings["preset"], settings["mode"]) == ("DFP", "paper_example1", "reference")
+    assert (settings["hidden"], settings["batch_size"]) == ([5, 3], 1000)
+    assert [row["start"] for row in part["rows"]] == [0, 0]

@@ -78,8 +78,9 @@ def describe(settings: dict[str, Any]) -> str:
         >>> describe({"example": 1, "variant": "ke", "method": "DFP", "hidden": [5, 3], "epochs": 80})
         'example 1, ke, DFP, 5-3'
     """
-    parts = [f"example {settings['example']}"] if "example" in settings else []
-    parts += [str(settings[key]) for key in ("variant", "data", "method") if settings.get(key)]
+    is_example = "example" in settings
+    parts = [f"example {settings['example']}"] if is_example else []
+    keys = ("variant", "method", "training") if is_example else ("data", "method")
+    parts += [str(settings[key]) for key in keys if settings.get(key)]
     parts += ["-".join(map(str, settings["hidden"]))] if "hidden" in settings else []
-    parts += [str(settings["training"])] if "training" in settings else []
-    return ", ".join([*parts, *([f"seed {settings['seed']}"] if "example" not in settings else [])])
+    return ", ".join(parts + ([f"seed {settings['seed']}"] if "seed" in settings and not is_example else []))

@@ -141,7 +141,7 @@ def _row(line: Line, score: str, n_variables: int) -> list[str]:
 def _rate(rate: float, error: float | None = None) -> str:
     if rate == 0:
         return "0"
-    return f"{100 * rate:.2g} %" + (f" ± {100 * error:.2g} %" if error is not None else "")
+    return f"{100 * rate:.3g}" + (f" ± {100 * error:.2g} %" if error is not None else " %")
 
 
 def _minutes(seconds: float) -> str:
