@@ -23,8 +23,8 @@ from gossamer.train import Training
 
 __all__ = ["measure", "plan", "plot", "tables"]
 
-TIMES = 100  # at which weights are looked at
-PATHS = 40  # of a channel, in the picture: those of the weights that end furthest from zero
+TIMES = 60  # at which weights are looked at
+PATHS = 20  # of a channel, in the picture: those of the weights that end furthest from zero
 AXES = {"input": "input", "output": "output"}
 THRESHOLD = 1e-2  # λ2 of the paper's images
 
