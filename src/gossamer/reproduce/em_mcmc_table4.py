@@ -50,7 +50,7 @@ def plan(
         variants: Which published forms of example 1, with commas between them: ke, ke_code, sun.
         networks: paper, wide (more hidden units, one start) or both, with a comma between them.
         settings: tuned, ours; or released, the paper's hyper-parameters, noise and epochs (DFP and the paper's network
-            only, from one start: half an hour each).
+            only, from one start).
         repetitions: How many sets of data.
         starts: Networks for each set of data, of which the one with the lowest training loss is taken.
         epochs: Length of the trainings; each example has its own if not given.
@@ -88,7 +88,7 @@ def measure(settings: Settings, tick: Tick) -> list[Row]:
     starts, n_variables = settings["starts"], tasks[0].input_shape[0]
     networks = [mlp(n_variables, settings["hidden"], tasks[0].n_outputs) for _ in range(starts * len(tasks))]
     options = {"preset": settings["preset"], "mode": settings["mode"], "feedback": METHODS[settings["method"]]}
-    method = methods.build("em_mcmc", tasks[0], steps, **options)
+    method = methods.build("em_mcmc", tasks[0], steps, update_period=settings.get("update_period"), **options)
     test = Tables.of([task.test for task in tasks])
     seeds = [settings["seed"] + number for number in range(len(tasks))]
     training = Replicates(method, networks, tasks, batch_size=settings["batch_size"], seeds=seeds)
@@ -142,6 +142,7 @@ def _released(number: int, epochs: int | None) -> Settings:
         "starts": 1,
         "epochs": example.paper_epochs if epochs is None else epochs,
         "batch_size": 1000,
+        "update_period": 10,  # an epoch: the released code chooses and prunes in its first batch
         "preset": f"paper_example{number}",
         "mode": "reference",
     }
