@@ -35,7 +35,7 @@ EXAMPLES: dict[int, Example] = {
 }
 
 # The numbers selected, S, are as printed. Examples 1 and 3 have 5 and 4 relevant variables, so that an FDR and FNDR of
-# 0 cannot go with an S of 4 and 5: those two columns were exchanged in print.
+# 0 cannot go with an S of 4 and 5: it looks as if those two columns had been exchanged in print.
 PUBLISHED: dict[int, dict[str, Published]] = {
     1: {
         "SPLBNN": Published(1.4, 0.0, 0.0, 4),
