@@ -62,6 +62,12 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 		$(BIN)/gossamer bench show results/bench-gpu.json --into README.md docs/guides/gpu.md; \
 	fi
 	$(BIN)/gossamer bench show results --into README.md docs/results.md
+	for name in $(REPRODUCED); do \
+		$(BIN)/gossamer reproduce show results/$$name.json --into docs/guides/variable-selection.md \
+			--plot docs/images/$$name.svg > /dev/null || exit 1; \
+	done
+
+REPRODUCED := em-mcmc-table4 em-mcmc-figure1 em-mcmc-figure2
 
 measure: venv ## measure again what a CPU can (an hour), store it in results, then make figures
 	rm -rf runs/measure

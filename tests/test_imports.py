@@ -18,6 +18,7 @@ ORDER = [
     {"train", "evaluate"},
     {"experiments"},
     {"bench"},
+    {"reproduce"},
     {"estimators", "cli"},
     {"__main__"},
 ]
@@ -36,6 +37,7 @@ USERS_OF_BESIDE = {
     "checkpoint": {"record"},
     "experiments": set(BESIDE),
     "bench": {"models", "data", "record"},
+    "reproduce": {"data", "models", "record"},
     "estimators": set(BESIDE),
     "cli": set(BESIDE),
 }
@@ -117,5 +119,5 @@ def test_the_package_imports_what_needs_more_than_torch_only_when_asked():
             eager |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             eager |= {alias.name for alias in node.names}
-    lazy = {"train", "evaluate", "bench", "estimators", "cli", "report"}
+    lazy = {"train", "evaluate", "bench", "reproduce", "estimators", "cli", "report"}
     assert not {name for name in eager if name.removeprefix("gossamer.").split(".")[0] in lazy}

@@ -1,4 +1,4 @@
-"""The command ``gossamer``: train, evaluate, compare, report, predict, list, show, bench.
+"""The command ``gossamer``: train, evaluate, compare, reproduce, report, predict, list, show, bench.
 
 A method's signature is its configuration: its flags, their types and their help come from the function itself. Exit
 codes: 0 fine, 1 failure, 2 usage, 130 interrupted with a checkpoint to continue from.
@@ -27,6 +27,7 @@ USAGE = """usage: gossamer COMMAND [...]
   train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
   evaluate RUN                    the metrics of a run again
   compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
+  reproduce NAME                  a table or a figure of a paper, measured again; alone it lists them
   report RUN…                     one HTML file about one run or several
   predict RUN INPUT               predictions for new inputs (.npy or .csv)
   list methods|data|models|criteria|recipes
@@ -48,6 +49,7 @@ COMMANDS = {  # name -> the module with its function ``run``, imported when it i
     "train": "train",
     "evaluate": "evaluate",
     "compare": "compare",
+    "reproduce": "reproduce",
     "report": "report",
     "predict": "predict",
     "list": "lists",

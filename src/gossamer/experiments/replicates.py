@@ -107,9 +107,12 @@ class Replicates:
 
     def losses(self, tables: Tables) -> Tensor:
         """Mean negative log-likelihood of each network on its own data, ``(R,)``."""
-        output = self.outputs(tables)
-        targets = tables.y.repeat_interleave(len(output) // len(tables.y), 0)
-        return torch.stack([self.likelihood.loss(one, own) for one, own in zip(output, targets, strict=True)])
+        return self._losses(self.outputs(tables), tables.y)
+
+    @torch.no_grad()
+    def train_losses(self) -> Tensor:
+        """The same on all of its training data."""
+        return self._losses(self.model(self.train.x), self.train.y)
 
     @torch.no_grad()
     def outputs(self, tables: Tables) -> Tensor:
@@ -122,6 +125,10 @@ class Replicates:
         """Outputs, or probabilities of classes: what is averaged over networks of a posterior."""
         output = self.outputs(tables)
         return output.softmax(-1) if isinstance(self.likelihood, Categorical) else output
+
+    def _losses(self, output: Tensor, y: Tensor) -> Tensor:
+        targets = y.repeat_interleave(len(output) // len(y), 0)
+        return torch.stack([self.likelihood.loss(one, own) for one, own in zip(output, targets, strict=True)])
 
     def _batch(self) -> tuple[Tensor, Tensor]:
         epoch, index = divmod(self.step, self.per_epoch)

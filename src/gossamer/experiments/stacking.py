@@ -94,7 +94,7 @@ class Stack(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of every network, ``(R, batch, out)``, of the columns that the first layer reads."""
         for number, layer in enumerate(self.layers):
-            x = layer(self.activation(x) if number else x)
+            x = layer(_read(self.activation(x), layer) if number else x)
         return x
 
     @property
@@ -131,6 +131,12 @@ class Stack(nn.Module):
             plain.bias.copy_(layer.bias[number, 0])
             parts += [self.activation, plain] if at else [plain]
         return nn.Sequential(*parts)
+
+
+def _read(x: Tensor, layer: nn.Module) -> Tensor:
+    """The units that a hidden layer still reads, of all that the layer before it computes."""
+    assert isinstance(layer, StackedLinear)
+    return x if len(columns := layer.read()) == x.shape[2] else x[:, :, columns]
 
 
 def stack(networks: Sequence[nn.Module]) -> Stack:

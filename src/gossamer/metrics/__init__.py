@@ -1,4 +1,4 @@
-"""Numbers about predictions, pure functions of tensors, and about what a network costs."""
+"""Numbers about predictions and selections, pure functions of tensors, and about what a network costs."""
 
 from gossamer.metrics.classification import (
     accuracy,
@@ -19,6 +19,7 @@ from gossamer.metrics.curves import (
     selective_accuracy,
 )
 from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
+from gossamer.metrics.selection import false_discovery_rate, false_non_discovery_rate
 
 __all__ = [
     "Histogram",
@@ -31,6 +32,8 @@ __all__ = [
     "classwise_ece",
     "coverage",
     "dense_macs",
+    "false_discovery_rate",
+    "false_non_discovery_rate",
     "flops",
     "gaussian_mixture_crps",
     "histogram",

@@ -1,0 +1,31 @@
+"""The command in this process, on little data."""
+
+import pytest
+
+from gossamer import data
+from gossamer.cli import main
+from gossamer.data import _sun
+from gossamer.reproduce import em_mcmc_table4
+
+
+@pytest.fixture
+def gossamer(capsys):
+    """Runs the command; returns the exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def few_examples(monkeypatch):
+    """200 training points instead of 10,000, and next to none held out."""
+    monkeypatch.setattr(_sun, "N_VAL", 10)
+
+    def load(name, **options):
+        return data.load(name, n_train=200, n_test=50, **options)
+
+    monkeypatch.setattr(em_mcmc_table4, "data", type("Few", (), {"load": staticmethod(load)}))
