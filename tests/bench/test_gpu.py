@@ -169,8 +169,8 @@ def test_bytes_of_a_working_copy():
     parts = (training.model, training._inner_optimizer, training.task, training.method.penalty, torch.float32)
     training._captured, training.captures = CapturedSteps(*parts, captures=False, compiles=False), True
     contender.step()
-    n_weights, n_active = 162 + 3840, 162 + 192
-    assert contender.working_bytes() == 4 * 4 * n_weights + (8 + 4) * n_active
+    n_weights, n_active = 168 + 3840, 162 + 192  # each weight starts at a multiple of eight entries
+    assert contender.working_bytes() == 4 * 4 * n_weights + (8 + 4) * n_active + 8  # the seed of the noise
     assert bytes_in_training(contender) == 3 * 4 * (2 * n_active + 12 + 10)
     assert checkpoint_bytes(contender) < plain + 4 * (2 * n_active + 22) + 3000  # the momenta
 
