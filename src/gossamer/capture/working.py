@@ -68,6 +68,8 @@ class WorkingCopy:
             self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
         self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        # On the device from the start: to send them at each update, the host would have to wait for it.
+        self._layout, self._lengths = self._layouts(), torch.tensor(lengths, device=self.mean.device)
         self.seed = torch.zeros(1, dtype=torch.int64, device=self.mean.device)
         self._plans: dict[int, Plan] = {}  # by the number of the weight
         self._connect()
@@ -149,20 +151,18 @@ class WorkingCopy:
 
     def _addresses(self) -> Tensor:
         """Where the active entries are in the flat dense buffers: their positions, the second dimension moved last."""
-        device = self.address.device
-        rows = []
-        for weight, start in zip(self.weights, self._starts, strict=True):
-            shape = weight.support.shape
-            space = math.prod(shape[2:])
-            rows.append((start, space, shape[1] if len(shape) > 2 else 1))
-        lengths = torch.tensor([weight.support.n_active for weight in self.weights], device=device)
-        start, space, width = torch.tensor(rows, device=device).T.repeat_interleave(
-            lengths, dim=1, output_size=len(self.address)
-        )
-        position = torch.cat([_positions(weight, device) for weight in self.weights]).long()
+        start, space, width = self._layout.repeat_interleave(self._lengths, dim=1, output_size=len(self.address))
+        position = torch.cat([_positions(weight, self.address.device) for weight in self.weights]).long()
         rest = position // space
         address: Tensor = (rest // width * space + position % space) * width + rest % width + start
         return address
+
+    def _layouts(self) -> Tensor:
+        """Of each weight where it starts in the flat dense buffers, its entries a channel and its channels."""
+        shapes = [weight.support.shape for weight in self.weights]
+        space = [math.prod(shape[2:]) for shape in shapes]
+        width = [shape[1] if len(shape) > 2 else 1 for shape in shapes]
+        return torch.tensor([self._starts, space, width], device=self.address.device)
 
     @torch.no_grad()
     def write(self) -> None:

@@ -11,6 +11,7 @@ noisier one: all examples of a batch share their noise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from gossamer.layers.weight import RegrowStd, SparseWeight, without_autocast
 from gossamer.priors import normal_kl
 from gossamer.types import Mode, Noise
 
-__all__ = ["GaussianWeight", "inverse_softplus"]
+__all__ = ["GaussianWeight", "inverse_softplus", "regrown_raw_std", "std_of"]
 
 STD_FLOOR = 1e-30  # far below any noise that counts; its inverse leaves room for the factor of a scaled loss
 REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
@@ -69,8 +70,7 @@ class GaussianWeight(SparseWeight):
     @property
     def std(self) -> Tensor:
         """σ = softplus(raw_std), never below a floor, so that its logarithm and the gradient of it are finite."""
-        std: Tensor = _Softplus.apply(self.raw_std)
-        return std
+        return std_of(self.raw_std)
 
     @property
     def draws_weights(self) -> bool:
@@ -107,14 +107,38 @@ class GaussianWeight(SparseWeight):
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
-        how = regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
         among = kept | ~kept.any()  # all of them where none is kept
-        if how == "mean_raw":
-            raw = _mean(self.raw_std.detach(), among)
-        else:
-            std = self.std.detach()
-            raw = inverse_softplus(_mean(std, among) if how == "mean" else std.new_tensor(how))
+        raw = regrown_raw_std(self.raw_std.detach(), self.regrows(regrow_std), lambda values: _mean(values, among))
         return {"mean": torch.zeros_like(raw), "raw_std": raw}
+
+    def regrows(self, regrow_std: RegrowStd | None) -> RegrowStd:
+        """Where σ of a new entry comes from, given what the user asked for, if anything."""
+        return regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
+
+
+def regrown_raw_std(raw_std: Tensor, how: RegrowStd, average: Callable[[Tensor], Tensor]) -> Tensor:
+    """The raw std of a new entry, of one weight or of many, as ``average`` takes the mean over the entries that stay.
+
+    Example:
+        >>> raw_std = inverse_softplus(torch.tensor([0.1, 0.3]))
+        >>> std_of(regrown_raw_std(raw_std, "mean", torch.mean))
+        tensor(0.2000)
+    """
+    if how == "mean_raw":
+        return average(raw_std)
+    std = std_of(raw_std)
+    return inverse_softplus(average(std) if how == "mean" else std.new_full((), how))
+
+
+def std_of(raw_std: Tensor) -> Tensor:
+    """σ = softplus(raw_std), with a floor.
+
+    Example:
+        >>> std_of(torch.tensor([0.0, -200.0]))
+        tensor([6.9315e-01, 1.0000e-30])
+    """
+    std: Tensor = _Softplus.apply(raw_std)
+    return std
 
 
 def _mean(values: Tensor, among: Tensor) -> Tensor:

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from gossamer.layers import SparseWeight
 from gossamer.sparsity.criteria import REMOVAL, GradientCriterion, snr_abs_reference
+from gossamer.sparsity.joint import Joint, are_one_kind
 from gossamer.sparsity.ranks import from_first_rank
 from gossamer.sparsity.selection import top_mask, where
 from gossamer.types import Criterion, WeightStats
 
-__all__ = ["Scope", "addition_score", "grow", "keep", "n_removed", "overlap", "removal_scores", "survivors"]
+__all__ = ["Scope", "addition_score", "grow", "joint_scores", "keep", "n_removed", "overlap", "removal_scores", "survivors"]
 
 Scope = Literal["layer", "global"]
 
@@ -23,17 +24,19 @@ ENTRYWISE = (*REMOVAL.values(), snr_abs_reference)  # criteria that give an entr
 
 def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) -> dict[str, Tensor]:
     """Scores of the active entries of each weight, finite and the same on every rank."""
-    if criterion in ENTRYWISE and len({type(weight) for weight in weights.values()}) == 1:
+    if criterion in ENTRYWISE and are_one_kind(weights.values()):
         # All weights at once, so that a GPU does not wait for the launches of many small kernels.
-        stats = [weight.stats() for weight in weights.values()]
-        std = None if stats[0].std is None else torch.cat([s.std for s in stats if s.std is not None])
-        lengths = [len(weight.mean) for weight in weights.values()]
-        score = _as_score(criterion(WeightStats(torch.cat([s.mean for s in stats]), std)), sum(lengths), "removal")
-        return dict(zip(weights, from_first_rank(score).split(lengths), strict=True))
+        joint = Joint(list(weights.values()))
+        return dict(zip(weights, joint_scores(criterion, joint).split(joint.active.lengths), strict=True))
     return {
         name: from_first_rank(_as_score(criterion(weight.stats()), len(weight.mean), "removal"))
         for name, weight in weights.items()
     }
+
+
+def joint_scores(criterion: Criterion, joint: Joint) -> Tensor:
+    """As :func:`removal_scores`, of weights taken as one, for a criterion that is ``ENTRYWISE``."""
+    return from_first_rank(_as_score(criterion(joint.stats()), joint.active.total, "removal"))
 
 
 def addition_score(criterion: Criterion, weight: SparseWeight, kept: Tensor, grad: Tensor | None) -> Tensor:

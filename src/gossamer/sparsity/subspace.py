@@ -32,9 +32,12 @@ from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, m
 from gossamer.sparsity.moving import forget_histories, move
 from gossamer.sparsity.ranks import from_first_rank, world_size
 from gossamer.sparsity.shortlist import Passes, Shortlist
+from gossamer.sparsity.together import exchange, fits
 from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]
+
+NOT_FINITE = "a gradient is not finite"
 
 
 class Subspace:
@@ -195,8 +198,11 @@ class Subspace:
             }
             arm(trained, self._shortlists)
         elif self._is_due(self.index + 2) and self._streams():
-            for weight in trained.values():
-                weight.sink = Passes(weight.support.shape)
+            for name, weight in trained.items():
+                if weight.working is None:
+                    weight.sink = Passes(weight.support.shape)
+                else:  # a dense copy has its gradient whole
+                    self._single.discard(name)
 
     def _streams(self) -> bool:
         """Whether the best entries of a weight can be told from its own gradient on this rank, seen in pieces."""
@@ -215,19 +221,45 @@ class Subspace:
         grads = average(self._gradients(closure), self.weights)
         shortlists, self._shortlists = {n: s for n, s in self._shortlists.items() if s.passes.any}, {}
         rate = _checked_rate(self.rate(self.index), self.index)
-        reason = self._postponement(grads, shortlists, rate)
-        self._postponed = reason is not None
-        if reason is not None:
-            self.record.append({"step": self.index, "postponed": reason})
-            return False
         seen = grads.keys() | shortlists.keys()
         weights = {n: w for n, w in self._trained().items() if n in seen or self.addition is random}
+        reason: str | None = NOT_FINITE
+        if not shortlists and self._fits_together(weights, grads, rate):
+            changes = exchange(
+                weights,
+                grads,
+                rate,
+                self.removal,
+                compare=self.compare,
+                regrow_std=self.regrow_std,
+                optimizer=self.optimizer,
+            )
+        else:
+            reason = self._postponement(grads, shortlists, rate)
+            changes = None if reason else self._exchange(weights, grads, shortlists, rate)
+        self._postponed = changes is None
+        if changes is None:
+            self.record.append({"step": self.index, "postponed": reason})
+            return False
+        forget_histories(self.optimizer)
+        self.record.append({"step": self.index, "rate": rate, **changes})
+        return bool(weights)
+
+    def _fits_together(self, weights: Weights, grads: Grads, rate: float) -> bool:
+        """Whether all weights can be moved at once, instead of one after another."""
+        by_gradient = self.scope == "layer" and type(self.addition) is GradientCriterion
+        return by_gradient and fits(weights, grads, rate, [self.removal, *self.compare.values()])
+
+    def _exchange(
+        self, weights: Weights, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float
+    ) -> dict[str, Any]:
+        """Move the weights one after another; returns what there is to record."""
         kept = keep(removal_scores(self.removal, weights), rate, self.scope)
         removed = n_removed(kept, rate, self.scope)
         stay = {name: survivors(weights[name], mask, len(mask) - removed[name]) for name, mask in kept.items()}
-        entry: dict[str, Any] = {"step": self.index, "rate": rate, "removed": removed}
+        changes: dict[str, Any] = {"removed": removed}
         if self.compare:
-            entry["iou"] = {name: self._overlaps(criterion, kept, rate) for name, criterion in self.compare.items()}
+            changes["iou"] = {name: self._overlaps(criterion, kept, rate) for name, criterion in self.compare.items()}
 
         def score(name: str) -> Tensor:  # takes its dense gradient along: nothing of that size stays
             return addition_score(self.addition, weights[name], stay[name], grads.pop(name, None))
@@ -238,11 +270,9 @@ class Subspace:
         for name, weight in weights.items():
             position = torch.cat([stay[name], added[name]]).sort().values
             survives[name] = move(weight, position, weight.regrown(kept[name], self.regrow_std), self.optimizer)
-        entry["replaced"] = dict(zip(survives, _counts([~mask for mask in survives.values()]), strict=True))
-        entry["active"] = {name: len(mask) for name, mask in survives.items()}
-        forget_histories(self.optimizer)
-        self.record.append(entry)
-        return bool(weights)
+        changes["replaced"] = dict(zip(survives, _counts([~mask for mask in survives.values()]), strict=True))
+        changes["active"] = {name: len(mask) for name, mask in survives.items()}
+        return changes
 
     def _postponement(self, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> str | None:
         """Why this step cannot be an update, if it cannot."""
@@ -259,7 +289,7 @@ class Subspace:
         largest = torch._foreach_norm(list(grads.values()), math.inf) if grads else []
         finite = not largest or bool(torch.stack(list(largest)).isfinite().all())
         finite = finite and all(shortlist.is_finite for shortlist in shortlists.values())
-        return None if finite else "a gradient is not finite"
+        return None if finite else NOT_FINITE
 
     def _gradients(self, closure: Callable[[], Tensor] | None) -> Grads:
         """The dense gradients that the addition criterion asks for, of the weights that took part in the loss."""

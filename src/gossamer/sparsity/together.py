@@ -1,0 +1,201 @@
+"""An update of the subspace for all weights at once, for devices that wait for kernels to be launched.
+
+The choice is that of ``choosing`` and the move that of ``moving``, entry by entry, but a network is one weight here:
+two hundred kernels instead of two thousand, and the host waits for the device once. On a CPU, where nothing is
+launched, the sorts would cost more than they save, and dense scores of many weights would be alive together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gossamer.layers import SparseWeight
+from gossamer.layers.weight import RegrowStd
+from gossamer.sparsity.choosing import ENTRYWISE, joint_scores
+from gossamer.sparsity.gradients import Grads, Weights
+from gossamer.sparsity.joint import Joint, are_one_kind
+from gossamer.sparsity.stretches import Stretches
+from gossamer.types import Criterion
+
+__all__ = ["exchange", "fits"]
+
+DEVICES = {"cuda"}
+LIMIT = 1 << 24  # dense entries that are sorted together: about 30 bytes each, for as long as that takes
+
+
+def fits(weights: Weights, grads: Grads, rate: float, removal: Sequence[Criterion]) -> bool:
+    """Whether :func:`exchange` can do this update: weights of one kind on a GPU, each with its gradient.
+
+    Args:
+        weights: Those that move.
+        grads: Of every weight that took part in the loss.
+        rate: Share of the active entries that is removed.
+        removal: All criteria that score the active entries.
+    """
+    return (
+        are_one_kind(weights.values())
+        and all(weight.mean.device.type in DEVICES for weight in weights.values())
+        and grads.keys() == weights.keys()
+        and len({grad.dtype for grad in grads.values()}) == 1
+        and all(int(rate * len(weight.mean)) < len(weight.mean) for weight in weights.values())
+        and all(criterion in ENTRYWISE for criterion in removal)
+    )
+
+
+@torch.no_grad()
+def exchange(
+    weights: Weights,
+    grads: Grads,
+    rate: float,
+    removal: Criterion,
+    *,
+    compare: Mapping[str, Criterion],
+    regrow_std: RegrowStd | None,
+    optimizer: Optimizer,
+) -> dict[str, Any] | None:
+    """Remove a share ``rate`` of each weight's entries and add those with the largest |gradient|.
+
+    Args:
+        weights: For which :func:`fits` holds.
+        grads: Their dense gradients; they are taken out.
+        rate: Share of the active entries of each weight that is removed.
+        removal: Score of the active entries.
+        compare: Further removal criteria, whose choices are only compared.
+        regrow_std: σ of a new entry.
+        optimizer: Whose state follows.
+
+    Returns:
+        What there is to record, by weight; ``None`` if a gradient is not finite, and then nothing has changed.
+    """
+    joint = Joint(list(weights.values()))
+    removed = [int(rate * length) for length in joint.active.lengths]
+    kept = _keep(joint, removal, removed)
+    shared = [joint.active.counts(~(kept | _keep(joint, other, removed))) for other in compare.values()]
+    starts, old = _numbered(joint)
+    new, largest = _grow(joint, old, kept, [grads.pop(name) for name in weights])
+    slot = torch.searchsorted(old, new).clamp_max_(len(old) - 1)
+    is_new = old[slot] != new
+    counts = torch.stack([joint.active.counts(is_new), *shared])
+    finite = largest.isfinite().all().expand(len(counts), 1)
+    rows = torch.cat([finite, counts], 1).tolist()  # here, and only here, the host waits
+    if not rows[0][0]:
+        return None
+    _move(joint, slot, is_new, joint.regrown(kept, regrow_std), optimizer)
+    _place(joint, new - starts)
+    replaced, *others = [dict(zip(weights, row[1:], strict=True)) for row in rows]
+    entry: dict[str, Any] = {"removed": dict(zip(weights, removed, strict=True))}
+    if compare:
+        entry["iou"] = {
+            name: {weight: _overlap(both, entry["removed"][weight]) for weight, both in row.items()}
+            for name, row in zip(compare, others, strict=True)
+        }
+    return entry | {"replaced": replaced, "active": dict(zip(weights, joint.active.lengths, strict=True))}
+
+
+def _keep(joint: Joint, criterion: Criterion, removed: Sequence[int]) -> Tensor:
+    """Mask of the active entries that stay."""
+    score = joint_scores(criterion, joint) + 0.0  # -0 and 0 are equal, but perhaps not for a sort by their bits
+    n_kept = [length - n for length, n in zip(joint.active.lengths, removed, strict=True)]
+    kept = torch.zeros(len(score), dtype=torch.bool, device=score.device)
+    return kept.index_fill_(0, joint.active.best(score, n_kept), True)
+
+
+def _numbered(joint: Joint) -> tuple[Tensor, Tensor]:
+    """For every active entry the number of its weight's first dense entry, and its own."""
+    firsts = [sum(joint.sizes[:i]) for i in range(len(joint.sizes))]
+    starts = joint.active.spread(joint.active.table([firsts])[0])
+    return starts, torch.cat([_position(weight) for weight in joint.weights]) + starts
+
+
+def _grow(joint: Joint, old: Tensor, kept: Tensor, grads: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Numbers of the entries that are active from now on, sorted, and the largest |gradient| of each group."""
+    found, largest = [], []
+    before = n_before = 0
+    for first, last in _groups(joint.sizes):
+        group, dense = joint.weights[first:last], Stretches(joint.sizes[first:last], joint.device)
+        lengths = joint.active.lengths[first:last]
+        part = slice(n_before, n_before + sum(lengths))
+        score = _absolute(grads[first:last], dense)
+        grads[first:last] = [old[:0]] * len(group)  # nothing dense stays
+        largest.append(score.amax())
+        active = old[part] - before
+        # Who stays is better than any other: the best of all entries are then the whole new support.
+        score[active] = torch.where(kept[part], torch.inf, score[active])
+        for weight, start in zip(group, dense.starts, strict=True):
+            low, high = weight.support.frozen
+            if low < high:
+                score[start + low : start + high] = -torch.inf
+        found.append(dense.best(score, lengths).sort().values + before)
+        before, n_before = before + dense.total, part.stop
+    return torch.cat(found), torch.stack(largest)
+
+
+def _absolute(grads: Sequence[Tensor], dense: Stretches) -> Tensor:
+    """|gradient| of all entries by their numbers, whatever the order of the gradients in memory."""
+    score = torch.empty(dense.total, dtype=grads[0].dtype, device=dense.device)
+    parts = [part.view(grad.shape) for part, grad in zip(score.split(dense.lengths), grads, strict=True)]
+    torch._foreach_copy_(parts, list(grads))
+    return score.abs_()
+
+
+def _groups(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of weights with at most ``LIMIT`` dense entries together, or of one that has more."""
+    first, total = 0, 0
+    for number, size in enumerate(sizes):
+        if total and total + size > LIMIT:
+            yield first, number
+            first, total = number, 0
+        total += size
+    yield first, len(sizes)
+
+
+def _move(joint: Joint, slot: Tensor, is_new: Tensor, regrown: Mapping[str, Tensor], optimizer: Optimizer) -> None:
+    """Let every vector with one number an entry follow, in place: parameters, gradients and the optimizer's state."""
+    for name, fill in regrown.items():
+        parameters = [weight.get_parameter(name) for weight in joint.weights]
+        states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+        _follow(joint, [parameter.data for parameter in parameters], slot, is_new, joint.active.spread(fill))
+        _follow(joint, [parameter.grad for parameter in parameters], slot, is_new)
+        for key in dict.fromkeys(key for state in states for key in state):
+            _follow(joint, [_like(s.get(key), p) for s, p in zip(states, parameters, strict=True)], slot, is_new)
+
+
+def _follow(
+    joint: Joint, vectors: Sequence[Tensor | None], slot: Tensor, is_new: Tensor, fill: Tensor | None = None
+) -> None:
+    """Rewrite one vector of each weight; where a weight has none there is nothing to rewrite."""
+    present = [vector for vector in vectors if vector is not None]
+    if not present:
+        return
+    every = zip(vectors, joint.active.lengths, strict=True)
+    values = torch.cat([present[0].new_zeros(n) if vector is None else vector for vector, n in every])[slot]
+    values = values.masked_fill_(is_new, 0.0) if fill is None else torch.where(is_new, fill.to(values.dtype), values)
+    parts = zip(values.split(joint.active.lengths), vectors, strict=True)
+    torch._foreach_copy_(present, [part for part, vector in parts if vector is not None])
+
+
+def _like(value: Any, parameter: Tensor) -> Tensor | None:
+    return value if isinstance(value, Tensor) and value.shape == parameter.shape else None
+
+
+def _place(joint: Joint, position: Tensor) -> None:
+    """Write the new positions, in place."""
+    old = [_position(weight) for weight in joint.weights]
+    if len({one.dtype for one in old}) == 1:
+        position = position.to(old[0].dtype)  # one kernel copies what needs no conversion
+    torch._foreach_copy_(old, list(position.split(joint.active.lengths)))
+
+
+def _position(weight: SparseWeight) -> Tensor:
+    assert weight.support.position is not None
+    return weight.support.position
+
+
+def _overlap(both: int, removed: int) -> float:
+    """Intersection over union of two sets of ``removed`` entries that have ``both`` in common."""
+    return both / (2 * removed - both) if removed else 1.0
