@@ -51,3 +51,11 @@ def test_updates_are_made_when_due_and_postponed_together(results):
 
 def test_a_budget_that_moves_between_layers_is_refused(results):
     assert all("use scope='layer'" in result["global"]["error"] for result in results)
+
+
+def test_all_weights_at_once_are_the_same_supports_and_records(results):
+    for result in results:
+        one_by_one, at_once = result["sampled gradient"], result["all at once"]
+        assert at_once["record"] == one_by_one["record"]
+        for name, value in one_by_one["state"].items():
+            torch.testing.assert_close(at_once["state"][name], value, msg=name)

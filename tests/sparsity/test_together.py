@@ -281,13 +281,13 @@ def test_working_copies_in_bfloat16(mode, optimizer, monkeypatch, calls):
 
 
 def test_an_update_is_few_calls_and_waits_once(monkeypatch):
-    """21 weights, those of a ResNet-18, with momentum; the calls that only make views are among them."""
+    """21 weights, as a ResNet-18 has, with momentum, the working copy and the preparation of the next update."""
     *_, before = worked(set(), monkeypatch)
     *_, after = worked({"cpu"}, monkeypatch)
     assert before.total() > 1500
     assert after.total() < 320
     views = ("detach", "view", "split", "slice", "select", "unbind", "expand", "lift_fresh", "alias", "as_strided")
     launched = sum(n for name, n in after.items() if not name.removeprefix("aten.").startswith(views))
-    assert launched < 200
+    assert launched < 220
     waiting = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.equal", "aten.is_nonzero")
     assert not [name for name in after if name.startswith(waiting)]

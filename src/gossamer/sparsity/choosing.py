@@ -15,7 +15,17 @@ from gossamer.sparsity.ranks import from_first_rank
 from gossamer.sparsity.selection import top_mask, where
 from gossamer.types import Criterion, WeightStats
 
-__all__ = ["Scope", "addition_score", "grow", "joint_scores", "keep", "n_removed", "overlap", "removal_scores", "survivors"]
+__all__ = [
+    "Scope",
+    "addition_score",
+    "grow",
+    "joint_scores",
+    "keep",
+    "n_removed",
+    "overlap",
+    "removal_scores",
+    "survivors",
+]
 
 Scope = Literal["layer", "global"]
 

@@ -6,6 +6,7 @@ Their lengths are known on the host, and nothing here makes it wait for the devi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 
 import torch
@@ -35,8 +36,6 @@ class Stretches:
         self.lengths, self.total = list(lengths), sum(lengths)
         self.starts = list(accumulate(lengths[:-1], initial=0))
         self.device = device
-        last = [start + length - 1 for start, length in zip(self.starts, lengths, strict=True)]
-        self._lengths, self._last = self.table([self.lengths, last])
 
     def table(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Rows of one integer a stretch, on the device; without waiting for it, as ``torch.tensor`` would."""
@@ -45,7 +44,7 @@ class Stretches:
 
     def spread(self, values: Tensor) -> Tensor:
         """One value a stretch as one an entry."""
-        return values.repeat_interleave(self._lengths, output_size=self.total)
+        return values[self._number]
 
     def sums(self, values: Tensor) -> Tensor:
         """The sum of each stretch, in an order of additions that every rank and rerun repeats."""
@@ -53,7 +52,7 @@ class Stretches:
 
     def counts(self, mask: Tensor) -> Tensor:
         """How many entries of each stretch are true."""
-        up_to = mask.cumsum(0)[self._last]
+        up_to = mask.cumsum(0)[self._ends - 1]
         return up_to.diff(prepend=up_to.new_zeros(1))
 
     def best(self, score: Tensor, counts: Sequence[int]) -> Tensor:
@@ -62,9 +61,22 @@ class Stretches:
         The places of a stretch come together, the best first. NaN must not be among the scores.
         """
         order = score.sort(descending=True, stable=True).indices
-        number = torch.arange(len(self.lengths), dtype=torch.int16, device=self.device)  # short keys sort faster
-        order = order[self.spread(number)[order].sort(stable=True).indices]
-        taken = list(accumulate(counts[:-1], initial=0))
-        n_taken, shift = self.table([counts, [start - first for start, first in zip(self.starts, taken, strict=True)]])
-        shift = shift.repeat_interleave(n_taken, output_size=sum(counts))
-        return order[torch.arange(len(shift), device=self.device) + shift]
+        order = order[self._number[order].to(torch.int16).sort(stable=True).indices]  # short keys sort faster
+        ends = list(accumulate(counts))
+        shift = [start - end + count for start, end, count in zip(self.starts, ends, counts, strict=True)]
+        ends_, shift_ = self.table([ends, shift])
+        number = _numbers(ends_, ends[-1])
+        return order[torch.arange(ends[-1], device=self.device) + shift_[number]]
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        return self.table([list(accumulate(self.lengths))])[0]
+
+    @cached_property
+    def _number(self) -> Tensor:
+        return _numbers(self._ends, self.total)
+
+
+def _numbers(ends: Tensor, total: int) -> Tensor:
+    """Of every entry the number of its stretch: not by ``repeat_interleave``, which gives a stretch to one warp."""
+    return torch.searchsorted(ends, torch.arange(total, device=ends.device), right=True, out_int32=True)
