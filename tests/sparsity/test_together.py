@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ def with_gradients(model, number: int, levels: int = 0) -> None:
     for weight in sparse_weights(model).values():
         for parameter in weight.parameters():
             parameter.grad = torch.randn_like(parameter)
-        grad = torch.randn(weight.support.shape, dtype=weight.dtype)
+        grad = torch.randn(weight.support.shape, dtype=weight.dtype, device=weight.device)
         if levels:
             grad = (grad * levels).round() / levels
         if weight.probe is not None:
@@ -107,7 +108,7 @@ def compare(model, monkeypatch, calls, optimizer="SGD", **options):
     of = OPTIMIZERS[optimizer]
     expected_optimizer, expected = run(model, of, monkeypatch, set(), **options)
     assert not calls
-    actual_optimizer, actual = run(other, of, monkeypatch, {"cpu"}, **options)
+    actual_optimizer, actual = run(other, of, monkeypatch, {"cpu", "cuda"}, **options)
     assert calls
     assert actual.record == expected.record
     assert [list(entry) for entry in actual.record] == [list(entry) for entry in expected.record]
@@ -291,3 +292,35 @@ def test_an_update_is_few_calls_and_waits_once(monkeypatch):
     assert launched < 220
     waiting = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.equal", "aten.is_nonzero")
     assert not [name for name in after if name.startswith(waiting)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("levels", [0, 4])
+@pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
+def test_the_same_on_a_gpu(convert, levels, monkeypatch, calls):
+    model = convert(network(), density=0.3).cuda()
+    spread(model, levels)
+    compare(model, monkeypatch, calls, levels=levels, removal="magnitude", compare=("magnitude",))
+    assert len(calls) == 4
+
+
+@pytest.mark.gpu
+def test_the_host_waits_once_on_a_gpu(monkeypatch, calls):
+    model = gossamer.bayesianize(network(), density=0.3).cuda()
+    spread(model)
+    monkeypatch.setattr(gossamer.Subspace, "_streams", lambda self: False)
+    optimizer = OPTIMIZERS["SGD"](gossamer.param_groups(model))
+    subspace = gossamer.Subspace(model, optimizer, total_steps=100, update_period=1)
+    with_gradients(model, 0)
+    optimizer.step()
+    torch.cuda.synchronize()
+    mode = torch.cuda.get_sync_debug_mode()
+    try:
+        torch.cuda.set_sync_debug_mode("warn")
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            assert subspace.step()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    assert calls
+    assert len([w for w in waits if "synchronizing CUDA operation" in str(w.message)]) == 1
