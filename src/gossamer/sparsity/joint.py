@@ -23,7 +23,7 @@ MOST = 1 << 15  # weights: their numbers are sorted as 16-bit integers
 
 
 def are_one_kind(weights: Collection[SparseWeight]) -> bool:
-    """Whether these weights, some at least, can be taken as one: of a kind that is known here, in one place.
+    """Whether these weights, some at least, can be taken as one: none empty, of a kind known here, in one place.
 
     >>> are_one_kind([])
     False
@@ -31,7 +31,7 @@ def are_one_kind(weights: Collection[SparseWeight]) -> bool:
     # A kind of one's own may compute its std otherwise, or have other vectors.
     known = all(type(weight) in (GaussianWeight, PointWeight) for weight in weights)
     kinds = {(type(w), getattr(w, "mode", None), w.mean.dtype, w.mean.device) for w in weights}
-    return known and len(kinds) == 1 and len(weights) < MOST
+    return known and len(kinds) == 1 and len(weights) < MOST and all(len(weight.mean) for weight in weights)
 
 
 class Joint:
@@ -55,6 +55,11 @@ class Joint:
         """One of the kind's vectors, of all weights."""
         with torch.no_grad():
             return torch.cat([weight.get_parameter(name) for weight in self.weights])
+
+    def positions(self) -> list[Tensor]:
+        """The positions of each weight, in its own numbers."""
+        positions = [weight.support.position for weight in self.weights]
+        return [position for position in positions if position is not None]
 
     def stats(self) -> WeightStats:
         """What a criterion sees of all active entries."""

@@ -6,7 +6,7 @@ ones start as their weight says, with a gradient and a state of zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gossamer.layers import SparseWeight
+from gossamer.sparsity.joint import Joint
 
-__all__ = ["forget_histories", "move", "remove"]
+__all__ = ["forget_histories", "move", "move_together", "remove"]
 
 
 @torch.no_grad()
@@ -55,6 +56,33 @@ def move(weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], 
     return survives
 
 
+@torch.no_grad()
+def move_together(
+    joint: Joint, position: Tensor, slot: Tensor, is_new: Tensor, regrown: Mapping[str, Tensor], optimizer: Optimizer
+) -> None:
+    """As :func:`move`, for weights taken as one that keep their numbers of entries: all in place, in few kernels.
+
+    Args:
+        joint: The weights, each with positions.
+        position: Their new positions, each weight's sorted and in its own numbers, end to end.
+        slot: Where each of the new entries was among all active entries.
+        is_new: Which of them were nowhere.
+        regrown: Value of a new entry of each weight for each vector, ``(weights,)``.
+        optimizer: Whose state follows.
+    """
+    for name, fill in regrown.items():
+        parameters = [weight.get_parameter(name) for weight in joint.weights]
+        states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+        _follow(joint, [parameter.data for parameter in parameters], slot, is_new, joint.active.spread(fill))
+        _follow(joint, [parameter.grad for parameter in parameters], slot, is_new)
+        for key in dict.fromkeys(key for state in states for key in state):
+            _follow(joint, [_like(s.get(key), p) for s, p in zip(states, parameters, strict=True)], slot, is_new)
+    old = joint.positions()
+    if len({one.dtype for one in old}) == 1:
+        position = position.to(old[0].dtype)  # one kernel copies what needs no conversion
+    torch._foreach_copy_(old, list(position.split(joint.active.lengths)))
+
+
 def remove(weight: SparseWeight, kept: Tensor, optimizer: Optimizer | None) -> None:
     """Keep only some of the active entries of ``weight``; the others leave the storage and the optimizer's state.
 
@@ -77,6 +105,24 @@ def forget_histories(optimizer: Optimizer) -> None:
             state = optimizer.state.get(parameter, {})
             if any(_is_history(value, total, parameter) for value in state.values()):
                 state.clear()
+
+
+def _follow(
+    joint: Joint, vectors: Sequence[Tensor | None], slot: Tensor, is_new: Tensor, fill: Tensor | None = None
+) -> None:
+    """Rewrite one vector of each weight; where a weight has none there is nothing to rewrite."""
+    present = [vector for vector in vectors if vector is not None]
+    if not present:
+        return
+    every = zip(vectors, joint.active.lengths, strict=True)
+    values = torch.cat([present[0].new_zeros(n) if vector is None else vector for vector, n in every])[slot]
+    values = values.masked_fill_(is_new, 0.0) if fill is None else torch.where(is_new, fill.to(values.dtype), values)
+    parts = zip(values.split(joint.active.lengths), vectors, strict=True)
+    torch._foreach_copy_(present, [part for part, vector in parts if vector is not None])
+
+
+def _like(value: Any, parameter: Tensor) -> Tensor | None:
+    return value if isinstance(value, Tensor) and value.shape == parameter.shape else None
 
 
 def _is_history(value: Any, total: int, parameter: Tensor) -> bool:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.choosing import ENTRYWISE, joint_scores
 from gossamer.sparsity.gradients import Grads, Weights
 from gossamer.sparsity.joint import Joint, are_one_kind
+from gossamer.sparsity.moving import move_together
 from gossamer.sparsity.stretches import Stretches
 from gossamer.types import Criterion
 
@@ -71,6 +71,17 @@ def exchange(
 
     Returns:
         What there is to record, by weight; ``None`` if a gradient is not finite, and then nothing has changed.
+
+    Example:
+        >>> import gossamer
+        >>> from gossamer.sparsity.criteria import magnitude
+        >>> layer = gossamer.sparsify(torch.nn.Linear(4, 2), density=0.5)
+        >>> grad = torch.arange(8.0).view(2, 4)
+        >>> parts = {"compare": {}, "regrow_std": None, "optimizer": torch.optim.SGD(layer.parameters())}
+        >>> exchange({"": layer.weight}, {"": grad}, 0.5, magnitude, **parts)["removed"]
+        {'': 2}
+        >>> bool((layer.support.position == 7).any())
+        True
     """
     joint = Joint(list(weights.values()))
     removed = [int(rate * length) for length in joint.active.lengths]
@@ -85,16 +96,8 @@ def exchange(
     rows = torch.cat([finite, counts], 1).tolist()  # here, and only here, the host waits
     if not rows[0][0]:
         return None
-    _move(joint, slot, is_new, joint.regrown(kept, regrow_std), optimizer)
-    _place(joint, new - starts)
-    replaced, *others = [dict(zip(weights, row[1:], strict=True)) for row in rows]
-    entry: dict[str, Any] = {"removed": dict(zip(weights, removed, strict=True))}
-    if compare:
-        entry["iou"] = {
-            name: {weight: _overlap(both, entry["removed"][weight]) for weight, both in row.items()}
-            for name, row in zip(compare, others, strict=True)
-        }
-    return entry | {"replaced": replaced, "active": dict(zip(weights, joint.active.lengths, strict=True))}
+    move_together(joint, new - starts, slot, is_new, joint.regrown(kept, regrow_std), optimizer)
+    return _changes(weights, removed, rows, compare)
 
 
 def _keep(joint: Joint, criterion: Criterion, removed: Sequence[int]) -> Tensor:
@@ -109,7 +112,7 @@ def _numbered(joint: Joint) -> tuple[Tensor, Tensor]:
     """For every active entry the number of its weight's first dense entry, and its own."""
     firsts = [sum(joint.sizes[:i]) for i in range(len(joint.sizes))]
     starts = joint.active.spread(joint.active.table([firsts])[0])
-    return starts, torch.cat([_position(weight) for weight in joint.weights]) + starts
+    return starts, torch.cat(joint.positions()) + starts
 
 
 def _grow(joint: Joint, old: Tensor, kept: Tensor, grads: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -154,46 +157,20 @@ def _groups(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     yield first, len(sizes)
 
 
-def _move(joint: Joint, slot: Tensor, is_new: Tensor, regrown: Mapping[str, Tensor], optimizer: Optimizer) -> None:
-    """Let every vector with one number an entry follow, in place: parameters, gradients and the optimizer's state."""
-    for name, fill in regrown.items():
-        parameters = [weight.get_parameter(name) for weight in joint.weights]
-        states = [optimizer.state.get(parameter, {}) for parameter in parameters]
-        _follow(joint, [parameter.data for parameter in parameters], slot, is_new, joint.active.spread(fill))
-        _follow(joint, [parameter.grad for parameter in parameters], slot, is_new)
-        for key in dict.fromkeys(key for state in states for key in state):
-            _follow(joint, [_like(s.get(key), p) for s, p in zip(states, parameters, strict=True)], slot, is_new)
-
-
-def _follow(
-    joint: Joint, vectors: Sequence[Tensor | None], slot: Tensor, is_new: Tensor, fill: Tensor | None = None
-) -> None:
-    """Rewrite one vector of each weight; where a weight has none there is nothing to rewrite."""
-    present = [vector for vector in vectors if vector is not None]
-    if not present:
-        return
-    every = zip(vectors, joint.active.lengths, strict=True)
-    values = torch.cat([present[0].new_zeros(n) if vector is None else vector for vector, n in every])[slot]
-    values = values.masked_fill_(is_new, 0.0) if fill is None else torch.where(is_new, fill.to(values.dtype), values)
-    parts = zip(values.split(joint.active.lengths), vectors, strict=True)
-    torch._foreach_copy_(present, [part for part, vector in parts if vector is not None])
-
-
-def _like(value: Any, parameter: Tensor) -> Tensor | None:
-    return value if isinstance(value, Tensor) and value.shape == parameter.shape else None
-
-
-def _place(joint: Joint, position: Tensor) -> None:
-    """Write the new positions, in place."""
-    old = [_position(weight) for weight in joint.weights]
-    if len({one.dtype for one in old}) == 1:
-        position = position.to(old[0].dtype)  # one kernel copies what needs no conversion
-    torch._foreach_copy_(old, list(position.split(joint.active.lengths)))
-
-
-def _position(weight: SparseWeight) -> Tensor:
-    assert weight.support.position is not None
-    return weight.support.position
+def _changes(
+    weights: Weights, removed: Sequence[int], rows: Sequence[Sequence[int]], compare: Mapping[str, Criterion]
+) -> dict[str, Any]:
+    """The record: a row each of how many entries are new and of what the other criteria would have removed as well."""
+    replaced, *shared = [row[1:] for row in rows]
+    changes: dict[str, Any] = {"removed": dict(zip(weights, removed, strict=True))}
+    if compare:
+        overlaps = [[_overlap(both, n) for both, n in zip(row, removed, strict=True)] for row in shared]
+        changes["iou"] = {
+            name: dict(zip(weights, row, strict=True)) for name, row in zip(compare, overlaps, strict=True)
+        }
+    changes["replaced"] = dict(zip(weights, replaced, strict=True))
+    changes["active"] = {name: len(weight.mean) for name, weight in weights.items()}
+    return changes
 
 
 def _overlap(both: int, removed: int) -> float:
