@@ -170,7 +170,8 @@ def test_bytes_of_a_working_copy():
     training._captured, training.captures = CapturedSteps(*parts, captures=False, compiles=False), True
     contender.step()
     n_weights, n_active = 168 + 3840, 162 + 192  # each weight starts at a multiple of eight entries
-    assert contender.working_bytes() == 4 * 4 * n_weights + (8 + 4) * n_active + 8  # the seed of the noise
+    layout, seed = 2 * 4 * 8, 8  # four integers a weight that say where its entries go; the seed of the noise
+    assert contender.working_bytes() == 4 * 4 * n_weights + (8 + 4) * n_active + layout + seed
     assert bytes_in_training(contender) == 3 * 4 * (2 * n_active + 12 + 10)
     assert checkpoint_bytes(contender) < plain + 4 * (2 * n_active + 22) + 3000  # the momenta
 
