@@ -22,9 +22,9 @@ def fused_table(content: Mapping[str, Any]) -> Table:
         Fused kernels, ResNet-18
         A layer's forward pass and gradients, alone; the step is that of a training, everything included.
         <BLANKLINE>
-        layer       fused    in the network     cuDNN    chosen  faster
-        3x3 64      forward               4  0.260 ms  0.130 ms   2.00x
-        whole step                            4.40 ms   4.00 ms   1.10x
+        layer       fused    in the network  cuDNN, ms  chosen, ms  faster
+        3x3 64      forward               4      0.260       0.130   2.00x
+        whole step                               4.400       4.000   1.10x
     """
     rows = [
         [name, _parts(row["plan"]), str(row["count"]), _ms(row["ms_cudnn"]), _ms(row["ms_chosen"]), _ratio(row)]
@@ -32,18 +32,18 @@ def fused_table(content: Mapping[str, Any]) -> Table:
         if "plan" in row
     ]
     never, auto = content["steps"]["never"]["ms"], content["steps"]["auto"]["ms"]
-    rows.append(["whole step", "", "", f"{never:.2f} ms", f"{auto:.2f} ms", f"{never / auto:.2f}x"])
+    rows.append(["whole step", "", "", _ms(never), _ms(auto), f"{never / auto:.2f}x"])
     return Table(
         "Fused kernels, ResNet-18",
         "A layer's forward pass and gradients, alone; the step is that of a training, everything included.",
-        ["layer", "fused", "in the network", "cuDNN", "chosen", "faster"],
+        ["layer", "fused", "in the network", "cuDNN, ms", "chosen, ms", "faster"],
         rows,
         n_labels=2,
     )
 
 
 def _ms(value: float) -> str:
-    return f"{value:.3f} ms"
+    return f"{value:.3f}"
 
 
 def _ratio(row: Mapping[str, Any]) -> str:
