@@ -92,8 +92,9 @@ def em_mcmc(
         hard_threshold: Score below which a group is pruned; otherwise a tenth of the mean square of its layer before
             training. Presets have numbers of their own for both.
         slab_decay: Weight decay of groups in the slab, and of all that is not grouped.
-        spike_decay: Weight decay of groups in the spike; with feedback it is at least such that noise alone lifts
-            nothing over the hard threshold.
+        spike_decay: Weight decay of groups in the spike: 0.01, or what it takes in a short training for what is in the
+            spike to fall under the hard threshold by ``until``. With feedback and noise, it is at least such that noise
+            alone lifts nothing over the hard threshold.
         spike_probability: Prior probability of the spike, from which the M-step derives the soft threshold; instead of
             ``soft_threshold``.
         em_warmup: Share of the training before the first choice between spike and slab; a quarter of ``until``.
@@ -143,18 +144,22 @@ def em_mcmc(
     # Before the first pruning, or the last where a density was asked for, networks are larger than the one wanted.
     pruned = times.warmup if target_density is None else times.until
     first_kept = max(pruned, times.cold, round(first_given(burn_in, chosen.burn_in) * steps))
-    at = [step for step in at if step > first_kept]
+    at = _kept(at, first_kept, steps)
     density: Schedule | None = None
     if target_density is not None:
         density = cubic(1.0, target_density, times.warmup, times.until)
     groups = group or ("weight" if is_ours and target_density is not None else "channel")
     heat = first_given(temperature, _temperature(chosen, task, mode))
+    inertia = first_given(momentum, chosen.cycles.momentum)
+    narrow = chosen.spike_decay
+    if is_ours:
+        narrow = max(narrow, _decay_within(times.until - times.em_warmup, rate, inertia))
 
     def spike_of_feedback() -> tuple[float | None, float]:
         """What is held back has the variance T/(N d) by the noise alone: it must not be lifted over the threshold."""
         acting = 0.0 if is_reference or times.cold >= times.until else heat
         lifted = acting / (task.n_data * first_given(hard_threshold, HELD_BACK if is_ours else chosen.hard_threshold))
-        return chosen.feedback_spike_decay, max(chosen.spike_decay, min(lifted, 1 / rate))  # steps must stay stable
+        return chosen.feedback_spike_decay, max(narrow, min(lifted, 1 / rate))  # steps must stay stable
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         exclude = _left_whole(model, True if is_ours and prune_linear is None else prune_linear)
@@ -183,7 +188,7 @@ def em_mcmc(
         decay = SpikeSlabDecay(
             model,
             optimizer,
-            spike_decay=first_given(spike_decay, *spike_of_feedback() if feedback else (), chosen.spike_decay),
+            spike_decay=first_given(spike_decay, *spike_of_feedback() if feedback else (), narrow),
             threshold=soft if spike_probability is None else None,
             spike_probability=0.5 if spike_probability is None else spike_probability,
             n_data=task.n_data,
@@ -200,7 +205,7 @@ def em_mcmc(
             lr=rate,
             n_data=task.n_data,
             temperature=after(heat, times.cold) if times.cold else heat,
-            momentum=first_given(momentum, chosen.cycles.momentum),
+            momentum=inertia,
             weight_decay=first_given(slab_decay, chosen.cycles.weight_decay),
             scale_lr=first_given(scale_lr, chosen.cycles.scale_lr if is_reference else 0.0),
             mode=mode,
@@ -241,8 +246,23 @@ def _shares(chosen: Pruning, target_density: float | None) -> dict[str, float]:
     return {"em_warmup": chosen.em_warmup, "warmup": chosen.warmup, "until": end, "cold": 0.0}
 
 
+def _kept(at: Sequence[int], first: int, steps: int) -> list[int]:
+    kept = [step for step in at if step > first]
+    if at and not kept:
+        raise ValueError(
+            f"no network would be kept: the last is due at step {max(at)} of {steps}, and pruning, the cold part or "
+            f"the burn-in lasts to step {first}; give a smaller until, cold or burn_in"
+        )
+    return kept
+
+
 def _without_none(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _decay_within(steps: int, rate: float, momentum: float) -> float:
+    """The weight decay by which a square falls to e^-4 in so many steps, of half the highest rate on average."""
+    return min(4 * (1 - momentum) / (rate * max(1, steps)), 1 / rate)
 
 
 def _threshold(value: float, model: nn.Module, *, of_start: bool) -> float | dict[str, float]:
