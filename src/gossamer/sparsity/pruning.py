@@ -262,7 +262,7 @@ class Prune:
         if not self.weights:
             raise ValueError("this model has no linear layer or convolution whose weights could be pruned")
         if isinstance(self.threshold, Mapping) and not self.threshold.keys() >= self.weights.keys():
-            missing = ", ".join(self.weights.keys() - self.threshold.keys())
+            missing = ", ".join(sorted(self.weights.keys() - self.threshold.keys()))
             raise ValueError(f"a threshold for each layer must name them all, or exclude them; missing: {missing}")
         if world_size() > 1 and self._may_shrink and any(weight.sparse is not None for weight in self.weights.values()):
             raise ValueError(

@@ -208,6 +208,9 @@ class SpikeSlabDecay:
 
     def _check(self) -> None:
         """Fail here rather than at the first M-step."""
+        if isinstance(self.threshold, Mapping) and not self.threshold.keys() >= self.weights.keys():
+            missing = ", ".join(sorted(self.weights.keys() - self.threshold.keys()))
+            raise ValueError(f"a threshold for each layer must name them all, or exclude them; missing: {missing}")
         if self.threshold is None and self.n_data is None:
             raise ValueError("give threshold, or n_data from which the M-step derives it")
         for weight in self.weights.values():
