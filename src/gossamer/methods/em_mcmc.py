@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
@@ -265,12 +265,16 @@ def _decay_within(steps: int, rate: float, momentum: float) -> float:
     return min(4 * (1 - momentum) / (rate * max(1, steps)), 1 / rate)
 
 
-def _threshold(value: float, model: nn.Module, *, of_start: bool) -> float | dict[str, float]:
+def _threshold(value: float, model: nn.Module, *, of_start: bool) -> float | dict[str, float | Tensor]:
     """A number; or that share of the mean square of each layer as it is now, whatever its width and first values."""
     if not of_start:
         return value
     weights = grouped_weights(model)
-    return {name: value * float(weight.values().double().square().mean()) for name, weight in weights.items()}
+    return {
+        # In a stack of networks, of each for itself.
+        name: value * weight.values().double().square().view(weight.networks, -1).mean(1).cpu()
+        for name, weight in weights.items()
+    }
 
 
 def _criterion(model: nn.Module, mode: Mode, is_ours: bool) -> str | None:

@@ -41,7 +41,8 @@ class Prune:
     Args:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions are pruned.
         optimizer: Any ``torch.optim`` optimizer that holds its parameters.
-        threshold: λ2: groups of lower score are cut; one number, or one for each layer by its name.
+        threshold: λ2: groups of lower score are cut; one number, or one for each layer by its name, which in
+            a stack of networks may be a tensor with one for each.
         target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step,
             1 at first. As many whole groups stay as fit.
         criterion: ``"range"``, ``"signed_range"``, ``"mean_square"`` or a function of ``(groups, size)`` weights;
@@ -76,7 +77,7 @@ class Prune:
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        threshold: float | Mapping[str, float] | None = None,
+        threshold: float | Mapping[str, float | Tensor] | None = None,
         target_density: float | Schedule | None = None,
         criterion: str | GroupCriterion | None = None,
         groups: Axes | None = None,
@@ -180,10 +181,10 @@ class Prune:
         shared = [list(networks)] if self.scope == "global" and share is not None else [[name] for name in networks]
         kept: dict[str, list[Tensor]] = {name: [] for name in networks}
         for names in shared:
-            for parts in zip(*(networks[name] for name in names), strict=True):
+            for number, parts in enumerate(zip(*(networks[name] for name in names), strict=True)):
                 n_entries = sum(self.weights[name].size // self.weights[name].networks for name in names)
                 budget = None if share is None else round(share * n_entries)
-                least = None if self.threshold is None else _of_layer(self.threshold, names[0])
+                least = None if self.threshold is None else _of_layer(self.threshold, names[0], number)
                 for name, mask in cut(dict(zip(names, parts, strict=True)), least, budget).items():
                     kept[name].append(mask)
         return {name: torch.cat(masks) for name, masks in kept.items()}
@@ -283,12 +284,13 @@ def _checked_share(share: float, step: int) -> float:
     return share
 
 
-def _of_layer(threshold: float | Mapping[str, float], name: str) -> float:
-    return threshold[name] if isinstance(threshold, Mapping) else threshold
+def _of_layer(threshold: float | Mapping[str, float | Tensor], name: str, network: int) -> float:
+    own = threshold[name] if isinstance(threshold, Mapping) else threshold
+    return float(own[network]) if isinstance(own, Tensor) else own
 
 
 def _check(
-    threshold: float | Mapping[str, float] | None,
+    threshold: float | Mapping[str, float | Tensor] | None,
     target_density: float | Schedule | None,
     scope: Scope,
     warmup: int,
@@ -297,7 +299,7 @@ def _check(
     if (threshold is None) == (target_density is None):
         raise ValueError("give either threshold or target_density")
     given = threshold.values() if isinstance(threshold, Mapping) else [] if threshold is None else [threshold]
-    if not all(least >= 0 for least in given):
+    if not all(bool(torch.as_tensor(least >= 0).all()) for least in given):
         raise ValueError(f"threshold must not be negative; got {threshold}")
     if target_density is not None and not callable(target_density) and not 0 < target_density <= 1:
         raise ValueError(f"target_density is a share of the weights, in (0, 1]; got {target_density}")

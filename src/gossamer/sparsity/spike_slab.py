@@ -59,7 +59,8 @@ class SpikeSlabDecay:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions take part.
         optimizer: Any ``torch.optim`` optimizer.
         spike_decay: δ0/N, the weight decay of a group in the spike.
-        threshold: λ1, one number, or one for each layer by its name; ``None`` takes the M-step's for the decays,
+        threshold: λ1, one number, or one for each layer by its name, which in a stack of networks may be a tensor with
+            one for each; ``None`` takes the M-step's for the decays,
             ``n_data`` and ``spike_probability``.
         spike_probability: p, the prior probability of the spike, for a threshold that is not given.
         n_data: N, the number of training examples, for a threshold that is not given.
@@ -89,7 +90,7 @@ class SpikeSlabDecay:
         optimizer: Optimizer,
         *,
         spike_decay: float,
-        threshold: float | Mapping[str, float] | None = None,
+        threshold: float | Mapping[str, float | Tensor] | None = None,
         spike_probability: float = 0.5,
         n_data: float | None = None,
         groups: str | Groups | None = None,
@@ -163,7 +164,9 @@ class SpikeSlabDecay:
                 continue
             members = weight.members(self._grouping(weight))
             mean_square = weight.values()[members].square().mean(1)
-            self._in_spike[name] = mean_square < self._threshold(weight, members.shape[1])
+            least = torch.as_tensor(self._threshold(weight, members.shape[1])).to(mean_square)
+            # Groups of a stack come network by network.
+            self._in_spike[name] = (mean_square.view(weight.networks, -1) < least.view(-1, 1)).flatten()
             if self._takes_decay:
                 self.optimizer.state[weight.parameter][EXTRA_DECAY] = self._extra_decay(name)
         self._extra = {}
@@ -197,7 +200,7 @@ class SpikeSlabDecay:
     def _slab_decay(self, weight: GroupedWeight) -> float:
         return float(_param_group(self.optimizer, weight)["weight_decay"])
 
-    def _threshold(self, weight: GroupedWeight, group_size: int) -> float:
+    def _threshold(self, weight: GroupedWeight, group_size: int) -> float | Tensor:
         if isinstance(self.threshold, Mapping):
             return self.threshold[weight.name]
         if self.threshold is not None:
