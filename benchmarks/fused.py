@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ import torch
 import torch.nn.functional as F
 
 from gossamer import methods
+from gossamer.bench.fused import KIND
 from gossamer.capture import CapturedSteps
 from gossamer.kernels.fused import Geometry, Plan, Tile, choosing, compile_all, load, measure
 from gossamer.kernels.fused.geometry import by_channels
@@ -275,8 +277,9 @@ def main() -> None:
 
     torch.manual_seed(0)
     name = "cpu" if given.dry else torch.cuda.get_device_name()
-    report: dict[str, Any] = {"device": name, "torch": torch.__version__, "triton": triton.__version__}
-    report |= {"python": platform.python_version(), "batch": given.batch, "seconds": {}}
+    versions = {"torch": torch.__version__, "triton": triton.__version__}
+    environment = {"gpu": name, "python": platform.python_version(), "versions": versions, "date": str(date.today())}
+    report: dict[str, Any] = {"kind": KIND, "environment": environment, "batch": given.batch, "seconds": {}}
 
     def section(key: str, run: Callable[[], Any]) -> None:
         start = time.perf_counter()

@@ -32,6 +32,19 @@ def _warnings_of_the_compiler(request):
 
 
 @pytest.fixture
+def gossamer(capsys):
+    """Runs the command in this process; returns the exit code, standard output and standard error."""
+    from gossamer.cli import main
+
+    def run(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
 def tiny_bench(monkeypatch):
     """The plan of ``gossamer bench cpu --quick``, for the time of a test: rows of every section, in a second."""
     from gossamer.bench import cpu, layers, networks

@@ -6,7 +6,19 @@ import math
 
 from gossamer.types import Schedule
 
-__all__ = ["as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "warmup"]
+__all__ = ["after", "as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "warmup"]
+
+
+def after(value: float | Schedule, begin: int) -> Schedule:
+    """0 before step ``begin``, then ``value``.
+
+    Example:
+        >>> temperature = after(0.1, 100)
+        >>> temperature(99), temperature(100)
+        (0.0, 0.1)
+    """
+    then = as_schedule(value)
+    return lambda step: then(step) if step >= begin else 0.0
 
 
 def constant(value: float) -> Schedule:

@@ -13,7 +13,7 @@ from gossamer.record import RecordError
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "guides" / "gpu.md"]
 
 
 def places(page: Path) -> list[str]:

@@ -1,22 +1,10 @@
-"""The command in this process, and a run to ask it about."""
+"""Commands that must fail, and a run to ask about."""
 
 import pytest
 
 from gossamer.cli import main
 
 QUICK = ["--epochs", "2", "--n-draws", "3", "--device", "cpu", "--quiet"]
-
-
-@pytest.fixture
-def gossamer(capsys):
-    """Runs the command; returns the exit code, standard output and standard error."""
-
-    def run(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -125,6 +125,19 @@ def test_a_run_with_other_settings_is_found_before_anything_is_trained(compariso
         compare(default, 2, out, quiet=True)
 
 
+def test_a_run_of_before_a_setting_existed_is_taken_as_it_is(settings, tmp_path, monkeypatch):
+    entries = {"sgd": settings("sgd", epochs=1)}
+    compare(entries, 1, tmp_path, quiet=True)
+    config = tmp_path / "sgd-0" / "config.toml"
+    lines = config.read_text().splitlines(keepends=True)
+    config.write_text("".join(line for line in lines if not line.startswith("fused")))
+    assert len(config.read_text().splitlines()) == len(lines) - 1
+    monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("trained"))
+    compare(entries, 1, tmp_path, quiet=True)
+    with pytest.raises(RecordError, match="holds a run with fused auto, not never"):
+        compare({"sgd": replace(entries["sgd"], fused="never")}, 1, tmp_path, quiet=True)
+
+
 def test_ctrl_c_stops_everything_and_the_same_command_goes_on(settings, monkeypatch, tmp_path):
     entries = {method: settings(method, epochs=1) for method in ("sgd", "vi")}
     uninterrupted = compare(entries, 1, tmp_path / "whole", quiet=True)

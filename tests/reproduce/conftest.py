@@ -1,23 +1,10 @@
-"""The command in this process, on little data."""
+"""The command on little data."""
 
 import pytest
 
 from gossamer import data
-from gossamer.cli import main
 from gossamer.data import _sun
 from gossamer.reproduce import em_mcmc_table4
-
-
-@pytest.fixture
-def gossamer(capsys):
-    """Runs the command; returns the exit code, standard output and standard error."""
-
-    def run(*arguments):
-        code = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

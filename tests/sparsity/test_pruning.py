@@ -314,3 +314,30 @@ def test_one_order_over_layers_needs_one_criterion():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(ValueError, match="one criterion for all"):
         Prune(model, optimizer, target_density=0.5, scope="global")
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_threshold_for_each_layer_and_a_state_that_brings_it_back(sparse):
+    model = network(sparse)
+    optimizer = OPTIMIZERS["sgd"](model)
+    scores = {
+        name: weight.values()[weight.members("input")].square().mean(1)
+        for name, weight in grouped_weights(model).items()
+    }
+    limits = {"0": float(scores["0"].median()), "2": 0.0}
+    prune = Prune(model, optimizer, threshold=limits, period=1)
+    train(model, optimizer, prune, 1)
+    active = prune.record[0]["active"]
+    assert active == {"0": 10 * int((scores["0"] >= limits["0"]).sum()), "2": 40}
+    other = network(sparse)
+    later = Prune(other, OPTIMIZERS["sgd"](other), threshold={"0": 9.0, "2": 9.0})
+    other.load_state_dict(model.state_dict())
+    later.load_state_dict(prune.state_dict())
+    assert later.threshold == limits
+
+
+def test_a_threshold_for_each_layer_names_them_all():
+    model = network(sparse=False)
+    with pytest.raises(ValueError, match="must name them all, or exclude them; missing: 2"):
+        Prune(model, OPTIMIZERS["sgd"](model), threshold={"0": 1.0})
+    Prune(model, OPTIMIZERS["sgd"](model), threshold={"0": 1.0}, exclude=["2"])

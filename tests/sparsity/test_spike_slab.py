@@ -176,3 +176,19 @@ def test_what_is_held_back_is_in_the_spike_whatever_its_size():
         rule.step()
     assert optimizer.state[layer.weight]["extra_decay"][0].gt(0).tolist() == [False, True, False, True]
     assert decay.spike_share == 0  # by their size, none
+
+
+def test_a_threshold_for_each_layer_and_a_state_that_brings_it_back():
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(VALUES)
+        model[1].weight.fill_(0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1e-3)
+    limits = {"0": 0.1, "1": 0.005}
+    decay = SpikeSlabDecay(model, optimizer, spike_decay=0.1, threshold=limits)
+    model(torch.zeros(1, 3)).sum().backward()
+    decay.step()
+    assert decay.spike_share == pytest.approx(4 / 10)  # two columns of the first layer, none of the second
+    later = SpikeSlabDecay(model, optimizer, spike_decay=0.1, threshold={"0": 9.0, "1": 9.0})
+    later.load_state_dict(decay.state_dict())
+    assert later.threshold == limits

@@ -1,8 +1,8 @@
 """Everything that a folder of results holds, as text for the pages: runs of recipes, comparisons, bytes.
 
 Of ``results/`` that is ``<recipe>/<seed>/`` (run folders without their checkpoints), ``paper.json`` beside them, and
-the JSON files of ``gossamer compare --json`` and ``python -m gossamer.bench.state``. What is there is shown; a table
-needs no list of what should be. Places of pages are ``<!-- bench:results:NAME -->``.
+the JSON files of ``gossamer compare --json``, ``python -m gossamer.bench.state`` and ``benchmarks/fused.py``. What is
+there is shown; a table needs no list of what should be. Places of pages are ``<!-- bench:results:NAME -->``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gossamer.bench import state
+from gossamer.bench import fused, state
+from gossamer.bench.fused import fused_table
 from gossamer.bench.pages import fill_places
 from gossamer.bench.recipes import RecipeRuns, read_paper, read_recipes, recipe_tables
 from gossamer.bench.state import StateBytes, state_table
@@ -56,6 +57,8 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
     for name, content in _contents(folder).items():
         if content["kind"] == trials.KIND:
             made[name] = trials_table(Trials.read(folder / f"{name}.json"))
+        elif content["kind"] == fused.KIND:
+            made[name] = fused_table(content)
         else:
             made[name] = state_table([StateBytes(**row) for row in content["rows"]])
     return made
@@ -71,7 +74,7 @@ def recorded_environments(folder: Path) -> dict[str, str]:
 def _contents(folder: Path) -> dict[str, dict[str, Any]]:
     """The JSON files of a kind that has a table; others lie in the folder too."""
     read = {path.stem: read_json(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
-    kinds = (trials.KIND, state.KIND)
+    kinds = (trials.KIND, state.KIND, fused.KIND)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}
 
 

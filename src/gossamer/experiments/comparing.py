@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,9 @@ def _train_or_continue(settings: Settings, folder: Path, quiet: bool) -> Run:
 def _refuse_other_settings(folder: Path, settings: Settings) -> None:
     if not (folder / "config.toml").exists():
         return
-    told, asked = _flat(Run.open(folder).config), _flat(settings.to_config())
+    # A run of an earlier version was not asked for what was added since: there it did as the default does.
+    earlier = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
+    told, asked = _flat(earlier | Run.open(folder).config), _flat(settings.to_config())
     for key in asked | told:
         if told.get(key) != asked.get(key):
             found, wanted = told.get(key), asked.get(key)

@@ -25,7 +25,10 @@ CHECKPOINT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Settings:
-    """A run in full: the same settings on the same machine give the same numbers to the bit.
+    """A run in full: the same settings on the same machine give the same numbers to the bit, on a CPU.
+
+    On a GPU convolutions, and with ``fused="auto"`` what draws the noise, are chosen by measurement, which may come out
+    differently.
 
     Args:
         method: Name of the method.

@@ -38,6 +38,9 @@ OPTIONS: dict[str, Any] = {
     "prune_linear": True,
     "em_warmup": 0.1,
     "warmup": 0.25,
+    "until": 1.0,
+    "cold": 0.0,
+    "slab_decay": 5e-4,
 }
 
 

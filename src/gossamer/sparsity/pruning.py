@@ -9,7 +9,7 @@ is held back, and at a later check the group may return.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -41,7 +41,8 @@ class Prune:
     Args:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions are pruned.
         optimizer: Any ``torch.optim`` optimizer that holds its parameters.
-        threshold: λ2: groups of lower score are cut.
+        threshold: λ2: groups of lower score are cut; one number, or one for each layer by its name, which in
+            a stack of networks may be a tensor with one for each.
         target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step,
             1 at first. As many whole groups stay as fit.
         criterion: ``"range"``, ``"signed_range"``, ``"mean_square"`` or a function of ``(groups, size)`` weights;
@@ -76,7 +77,7 @@ class Prune:
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float | Tensor] | None = None,
         target_density: float | Schedule | None = None,
         criterion: str | GroupCriterion | None = None,
         groups: Axes | None = None,
@@ -146,12 +147,15 @@ class Prune:
     def state_dict(self) -> dict[str, Any]:
         """The clock, the record and what is held back; the supports are in the model's state."""
         held = {name: held.state_dict() for name, held in self._held.items()}
-        return {"index": self.index, "record": list(self.record), "feedback": self.feedback, "held": held}
+        return {"index": self.index, "record": list(self.record), "feedback": self.feedback, "held": held} | (
+            {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self.record = int(state["index"]), list(state["record"])
         self.feedback = bool(state["feedback"])
+        self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
         for name in list(self._held):
             if name in state["held"]:
                 self._held[name].load_state_dict(state["held"][name])
@@ -177,10 +181,11 @@ class Prune:
         shared = [list(networks)] if self.scope == "global" and share is not None else [[name] for name in networks]
         kept: dict[str, list[Tensor]] = {name: [] for name in networks}
         for names in shared:
-            for parts in zip(*(networks[name] for name in names), strict=True):
+            for number, parts in enumerate(zip(*(networks[name] for name in names), strict=True)):
                 n_entries = sum(self.weights[name].size // self.weights[name].networks for name in names)
                 budget = None if share is None else round(share * n_entries)
-                for name, mask in cut(dict(zip(names, parts, strict=True)), self.threshold, budget).items():
+                least = None if self.threshold is None else _of_layer(self.threshold, names[0], number)
+                for name, mask in cut(dict(zip(names, parts, strict=True)), least, budget).items():
                     kept[name].append(mask)
         return {name: torch.cat(masks) for name, masks in kept.items()}
 
@@ -257,6 +262,9 @@ class Prune:
             )
         if not self.weights:
             raise ValueError("this model has no linear layer or convolution whose weights could be pruned")
+        if isinstance(self.threshold, Mapping) and not self.threshold.keys() >= self.weights.keys():
+            missing = ", ".join(sorted(self.weights.keys() - self.threshold.keys()))
+            raise ValueError(f"a threshold for each layer must name them all, or exclude them; missing: {missing}")
         if world_size() > 1 and self._may_shrink and any(weight.sparse is not None for weight in self.weights.values()):
             raise ValueError(
                 "cutting sparse weights changes parameters' shapes, which DDP cannot follow: use feedback=True"
@@ -276,12 +284,22 @@ def _checked_share(share: float, step: int) -> float:
     return share
 
 
+def _of_layer(threshold: float | Mapping[str, float | Tensor], name: str, network: int) -> float:
+    own = threshold[name] if isinstance(threshold, Mapping) else threshold
+    return float(own[network]) if isinstance(own, Tensor) else own
+
+
 def _check(
-    threshold: float | None, target_density: float | Schedule | None, scope: Scope, warmup: int, period: int
+    threshold: float | Mapping[str, float | Tensor] | None,
+    target_density: float | Schedule | None,
+    scope: Scope,
+    warmup: int,
+    period: int,
 ) -> None:
     if (threshold is None) == (target_density is None):
         raise ValueError("give either threshold or target_density")
-    if threshold is not None and not threshold >= 0:
+    given = threshold.values() if isinstance(threshold, Mapping) else [] if threshold is None else [threshold]
+    if not all(bool(torch.as_tensor(least >= 0).all()) for least in given):
         raise ValueError(f"threshold must not be negative; got {threshold}")
     if target_density is not None and not callable(target_density) and not 0 < target_density <= 1:
         raise ValueError(f"target_density is a share of the weights, in (0, 1]; got {target_density}")

@@ -12,7 +12,7 @@ of the group, δ0/N instead of δ1/N.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,9 @@ class SpikeSlabDecay:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions take part.
         optimizer: Any ``torch.optim`` optimizer.
         spike_decay: δ0/N, the weight decay of a group in the spike.
-        threshold: λ1; ``None`` takes the M-step's for the decays, ``n_data`` and ``spike_probability``.
+        threshold: λ1, one number, or one for each layer by its name, which in a stack of networks may be a tensor with
+            one for each; ``None`` takes the M-step's for the decays,
+            ``n_data`` and ``spike_probability``.
         spike_probability: p, the prior probability of the spike, for a threshold that is not given.
         n_data: N, the number of training examples, for a threshold that is not given.
         groups: ``"kernel"``, ``"input"``, ``"output"``, ``"weight"`` or a function, see
@@ -88,7 +90,7 @@ class SpikeSlabDecay:
         optimizer: Optimizer,
         *,
         spike_decay: float,
-        threshold: float | None = None,
+        threshold: float | Mapping[str, float | Tensor] | None = None,
         spike_probability: float = 0.5,
         n_data: float | None = None,
         groups: str | Groups | None = None,
@@ -138,7 +140,8 @@ class SpikeSlabDecay:
 
     def state_dict(self) -> dict[str, Any]:
         """The clock, the record and which groups are in the spike."""
-        return {"index": self.index, "record": list(self.record), "in_spike": dict(self._in_spike)}
+        own = {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
+        return {"index": self.index, "record": list(self.record), "in_spike": dict(self._in_spike)} | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
@@ -146,6 +149,7 @@ class SpikeSlabDecay:
         self._in_spike = {
             name: flags.to(self.weights[name].parameter.device) for name, flags in state["in_spike"].items()
         }
+        self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
         self._extra = {}
 
     @property
@@ -160,7 +164,9 @@ class SpikeSlabDecay:
                 continue
             members = weight.members(self._grouping(weight))
             mean_square = weight.values()[members].square().mean(1)
-            self._in_spike[name] = mean_square < self._threshold(weight, members.shape[1])
+            least = torch.as_tensor(self._threshold(weight, members.shape[1])).to(mean_square)
+            # Groups of a stack come network by network.
+            self._in_spike[name] = (mean_square.view(weight.networks, -1) < least.view(-1, 1)).flatten()
             if self._takes_decay:
                 self.optimizer.state[weight.parameter][EXTRA_DECAY] = self._extra_decay(name)
         self._extra = {}
@@ -194,7 +200,9 @@ class SpikeSlabDecay:
     def _slab_decay(self, weight: GroupedWeight) -> float:
         return float(_param_group(self.optimizer, weight)["weight_decay"])
 
-    def _threshold(self, weight: GroupedWeight, group_size: int) -> float:
+    def _threshold(self, weight: GroupedWeight, group_size: int) -> float | Tensor:
+        if isinstance(self.threshold, Mapping):
+            return self.threshold[weight.name]
         if self.threshold is not None:
             return self.threshold
         assert self.n_data is not None
@@ -203,6 +211,9 @@ class SpikeSlabDecay:
 
     def _check(self) -> None:
         """Fail here rather than at the first M-step."""
+        if isinstance(self.threshold, Mapping) and not self.threshold.keys() >= self.weights.keys():
+            missing = ", ".join(sorted(self.weights.keys() - self.threshold.keys()))
+            raise ValueError(f"a threshold for each layer must name them all, or exclude them; missing: {missing}")
         if self.threshold is None and self.n_data is None:
             raise ValueError("give threshold, or n_data from which the M-step derives it")
         for weight in self.weights.values():
