@@ -25,7 +25,7 @@ def network():
 @pytest.fixture(autouse=True)
 def _no_collections(monkeypatch):
     """Of all that other tests have left behind, a dozen times a test."""
-    monkeypatch.setattr("gc.collect", lambda: 0)
+    monkeypatch.setattr("gc.collect", lambda *generation: 0)
 
 
 PLAN = gpu.Plan(rounds=3, batch=4, period=3, subject="tiny", network=network, n_batches=5)

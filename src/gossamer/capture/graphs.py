@@ -25,7 +25,7 @@ class Graph:
     def __init__(self, function: Callable[[], object], state: Iterable[Tensor] = ()) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with Undone(state), torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), Undone(state):  # in this order: what is put back waits for the runs before it
             for _ in range(N_WARMUPS):
                 function()
         torch.cuda.current_stream().wait_stream(stream)
