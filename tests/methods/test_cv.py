@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gossamer import methods
-from gossamer.data import digits, two_moons
+from gossamer.data import digits
 from gossamer.evaluate import evaluate
 from gossamer.models import mlp
 from gossamer.optim import SGHMC
@@ -112,19 +112,6 @@ def test_the_same_seed_gives_the_same_noise_whatever_else_is_drawn(task):
     first = [one.like(torch.zeros(4)) for one in noise]
     assert not torch.equal(first[0], first[1])
     assert torch.equal(again.like(torch.zeros(4)), first[0])
-
-
-@pytest.mark.parametrize("name", ["cv_adam", "cv_sghmc"])
-def test_batch_normalisation_can_be_refreshed(name):
-    task = two_moons.load()
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
-    method = methods.build(name, task, 60, refresh_batchnorm=True)
-    posterior = fit(method, model, task, 60)
-    x = task.transform(task.train[0])
-    for drawn in posterior.draws(2):
-        assert bool((drawn[1].running_mean - drawn[0](x).mean(0)).abs().max() < 1e-2)
-    assert evaluate(posterior, task, n_draws=5)["accuracy"] > 0.75
 
 
 def test_too_short_a_training_says_what_to_do(task):

@@ -54,8 +54,12 @@ def noise_of_all_ranks() -> torch.Generator:
 
 
 def refresh_of(task: Task) -> Refresh:
-    """What gives a draw statistics of batch normalisation from the training data of ``task``, not augmented."""
-    return Refresh(task.train[0], task.transform)
+    """What gives a draw statistics of batch normalisation from the training data of ``task``.
+
+    Augmented as in training: what follows a normalisation was trained with the statistics of augmented data, and does
+    worse with others, though the data to predict are not augmented.
+    """
+    return Refresh(task.train[0], lambda x: task.transform(task.augment(x)))
 
 
 def first_given(*values: float | None) -> float:

@@ -11,7 +11,7 @@ from functools import partial
 
 from gossamer.convert import bayesianize
 from gossamer.layers import WeightedKL
-from gossamer.methods._parts import update_period_for, variational_defaults, variational_optimizer
+from gossamer.methods._parts import refresh_of, update_period_for, variational_defaults, variational_optimizer
 from gossamer.posterior import InLayers
 from gossamer.schedules import cosine, warmup
 from gossamer.sparsity import Subspace
@@ -37,6 +37,7 @@ def ssvi(
     init_std: float | None = None,
     allocation: str | None = None,
     noise: Noise = "local",
+    refresh_batchnorm: bool = False,
     mode: Mode = "default",
 ) -> Method:
     """SSVI: variational inference in a moving subspace of ``density`` times the weights.
@@ -59,6 +60,7 @@ def ssvi(
             on held-out digits, and ``"uniform"`` in reference mode.
         noise: ``"local"`` draws one noise an output in a training step (local reparameterization), ``"weights"`` one a
             weight for the whole batch (``same_noise`` of the released code): half the products, noisier gradients.
+        refresh_batchnorm: Give each draw its own statistics of batch normalisation, by a pass over the training data.
         mode: ``"reference"`` for the released code's behaviour.
     """
     rate, beta = variational_defaults(mode, lr, kl_weight)
@@ -88,5 +90,5 @@ def ssvi(
                 until=until,
             )
         ],
-        collector=InLayers,
+        collector=lambda: InLayers(refresh=refresh_of(task) if refresh_batchnorm else None),
     )

@@ -9,7 +9,7 @@ from functools import partial
 
 from gossamer.convert import bayesianize
 from gossamer.layers import WeightedKL
-from gossamer.methods._parts import variational_defaults, variational_optimizer
+from gossamer.methods._parts import refresh_of, variational_defaults, variational_optimizer
 from gossamer.posterior import InLayers
 from gossamer.schedules import cosine, warmup
 from gossamer.types import Method, Mode, Noise, Task
@@ -27,6 +27,7 @@ def vi(
     prior_std: float | None = None,
     init_std: float | None = None,
     noise: Noise = "local",
+    refresh_batchnorm: bool = False,
     mode: Mode = "default",
 ) -> Method:
     """Dense VI: a Gaussian over every weight.
@@ -41,6 +42,7 @@ def vi(
         init_std: Of every weight; ``None`` scales it by the fan-in.
         noise: ``"local"`` draws one noise an output in a training step (local reparameterization), ``"weights"`` one a
             weight for the whole batch (``same_noise`` of the released code): half the products, noisier gradients.
+        refresh_batchnorm: Give each draw its own statistics of batch normalisation, by a pass over the training data.
         mode: ``"reference"`` for the released code's behaviour.
     """
     rate, beta = variational_defaults(mode, lr, kl_weight)
@@ -49,5 +51,5 @@ def vi(
         optimizer=variational_optimizer(mode, rate),
         lr=cosine(rate, steps),
         penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
-        collector=InLayers,
+        collector=lambda: InLayers(refresh=refresh_of(task) if refresh_batchnorm else None),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,6 +19,11 @@ __all__ = ["InLayers", "Last", "LocalPasses", "SingleNetwork"]
 class InLayers:
     """The posterior of a network whose layers hold distributions; also the collector that makes it.
 
+    Args:
+        model: The network; a collector is given one at the end.
+        generator: Of the draws.
+        refresh: Done to each network when it is drawn, such as :class:`gossamer.posterior.Refresh`.
+
     Example:
         >>> import gossamer
         >>> posterior = InLayers(gossamer.bayesianize(nn.Linear(10, 5), density=0.2))
@@ -26,8 +31,13 @@ class InLayers:
         [torch.Size([5, 10]), torch.Size([5, 10])]
     """
 
-    def __init__(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> None:
-        self.model, self.generator = model, generator
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        generator: torch.Generator | None = None,
+        refresh: Callable[[nn.Module], None] | None = None,
+    ) -> None:
+        self.model, self.generator, self.refresh = model, generator, refresh
 
     def observe(self, model: nn.Module, step: int) -> None:
         """Nothing to collect: the layers hold everything."""
@@ -35,7 +45,7 @@ class InLayers:
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The posterior of the trained network."""
         has_distribution = any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
-        return InLayers(model, self.generator) if has_distribution else SingleNetwork(model)
+        return InLayers(model, self.generator, self.refresh) if has_distribution else SingleNetwork(model)
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: all is in the network."""
@@ -50,7 +60,10 @@ class InLayers:
         drawn = DrawnNetwork(self.model)
         drawn.network.eval()
         for _ in range(n):
-            yield drawn.redraw(self.generator)
+            network = drawn.redraw(self.generator)
+            if self.refresh is not None:
+                self.refresh(network)
+            yield network
 
 
 class SingleNetwork:

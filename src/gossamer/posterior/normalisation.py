@@ -33,7 +33,7 @@ def refresh_batchnorm(network: nn.Module, batches: Iterable[Tensor]) -> None:
         return
     modes = [(module, module.training) for module in network.modules()]
     momenta = [layer.momentum for layer in layers]
-    there = next((tensor.device for tensor in [*network.parameters(), *network.buffers()]), torch.device("cpu"))
+    there = _device_of(network)
     network.eval()
     try:
         for layer in layers:
@@ -55,7 +55,7 @@ class Refresh:
 
     Args:
         x: Inputs, as a task stores them.
-        transform: What the network reads of a batch of them.
+        transform: What the network reads of a batch of them; it is done where the network is.
         batch_size: Examples at a time, at most.
     """
 
@@ -67,4 +67,9 @@ class Refresh:
         """Refresh ``network`` in place."""
         # Parts of equal size: each counts the same, and a rest of one would have no variance.
         parts = self.x.tensor_split(max(1, -(-len(self.x) // self.batch_size)))
-        refresh_batchnorm(network, (self.transform(part) for part in parts))
+        there = _device_of(network)
+        refresh_batchnorm(network, (self.transform(part.to(there)) for part in parts))
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in [*network.parameters(), *network.buffers()]), torch.device("cpu"))

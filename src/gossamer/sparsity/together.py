@@ -25,7 +25,7 @@ from gossamer.types import Criterion
 __all__ = ["exchange", "fits"]
 
 DEVICES = {"cuda"}
-LIMIT = 1 << 24  # dense entries that are sorted together: some 40 bytes each, for as long as that takes
+LIMIT = 1 << 22  # dense entries that are sorted together: some 40 bytes each, for as long as that takes
 
 
 def fits(weights: Weights, grads: Grads, rate: float, removal: Sequence[Criterion]) -> bool:
