@@ -58,6 +58,7 @@ def ways(model: nn.Module, task: Task) -> dict[str, Posterior]:
 
 
 def main() -> None:
+    """Train, predict, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="JSON file to write")
     parser.add_argument("--data", help="folder of the data files")

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer.autograd import Function
+
 __all__ = ["normal_kl"]
 
 
@@ -29,7 +31,7 @@ def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
     return divergence
 
 
-class _NormalKL(torch.autograd.Function):
+class _NormalKL(Function):
     """The sum and its gradient in closed form: a third of the passes over the weights that autograd would make."""
 
     generate_vmap_rule = True

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gossamer.autograd import Function
 from gossamer.kernels.maps import WeightMap, Where
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter"]
@@ -95,7 +96,7 @@ def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
 
 
-class _Scatter(torch.autograd.Function):
+class _Scatter(Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -112,7 +113,7 @@ class _Scatter(torch.autograd.Function):
         return gather(grads[0], position), grads[0], None, None
 
 
-class _Product(torch.autograd.Function):
+class _Product(Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -147,7 +148,7 @@ class _Product(torch.autograd.Function):
         )
 
 
-class _Moments(torch.autograd.Function):
+class _Moments(Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -197,7 +198,7 @@ def _squared(weight_map: WeightMap, x: Tensor, std: Tensor) -> Tensor:
     return weight_map.square(x.to(std.dtype) if x.is_floating_point() else x)
 
 
-class _Perturb(torch.autograd.Function):
+class _Perturb(Function):
     generate_vmap_rule = True
 
     @staticmethod

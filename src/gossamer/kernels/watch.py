@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer.autograd import Function
 from gossamer.kernels.maps import WeightMap
 
 __all__ = ["Sink", "watch"]
@@ -49,7 +50,7 @@ def watch(y: Tensor, x: Tensor, weight_map: WeightMap, probe: Tensor | None, sin
     return watched
 
 
-class _Probe(torch.autograd.Function):
+class _Probe(Function):
     generate_vmap_rule = True
 
     @staticmethod

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import kernels
+from gossamer.autograd import Function
 from gossamer.kernels import WeightMap
 from gossamer.layers.support import Support
 from gossamer.layers.weight import RegrowStd, SparseWeight, without_autocast
@@ -146,7 +147,7 @@ def _mean(values: Tensor, among: Tensor) -> Tensor:
     return torch.where(among, values, 0).sum() / among.sum()
 
 
-class _Softplus(torch.autograd.Function):
+class _Softplus(Function):
     """log(1 + eˣ) with a floor, without the passes of the gradient of a clamp."""
 
     generate_vmap_rule = True
