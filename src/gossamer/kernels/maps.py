@@ -138,7 +138,7 @@ class ConvMap:
     ) -> Tensor:
         """By the function that autograd itself uses, on the channels that meet in these rows."""
         low, high = rows or (0, shape[0])
-        like = x.new_zeros(()).expand(high - low, *shape[1:])  # of the weight only the shape counts
+        like = x.new_empty(()).expand(high - low, *shape[1:])  # of the weight only the shape counts
         groups = self.groups
         if rows is not None:
             # Rows of a weight are output channels, of a transposed one input channels; the other side takes part
@@ -167,7 +167,7 @@ class ConvMap:
 
     def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
         wanted = [which == 0, which == 1, False]
-        gradient: Tensor = torch.ops.aten.convolution_backward(
+        gradient: Tensor = torch.ops.aten.convolution_backward.default(
             grad, x, weight, None, *self._options()[:-1], groups, wanted
         )[which]
         return gradient
