@@ -388,6 +388,26 @@ def test_each_gradient_can_be_asked_for_alone(kernel, case):
 
 @cases
 @kernels
+def test_what_comes_out_can_be_overwritten(kernel, case):
+    """By an activation in place, and by what watches the pass before an update: no view of anything is returned."""
+    inputs = draw_inputs(case, seed=11)
+    g, _ = cotangents(case, inputs, seed=11)
+    mean = inputs.mean.clone().requires_grad_()
+    where = (inputs.position, case.weight, case.map)
+    seen = []
+    y = kernel.product(inputs.x, mean, inputs.bias, *where)
+    y = watch(y, inputs.x, case.map, None, lambda *told: seen.append(told))
+    (grad,) = torch.autograd.grad((y.relu_() * g).sum(), mean)
+    expected = kernel.product(inputs.x, mean, inputs.bias, *where).relu()
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(grad, torch.autograd.grad((expected * g).sum(), mean)[0])
+    assert len(seen) == 1
+    m, v = kernel.moments(inputs.x, mean, inputs.std, inputs.bias, *where)
+    torch.autograd.grad((m.relu_() * g).sum() + v.sqrt_().sum(), mean)
+
+
+@cases
+@kernels
 def test_strided_inputs_and_expanded_gradients(kernel, case):
     """A transposed input and the gradient of a plain sum, which is one number seen many times."""
     inputs = draw_inputs(case, seed=11, batch=4)

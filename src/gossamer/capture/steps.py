@@ -32,7 +32,7 @@ def why_not(model: nn.Module, optimizer: Optimizer, penalty: Any, rules: Sequenc
         return "the network is not on a GPU"
     owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
     if set(sparse_weights(model).values()) - owned:
-        return "recurrent and attention layers are not captured"
+        return "recurrent layers are not captured"
     if sparse_weights(model) and not hasattr(penalty, "scale"):
         return "its penalty is not a weighted KL"
     for rule in rules:

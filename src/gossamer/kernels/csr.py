@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gossamer.kernels import reference
 from gossamer.kernels.derived import Derived
-from gossamer.kernels.maps import LinearMap, Where
+from gossamer.kernels.maps import LinearMap, Where, no_view
 from gossamer.kernels.reference import gather, perturb, scatter
 from gossamer.kernels.twice import gradients_again
 
@@ -137,7 +137,7 @@ class _Sparse(torch.autograd.Function):
         ctx.where, ctx.pattern = (shape, weight_map), pattern
         ctx.set_materialize_grads(False)
         out = (*x.shape[:-1], pattern.shape[0])
-        return m.T.reshape(out), None if v is None else v.T.reshape(out)
+        return no_view(m.T.reshape(out)), None if v is None else no_view(v.T.reshape(out))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

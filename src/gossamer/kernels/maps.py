@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "WeightMap", "Where"]
+__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "WeightMap", "Where", "no_view"]
 
 
 class WeightMap(Protocol):
@@ -61,7 +61,8 @@ class LinearMap:
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, plus the bias."""
-        return F.linear(x, self.part(weight), None if bias is None else self.part(bias))
+        y = F.linear(x, self.part(weight), None if bias is None else self.part(bias))
+        return y if x.dim() == 2 else no_view(y)  # of a sequence torch makes one
 
     def square(self, x: Tensor) -> Tensor:
         """x²."""
@@ -98,6 +99,19 @@ class LinearMap:
     def part(self, tensor: Tensor) -> Tensor:
         """The rows that take part."""
         return tensor if self.rows is None else tensor[self.rows[0] : self.rows[1]]
+
+
+def no_view(y: Tensor) -> Tensor:
+    """``y`` as a tensor that what follows may overwrite: the view that a function of autograd returns it may not.
+
+    Whatever ``y`` is a view of must have no other use.
+
+    Example:
+        >>> no_view(torch.zeros(2, 3).T)._is_view()
+        False
+    """
+    same: Tensor = torch.ops.aten._unsafe_view.default(y, y.shape)
+    return same
 
 
 def _rows(x: Tensor) -> Tensor:
