@@ -294,6 +294,35 @@ def test_an_update_is_few_calls_and_waits_once(monkeypatch):
     assert not [name for name in after if name.startswith(waiting)]
 
 
+@pytest.mark.parametrize(("whole", "times"), [(together.WHOLE, 3), (0, 0)])
+def test_gradients_are_whole_where_a_gpu_can_hold_them(whole, times, monkeypatch, calls):
+    """Elsewhere they pass by in pieces, and the choice is the same."""
+
+    def trained(devices):
+        monkeypatch.setattr(together, "DEVICES", devices)
+        monkeypatch.setattr(together, "WHOLE", whole)
+        torch.manual_seed(0)
+        model = gossamer.bayesianize(nn.Sequential(nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 5)), density=0.3)
+        optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
+        subspace = gossamer.Subspace(model, optimizer, total_steps=100, update_period=3, removal="magnitude")
+        for step in range(10):
+            torch.manual_seed(step)
+            with gossamer.kernels.use("dense"):
+                model(torch.randn(16, 30)).square().mean().backward()
+            optimizer.step()
+            subspace.step()
+            optimizer.zero_grad()
+        return model, optimizer, subspace
+
+    one, one_optimizer, expected = trained(set())
+    assert not calls
+    other, other_optimizer, actual = trained({"cpu"})
+    assert len(calls) == times
+    assert actual.record == expected.record
+    assert len(actual.record) == 3
+    assert_same(other, one, (other_optimizer, one_optimizer))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("levels", [0, 4])
 @pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
@@ -308,7 +337,6 @@ def test_the_same_on_a_gpu(convert, levels, monkeypatch, calls):
 def test_the_host_waits_once_on_a_gpu(monkeypatch, calls):
     model = gossamer.bayesianize(network(), density=0.3).cuda()
     spread(model)
-    monkeypatch.setattr(gossamer.Subspace, "_streams", lambda self: False)
     optimizer = OPTIMIZERS["SGD"](gossamer.param_groups(model))
     subspace = gossamer.Subspace(model, optimizer, total_steps=100, update_period=1)
     with_gradients(model, 0)

@@ -32,7 +32,7 @@ from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, m
 from gossamer.sparsity.moving import forget_histories, move
 from gossamer.sparsity.ranks import from_first_rank, world_size
 from gossamer.sparsity.shortlist import Passes, Shortlist
-from gossamer.sparsity.together import exchange, fits
+from gossamer.sparsity.together import exchange, fits, holds
 from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]
@@ -190,11 +190,11 @@ class Subspace:
             return
         if self._is_due(self.index + 1):
             self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
-            rate = self.rate(self.index + 1)
+            rate, known = self.rate(self.index + 1), self._single if self._streams() else ()
             self._shortlists = {
                 name: Shortlist(weight.support, int(rate * weight.support.n_active))
                 for name, weight in trained.items()
-                if name in self._single
+                if name in known
             }
             arm(trained, self._shortlists)
         elif self._is_due(self.index + 2) and self._streams():
@@ -205,8 +205,12 @@ class Subspace:
                     self._single.discard(name)
 
     def _streams(self) -> bool:
-        """Whether the best entries of a weight can be told from its own gradient on this rank, seen in pieces."""
-        return self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
+        """Whether the best entries of a weight are told from its own gradient on this rank, seen in pieces.
+
+        Not on a GPU, which would have to be waited for at every piece, as long as it can hold the gradients whole.
+        """
+        alone = self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
+        return alone and not holds(self._trained())
 
     def _disarm(self) -> Grads:
         self._set_noisy(True)

@@ -22,10 +22,21 @@ from gossamer.sparsity.moving import move_together
 from gossamer.sparsity.stretches import Stretches
 from gossamer.types import Criterion
 
-__all__ = ["exchange", "fits"]
+__all__ = ["exchange", "fits", "holds"]
 
 DEVICES = {"cuda"}
 LIMIT = 1 << 22  # dense entries that are sorted together: some 40 bytes each, for as long as that takes
+WHOLE = 1 << 27  # dense entries of the gradients that are there together: half a gigabyte in float32
+
+
+def holds(weights: Weights) -> bool:
+    """Whether these weights are on a GPU, and their dense gradients few enough to be there together.
+
+    >>> holds({})
+    False
+    """
+    on_gpu = bool(weights) and all(weight.mean.device.type in DEVICES for weight in weights.values())
+    return on_gpu and sum(weight.support.size for weight in weights.values()) <= WHOLE
 
 
 def fits(weights: Weights, grads: Grads, rate: float, removal: Sequence[Criterion]) -> bool:
