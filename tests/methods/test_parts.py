@@ -1,5 +1,7 @@
 """What methods share: draws with statistics of batch normalisation of their own."""
 
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -14,6 +16,10 @@ from gossamer.train import fit
 def network():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def shaken(x):
+    return x + torch.randn_like(x)
 
 
 @pytest.mark.parametrize("name", ["cv_adam", "cv_sghmc", "vi", "ssvi"])
@@ -42,3 +48,16 @@ def test_the_data_are_augmented_as_in_training():
     refresh_of(task)(model)
     x = task.transform(task.train[0] + 5)
     torch.testing.assert_close(model[1].running_mean, model[0](x).mean(0), rtol=1e-3, atol=1e-3)
+
+
+def test_augmented_at_random_a_draw_is_refreshed_alike_every_time():
+    task, model = two_moons.load()._replace(augment=shaken), network().eval()
+    refresh, before = pickle.loads(pickle.dumps(refresh_of(task))), torch.get_rng_state()
+    refresh(model)
+    first = model[1].running_mean.clone()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5)
+    refresh(model)
+    assert torch.equal(model[1].running_mean, first)
+    refresh_of(two_moons.load())(model)
+    assert not torch.equal(model[1].running_mean, first)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from gossamer.layers import param_groups
@@ -59,7 +60,11 @@ def refresh_of(task: Task) -> Refresh:
     Augmented as in training: what follows a normalisation was trained with the statistics of augmented data, and does
     worse with others, though the data to predict are not augmented.
     """
-    return Refresh(task.train[0], lambda x: task.transform(task.augment(x)))
+    return Refresh(task.train[0], partial(_as_in_training, task.augment, task.transform))
+
+
+def _as_in_training(augment: Callable[[Tensor], Tensor], transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return transform(augment(x))
 
 
 def first_given(*values: float | None) -> float:

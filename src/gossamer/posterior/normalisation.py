@@ -53,9 +53,12 @@ def refresh_batchnorm(network: nn.Module, batches: Iterable[Tensor]) -> None:
 class Refresh:
     """Refreshes batch normalisation with the inputs ``x``, in batches: what a posterior does to each draw.
 
+    The inputs of every draw are the same, also where they are augmented at random: two draws then differ by their
+    weights alone, and nobody's random numbers are used up.
+
     Args:
         x: Inputs, as a task stores them.
-        transform: What the network reads of a batch of them; it is done where the network is.
+        transform: What the network reads of a batch of them, augmented or not; it is done where the network is.
         batch_size: Examples at a time, at most.
     """
 
@@ -68,7 +71,9 @@ class Refresh:
         # Parts of equal size: each counts the same, and a rest of one would have no variance.
         parts = self.x.tensor_split(max(1, -(-len(self.x) // self.batch_size)))
         there = _device_of(network)
-        refresh_batchnorm(network, (self.transform(part.to(there)) for part in parts))
+        with torch.random.fork_rng([there] if there.type == "cuda" else []):
+            torch.manual_seed(0)
+            refresh_batchnorm(network, (self.transform(part.to(there)) for part in parts))
 
 
 def _device_of(network: nn.Module) -> torch.device:
