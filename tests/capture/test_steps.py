@@ -250,17 +250,46 @@ def test_what_cannot_be_captured_says_so_once_and_trains(caplog):
     assert plain.step == 2
 
 
-def test_reasons():
-    model = gossamer.bayesianize(network())
-    assert why_not(model, torch.optim.SGD(model.parameters()), None, ()) == "the network is not on a GPU"
+NO_GPU = "the network is not on a GPU"  # said last: nothing else stands in the way
+REASONS = {
+    "ssvi": NO_GPU,
+    "vi": NO_GPU,
+    "rigl": NO_GPU,
+    "sgd": NO_GPU,
+    "cv_adam": "CVAdam steps are not captured, those of SGD, Adam and AdamW are",
+    "cv_sghmc": "SGHMC steps are not captured, those of SGD, Adam and AdamW are",
+    "em_mcmc": "Prune as it is set changes shapes or evaluates the loss again",
+}
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_which_methods_are_captured(method):
+    parts = training(method)
+    assert why_not(parts.model, parts._inner_optimizer, parts.method.penalty, parts.rules) == REASONS[method]
+
+
+def test_reasons_of_layers_and_penalties():
+    vi = methods.build("vi", images(), 10).penalty
+    lstm = "recurrent layers are not captured"
+    penalty = "its penalty is not a weighted KL"
+    for build, given, reason in (
+        (attentive, vi, NO_GPU),
+        (lambda: nn.LSTM(4, 4), vi, lstm),
+        (network, lambda model, step: torch.ones(()), penalty),
+    ):
+        model = gossamer.bayesianize(build())
+        assert why_not(model, torch.optim.SGD(model.parameters()), given, ()) == reason
+    plain = network()  # without a sparse weight too: what is not captured would be left out
+    assert why_not(plain, torch.optim.SGD(plain.parameters()), lambda model, step: torch.ones(()), ()) == penalty
 
 
 @gpu
-def test_reasons_of_layers():
-    penalty = methods.build("vi", images(), 10).penalty
-    for build, reason in ((attentive, None), (lambda: nn.LSTM(4, 4), "recurrent layers are not captured")):
-        model = gossamer.bayesianize(build()).cuda()
-        assert why_not(model, torch.optim.SGD(model.parameters()), penalty, ()) == reason
+@pytest.mark.parametrize("method", [method for method, reason in REASONS.items() if reason == NO_GPU])
+def test_methods_are_captured(method, caplog):
+    graphs = training(method, device="cuda", precision="bf16-mixed", captures=True)
+    for _ in range(7):
+        assert graphs.advance()["nll"].isfinite()
+    assert graphs.captures, caplog.text
 
 
 @gpu

@@ -20,25 +20,29 @@ from gossamer.capture.optimizers import OnDevice, refusal
 from gossamer.capture.working import WorkingCopy
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
-from gossamer.types import Task
+from gossamer.types import Task, no_penalty
 
 __all__ = ["CapturedSteps", "why_not"]
 
 
 def why_not(model: nn.Module, optimizer: Optimizer, penalty: Any, rules: Sequence[Any]) -> str | None:
-    """Why this training cannot be captured, if it cannot; the same training then runs as it does everywhere."""
-    parameter = next(model.parameters(), None)
-    if parameter is None or parameter.device.type != "cuda":
-        return "the network is not on a GPU"
+    """Why this training cannot be captured, if it cannot; the same training then runs as it does everywhere.
+
+    That there is no GPU is said last: elsewhere it is the one reason against all that would be captured on one.
+    """
     owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
     if set(sparse_weights(model).values()) - owned:
         return "recurrent layers are not captured"
-    if sparse_weights(model) and not hasattr(penalty, "scale"):
+    if penalty is not no_penalty and not hasattr(penalty, "scale"):
         return "its penalty is not a weighted KL"
     for rule in rules:
         if not getattr(rule, "capturable", False):
             return f"{type(rule).__name__} as it is set changes shapes or evaluates the loss again"
-    return refusal(optimizer)
+    reason = refusal(optimizer)
+    parameter = next(model.parameters(), None)
+    if reason is None and (parameter is None or parameter.device.type != "cuda"):
+        return "the network is not on a GPU"
+    return reason
 
 
 class CapturedSteps:
@@ -48,7 +52,7 @@ class CapturedSteps:
         model: The converted network (or a plain one), on its GPU.
         optimizer: SGD, Adam or AdamW over its parameters.
         task: For the transform and the likelihood.
-        penalty: A :class:`gossamer.layers.WeightedKL`; anything for a network without stds.
+        penalty: A :class:`gossamer.layers.WeightedKL`, or none (:func:`gossamer.types.no_penalty`).
         dtype: Precision of activations and of the working weights.
         captures: Without, the same functions run eagerly: on a CPU, and to find out what a graph hides.
         compiles: Whether the pass through the network is compiled.
