@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.bench.recipes import read_paper, read_recipes, recipe_tables, setup_seconds
+from gossamer.bench.recipes import FREE, read_paper, read_recipes, recipe_tables, setup_seconds
 from gossamer.experiments import read_recipe
 from gossamer.record import RecordError
 from gossamer.record.toml import to_toml
@@ -82,6 +82,27 @@ def test_set_up_is_what_the_first_epoch_took_beyond_the_others(tables):
     assert (row["in the paper"], row["share"], row["checkpoint, MB"]) == ("0.56M", "5.0 %", "13.0")
 
 
+def test_a_run_that_shared_its_gpu_has_no_part_in_times(folder):
+    for seed in (0, 1):
+        path = folder / "ssvi-cifar10-95" / str(seed) / "environment.json"
+        path.write_text(json.dumps({"time": "2026-01-01T12:00:00", "gpu": "a GPU", "gpu_shared": True}))
+        result = path.parent / "result.json"
+        result.write_text(result.read_text().replace('"seconds": 30.0', '"seconds": 90.0'))
+    table = recipe_tables(read_recipes(folder), {})["recipes-cost"]
+    row = dict(zip(table.head, table.rows[1], strict=True))
+    assert (row["seeds"], row["training, s"], row["set-up, s"], row["s an epoch"]) == ("3", "10", "20", "2.00")
+    path = folder / "vi-cifar10" / "0" / "environment.json"
+    path.write_text(json.dumps({"time": "2026-01-01T12:00:00", "gpu": "a GPU", "gpu_shared": True}))
+    table = recipe_tables(read_recipes(folder), {})["recipes-cost"]
+    row = dict(zip(table.head, table.rows[0], strict=True))
+    assert (row["training, s"], row["set-up, s"], row["s an epoch"]) == ("–", "–", "–")
+
+
+def test_how_fast_and_where_may_differ_between_seeds(folder):
+    keep(folder, "vi-cifar10", 1, 0.9, fused="never", device="cuda")
+    assert len(read_recipes(folder)[0].runs) == 2
+
+
 @pytest.mark.parametrize(
     ("seconds", "setup"),
     [([2.0, 4.0, 6.0], 0.0), ([22.0, 24.0, 26.0, 28.0, 30.5], 20.0), ([22.0, 24.0, 26.0, 28.0, 40.0, 42.0], 30.0)],
@@ -123,10 +144,8 @@ def test_a_kept_run_was_told_what_its_recipe_says(name, run):
     """So that no row stands under the name of a recipe that it is not."""
     entries, _ = read_recipe(ROOT / "recipes" / f"{name}.toml")
     (settings,) = entries.values()
-    # How fast and where it is computed is no part of a recipe.
-    free = {"seed", "device", "precision", "capture", "fused", "ranks", "data_dir"}
-    told = {key: value for key, value in settings.to_config().items() if key not in free and value is not None}
-    assert {key: value for key, value in run.config.items() if key not in free} == told
+    told = {key: value for key, value in settings.to_config().items() if key not in FREE and value is not None}
+    assert {key: value for key, value in run.config.items() if key not in FREE} == told
     assert len(run.metrics()) == settings.epochs
 
 

@@ -1,7 +1,8 @@
 """Runs of recipes that were kept, ``results/<recipe>/<seed>/``, as tables beside the figures of the paper.
 
 A recipe has a row if a seed of it was trained; how many were is a column. Figures of the paper come from
-``results/paper.json``, each with the table that it was printed in.
+``results/paper.json``, each with the table that it was printed in. Runs that shared their GPU with others say so in their
+environment, ``"gpu_shared": true``, and have no part in times.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gossamer.bench.tables import MISSING, Table
 from gossamer.record import RecordError, Run
 from gossamer.record.files import read_json
 
-__all__ = ["RecipeRuns", "read_paper", "read_recipes", "recipe_tables", "setup_seconds"]
+__all__ = ["FREE", "RecipeRuns", "read_paper", "read_recipes", "recipe_tables", "setup_seconds"]
 
 # How a metric is headed and written; accuracies are in per cent.
 METRICS: dict[str, tuple[str, float, int]] = {
@@ -30,6 +31,8 @@ METRICS: dict[str, tuple[str, float, int]] = {
 SHORT = ("accuracy", "nll", "marginal_l2_debiased")
 WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
 SETUP_FACTOR = 2  # an epoch that took longer than that many typical ones has set something up
+# What a recipe does not tell: which of its seeds, and how fast and where it is computed.
+FREE = frozenset({"seed", "device", "precision", "capture", "fused", "ranks", "data_dir"})
 
 Paper = Mapping[str, Mapping[str, Any]]
 
@@ -96,7 +99,7 @@ def _seeds(folder: Path, below: str) -> list[Path]:
 
 def _read(folder: Path) -> RecipeRuns:
     runs = [Run.open(seed) for seed in _seeds(folder, "*")]
-    told = [{key: value for key, value in run.config.items() if key != "seed"} for run in runs]
+    told = [{key: value for key, value in run.config.items() if key not in FREE} for run in runs]
     for run, config in zip(runs, told, strict=True):
         if run.folder.name != str(run.config["seed"]):
             raise RecordError(f"{run.folder} holds seed {run.config['seed']}: name the folder after its seed")
@@ -133,14 +136,15 @@ def _predictions(recipes: Sequence[RecipeRuns]) -> Table:
 def _costs(recipes: Sequence[RecipeRuns], paper: Paper) -> Table:
     head = ["recipe", "seeds", "active weights", "share", "in the paper", "checkpoint, MB", "training, s", "set-up, s",
             "s an epoch", "peak memory, GB"]  # fmt: skip
-    return Table("Cost", "Means over the seeds.", head, [_cost(recipe, paper) for recipe in recipes])
+    return Table("Cost", "Means over the seeds; times over those that had the GPU to themselves.", head, [_cost(recipe, paper) for recipe in recipes])
 
 
 def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
     costs = [result["cost"] for result in recipe.results]
-    epochs = [[row["seconds"] for row in run.metrics()] for run in recipe.runs]
-    setups = [setup_seconds(seconds) for seconds in epochs]
-    training = [cost["seconds"] - setup for cost, setup in zip(costs, setups, strict=True)]
+    # What a training took beside others on the same GPU says nothing about the recipe.
+    alone = [i for i, run in enumerate(recipe.runs) if not run.environment.get("gpu_shared", False)]
+    setups = [setup_seconds([row["seconds"] for row in recipe.runs[i].metrics()]) for i in alone]
+    training = [costs[i]["seconds"] - setup for i, setup in zip(alone, setups, strict=True)]
     n_epochs = recipe.runs[0].config["epochs"]
     active, share = (statistics.fmean(cost[key] for cost in costs) for key in ("active_parameters", "density"))
     return [
@@ -152,7 +156,7 @@ def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
         cells.megabytes(statistics.fmean(cost["checkpoint_bytes"] for cost in costs), None),
         _spread(training, 0),
         _spread(setups, 0),
-        f"{statistics.fmean(training) / n_epochs:.2f}",
+        f"{statistics.fmean(training) / n_epochs:.2f}" if training else MISSING,
         f"{statistics.fmean(cost['peak_memory_bytes'] for cost in costs) / 1e9:.2f}",
     ]
 
@@ -164,5 +168,7 @@ def _metric(name: str, found: Sequence[Mapping[str, float]]) -> str:
 
 def _spread(values: Sequence[float], digits: int) -> str:
     """The mean, and the standard deviation where there are several."""
+    if not values:
+        return MISSING
     mean = f"{statistics.fmean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if values[1:] else mean
