@@ -49,6 +49,21 @@ def test_the_mean_field_posterior_of_linear_regression_is_recovered(task, name, 
     torch.testing.assert_close(layer.std.detach().double(), std, rtol=0.05, atol=0)
 
 
+@pytest.mark.parametrize("std_lr", [None, 0.01 * N_DATA / 2])
+def test_in_reference_mode_the_stds_are_learnt_with_a_rate_of_their_own(task, std_lr):
+    steps = 3000
+    options = {"kl_weight": 1.0, "kl_warmup": 0.0, "prior_std": PRIOR, "init_std": 0.001}
+    method = methods.build("vi", task, steps, mode="reference", std_lr=std_lr, **options)
+    layer = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA).model
+    mean, std = exact(task, torch.arange(N_INPUTS))
+    # Weight decay beside the prior moves the mean by less than the tenth, too.
+    assert ((layer.mean.detach() - mean).abs() / std).max() < 0.1
+    if std_lr is None:
+        assert (layer.std < 0.5 * std).all()  # on their way still; with the N of real data they would not have moved
+    else:
+        torch.testing.assert_close(layer.std.detach().double(), std, rtol=0.05, atol=0)
+
+
 def test_cv_adam_at_temperature_1_is_the_mean_field_posterior(task):
     steps = 3000
     options = {"temperature": 1.0, "weight_decay": 1 / (N_DATA * PRIOR**2), "lr": 0.5, "scale_lr": 0.02}

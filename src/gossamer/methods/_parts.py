@@ -34,11 +34,11 @@ def variational_defaults(mode: Mode, lr: float | None, kl_weight: float | None) 
     return default_lr if lr is None else lr, default_weight if kl_weight is None else kl_weight
 
 
-def variational_optimizer(mode: Mode, lr: float) -> Callable[[nn.Module], Optimizer]:
+def variational_optimizer(mode: Mode, lr: float, std_lr: float | None = None) -> Callable[[nn.Module], Optimizer]:
     """SGD as in the released code, where σ stands still; otherwise Adam, whose step in log σ does not shrink with N."""
     if mode == "reference":
-        return lambda model: SGD(param_groups(model, weight_decay=5e-4), lr=lr, momentum=0.9)
-    return lambda model: Adam(param_groups(model), lr=lr)
+        return lambda model: SGD(param_groups(model, weight_decay=5e-4, std_lr=std_lr), lr=lr, momentum=0.9)
+    return lambda model: Adam(param_groups(model, std_lr=std_lr), lr=lr)
 
 
 def update_period_for(steps: int, update_period: int | None) -> int:

@@ -26,6 +26,7 @@ def ssvi(
     *,
     density: float = 0.05,
     lr: float | None = None,
+    std_lr: float | None = None,
     removal: str | Criterion = "snr_abs",
     addition: str | Criterion = "sampled_gradient",
     update_period: int | None = None,
@@ -47,6 +48,8 @@ def ssvi(
         steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
+        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number of
+            examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
         removal: Criterion of removal.
         addition: Criterion of addition.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
@@ -75,7 +78,7 @@ def ssvi(
             mode=mode,
             noise=noise,
         ),
-        optimizer=variational_optimizer(mode, rate),
+        optimizer=variational_optimizer(mode, rate, std_lr),
         lr=cosine(rate, steps),
         penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
         rules=lambda model, optimizer: [

@@ -22,6 +22,7 @@ def vi(
     steps: int,
     *,
     lr: float | None = None,
+    std_lr: float | None = None,
     kl_weight: float | None = None,
     kl_warmup: float = 0.5,
     prior_std: float | None = None,
@@ -36,6 +37,8 @@ def vi(
         task: The task; its number of training examples scales the KL.
         steps: Length of the training.
         lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
+        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number of
+            examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
         kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
         kl_warmup: Share of the training over which β rises from 0.
         prior_std: Of every weight; ``None`` scales it by the fan-in.
@@ -48,7 +51,7 @@ def vi(
     rate, beta = variational_defaults(mode, lr, kl_weight)
     return Method(
         prepare=partial(bayesianize, density=1.0, prior_std=prior_std, init_std=init_std, mode=mode, noise=noise),
-        optimizer=variational_optimizer(mode, rate),
+        optimizer=variational_optimizer(mode, rate, std_lr),
         lr=cosine(rate, steps),
         penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
         collector=lambda: InLayers(refresh=refresh_of(task) if refresh_batchnorm else None),
