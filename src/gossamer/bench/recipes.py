@@ -136,7 +136,12 @@ def _predictions(recipes: Sequence[RecipeRuns]) -> Table:
 def _costs(recipes: Sequence[RecipeRuns], paper: Paper) -> Table:
     head = ["recipe", "seeds", "active weights", "share", "in the paper", "checkpoint, MB", "training, s", "set-up, s",
             "s an epoch", "peak memory, GB"]  # fmt: skip
-    return Table("Cost", "Means over the seeds; times over those that had the GPU to themselves.", head, [_cost(recipe, paper) for recipe in recipes])
+    return Table(
+        "Cost",
+        "Means over the seeds; times over those that had the GPU to themselves.",
+        head,
+        [_cost(recipe, paper) for recipe in recipes],
+    )
 
 
 def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
