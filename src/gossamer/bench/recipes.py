@@ -1,8 +1,8 @@
 """Runs of recipes that were kept, ``results/<recipe>/<seed>/``, as tables beside the figures of the paper.
 
 A recipe has a row if a seed of it was trained; how many were is a column. Figures of the paper come from
-``results/paper.json``, each with the table that it was printed in. Runs that shared their GPU with others say so in their
-environment, ``"gpu_shared": true``, and have no part in times.
+``results/paper.json``, each with the table that it was printed in. Runs that shared their GPU with others say so in
+their environment, ``"gpu_shared": true``, and have no part in times.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def ssvi(
         steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
-        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number of
-            examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
+        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number
+            of examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
         removal: Criterion of removal.
         addition: Criterion of addition.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.

@@ -37,8 +37,8 @@ def vi(
         task: The task; its number of training examples scales the KL.
         steps: Length of the training.
         lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
-        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number of
-            examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
+        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number
+            of examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
         kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
         kl_warmup: Share of the training over which β rises from 0.
         prior_std: Of every weight; ``None`` scales it by the fan-in.
