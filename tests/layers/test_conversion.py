@@ -314,3 +314,9 @@ def test_param_groups_hold_every_parameter_once_and_decay_no_std():
     ]
     assert all(id(w.raw_std) in map(id, groups[1]["params"]) for w in sparse_weights(model).values())
     assert all(isinstance(w, GaussianWeight) for w in sparse_weights(model).values())
+
+
+@pytest.mark.parametrize("std_lr", [-1.0, math.nan])
+def test_a_rate_that_would_climb_is_refused(std_lr):
+    with pytest.raises(ValueError, match=f"std_lr must not be negative, got {std_lr}"):
+        gossamer.param_groups(gossamer.bayesianize(nn.Linear(4, 4)), std_lr=std_lr)

@@ -72,6 +72,8 @@ def param_groups(model: nn.Module, weight_decay: float = 0.0, std_lr: float | No
         >>> [(group["name"], group["weight_decay"]) for group in optimizer.param_groups]
         [('means', 0.0005), ('stds', 0.0), ('rest', 0.0005)]
     """
+    if std_lr is not None and not std_lr >= 0:  # torch checks the rate of the optimizer only
+        raise ValueError(f"std_lr must not be negative, got {std_lr}")
     weights = _converted(model).values()
     means = [weight.mean for weight in weights]
     stds = [weight.raw_std for weight in weights if isinstance(weight, GaussianWeight)]
