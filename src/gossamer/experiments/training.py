@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -163,6 +164,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
         is_last = training.step == training.steps
         if wants_stop or is_due or is_last:
+            _timed_wait(job)  # a part of training, not of saving
             _save(job)
             saved = time.monotonic()
         progress.advance(training.step)
@@ -171,11 +173,24 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
 
 
 def _timed_step(job: Job) -> None:
-    training, tally = job.training, job.tally
+    with _timed(job.tally):
+        job.tally.add(job.training.advance())
+    if job.training.step % job.training.batches.per_epoch == 0:
+        _timed_wait(job)
+
+
+def _timed_wait(job: Job) -> None:
+    """Until the steps are done: on a GPU they are only queued, and whoever reads a value next would wait for them."""
+    device = job.training.fabric.device
+    if device.type == "cuda":
+        with _timed(job.tally):
+            torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def _timed(tally: Tally) -> Iterator[None]:
     start = time.perf_counter()
-    tally.add(training.advance())
-    if training.step % training.batches.per_epoch == 0 and training.fabric.device.type == "cuda":
-        torch.cuda.synchronize(training.fabric.device)  # steps are only queued there: wait for them to be done
+    yield
     tally.seconds += time.perf_counter() - start
 
 
