@@ -43,6 +43,13 @@ def test_a_run_trains_again_by_its_own_config(gossamer, finished, tmp_path):
     assert one.result()["metrics"] == other.result()["metrics"]
 
 
+def test_a_run_records_what_it_was_told_also_where_that_is_the_default(gossamer, tmp_path):
+    """A default may be another one in the next version."""
+    told = ["--epochs", "1", "--n_draws", "1", "--density", "0.05", "--kl-warmup=0.5"]
+    assert gossamer("train", "ssvi", "digits", *told, "--out", tmp_path / "run", "--quiet")[0] == 0
+    assert Run.open(tmp_path / "run").config["options"] == {"density": 0.05, "kl_warmup": 0.5}
+
+
 def test_flags_win_over_the_file(gossamer, write):
     path = write('method = "ssvi"\ndata = "digits"\nepochs = 5\n[options]\ndensity = 0.2\n')
     for arguments in (["--config", path, "--epochs", "9"], ["--epochs", "9", "--config", path]):

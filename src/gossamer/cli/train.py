@@ -37,7 +37,8 @@ def run(given: list[str]) -> int:
     # The parser of jsonargparse has a meaning of its own for this flag.
     to_parse = [flag for flag in [*names, *flags, *given] if flag != "--print_config"]
     options = method_parser(method).parse(to_parse)
-    settings = _settings(method, vars(options))
+    told = {flag.partition("=")[0].removeprefix("--") for flag in to_parse if flag.startswith("--")}
+    settings = _settings(method, vars(options), told)
     if "--print_config" in given:
         print_config(settings)
         return 0
@@ -153,11 +154,11 @@ def _positions(given: Sequence[str]) -> list[int]:
     return found
 
 
-def _settings(method: str, values: dict[str, Any]) -> Settings:
-    """Settings from parsed flags; of the method's own options those that differ from their defaults."""
-    told = {item.name: values[item.name] for item in fields(Settings) if item.name not in ("method", "options")}
-    own = {name: values[name] for name, (_, default) in options_of(method).items() if values[name] != default}
+def _settings(method: str, values: dict[str, Any], told: set[str]) -> Settings:
+    """Settings from parsed flags; of the method's own options those that were told, which is what a run records."""
+    common = {item.name: values[item.name] for item in fields(Settings) if item.name not in ("method", "options")}
+    own = {name: values[name] for name in options_of(method) if name in told}
     try:
-        return Settings(method, **told, options=own)
+        return Settings(method, **common, options=own)
     except ValueError as error:
         raise UsageError(str(error)) from error
