@@ -159,7 +159,7 @@ def _subtitle(run: Story) -> str:
         run.name("model"),
         f"seed {seed}" if seed is not None else "",
         f"{integer(steps)} steps" if steps else "",
-        f"{draws} draws" if draws else "",
+        f"{draws} {'draw' if draws == 1 else 'draws'}" if draws else "",
         f"{took} on {machine}" if took and machine else took,
         str(run.environment.get("time", ""))[:10],
     ]
