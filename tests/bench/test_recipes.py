@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.bench.recipes import FREE, read_paper, read_recipes, recipe_tables, setup_seconds
+from gossamer.bench.recipes import as_told, read_paper, read_recipes, recipe_tables, setup_seconds
 from gossamer.experiments import read_recipe
 from gossamer.record import RecordError
 from gossamer.record.toml import to_toml
@@ -126,6 +126,13 @@ def test_seeds_of_different_settings_are_refused(folder):
         read_recipes(folder)
 
 
+def test_an_option_that_was_left_out_is_its_default(folder):
+    keep(folder, "ssvi-cifar100-90", 1, 0.75, data="cifar100", options={"density": 0.05})
+    keep(folder, "ssvi-cifar100-90", 2, 0.75, data="cifar100", options={"density": 0.1})
+    with pytest.raises(RecordError, match=r"ssvi-cifar100-90/2 was told something else than .*ssvi-cifar100-90/0"):
+        read_recipes(folder)
+
+
 def test_a_folder_is_named_after_its_seed(folder):
     (folder / "vi-cifar10" / "0").rename(folder / "vi-cifar10" / "7")
     with pytest.raises(RecordError, match="vi-cifar10/7 holds seed 0: name the folder after its seed"):
@@ -144,8 +151,7 @@ def test_a_kept_run_was_told_what_its_recipe_says(name, run):
     """So that no row stands under the name of a recipe that it is not."""
     entries, _ = read_recipe(ROOT / "recipes" / f"{name}.toml")
     (settings,) = entries.values()
-    told = {key: value for key, value in settings.to_config().items() if key not in FREE and value is not None}
-    assert {key: value for key, value in run.config.items() if key not in FREE} == told
+    assert as_told(run.config) == as_told(settings.to_config())
     assert len(run.metrics()) == settings.epochs
 
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from gossamer.bench import cells
 from gossamer.bench.tables import MISSING, Table
+from gossamer.experiments.settings import options_of
 from gossamer.record import RecordError, Run
 from gossamer.record.files import read_json
 
-__all__ = ["FREE", "RecipeRuns", "read_paper", "read_recipes", "recipe_tables", "setup_seconds"]
+__all__ = ["RecipeRuns", "as_told", "read_paper", "read_recipes", "recipe_tables", "setup_seconds"]
 
 # How a metric is headed and written; accuracies are in per cent.
 METRICS: dict[str, tuple[str, float, int]] = {
@@ -64,6 +65,19 @@ def read_paper(folder: Path) -> Paper:
     return {} if found is None else found["recipes"]
 
 
+def as_told(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was told of all that a recipe tells; an option that was left out is its default.
+
+    Example:
+        >>> bare = as_told({"method": "ssvi", "data": "cifar10", "seed": 2})
+        >>> bare == as_told({"method": "ssvi", "data": "cifar10", "options": {"density": 0.05}})
+        True
+    """
+    told = {key: value for key, value in config.items() if key not in FREE and value is not None}
+    defaults = {name: default for name, (_, default) in options_of(config["method"]).items()}
+    return told | {"options": defaults | config.get("options", {})}
+
+
 def setup_seconds(seconds: Sequence[float]) -> float:
     """Compiling and capturing, in each process that had a part in the training.
 
@@ -99,7 +113,7 @@ def _seeds(folder: Path, below: str) -> list[Path]:
 
 def _read(folder: Path) -> RecipeRuns:
     runs = [Run.open(seed) for seed in _seeds(folder, "*")]
-    told = [{key: value for key, value in run.config.items() if key not in FREE} for run in runs]
+    told = [as_told(run.config) for run in runs]
     for run, config in zip(runs, told, strict=True):
         if run.folder.name != str(run.config["seed"]):
             raise RecordError(f"{run.folder} holds seed {run.config['seed']}: name the folder after its seed")
