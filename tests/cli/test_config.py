@@ -98,6 +98,7 @@ def test_a_file_may_name_the_folder(gossamer, write, tmp_path):
         ('data = "digits"\n', "the file names no method"),
         ("method = \n", "is broken: Invalid value (at line 1, column 10)"),
         ("options = 3\n", "must hold keys and values"),
+        ('data = "digits"\n[methods.vi]\n', "config.toml is a recipe: gossamer compare '"),
     ],
 )
 def test_what_is_wrong_in_a_file(refused, write, text, message):

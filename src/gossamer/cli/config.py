@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -34,6 +35,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is broken: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict) or not isinstance(content.get("options", {}), dict):
         raise UsageError(f"{path} must hold keys and values")
+    if isinstance(content.get("methods"), dict):
+        raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
     options = content.pop("options", {})
     content.pop("format", None)
     return {**content, **options}
