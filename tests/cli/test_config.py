@@ -43,11 +43,14 @@ def test_a_run_trains_again_by_its_own_config(gossamer, finished, tmp_path):
     assert one.result()["metrics"] == other.result()["metrics"]
 
 
-def test_a_run_records_what_it_was_told_also_where_that_is_the_default(gossamer, tmp_path):
-    """A default may be another one in the next version."""
-    told = ["--epochs", "1", "--n_draws", "1", "--density", "0.05", "--kl-warmup=0.5"]
-    assert gossamer("train", "ssvi", "digits", *told, "--out", tmp_path / "run", "--quiet")[0] == 0
-    assert Run.open(tmp_path / "run").config["options"] == {"density": 0.05, "kl_warmup": 0.5}
+def test_a_run_records_its_defaults_too(gossamer, finished, tmp_path):
+    """They may be others in the next version. Told or not, it is the same run."""
+    options = Run.open(finished).config["options"]
+    assert options["replacement_rate"] == 0.3
+    told = [f"--{name}={value}" for name, value in options.items() if not isinstance(value, bool)]
+    arguments = [*told, "--config", finished / "config.toml", "--out", tmp_path / "told", "--quiet"]
+    assert gossamer("train", *arguments)[0] == 0
+    assert Run.open(tmp_path / "told").config == Run.open(finished).config
 
 
 def test_flags_win_over_the_file(gossamer, write):

@@ -121,7 +121,7 @@ def test_a_run_with_other_settings_is_found_before_anything_is_trained(compariso
     with pytest.raises(RecordError, match=r"holds a run with density 0\.1, not 0\.5"):
         compare(denser, 2, out, quiet=True)
     default = {"ssvi": replace(entries["ssvi"], options={})}
-    with pytest.raises(RecordError, match=r"holds a run with density 0\.1, not None"):
+    with pytest.raises(RecordError, match=r"holds a run with density 0\.1, not 0\.05"):
         compare(default, 2, out, quiet=True)
 
 
@@ -130,12 +130,14 @@ def test_a_run_of_before_a_setting_existed_is_taken_as_it_is(settings, tmp_path,
     compare(entries, 1, tmp_path, quiet=True)
     config = tmp_path / "sgd-0" / "config.toml"
     lines = config.read_text().splitlines(keepends=True)
-    config.write_text("".join(line for line in lines if not line.startswith("fused")))
-    assert len(config.read_text().splitlines()) == len(lines) - 1
+    config.write_text("".join(line for line in lines if not line.startswith(("fused", "momentum"))))
+    assert len(config.read_text().splitlines()) == len(lines) - 2  # a setting, and an option of the method
     monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("trained"))
     compare(entries, 1, tmp_path, quiet=True)
     with pytest.raises(RecordError, match="holds a run with fused auto, not never"):
         compare({"sgd": replace(entries["sgd"], fused="never")}, 1, tmp_path, quiet=True)
+    with pytest.raises(RecordError, match=r"holds a run with momentum 0\.9, not 0\.5"):
+        compare({"sgd": replace(entries["sgd"], options={"momentum": 0.5})}, 1, tmp_path, quiet=True)
 
 
 def test_ctrl_c_stops_everything_and_the_same_command_goes_on(settings, monkeypatch, tmp_path):

@@ -10,7 +10,8 @@ import torch
 
 from gossamer import checkpoint
 from gossamer.data import digits
-from gossamer.experiments import Settings, evaluate_run, predict_run, show, train
+from gossamer.experiments import Settings, evaluate_run, predict_run, show, train, training
+from gossamer.experiments.settings import with_defaults
 from gossamer.record import RecordError, Run
 
 
@@ -19,7 +20,9 @@ def test_a_run_is_a_folder_that_says_everything(whole):
     names = {"config.toml", "environment.json", "metrics.jsonl", "subspace.jsonl", "checkpoint", "result.json"}
     assert {path.name for path in folder.iterdir()} == names
     run = Run.open(folder)
-    assert Settings.from_config(run.config).options == {"density": 0.1, "update_period": 4}
+    options = Settings.from_config(run.config).options
+    assert options == with_defaults("ssvi", {"density": 0.1, "update_period": 4})
+    assert run.config["options"] == {name: value for name, value in options.items() if value is not None}
     rows = run.metrics()
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     assert [row["step"] for row in rows] == [15, 30, 45]
@@ -58,6 +61,15 @@ def test_the_same_settings_give_the_same_run(settings, whole, assert_same_runs, 
 def test_looking_and_saving_do_not_change_the_training(settings, whole, assert_same_runs, tmp_path):
     train(settings("vi"), tmp_path / "run", quiet=True, checkpoint_seconds=0)
     assert_same_runs(tmp_path / "run", whole("vi"))
+
+
+def test_what_a_gpu_has_queued_is_waited_for_on_the_clock_before_it_is_saved(settings, monkeypatch, tmp_path):
+    done, save = [], training._save
+    monkeypatch.setattr(training, "_timed_wait", lambda job: done.append("wait"))
+    monkeypatch.setattr(training, "_save", lambda job: (done.append("save"), save(job)))
+    train(settings("sgd", epochs=1), tmp_path / "run", quiet=True, checkpoint_seconds=0)
+    assert done.count("save") == 15
+    assert all(done[i - 1] == "wait" for i, event in enumerate(done) if event == "save")
 
 
 def test_mixed_precision(settings, tmp_path):

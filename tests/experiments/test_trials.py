@@ -27,7 +27,8 @@ def test_a_trial_has_what_its_run_has(compared):
         assert trial.metrics == result["metrics"]
         assert trial.cost["active_parameters"] == result["cost"]["active_parameters"]
         assert (trial.settings["epochs"], trial.settings["model"]) == (1, "mlp")
-    assert trials.trials[-1].settings["options"] == {"density": 0.5}
+    assert trials.trials[-1].settings["options"]["density"] == 0.5
+    assert trials.trials[-1].settings["options"]["replacement_rate"] == 0.3  # a default
 
 
 def test_it_can_be_read_again_and_names_no_machine(compared, tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 
 from gossamer.bench import cells
 from gossamer.bench.tables import MISSING, Table
-from gossamer.experiments.settings import options_of
+from gossamer.experiments.settings import with_defaults
 from gossamer.record import RecordError, Run
 from gossamer.record.files import read_json
 
@@ -74,8 +74,7 @@ def as_told(config: Mapping[str, Any]) -> dict[str, Any]:
         True
     """
     told = {key: value for key, value in config.items() if key not in FREE and value is not None}
-    defaults = {name: default for name, (_, default) in options_of(config["method"]).items()}
-    return told | {"options": defaults | config.get("options", {})}
+    return told | {"options": with_defaults(config["method"], config.get("options", {}))}
 
 
 def setup_seconds(seconds: Sequence[float]) -> float:

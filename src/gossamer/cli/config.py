@@ -60,9 +60,8 @@ def known_method(name: str) -> str:
 
 def print_config(settings: Settings) -> None:
     """Everything a run of these settings is told, as TOML that ``--config`` reads; what is not set, as a comment."""
-    options = {name: default for name, (_, default) in options_of(settings.method).items()} | settings.options
-    config = settings.to_config() | {"options": options}
-    plain = {key: value for key, value in config.items() if key != "options"}
+    plain = settings.to_config()
+    options = plain.pop("options")
     print(
         to_toml(plain) + _unset(plain) + "\n" + to_toml({"options": options}).strip("\n") + "\n" + _unset(options),
         end="",

@@ -37,8 +37,7 @@ def run(given: list[str]) -> int:
     # The parser of jsonargparse has a meaning of its own for this flag.
     to_parse = [flag for flag in [*names, *flags, *given] if flag != "--print_config"]
     options = method_parser(method).parse(to_parse)
-    told = {flag.partition("=")[0].removeprefix("--") for flag in to_parse if flag.startswith("--")}
-    settings = _settings(method, vars(options), told)
+    settings = _settings(method, vars(options))
     if "--print_config" in given:
         print_config(settings)
         return 0
@@ -154,11 +153,10 @@ def _positions(given: Sequence[str]) -> list[int]:
     return found
 
 
-def _settings(method: str, values: dict[str, Any], told: set[str]) -> Settings:
-    """Settings from parsed flags; of the method's own options those that were told, which is what a run records."""
+def _settings(method: str, values: dict[str, Any]) -> Settings:
+    """Settings from parsed flags."""
     common = {item.name: values[item.name] for item in fields(Settings) if item.name not in ("method", "options")}
-    own = {name: values[name] for name in options_of(method) if name in told}
     try:
-        return Settings(method, **common, options=own)
+        return Settings(method, **common, options={name: values[name] for name in options_of(method)})
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gossamer.experiments.settings import Settings
+from gossamer.experiments.settings import Settings, with_defaults
 from gossamer.experiments.stopping import Interrupted
 from gossamer.experiments.table import Comparison, Entry
 from gossamer.record import RecordError, Run
@@ -130,7 +130,9 @@ def _refuse_other_settings(folder: Path, settings: Settings) -> None:
         return
     # A run of an earlier version was not asked for what was added since: there it did as the default does.
     earlier = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
-    told, asked = _flat(earlier | Run.open(folder).config), _flat(settings.to_config())
+    config = earlier | Run.open(folder).config
+    options = with_defaults(settings.method, config.get("options", {}))
+    told, asked = _flat(config | {"options": options}), _flat(settings.to_config())
     for key in asked | told:
         if told.get(key) != asked.get(key):
             found, wanted = told.get(key), asked.get(key)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gossamer import metrics
 from gossamer.evaluate import predict_inputs, split_of, summarize
-from gossamer.experiments.settings import Settings, options_of
+from gossamer.experiments.settings import Settings
 from gossamer.layers import GaussianWeight, SparseModule, sparse_weights
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
@@ -168,7 +168,7 @@ def _cost(
     total = sum(weight.support.size for weight in weights.values()) or plain
     rule = next(iter(training.rules), None)
     period = getattr(rule, "update_period", None)
-    until = _option(settings, "until") if period else 1.0
+    until = settings.options["until"] if period else 1.0
     per_example = metrics.training_macs(layers, period, until)
     return {
         "active_parameters": active,
@@ -188,11 +188,6 @@ def _bytes(posterior: Posterior, training: Training) -> int:
     tensors = [*training.model.parameters(), *training.model.buffers()]
     own: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return int(getattr(posterior, "n_bytes", own))
-
-
-def _option(settings: Settings, name: str) -> Any:
-    """An option of the method, given or by default."""
-    return settings.options.get(name, options_of(settings.method)[name][1])
 
 
 def _newest(checkpoints: Iterable[Path]) -> Path:

@@ -14,7 +14,7 @@ from gossamer.experiments.checking import check_type, unknown
 from gossamer.kernels.fused import Fused
 from gossamer.types import Task
 
-__all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of"]
+__all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of", "with_defaults"]
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "32", "bf16"]
@@ -46,7 +46,7 @@ class Settings:
         data_dir: Folder of the data files; without one, $GOSSAMER_DATA, then data/.
         n_val: Training examples held out for choices; without, what the data set holds out. With 0 all are trained on.
         n_draws: Networks drawn for the final numbers.
-        options: Of the method.
+        options: Of the method; what is left out is added, at its default.
 
     Example:
         >>> Settings("ssvi", "digits", epochs=5, options={"density": 0.1}).epochs
@@ -90,6 +90,8 @@ class Settings:
             if name not in known:
                 raise ValueError(unknown(f"option of {self.method}", name, known))
             check_type(f"{name} of {self.method}", value, known[name][0])
+        # A run records them all: a default may be another one in the next version.
+        object.__setattr__(self, "options", with_defaults(self.method, self.options))
 
     def to_config(self) -> dict[str, Any]:
         """As a dictionary for ``config.toml``."""
@@ -127,6 +129,16 @@ class Settings:
         """The network asked for; otherwise a residual network for colour images, an MLP for the rest."""
         is_colour_image = len(task.input_shape) == 3 and task.input_shape[0] == 3
         return self.model or ("resnet18" if is_colour_image else "mlp")
+
+
+def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a method, those that were not given at their defaults.
+
+    Example:
+        >>> with_defaults("rigl", {"lr": 0.5})["density"]
+        0.05
+    """
+    return {name: default for name, (_, default) in options_of(method).items()} | dict(options)
 
 
 def options_of(method: str) -> dict[str, tuple[Any, Any]]:
