@@ -16,7 +16,7 @@ ORDER = [
     {"convert", "capture", "compaction"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
-    {"experiments"},
+    {"runs"},
     {"bench"},
     {"reproduce"},
     {"estimators", "cli"},
@@ -35,7 +35,7 @@ BESIDE = {
 # Which rooms of the line may import the rooms beside it.
 USERS_OF_BESIDE = {
     "checkpoint": {"record"},
-    "experiments": set(BESIDE),
+    "runs": set(BESIDE),
     "bench": {"models", "data", "record"},
     "reproduce": {"data", "models", "record"},
     "estimators": set(BESIDE),

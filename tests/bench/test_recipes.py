@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gossamer.bench.recipes import as_told, read_paper, read_recipes, recipe_tables, setup_seconds
-from gossamer.experiments import read_recipe
 from gossamer.record import RecordError
 from gossamer.record.toml import to_toml
+from gossamer.runs import read_recipe
 
 ROOT = Path(__file__).parents[2]
 ACCURACIES = {0: 0.930, 1: 0.936, 2: 0.942}

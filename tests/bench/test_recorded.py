@@ -8,9 +8,9 @@ import pytest
 from gossamer.bench.pages import PLACE
 from gossamer.bench.recorded import PLACES, fill_recorded, recorded_environments, recorded_tables
 from gossamer.bench.state import CASES
-from gossamer.experiments import Trial, Trials, read_recipe
-from gossamer.experiments.settings import with_defaults
 from gossamer.record import RecordError
+from gossamer.runs import Trial, Trials, read_recipe
+from gossamer.runs.settings import with_defaults
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

@@ -4,9 +4,9 @@ import pytest
 
 from gossamer.bench import steps
 from gossamer.bench.steps import report_steps, time_steps
-from gossamer.experiments import Settings, train
 from gossamer.kernels import in_use, library
 from gossamer.record import Run
+from gossamer.runs import Settings, train
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from gossamer.bench.trials import trials_table
-from gossamer.experiments import Trial, Trials
+from gossamer.runs import Trial, Trials
 
 
 def trial(label: str, seed: int, **metrics: float) -> Trial:

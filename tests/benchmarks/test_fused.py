@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gossamer
-from gossamer.capture import WorkingCopy
+from gossamer.capture import FlatWeights
 from gossamer.kernels.fused import Geometry, as_images
 from gossamer.models.resnet import resnet18
 
@@ -25,7 +25,7 @@ def script(monkeypatch):
 
 def test_its_layers_are_the_convolutions_of_resnet18(script):
     model = gossamer.bayesianize(resnet18(), density=0.01)
-    working = WorkingCopy(model, torch.float32)
+    working = FlatWeights(model, torch.float32)
     working.prepare_noise(lambda: model(torch.zeros(2, 3, 32, 32)))
     found = Counter()
     for weight in working.weights:

@@ -12,7 +12,7 @@ from torch import nn
 
 import gossamer
 from gossamer import methods
-from gossamer.capture import CapturedSteps, WorkingCopy, why_not
+from gossamer.capture import CapturedSteps, FlatWeights, why_not
 from gossamer.data import CropFlip
 from gossamer.layers import sparse_weights
 from gossamer.likelihoods import Categorical
@@ -206,12 +206,12 @@ def test_a_working_copy_has_one_kind_of_noise():
         gossamer.bayesianize(nn.Linear(6, 4), noise="weights"), gossamer.bayesianize(nn.Linear(4, 2), noise="local")
     )
     with pytest.raises(ValueError, match="one kind of noise"):
-        WorkingCopy(model, torch.float32)
+        FlatWeights(model, torch.float32)
 
 
 def test_the_dense_weights_are_those_of_the_active_vectors():
     model = gossamer.bayesianize(network(), density=0.2)
-    working = WorkingCopy(model, torch.float32)
+    working = FlatWeights(model, torch.float32)
     for weight in sparse_weights(model).values():
         assert torch.equal(weight.working.mean, weight.dense_mean())
         torch.testing.assert_close(weight.working.variance, weight.dense_std() ** 2)
@@ -223,7 +223,7 @@ def test_the_dense_weights_are_those_of_the_active_vectors():
 
 def test_the_noise_of_a_pass_is_one_buffer():
     model = gossamer.bayesianize(network(), density=0.5)
-    working = WorkingCopy(model, torch.float32)
+    working = FlatWeights(model, torch.float32)
     noise = working.prepare_noise(lambda: model(torch.randn(2, 3, 8, 8)))
     parts = [weight.working.noise for weight in working.weights]
     assert [tuple(part.shape) for part in parts] == [(2, 8, 8, 8), (2, 12, 4, 4), (2, 4)]

@@ -6,8 +6,8 @@ import pytest
 
 from gossamer.bench import Results
 from gossamer.bench.results import DENSE, Timing
-from gossamer.experiments import Trial, Trials
 from gossamer.kernels import library
+from gossamer.runs import Trial, Trials
 
 needs_kernels = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gossamer.cli import main
-from gossamer.experiments import training
 from gossamer.record import Run
+from gossamer.runs import training
 from gossamer.train import Training
 
 QUICK = ["--epochs", "2", "--n-draws", "2", "--device", "cpu", "--quiet"]

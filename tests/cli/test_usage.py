@@ -11,7 +11,7 @@ import pytest
 from gossamer import __version__, data, methods, models
 from gossamer.cli import COMMANDS, main
 from gossamer.data import digits
-from gossamer.experiments.settings import options_of
+from gossamer.runs.settings import options_of
 from gossamer.sparsity import criteria
 
 

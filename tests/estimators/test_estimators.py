@@ -16,7 +16,7 @@ import gossamer
 from gossamer import methods
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 from gossamer.estimators.settings import FOR_NUMBERS
-from gossamer.experiments.settings import options_of
+from gossamer.runs.settings import options_of
 
 
 @pytest.fixture(scope="module")

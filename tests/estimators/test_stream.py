@@ -6,7 +6,7 @@ import torch
 
 from gossamer import methods
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, training
-from gossamer.experiments.settings import options_of
+from gossamer.runs.settings import options_of
 from gossamer.train import Batches
 
 

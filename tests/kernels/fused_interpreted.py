@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import nn
 
 import gossamer
-from gossamer.capture import WorkingCopy, plans
+from gossamer.capture import FlatWeights, plans
 from gossamer.kernels import ConvMap, LinearMap, fused, perturb
 from gossamer.kernels.fused.geometry import by_channels
 from gossamer.kernels.fused.tiles.forward import forward
@@ -140,7 +140,7 @@ def network() -> dict:
     plans.compile_all = lambda *_: None
     layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=False)]
     model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 4))
-    working = WorkingCopy(gossamer.bayesianize(model, density=0.5), torch.float32)
+    working = FlatWeights(gossamer.bayesianize(model, density=0.5), torch.float32)
     x = torch.randn(3, 3, 4, 4)
 
     def gradients() -> list[torch.Tensor]:

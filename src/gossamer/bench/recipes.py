@@ -15,9 +15,9 @@ from typing import Any
 
 from gossamer.bench import cells
 from gossamer.bench.tables import MISSING, Table
-from gossamer.experiments.settings import with_defaults
 from gossamer.record import RecordError, Run
 from gossamer.record.files import read_json
+from gossamer.runs.settings import with_defaults
 
 __all__ = ["RecipeRuns", "as_told", "read_paper", "read_recipes", "recipe_tables", "setup_seconds"]
 

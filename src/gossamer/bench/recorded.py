@@ -19,10 +19,10 @@ from gossamer.bench.recipes import RecipeRuns, read_paper, read_recipes, recipe_
 from gossamer.bench.state import StateBytes, state_table
 from gossamer.bench.tables import Table
 from gossamer.bench.trials import trials_table
-from gossamer.experiments import trials
-from gossamer.experiments.trials import Trials
 from gossamer.record import RecordError
 from gossamer.record.files import read_json
+from gossamer.runs import trials
+from gossamer.runs.trials import Trials
 
 __all__ = ["PLACES", "fill_recorded", "recorded_environments", "recorded_tables"]
 
@@ -44,7 +44,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
 
     Example:
         >>> import tempfile
-        >>> from gossamer.experiments.trials import Trial
+        >>> from gossamer.runs.trials import Trial
         >>> folder = Path(tempfile.mkdtemp())
         >>> reached = Trial("ssvi", 0, {}, {"accuracy": 0.9}, {"active_parameters": 10})
         >>> Trials([reached], {}).write(folder / "digits.json")

@@ -13,11 +13,11 @@ import torch
 from gossamer import kernels
 from gossamer.bench import cells
 from gossamer.bench.timing import THREAD, WALL, Spread, alternate, speedup
-from gossamer.experiments.starting import launch
-from gossamer.experiments.training import restore, settings_of
 from gossamer.kernels import library
 from gossamer.layers import sparse_weights
 from gossamer.record import Run
+from gossamer.runs.starting import launch
+from gossamer.runs.training import restore, settings_of
 
 __all__ = ["StepTimes", "report_steps", "time_steps"]
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from gossamer.bench.tables import MISSING, Table
-from gossamer.experiments.trials import Trial, Trials
+from gossamer.runs.trials import Trial, Trials
 
 __all__ = ["trials_table"]
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels.fused import Fused, Geometry, Plan, as_images, choose, compile_all, load, why_not
-from gossamer.layers import WorkingWeight
+from gossamer.layers import DenseCopy
 
 __all__ = ["plan_products"]
 
 
 def plan_products(
-    workings: Mapping[int, WorkingWeight], plans: dict[int, Plan], seed: Tensor, fused: Fused = "auto"
+    workings: Mapping[int, DenseCopy], plans: dict[int, Plan], seed: Tensor, fused: Fused = "auto"
 ) -> None:
     """Give each weight its plan for inputs of the shape that it has just seen.
 
@@ -29,7 +29,7 @@ def plan_products(
 
     Example:
         >>> from gossamer.kernels import LinearMap
-        >>> working = WorkingWeight(torch.ones(2, 3), torch.ones(2, 3))
+        >>> working = DenseCopy(torch.ones(2, 3), torch.ones(2, 3))
         >>> y = working.multiply(torch.ones(4, 3), None, LinearMap())
         >>> plan_products({0: working}, {}, torch.zeros(1, dtype=torch.int64))
         >>> working.plan.name
@@ -48,7 +48,7 @@ def plan_products(
         workings[i].seed, workings[i].layer = seed, i
 
 
-def _geometry(working: WorkingWeight) -> Geometry | None:
+def _geometry(working: DenseCopy) -> Geometry | None:
     """Of the convolution that a product is, where the fused kernels know it."""
     shape, weight_map = working.inputs[0]
     x = torch.empty(shape, dtype=working.mean.dtype, device="meta")

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.capture.flat_weights import FlatWeights
 from gossamer.capture.graphs import Graph, Undone
 from gossamer.capture.optimizers import OnDevice, refusal
-from gossamer.capture.working import WorkingCopy
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
 from gossamer.types import Task, no_penalty
@@ -76,7 +76,7 @@ class CapturedSteps:
         self.fused: Fused = fused
         self.model, self.task, self.penalty, self.dtype, self.captures = model, task, penalty, dtype, captures
         self.device = next(model.parameters()).device
-        self.working = WorkingCopy(model, dtype) if sparse_weights(model) else None
+        self.working = FlatWeights(model, dtype) if sparse_weights(model) else None
         self.on_device = OnDevice(optimizer)
         flat = set() if self.working is None else {id(p) for w in self.working.weights for p in w.parameters()}
         self.rest = [p for p in model.parameters() if id(p) not in flat and p.requires_grad]

@@ -104,8 +104,8 @@ def _dispatch(given: list[str]) -> int:
 
 def _explain(error: BaseException) -> int:
     """One line on standard error; returns the exit code."""
-    from gossamer.experiments.stopping import Interrupted
     from gossamer.record import RecordError
+    from gossamer.runs.stopping import Interrupted
 
     rank = os.environ.get("LOCAL_RANK", "0")
     is_expected = isinstance(error, RecordError | ValueError | OSError | FloatingPointError)

@@ -12,9 +12,9 @@ from jsonargparse import Namespace
 from gossamer.cli.config import known_method
 from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder
-from gossamer.experiments.comparing import SEEDS, compare, read_recipe
-from gossamer.experiments.settings import Settings, options_of
-from gossamer.experiments.trials import Trials
+from gossamer.runs.comparing import SEEDS, compare, read_recipe
+from gossamer.runs.settings import Settings, options_of
+from gossamer.runs.trials import Trials
 
 __all__ = ["parser", "run"]
 

@@ -15,7 +15,7 @@ from docstring_parser import parse
 from jsonargparse import ArgumentParser, Namespace
 
 from gossamer.cli.errors import UsageError, suggestion
-from gossamer.experiments.checking import describe_type
+from gossamer.runs.checking import describe_type
 
 __all__ = ["Parser", "folder", "with_underscores"]
 

@@ -23,7 +23,7 @@ def columns(rows: Mapping[str, str]) -> str:
 
 def print_run(run: Run) -> None:
     """What a run reached, and where it is; once, however many processes trained it."""
-    from gossamer.experiments.starting import is_first_process
+    from gossamer.runs.starting import is_first_process
 
     if not is_first_process():
         return

@@ -52,8 +52,8 @@ def show_parser() -> Parser:
 
 
 def _reproduce(name: str, given: list[str]) -> int:
-    from gossamer.experiments.stopping import Interrupted
     from gossamer.reproduce import find, reproduce
+    from gossamer.runs.stopping import Interrupted
 
     try:
         chosen, options = find(name), name_parser(name).parse(given)

@@ -13,8 +13,8 @@ from gossamer.cli.config import as_flags, known_method, print_config, read_confi
 from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder, with_underscores
 from gossamer.cli.printing import print_run
-from gossamer.experiments.settings import CHECKPOINT_SECONDS, Settings, options_of
 from gossamer.record import Run
+from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
 
 __all__ = ["common_parser", "method_parser", "run"]
 
@@ -41,7 +41,7 @@ def run(given: list[str]) -> int:
     if "--print_config" in given:
         print_config(settings)
         return 0
-    from gossamer.experiments.training import train
+    from gossamer.runs.training import train
 
     out = None if options.out is None else folder(options.out)
     print_run(train(settings, out, **_way_of_running(options)))
@@ -90,7 +90,7 @@ def _resume(given: Sequence[str]) -> int:
     _add_way_of_running(parser)
     options = parser.parse(given)
     run = Run.open(folder(options.resume))  # a wrong path is found out before the training loop is imported
-    from gossamer.experiments.training import resume
+    from gossamer.runs.training import resume
 
     print_run(resume(run.folder, **_way_of_running(options)))
     return 0

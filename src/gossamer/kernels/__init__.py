@@ -8,19 +8,19 @@ was.
 """
 
 from gossamer.kernels import operators as _operators
+from gossamer.kernels.dense_gradient import Sink, watch
 from gossamer.kernels.dispatch import Kernel, in_use, moments, noisy_product, product, use
-from gossamer.kernels.maps import ConvMap, EmbeddingMap, LinearMap, WeightMap, Where
+from gossamer.kernels.maps import ConvMap, EmbeddingMap, LinearMap, Placement, WeightMap
 from gossamer.kernels.reference import gather, perturb, scatter
-from gossamer.kernels.watch import Sink, watch
 
 __all__ = [
     "ConvMap",
     "EmbeddingMap",
     "Kernel",
     "LinearMap",
+    "Placement",
     "Sink",
     "WeightMap",
-    "Where",
     "gather",
     "in_use",
     "moments",

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import reference
-from gossamer.kernels.derived import Derived
-from gossamer.kernels.maps import LinearMap, Where, no_view
+from gossamer.kernels.double_backward import gradients_again
+from gossamer.kernels.maps import LinearMap, Placement, no_view
+from gossamer.kernels.position_cache import Derived
 from gossamer.kernels.reference import gather, perturb, scatter
-from gossamer.kernels.twice import gradients_again
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter", "takes"]
 
 
-def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Tensor:
+def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b``, as :func:`reference.product`."""
     if not takes(x, mean, *where):
         return reference.product(x, mean, bias, *where)
@@ -32,7 +32,7 @@ def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Ten
     return y
 
 
-def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``W x + b``, as :func:`reference.moments`."""
     if not takes(x, mean, *where):
         return reference.moments(x, mean, std, bias, *where)
@@ -41,14 +41,14 @@ def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *
 
 
 def noisy_product(
-    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where, floor: float | None = None
+    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """One draw of ``W x + b``, as :func:`reference.noisy_product`."""
     m, v = moments(x, mean, std, bias, *where)
     return perturb(m, v, torch.randn_like(m), floor)
 
 
-def takes(x: Tensor, mean: Tensor, *where: *Where) -> bool:
+def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
     """Whether torch's sparse matrices can compute this, and are there."""
     position, shape, weight_map = where
     if position is None or not isinstance(weight_map, LinearMap) or x.device.type != "cpu":
@@ -122,7 +122,7 @@ def _matrix(bounds: Tensor, index: Tensor, values: Tensor, size: tuple[int, ...]
 class _Sparse(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None, *where: *Where
+        ctx: Any, x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None, *where: *Placement
     ) -> tuple[Tensor, Tensor | None]:
         position, shape, weight_map = where
         assert position is not None
@@ -150,7 +150,7 @@ class _Sparse(torch.autograd.Function):
         return (*found, None, None, None)
 
 
-def _again(leaves: Any, where: Where) -> tuple[Tensor, ...]:
+def _again(leaves: Any, where: Placement) -> tuple[Tensor, ...]:
     x, mean, std, bias = leaves
     if std is None:
         return (reference.product(x, mean, bias, *where),)

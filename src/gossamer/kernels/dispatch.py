@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels import csr, library, native, reference
-from gossamer.kernels.maps import LinearMap, WeightMap, Where
+from gossamer.kernels.maps import LinearMap, Placement, WeightMap
 
 __all__ = ["Kernel", "in_use", "moments", "noisy_product", "product", "use"]
 
@@ -76,18 +76,18 @@ def in_use() -> Kernel:
     return _setting
 
 
-def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Tensor:
+def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b`` by the kernel in use; see :func:`gossamer.kernels.reference.product`."""
     return _kernel(x, mean, None, where).product(x, mean, bias, *where)
 
 
-def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
     return _kernel(x, mean, std, where).moments(x, mean, std, bias, *where)
 
 
 def noisy_product(
-    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where, floor: float | None = None
+    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """One draw by the kernel in use; see :func:`gossamer.kernels.reference.noisy_product`."""
     return _kernel(x, mean, std, where).noisy_product(x, mean, std, bias, *where, floor=floor)
@@ -104,7 +104,7 @@ class _Functions(Protocol):
     def noisy_product(self) -> Callable[..., Tensor]: ...
 
 
-def _kernel(x: Tensor, mean: Tensor, std: Tensor | None, where: Where) -> _Functions:
+def _kernel(x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> _Functions:
     """The kernel that is asked; a sparse one hands what it cannot compute to the reference."""
     position, shape, weight_map = where
     if _setting == "dense" or position is None or x.device.type != "cpu":
@@ -136,7 +136,7 @@ def _say_once() -> None:
         )
 
 
-def _is_faster(sparse: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Where) -> bool:
+def _is_faster(sparse: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> bool:
     """Times both kernels on this input, the first time that one of its kind comes by."""
     position, shape, weight_map = where
     assert position is not None
@@ -148,7 +148,7 @@ def _is_faster(sparse: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, 
     return _measured[key]
 
 
-def _seconds(kernel: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Where) -> float:
+def _seconds(kernel: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> float:
     learns = torch.is_grad_enabled()
     leaves = [None if t is None else t.detach().requires_grad_(learns) for t in (x, mean, std)]
 

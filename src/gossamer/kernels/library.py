@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.kernels.derived import Derived
+from gossamer.kernels.position_cache import Derived
 
 __all__ = [
     "LIBRARY",

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "WeightMap", "Where", "no_view"]
+__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "Placement", "WeightMap", "no_view"]
 
 
 class WeightMap(Protocol):
@@ -46,7 +46,7 @@ class WeightMap(Protocol):
         ...
 
 
-Where = tuple[Tensor | None, tuple[int, ...], WeightMap]
+Placement = tuple[Tensor | None, tuple[int, ...], WeightMap]
 """What the numbers of an active vector mean: their positions in the weight, its shape, the product it takes part in.
 
 Kernels take the three as their last arguments, ``*where``.

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import library, reference
-from gossamer.kernels.maps import ConvMap, LinearMap, Where
+from gossamer.kernels.double_backward import gradients_again
+from gossamer.kernels.maps import ConvMap, LinearMap, Placement
 from gossamer.kernels.reference import gather, perturb, scatter
-from gossamer.kernels.twice import gradients_again
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter", "takes"]
 
@@ -28,7 +28,7 @@ Geometry = tuple[int, ...]
 PRECISIONS = (torch.float32, torch.bfloat16)  # of activations; sums and weights are float32
 
 
-def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Tensor:
+def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b``, as :func:`reference.product`."""
     numbers = _numbers(x, mean, where)
     if numbers is None:
@@ -36,7 +36,7 @@ def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Ten
     return _call(x, mean, None, bias, where, None, numbers, 0.0)[0]
 
 
-def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``W x + b``, as :func:`reference.moments`."""
     numbers = _numbers(x, mean, where)
     if numbers is None:
@@ -45,7 +45,7 @@ def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *
 
 
 def noisy_product(
-    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where, floor: float | None = None
+    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """``mean + sqrt(variance) · ε`` of :func:`moments` in one pass, with noise that is a function of one drawn seed."""
     numbers = _numbers(x, mean, where)
@@ -56,12 +56,12 @@ def noisy_product(
     return _call(x, mean, std, bias, where, seed, numbers, floor or 0.0)[0]
 
 
-def takes(x: Tensor, mean: Tensor, *where: *Where) -> bool:
+def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
     """Whether the native kernel computes this itself."""
     return _numbers(x, mean, where) is not None
 
 
-def _numbers(x: Tensor, mean: Tensor, where: Where) -> Geometry | None:
+def _numbers(x: Tensor, mean: Tensor, where: Placement) -> Geometry | None:
     """The geometry of what the native kernel computes itself."""
     position, shape, weight_map = where
     if position is None or not library.LIBRARY or x.device.type != "cpu":
@@ -113,7 +113,7 @@ def _call(
     mean: Tensor,
     std: Tensor | None,
     bias: Tensor | None,
-    where: Where,
+    where: Placement,
     seed: Tensor | None,
     numbers: Geometry,
     floor: float,

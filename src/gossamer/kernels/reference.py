@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.autograd import Function
-from gossamer.kernels.maps import WeightMap, Where
+from gossamer.kernels.maps import Placement, WeightMap
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter"]
 
@@ -55,14 +55,14 @@ def gather(dense: Tensor, position: Tensor | None) -> Tensor:
     return flat if position is None else flat.index_select(0, position)
 
 
-def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Where) -> Tensor:
+def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b`` in the precision of ``x`` (of ``mean`` where x holds indices)."""
     dtype = x.dtype if x.is_floating_point() else mean.dtype
     y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), *where)
     return y
 
 
-def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where) -> tuple[Tensor, Tensor]:
+def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean ``W_mean x + b`` and variance ``W_std² x²`` of ``W x + b`` for independent Gaussian entries of W.
 
     The variance of a float16 input is computed in float32: squares of ordinary stds underflow float16.
@@ -74,7 +74,7 @@ def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *
 
 
 def noisy_product(
-    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Where, floor: float | None = None
+    x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """One draw of ``W x + b`` with noise of its own for each output (local reparameterization)."""
     m, v = moments(x, mean, std, bias, *where)

@@ -1,16 +1,17 @@
 """Layers of which only the active entries are stored, and the swap that puts them into any network."""
 
-from gossamer.layers.census import Summary, active_parameters, density, summary
+from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.gaussian import GaussianWeight, inverse_softplus
 from gossamer.layers.module import DenseWeight, SparseLayer, SparseModule
 from gossamer.layers.objective import WeightedKL, kl, param_groups
 from gossamer.layers.point import PointWeight
+from gossamer.layers.summary import Summary, active_parameters, density, summary
 from gossamer.layers.support import Support
 from gossamer.layers.swap import Found, find, match_names, swap
 from gossamer.layers.weight import SparseWeight, sparse_weights
-from gossamer.layers.working import WorkingWeight
 
 __all__ = [
+    "DenseCopy",
     "DenseWeight",
     "Found",
     "GaussianWeight",
@@ -21,7 +22,6 @@ __all__ = [
     "Summary",
     "Support",
     "WeightedKL",
-    "WorkingWeight",
     "active_parameters",
     "density",
     "find",

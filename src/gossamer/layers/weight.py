@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from gossamer import kernels
 from gossamer.kernels import WeightMap
+from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.support import Support
-from gossamer.layers.working import WorkingWeight
 from gossamer.types import WeightStats
 
 __all__ = ["RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
@@ -43,7 +43,7 @@ class SparseWeight(nn.Module):
         self.mean = nn.Parameter(mean)
         self.probe: Tensor | None = None
         self.sink: kernels.Sink | None = None
-        self.working: WorkingWeight | None = None
+        self.working: DenseCopy | None = None
         self.noisy = True
 
     @property

@@ -15,9 +15,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gossamer.layers import sparse_weights
-from gossamer.posterior.compact import Packed, pack, packed_bytes, unpack
 from gossamer.posterior.draw import DrawnNetwork
 from gossamer.posterior.in_layers import SingleNetwork
+from gossamer.posterior.packing import Packed, pack, packed_bytes, unpack
 from gossamer.types import Posterior
 
 __all__ = ["SnapshotPosterior", "Snapshots", "ends_of_cycles"]
@@ -66,7 +66,7 @@ class SnapshotPosterior:
 
     Args:
         model: A network of their structure: the last one.
-        kept: What :func:`gossamer.posterior.compact.pack` made of each.
+        kept: What :func:`gossamer.posterior.packing.pack` made of each.
         refresh: Done to each network when it is drawn.
     """
 

@@ -12,7 +12,7 @@ from gossamer.report.labels import colour_class
 from gossamer.report.markup import Html, element, join
 from gossamer.report.numbers import Format, count, integer, macs, percent, with_error
 from gossamer.report.quantities import COMPARED, QUANTITIES
-from gossamer.report.runs import Group, Story
+from gossamer.report.runs import Group, LoadedRun
 
 __all__ = ["confidence_figures", "cost_figure", "distance", "learning_figures", "table"]
 
@@ -163,7 +163,7 @@ def _body(one: Group, keys: Sequence[str], good: dict[str, set[str]]) -> Html:
     return element("tbody", element("tr", *head), *rows)
 
 
-def _run_row(run: Story, keys: Sequence[str]) -> Html:
+def _run_row(run: LoadedRun, keys: Sequence[str]) -> Html:
     seed = run.result.get("seed", run.config.get("seed"))
     name = run.folder.name if seed is None else f"seed {seed}"
     cells = [element("th", name if run.finished else f"{name}, unfinished", scope="row")]
@@ -173,11 +173,11 @@ def _run_row(run: Story, keys: Sequence[str]) -> Html:
     return element("tr", *cells, class_="single")
 
 
-def _can_be_shown(run: Story, key: str) -> bool:
+def _can_be_shown(run: LoadedRun, key: str) -> bool:
     return run.value(key) is not None and (run.value("training_macs") or 0) > 0
 
 
-def _speck(run: Story, one: Group, key: str) -> Mark:
+def _speck(run: LoadedRun, one: Group, key: str) -> Mark:
     x, y = run.value("training_macs") or 0.0, run.value(key) or 0.0
     return Mark(x, y, "", f"{one.label}, {run.folder.name}: {QUANTITIES[key].form(y)}", one.colour)
 

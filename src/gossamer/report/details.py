@@ -10,12 +10,12 @@ from typing import Any
 from gossamer.report.markup import Html, element, join
 from gossamer.report.numbers import integer, size
 from gossamer.report.quantities import QUANTITIES
-from gossamer.report.runs import Story
+from gossamer.report.runs import LoadedRun
 
 __all__ = ["again", "measurements", "notices"]
 
 
-def measurements(run: Story) -> Html:
+def measurements(run: LoadedRun) -> Html:
     """All numbers of the result, each with its sentence."""
     rows = [
         element(
@@ -30,7 +30,7 @@ def measurements(run: Story) -> Html:
     return element("div", element("table", element("tbody", *rows), class_="measurements"), class_="scroll wide")
 
 
-def notices(runs: Sequence[Story]) -> list[Html]:
+def notices(runs: Sequence[LoadedRun]) -> list[Html]:
     """What a reader must know before trusting the numbers: unfinished runs, losses that are no numbers, unlike data."""
     found = []
     for run in runs:
@@ -49,7 +49,7 @@ def notices(runs: Sequence[Story]) -> list[Html]:
     return [element("p", text, class_="notice", role="note") for text in found]
 
 
-def again(runs: Sequence[Story]) -> Html:
+def again(runs: Sequence[LoadedRun]) -> Html:
     """Command, configuration and environment of each run."""
     head = element("div", element("h2", "Run it again"), class_="head")
     if len(runs) == 1:
@@ -58,13 +58,13 @@ def again(runs: Sequence[Story]) -> Html:
     return element("section", head, *folded, id="again")
 
 
-def _name(run: Story) -> Html:
+def _name(run: LoadedRun) -> Html:
     seed = run.config.get("seed")
     who = ", ".join(filter(None, [run.name("method"), "" if seed is None else f"seed {seed}"]))
     return join([f"{who} " if who else "", element("span", str(run.folder), class_="soft")])
 
 
-def _again(run: Story) -> Html:
+def _again(run: LoadedRun) -> Html:
     command = run.command
     shown = None
     if command:
@@ -74,7 +74,7 @@ def _again(run: Story) -> Html:
     return element("div", shown, element("div", *lists, class_="pair"))
 
 
-def _environment(run: Story) -> dict[str, Any]:
+def _environment(run: LoadedRun) -> dict[str, Any]:
     known = dict(run.environment)
     versions = known.pop("versions", None)
     known.pop("argv", None)

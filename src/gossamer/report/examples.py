@@ -10,7 +10,7 @@ from typing import Any
 
 from gossamer.report.markup import Html, element
 from gossamer.report.numbers import is_number, number, percent
-from gossamer.report.runs import Story
+from gossamer.report.runs import LoadedRun
 
 __all__ = ["examples", "png"]
 
@@ -36,7 +36,7 @@ def png(image: list[Any]) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
 
 
-def examples(run: Story) -> list[Html]:
+def examples(run: LoadedRun) -> list[Html]:
     """The two rows of images, each under its heading; none where the result has no images."""
     given = run.result.get("examples")
     parts = []
@@ -60,7 +60,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def _card(example: Mapping[str, Any], run: Story, errs: bool) -> Html | None:
+def _card(example: Mapping[str, Any], run: LoadedRun, errs: bool) -> Html | None:
     """One image and what is made of it; ``errs``: room is kept for the label, as some image of the row needs it."""
     try:
         data = base64.b64encode(png(example["image"])).decode()
@@ -85,7 +85,7 @@ def _card(example: Mapping[str, Any], run: Story, errs: bool) -> Html | None:
     )
 
 
-def _bars(probs: object, run: Story) -> Html | None:
+def _bars(probs: object, run: LoadedRun) -> Html | None:
     """The likeliest classes with bars as long as they are likely."""
     if not isinstance(probs, list):
         return None
@@ -111,7 +111,7 @@ def _small(value: float) -> str:
     return number(value, 2) if value >= 0.001 else "<\u202f0.001"
 
 
-def _name(place: object, run: Story) -> str:
+def _name(place: object, run: LoadedRun) -> str:
     names = run.result.get("class_names")
     if isinstance(names, list) and isinstance(place, int) and 0 <= place < len(names):
         return str(names[place])

@@ -11,7 +11,7 @@ from gossamer.report.axes import Axis, Frame
 from gossamer.report.charts import Bar, Series, Words, bars, histogram, line
 from gossamer.report.markup import Html, element, join
 from gossamer.report.numbers import Format, count, integer, is_number, number, percent
-from gossamer.report.runs import Point, Story
+from gossamer.report.runs import LoadedRun, Point
 
 __all__ = ["CURVES", "Curve", "Figure", "confidence", "curve_axis", "is_told", "learning", "sparsity"]
 
@@ -76,18 +76,18 @@ CURVES = (
 )
 
 
-def learning(run: Story) -> list[Figure]:
+def learning(run: LoadedRun) -> list[Figure]:
     """One figure a recorded metric, along the steps."""
     found = ((curve, run.points(curve.key)) for curve in CURVES)
     return [_learning(curve, points) for curve, points in found if is_told(curve, points)]
 
 
-def confidence(run: Story) -> list[Figure]:
+def confidence(run: LoadedRun) -> list[Figure]:
     """How far what it says of its own certainty can be trusted."""
     return _present(_reliability(run), _selective(run), _confidence(run), _entropy(run))
 
 
-def sparsity(run: Story) -> list[Figure]:
+def sparsity(run: LoadedRun) -> list[Figure]:
     """Where the active weights are, how they moved, and how certain each is."""
     return _present(_layers(run), _updates(run), _snr(run))
 
@@ -136,7 +136,7 @@ def _learning(curve: Curve, points: list[Point]) -> Figure:
     return Figure(curve.slug, curve.title, caption, chart)
 
 
-def _reliability(run: Story) -> Figure | None:
+def _reliability(run: LoadedRun) -> Figure | None:
     found = run.curve("reliability", "edges", "confidence", "accuracy", "count")
     if found is None or not sum(c for c in found[3] if c > 0):
         return None
@@ -178,7 +178,7 @@ def _interval(frame: Frame, x: float, share: float, n: float) -> Html | None:
     return element("path", d=path, class_="interval")
 
 
-def _selective(run: Story) -> Figure | None:
+def _selective(run: LoadedRun) -> Figure | None:
     found = run.curve("selective", "coverage", "accuracy")
     points = sorted((c, a) for c, a in zip(*found, strict=True) if math.isfinite(c + a)) if found else []
     if len(points) < 2:
@@ -194,7 +194,7 @@ def _selective(run: Story) -> Figure | None:
     return Figure("selective", "When it may decline to answer", caption, chart)
 
 
-def _confidence(run: Story) -> Figure | None:
+def _confidence(run: LoadedRun) -> Figure | None:
     shares = _shares(run, "confidence")
     if shares is None:
         return None
@@ -205,7 +205,7 @@ def _confidence(run: Story) -> Figure | None:
     return Figure("confidence", "How sure it says it is", caption, histogram(edges, heights, axes, words, hovers))
 
 
-def _entropy(run: Story) -> Figure | None:
+def _entropy(run: LoadedRun) -> Figure | None:
     shares = _shares(run, "entropy")
     if shares is None:
         return None
@@ -218,7 +218,7 @@ def _entropy(run: Story) -> Figure | None:
     return Figure("entropy", "How much doubt is left", caption, histogram(edges, heights, axes, words, hovers))
 
 
-def _shares(run: Story, name: str) -> tuple[list[float], list[float], list[str]] | None:
+def _shares(run: LoadedRun, name: str) -> tuple[list[float], list[float], list[str]] | None:
     """Edges, shares of all examples and hover texts of a histogram."""
     found = run.curve(name, "edges", "count")
     total = sum(c for c in found[1] if c > 0) if found else 0
@@ -230,7 +230,7 @@ def _shares(run: Story, name: str) -> tuple[list[float], list[float], list[str]]
     return edges, heights, [f"{number(a)} to {number(b)}: {integer(c)}, {percent(h)}" for a, b, c, h in bins]
 
 
-def _layers(run: Story) -> Figure | None:
+def _layers(run: LoadedRun) -> Figure | None:
     layers = run.layers
     if not layers:
         return None
@@ -251,7 +251,7 @@ def _layers(run: Story) -> Figure | None:
     return Figure("layers", "Density of each layer", caption, chart, "tall" if len(rows) > 10 else "row")
 
 
-def _updates(run: Story) -> Figure | None:
+def _updates(run: LoadedRun) -> Figure | None:
     rows = [row for row in run.updates if is_number(row.get("step"))]
     moved = [row for row in rows if isinstance(row.get("replaced"), Mapping)]
     points = [(float(row["step"]), float(sum(filter(is_number, row["replaced"].values())))) for row in moved]
@@ -273,7 +273,7 @@ def _updates(run: Story) -> Figure | None:
     return Figure("updates", "The search for better weights", caption, chart)
 
 
-def _snr(run: Story) -> Figure | None:
+def _snr(run: LoadedRun) -> Figure | None:
     shares = _shares(run, "snr")
     if shares is None:
         return None

@@ -15,7 +15,7 @@ from gossamer.report.figures import Figure
 from gossamer.report.markup import Html, element, join
 from gossamer.report.numbers import count, duration, integer, is_number, macs, percent, size, with_error
 from gossamer.report.quantities import HEADLINE, QUANTITIES, SO_FAR, WINNERS
-from gossamer.report.runs import Group, Story, group, read
+from gossamer.report.runs import Group, LoadedRun, group, read
 
 __all__ = ["write_report"]
 
@@ -86,7 +86,7 @@ def _mark() -> Html:
 _DOT = {True: "#2f78b8", False: "#9aa3ad"}
 
 
-def _single(run: Story) -> tuple[str, Html]:
+def _single(run: LoadedRun) -> tuple[str, Html]:
     title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
     cards = _cards(run) if run.finished else _cards_so_far(run)
     parts = [
@@ -107,7 +107,7 @@ def _single(run: Story) -> tuple[str, Html]:
     return title, join(parts)
 
 
-def _several(runs: Sequence[Story]) -> tuple[str, Html]:
+def _several(runs: Sequence[LoadedRun]) -> tuple[str, Html]:
     groups = group(runs)
     data = sorted({run.name("data") for run in runs} - {""})
     title = "Comparison" + (f" on {data[0]}" if len(data) == 1 else "")
@@ -150,7 +150,7 @@ def _arranged(content: list[Figure | Html]) -> list[Figure | Html]:
     ]
 
 
-def _subtitle(run: Story) -> str:
+def _subtitle(run: LoadedRun) -> str:
     draws, seed = run.result.get("n_draws"), run.result.get("seed", run.config.get("seed"))
     steps, seconds = run.last("step"), run.value("seconds") or run.last("seconds")
     machine = run.environment.get("gpu") or run.environment.get("cpu")
@@ -186,7 +186,7 @@ def _card(key: str, text: str, note: str = "", extra: Html | None = None, label:
     )
 
 
-def _cards(run: Story) -> list[Html]:
+def _cards(run: LoadedRun) -> list[Html]:
     keys = [key for part in HEADLINE for key in part if run.value(key) is not None]
     found = [(key, run.value(key) or 0.0) for key in keys]
     return [
@@ -195,12 +195,12 @@ def _cards(run: Story) -> list[Html]:
     ]
 
 
-def _cards_so_far(run: Story) -> list[Html]:
+def _cards_so_far(run: LoadedRun) -> list[Html]:
     found = [(key, value) for key in SO_FAR if (value := run.last(key)) is not None]
     return [_card(key, QUANTITIES[key].form(value)) for key, value in found]
 
 
-def _note(run: Story, key: str) -> str:
+def _note(run: LoadedRun, key: str) -> str:
     """A fact of this run that gives a headline number its scale."""
     total = run.value("total_parameters")
     if key == "accuracy" and (found := run.curve("reliability", "count")):
@@ -216,7 +216,7 @@ def _note(run: Story, key: str) -> str:
     return ""
 
 
-def _dots(run: Story) -> Html | None:
+def _dots(run: LoadedRun) -> Html | None:
     """A hundred places, of which as many are taken as weights are active in a hundred."""
     total, active = run.value("total_parameters"), run.value("active_parameters")
     if not total or active is None:

@@ -13,7 +13,7 @@ from typing import Any
 from gossamer.record import Run
 from gossamer.report.numbers import is_number
 
-__all__ = ["Group", "Story", "group", "read"]
+__all__ = ["Group", "LoadedRun", "group", "read"]
 
 Point = tuple[float, float]
 
@@ -22,7 +22,7 @@ _NOT_OPTIONS = {"seed", "out", "device", "data_dir", "workers", "threads"}
 
 
 @dataclass(frozen=True)
-class Story:
+class LoadedRun:
     """All that a run folder tells."""
 
     folder: Path
@@ -113,7 +113,7 @@ class Group:
     detail: str  # what tells it from the other groups of its method
     label: str
     colour: int
-    runs: Sequence[Story]
+    runs: Sequence[LoadedRun]
 
     def values(self, key: str) -> list[float]:
         """The measurement, of the runs that have it."""
@@ -133,15 +133,15 @@ class Group:
         return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
 
 
-def read(folder: Path) -> Story:
+def read(folder: Path) -> LoadedRun:
     """Read a run folder; :class:`~gossamer.record.RecordError` where it is none."""
     run = Run.open(Path(folder))
-    return Story(run.folder, run.config, run.environment, run.metrics(), run.updates(), run.result() or {})
+    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), run.updates(), run.result() or {})
 
 
-def group(runs: Sequence[Story]) -> list[Group]:
+def group(runs: Sequence[LoadedRun]) -> list[Group]:
     """Runs by method and options, in order of appearance, labelled by what tells them apart."""
-    kinds: dict[str, list[Story]] = {}
+    kinds: dict[str, list[LoadedRun]] = {}
     for run in runs:
         key = json.dumps([run.name("method"), run.options], sort_keys=True, default=str)
         kinds.setdefault(key, []).append(run)
@@ -155,7 +155,7 @@ def group(runs: Sequence[Story]) -> list[Group]:
     return groups
 
 
-def _detail(first: Story, firsts: Sequence[Story]) -> str:
+def _detail(first: LoadedRun, firsts: Sequence[LoadedRun]) -> str:
     rivals = [other for other in firsts if other.name("method") == first.name("method")]
     keys = sorted({key for rival in rivals for key in rival.options} - {"method"})
     different = [key for key in keys if len({repr(rival.options.get(key)) for rival in rivals}) > 1]

@@ -16,13 +16,13 @@ from torch import Tensor
 from gossamer import data, methods
 from gossamer.bench.tables import Table
 from gossamer.data.sun1 import VARIANTS
-from gossamer.experiments.replicates import Replicates, Tables
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
 from gossamer.reproduce import _selection_plot, _selection_tables
 from gossamer.reproduce._published import EXAMPLES
 from gossamer.reproduce._results import Results, Row, Settings
 from gossamer.reproduce._running import Tick
+from gossamer.runs.replicates import Replicates, Tables
 from gossamer.types import Task
 
 __all__ = ["measure", "plan", "plot", "tables"]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from gossamer.layers import SparseWeight
 from gossamer.sparsity.criteria import REMOVAL, GradientCriterion, snr_abs_reference
-from gossamer.sparsity.joint import Joint, are_one_kind
 from gossamer.sparsity.ranks import from_first_rank
 from gossamer.sparsity.selection import top_mask, where
+from gossamer.sparsity.weight_batch import WeightBatch, are_one_kind
 from gossamer.types import Criterion, WeightStats
 
 __all__ = [
@@ -36,7 +36,7 @@ def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) ->
     """Scores of the active entries of each weight, finite and the same on every rank."""
     if criterion in ENTRYWISE and are_one_kind(weights.values()):
         # All weights at once, so that a GPU does not wait for the launches of many small kernels.
-        joint = Joint(list(weights.values()))
+        joint = WeightBatch(list(weights.values()))
         return dict(zip(weights, joint_scores(criterion, joint).split(joint.active.lengths), strict=True))
     return {
         name: from_first_rank(_as_score(criterion(weight.stats()), len(weight.mean), "removal"))
@@ -44,7 +44,7 @@ def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) ->
     }
 
 
-def joint_scores(criterion: Criterion, joint: Joint) -> Tensor:
+def joint_scores(criterion: Criterion, joint: WeightBatch) -> Tensor:
     """As :func:`removal_scores`, of weights taken as one, for a criterion that is ``ENTRYWISE``."""
     return from_first_rank(_as_score(criterion(joint.stats()), joint.active.total, "removal"))
 

@@ -20,8 +20,8 @@ from gossamer.schedules import as_schedule
 from gossamer.sparsity.choosing import Scope
 from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut, split_networks
 from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
-from gossamer.sparsity.held import Held
-from gossamer.sparsity.moving import forget_histories, remove
+from gossamer.sparsity.held_entries import HeldEntries
+from gossamer.sparsity.moves import forget_histories, remove
 from gossamer.sparsity.ranks import world_size
 from gossamer.sparsity.selection import lookup
 from gossamer.types import Schedule, Step
@@ -99,7 +99,7 @@ class Prune:
         self.index = 0
         self.record: list[dict[str, Any]] = []
         self._held = {
-            name: Held(weight.parameter, keeps=self.feedback)
+            name: HeldEntries(weight.parameter, keeps=self.feedback)
             for name, weight in self.weights.items()
             if self.feedback or weight.sparse is None
         }

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from gossamer.layers import GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import cosine
+from gossamer.sparsity.batched_exchange import exchange, fits, holds
 from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, n_removed, overlap, removal_scores, survivors
 from gossamer.sparsity.criteria import (
     REMOVAL,
@@ -29,10 +30,9 @@ from gossamer.sparsity.criteria import (
     snr_abs_reference,
 )
 from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, mean_absolute
-from gossamer.sparsity.moving import forget_histories, move
+from gossamer.sparsity.moves import forget_histories, move
 from gossamer.sparsity.ranks import from_first_rank, world_size
 from gossamer.sparsity.shortlist import Passes, Shortlist
-from gossamer.sparsity.together import exchange, fits, holds
 from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]

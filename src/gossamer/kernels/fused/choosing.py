@@ -17,10 +17,10 @@ from typing import Literal, get_args
 
 import torch
 
+from gossamer.kernels.fused.candidates import Works
 from gossamer.kernels.fused.geometry import Geometry
 from gossamer.kernels.fused.plans import Plan, Tile, forward_tiles, input_gradient_tiles, weight_gradient_tiles
 from gossamer.kernels.fused.timing import milliseconds
-from gossamer.kernels.fused.works import Works
 
 __all__ = ["Fused", "Times", "check_fused", "choose", "compile_all", "measure", "why_not"]
 

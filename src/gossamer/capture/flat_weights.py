@@ -1,0 +1,248 @@
+"""All active vectors of a network in one flat buffer, and the dense working weights that are written from it.
+
+A step of a GPU is bound by the number of its kernels before anything else. Here softplus, KL, its gradient, the gather
+of the gradients and the scatter of the new weights are each one kernel over the active entries of the whole network.
+
+Where training draws weights (``noise="weights"``) the working weights are μ + σ ε, written anew for every pass, and
+there are no dense variances: with g the gradient of a drawn weight, that of μ is g and that of σ is g ε.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gossamer.capture.plans import plan_products
+from gossamer.kernels.fused import Fused, Plan
+from gossamer.layers import DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
+from gossamer.layers.gaussian import STD_FLOOR
+
+__all__ = ["FlatWeights"]
+
+
+class FlatWeights:
+    """Dense weights of a converted network in the precision ``dtype``, kept in step with its active vectors.
+
+    The network's parameters stay the same objects, with the same contents, but become parts of flat buffers, and so do
+    their gradients. While it is open, the network computes with the dense weights; :meth:`close` ends that.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), density=0.5)
+        >>> working = FlatWeights(model, torch.float32)
+        >>> model(torch.ones(3, 6)).sum().backward()
+        >>> penalty = working.gather(torch.tensor(0.1))
+        >>> bool(penalty > 0), model[0].mean.grad.shape
+        (True, torch.Size([12]))
+        >>> working.close()
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self.weights = list(sparse_weights(model).values())
+        kinds = {type(weight) for weight in self.weights}
+        if len(kinds) != 1 or not kinds <= {GaussianWeight, PointWeight}:
+            raise ValueError("a working copy needs sparse weights of one kind, Gaussian or point")
+        self.is_gaussian = kinds == {GaussianWeight}
+        if len({weight.noise for weight in self._gaussians()}) > 1:
+            raise ValueError("a working copy needs weights with one kind of noise, local or of weights")
+        self.draws_weights = any(weight.draws_weights for weight in self._gaussians())
+        self.has_variance = self.is_gaussian and not self.draws_weights
+        lengths = [weight.support.n_active for weight in self.weights]
+        # Each weight starts at a multiple of 16 bytes, so that kernels may load eight entries at once.
+        sizes = [-(-math.prod(weight.support.shape) // 8) * 8 for weight in self.weights]
+        self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
+        self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
+        self.grad_of_mean = torch.zeros_like(self.dense_mean)
+        if self.is_gaussian:
+            self.raw_std, self.raw_std_grad = _flatten([weight.raw_std for weight in self._gaussians()])
+            priors = [torch.full((n,), w.prior_std) for w, n in zip(self._gaussians(), lengths, strict=True)]
+            self.prior_std = torch.cat(priors).to(self.mean)
+        if self.has_variance:
+            self.dense_variance = torch.zeros_like(self.dense_mean)
+            self.grad_of_variance = torch.zeros_like(self.dense_mean)
+        if self.draws_weights:
+            self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
+        self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
+        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        # On the device from the start: to send them at each update, the host would have to wait for it.
+        self._layout, self._lengths = self._layouts(), torch.tensor(lengths, device=self.mean.device)
+        self.seed = torch.zeros(1, dtype=torch.int64, device=self.mean.device)
+        self._plans: dict[int, Plan] = {}  # by the number of the weight
+        self._connect()
+        self.refresh()
+
+    def _gaussians(self) -> list[GaussianWeight]:
+        return [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
+
+    def _connect(self) -> None:
+        """Give every weight its part of the dense buffers, as leaves of autograd."""
+        self._targets: list[Tensor] = []
+        for weight, start in zip(self.weights, self._starts, strict=True):
+            mean = _part(self.dense_mean, start, weight).requires_grad_()
+            self._targets.append(_part(self.grad_of_mean, start, weight))
+            variance = None
+            if self.has_variance:
+                variance = _part(self.dense_variance, start, weight).requires_grad_()
+                self._targets.append(_part(self.grad_of_variance, start, weight))
+            weight.working = DenseCopy(mean, variance)
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The dense leaves of all weights."""
+        return [leaf for weight in self.weights if weight.working is not None for leaf in weight.working.leaves]
+
+    @property
+    def dense(self) -> list[Tensor]:
+        """The flat buffers in which the dense leaves lie."""
+        return [self.dense_mean, self.dense_variance] if self.has_variance else [self.dense_mean]
+
+    @torch.no_grad()
+    def draw(self, noisy: bool = True) -> None:
+        """New ε for the coming pass, where it draws weights; zeros for a pass at the means. :meth:`write` follows."""
+        if self.draws_weights and noisy:
+            self.noise.normal_()
+        elif self.draws_weights:
+            self.noise.zero_()
+
+    def prepare_noise(self, run: Callable[[], object], fused: Fused = "never") -> Tensor | None:
+        """One buffer for the noise of a whole pass, which ``run`` makes once; it must be filled before each pass.
+
+        One kernel then draws all normals, four at a time. A weight that is used twice goes on drawing its own. With
+        ``fused`` products that gain by it are planned for the fused kernels, some of which draw their noise themselves,
+        from :attr:`seed`: where :attr:`draws_inside`, it must be changed before each pass.
+        """
+        workings = [weight.working for weight in self.weights if weight.working is not None]
+        for working in workings:
+            working.noise, working.plan = None, Plan()
+            working.outputs.clear()
+            working.inputs.clear()
+        with torch.no_grad():
+            run()
+        single = {i: working for i, working in enumerate(workings) if len(working.outputs) == 1}
+        plan_products(single, self._plans, self.seed, fused)
+        read = [
+            working for working in single.values() if working.plan.forward is None or not working.plan.forward.draws
+        ]
+        read.sort(key=lambda working: working.plan.forward is None)  # the fused first: their parts keep 16-byte starts
+        sizes = [working.outputs[0].numel() for working in read]
+        if not read:
+            return None
+        flat = torch.empty(sum(sizes), dtype=self.dense_mean.dtype, device=self.dense_mean.device)
+        for working, part in zip(read, flat.split(sizes), strict=True):
+            working.noise = _channels_last(part, tuple(working.outputs[0]))
+        return flat
+
+    @property
+    def draws_inside(self) -> bool:
+        """Whether a fused kernel draws its noise itself."""
+        return any(plan.forward is not None and plan.forward.draws for plan in self._plans.values())
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Follow positions that have changed: everything is computed anew, in place."""
+        self.address.copy_(self._addresses())
+        for flat in self.dense:
+            flat.zero_()
+        self.write()
+
+    def _addresses(self) -> Tensor:
+        """Where the active entries are in the flat dense buffers: their positions, the second dimension moved last."""
+        start, space, width = self._layout.repeat_interleave(self._lengths, dim=1, output_size=len(self.address))
+        position = torch.cat([_positions(weight, self.address.device) for weight in self.weights]).long()
+        rest = position // space
+        address: Tensor = (rest // width * space + position % space) * width + rest % width + start
+        return address
+
+    def _layouts(self) -> Tensor:
+        """Of each weight where it starts in the flat dense buffers, its entries a channel and its channels."""
+        shapes = [weight.support.shape for weight in self.weights]
+        space = [math.prod(shape[2:]) for shape in shapes]
+        width = [shape[1] if len(shape) > 2 else 1 for shape in shapes]
+        return torch.tensor([self._starts, space, width], device=self.address.device)
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Write the active entries into the dense weights: means and variances, or the weights drawn with ε."""
+        values = torch.addcmul(self.mean, _std(self.raw_std), self.noise) if self.draws_weights else self.mean
+        self.dense_mean[self.address] = values.to(self.dense_mean.dtype)
+        if self.has_variance:
+            std = _std(self.raw_std)
+            self.dense_variance[self.address] = (std * std).to(self.dense_variance.dtype)
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Bring the gradients of the leaves, wherever autograd put them, into the flat buffers."""
+        pairs = [(to, leaf.grad) for to, leaf in zip(self._targets, self.leaves, strict=True)]
+        torch._foreach_copy_([to for to, grad in pairs if grad is not None], [g for _, g in pairs if g is not None])
+        for to, grad in pairs:
+            if grad is None:  # a weight without a part in the loss
+                to.zero_()
+
+    @torch.no_grad()
+    def gather(self, scale: Tensor) -> Tensor:
+        """Gradients of the active entries: of the loss, out of the leaves', and of ``scale · KL``, which is returned.
+
+        KL(N(μ, σ²) ‖ N(0, s²)) has the gradients μ/s² and σ/s² - 1/σ.
+        """
+        self.collect()
+        return self.differentiate(scale)
+
+    @torch.no_grad()
+    def differentiate(self, scale: Tensor) -> Tensor:
+        """As :meth:`gather`, from what :meth:`collect` brought: one kernel when it is compiled."""
+        grad = self.grad_of_mean[self.address].to(self.mean.dtype)
+        if not self.is_gaussian:
+            self.mean_grad.copy_(grad)
+            return torch.zeros_like(scale)
+        std, precision = _std(self.raw_std), self.prior_std**-2
+        if self.draws_weights:
+            grad_of_std = grad * self.noise
+        else:
+            grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
+        self.mean_grad.copy_(grad + scale * self.mean * precision)
+        grad_of_std = grad_of_std + scale * (std * precision - 1 / std)
+        self.raw_std_grad.copy_(grad_of_std * self.raw_std.sigmoid())
+        kl = (self.prior_std / std).log() + (std * std + self.mean * self.mean) * precision / 2 - 0.5
+        return scale * kl.sum()
+
+    def close(self) -> None:
+        """Let the network compute with its active vectors again."""
+        for weight in self.weights:
+            weight.working = None
+
+
+def _std(raw_std: Tensor) -> Tensor:
+    return F.softplus(raw_std).clamp_min(max(STD_FLOOR, torch.finfo(raw_std.dtype).tiny))
+
+
+def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
+    """One buffer that holds them all, and one for their gradients."""
+    flat = torch.cat([parameter.detach() for parameter in parameters])
+    grad = torch.zeros_like(flat)
+    start = 0
+    for parameter in parameters:
+        end = start + len(parameter)
+        parameter.data, parameter.grad = flat[start:end], grad[start:end]
+        start = end
+    return flat, grad
+
+
+def _part(flat: Tensor, start: int, weight: SparseWeight) -> Tensor:
+    """A weight's part of a flat buffer in its dense shape, channels last as the fast convolutions want them."""
+    shape = weight.support.shape
+    return _channels_last(flat[start : start + math.prod(shape)], shape)
+
+
+def _channels_last(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if len(shape) < 3:
+        return flat.view(shape)
+    return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+
+
+def _positions(weight: SparseWeight, device: torch.device) -> Tensor:
+    position = weight.support.position
+    return torch.arange(math.prod(weight.support.shape), device=device) if position is None else position

@@ -1,0 +1,233 @@
+"""The result of a run: quality, cost, and what the report draws."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer import metrics
+from gossamer.evaluate import predict_inputs, split_of, summarize
+from gossamer.layers import GaussianWeight, SparseModule, sparse_weights
+from gossamer.likelihoods import Gaussian
+from gossamer.metrics import LayerCost
+from gossamer.posterior import GaussianPosterior, LocalPasses, Prediction, SingleNetwork, draw
+from gossamer.record import Run
+from gossamer.runs.settings import Settings
+from gossamer.train import Training
+from gossamer.types import Posterior, Task
+
+__all__ = ["build_result", "predict_seeded", "predict_split", "quality"]
+
+N_EXAMPLES = 8
+
+
+def build_result(settings: Settings, task: Task, training: Training, seconds: float, run: Run) -> dict[str, Any]:
+    """What ``result.json`` holds."""
+    posterior = training.posterior()
+    prediction = predict_split(posterior, task, settings)
+    layers = _layers(training, task)
+    result = quality(prediction, task)
+    others = _other_predictions(settings, task, training)
+    snr = _snr_histogram(training, posterior)
+    if snr is not None:
+        result.setdefault("curves", {})["snr"] = snr
+    return {
+        "method": settings.method,
+        "data": task.name,
+        "model": settings.model_name(task),
+        "seed": settings.seed,
+        "options": settings.options,
+        "n_draws": settings.n_draws,
+        **result,
+        **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
+        "cost": _cost(settings, task, training, layers, seconds, run)
+        | {"parameter_bytes": _bytes(posterior, training)},
+        "layers": [_layer_row(training, layer) for layer in layers],
+        "class_names": list(task.class_names),
+    }
+
+
+def _other_predictions(settings: Settings, task: Task, training: Training) -> dict[str, dict[str, float]]:
+    """Metrics of the network at its means, and of passes that draw their noise output by output."""
+    weights = sparse_weights(training.model).values()
+    if not any(isinstance(weight, GaussianWeight) for weight in weights):
+        return {}
+    ways: dict[str, Posterior] = {"mean": SingleNetwork(training.model), "local": LocalPasses(training.model)}
+    return {
+        name: summarize(predict_split(posterior, task, settings), task, task.test[1])
+        for name, posterior in ways.items()
+    }
+
+
+def predict_split(posterior: Posterior, task: Task, settings: Settings, split: str = "test") -> Prediction:
+    """What the draws say about a split; the random state is left as it was."""
+    return predict_seeded(posterior, task, split_of(task, split)[0], settings)
+
+
+def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settings) -> Prediction:
+    """What the draws say about ``x``, inputs as the task stores them; the draws depend on the seed alone."""
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        return predict_inputs(posterior, task, x, settings.n_draws)
+
+
+def quality(prediction: Prediction, task: Task, split: str = "test") -> dict[str, Any]:
+    """Metrics of a prediction, and the curves and examples behind them."""
+    x, y = split_of(task, split)
+    result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
+    if isinstance(task.likelihood, Gaussian):
+        return result
+    probs = prediction.probs
+    reliability = metrics.reliability_curve(probs, y)
+    selective = metrics.selective_accuracy(probs, y)
+    keep = torch.linspace(0, len(y) - 1, min(200, len(y))).long()  # a curve of ten thousand points draws no better
+    result["curves"] = {
+        "reliability": {name: _list(value) for name, value in reliability._asdict().items()},
+        "confidence": _histogram(prediction.confidence, (0.0, 1.0)),
+        "entropy": _histogram(prediction.entropy, (0.0, float(torch.log(torch.tensor(float(probs.shape[1])))))),
+        "selective": {"coverage": _list(selective.coverage[keep]), "accuracy": _list(selective.accuracy[keep])},
+    }
+    if x.dim() == 4 and x.shape[1] in (1, 3):
+        result["examples"] = _examples(prediction, x, y)
+    return result
+
+
+def _examples(prediction: Prediction, x: Tensor, y: Tensor) -> dict[str, list[dict[str, Any]]]:
+    order = prediction.entropy.argsort(stable=True)
+    probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
+
+    def example(row: int) -> dict[str, Any]:
+        return {
+            "image": _pixels(x[row]),
+            "label": int(y[row]),
+            "predicted": int(probs[row].argmax()),
+            "probs": _list(probs[row]),
+            "entropy": float(entropy[row]),
+            "mutual_information": float(information[row]),
+        }
+
+    return {
+        "most_certain": [example(int(row)) for row in order[:N_EXAMPLES]],
+        "least_certain": [example(int(row)) for row in order.flip(0)[:N_EXAMPLES]],
+    }
+
+
+def _pixels(image: Tensor) -> Any:
+    """``(channels, height, width)`` as nested lists of whole numbers from 0 to 255, colours innermost."""
+    scaled = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().to(torch.uint8)
+    return scaled[0].tolist() if len(scaled) == 1 else scaled.permute(1, 2, 0).tolist()
+
+
+def _layers(training: Training, task: Task) -> list[LayerCost]:
+    weights = sparse_weights(training.model)
+    example = task.transform(task.test[0][:1]).to(training.fabric.device)
+    plain = draw(training.model, at_mean=True) if weights else training.model
+    kinds = {
+        id(weight): type(module.template).__name__
+        for module in training.model.modules()
+        if isinstance(module, SparseModule)
+        for weight in module.named_weights().values()
+    }
+    layers = []
+    for name, macs in metrics.dense_macs(plain, example).items():
+        weight = weights.get(name)
+        if weight is None:
+            kind = type(dict(plain.named_modules()).get(name, plain)).__name__
+            layers.append(LayerCost(name, kind, macs, 1.0, bayesian=False))
+        else:
+            share = weight.support.n_active / weight.support.size
+            layers.append(LayerCost(name, kinds[id(weight)], macs, share, bayesian=isinstance(weight, GaussianWeight)))
+    return layers
+
+
+def _layer_row(training: Training, layer: LayerCost) -> dict[str, Any]:
+    weight = sparse_weights(training.model).get(layer.name)
+    row: dict[str, Any] = {"name": layer.name, "kind": layer.kind, "dense_macs": layer.dense_macs}
+    if weight is None:
+        shapes = {name.removesuffix(".weight"): list(p.shape) for name, p in training.model.named_parameters()}
+        shape = shapes.get(layer.name, [])
+        size = int(torch.tensor(shape).prod()) if shape else 0
+        return row | {"shape": shape, "active": size, "total": size}
+    support = weight.support
+    return row | {"shape": list(support.shape), "active": support.n_active, "total": support.size}
+
+
+def _cost(
+    settings: Settings, task: Task, training: Training, layers: list[LayerCost], seconds: float, run: Run
+) -> dict[str, float | None]:
+    weights = sparse_weights(training.model)
+    plain = sum(p.numel() for n, p in training.model.named_parameters() if n.endswith("weight") and p.dim() > 1)
+    active = sum(weight.support.n_active for weight in weights.values()) or plain
+    total = sum(weight.support.size for weight in weights.values()) or plain
+    rule = next(iter(training.rules), None)
+    period = getattr(rule, "update_period", None)
+    until = settings.options["until"] if period else 1.0
+    per_example = metrics.training_macs(layers, period, until)
+    return {
+        "active_parameters": active,
+        "total_parameters": total,
+        "density": active / total,
+        "checkpoint_bytes": _newest(run.checkpoint_folder.glob("step-*")).stat().st_size,
+        "inference_macs": metrics.inference_macs(layers),
+        "training_macs_per_example": per_example,
+        "training_macs": per_example * task.n_data * settings.epochs,
+        "seconds": seconds,
+        "peak_memory_bytes": _peak_memory(),
+    }
+
+
+def _bytes(posterior: Posterior, training: Training) -> int:
+    """What a prediction needs in memory: of all networks that were kept, of means and stds; otherwise of the model."""
+    tensors = [*training.model.parameters(), *training.model.buffers()]
+    own: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return int(getattr(posterior, "n_bytes", own))
+
+
+def _newest(checkpoints: Iterable[Path]) -> Path:
+    """Not the largest: a network that is pruned on the way was larger before."""
+    return max(checkpoints, key=lambda path: int(path.stem.removeprefix("step-")))
+
+
+def _peak_memory() -> int | None:
+    """Of the device where there is one, otherwise of the process; nothing where the system does not say."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    with suppress(ImportError):  # Windows
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return None
+
+
+def _snr_histogram(training: Training, posterior: Posterior) -> dict[str, Any] | None:
+    """Distribution of log10 |μ|/σ over all Gaussian weights, of the layers or of the optimizer."""
+    pairs = [
+        (weight.mean.detach(), weight.std.detach())
+        for weight in sparse_weights(training.model).values()
+        if isinstance(weight, GaussianWeight)
+    ]
+    if isinstance(posterior, GaussianPosterior):
+        means = dict(posterior.model.named_parameters())
+        pairs += [(means[name].detach(), std) for name, std in posterior.stds.items()]
+    if not pairs:
+        return None
+    ratios = torch.cat([(mean.abs() / std).double().flatten() for mean, std in pairs])
+    return _histogram(ratios.clamp(1e-4, 1e4).log10(), (-4.0, 4.0), n_bins=80)
+
+
+def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) -> dict[str, Any]:
+    found = metrics.histogram(values, n_bins, limits)
+    return {name: _list(value) for name, value in found._asdict().items()}
+
+
+def _list(values: Tensor) -> list[float | None]:
+    """Numbers for JSON, which has no NaN: a bin without examples has no accuracy."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]

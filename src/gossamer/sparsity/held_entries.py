@@ -1,0 +1,89 @@
+"""Entries of a parameter that the network computes without: zero in the parameter, and perhaps remembered aside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+__all__ = ["HeldEntries"]
+
+
+class HeldEntries:
+    """Holds some entries of a parameter at zero between one optimizer step and the next backward pass.
+
+    Args:
+        parameter: The parameter.
+        keeps: Whether the entries go on living aside (feedback), or are gone.
+
+    Example:
+        >>> weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+        >>> held = HeldEntries(weight, keeps=True)
+        >>> held.choose(torch.tensor([True, False, False]))
+        >>> held.hide()
+        >>> weight.tolist(), held.n_held
+        ([0.0, 2.0, 3.0], 1)
+        >>> held.reveal()
+        >>> weight.tolist()
+        [1.0, 2.0, 3.0]
+    """
+
+    def __init__(self, parameter: nn.Parameter, *, keeps: bool) -> None:
+        self.parameter, self.keeps = parameter, keeps
+        self.mask = torch.zeros_like(parameter, dtype=torch.bool)
+        self.values = parameter.detach().new_zeros(0)  # of the entries in the mask, while they are hidden
+        self.is_hidden = False
+
+    @property
+    def n_held(self) -> int:
+        """How many entries are held."""
+        return int(self.mask.sum())
+
+    @torch.no_grad()
+    def choose(self, mask: Tensor) -> None:
+        """Which entries to hold from now on; they are as they were until they are hidden."""
+        self.reveal()
+        self.mask = mask.view_as(self.parameter)
+
+    @torch.no_grad()
+    def hide(self) -> None:
+        """Make the held entries zero in the parameter."""
+        if self.keeps:
+            moved = self.parameter[self.mask]
+            # Hidden still: the optimizer stepped without their being revealed, so from zero. The step is theirs.
+            self.values = self.values + moved if self.is_hidden else moved
+        self.parameter.masked_fill_(self.mask, 0.0)
+        self.is_hidden = True
+
+    @torch.no_grad()
+    def reveal(self) -> None:
+        """Put the held entries back, if they go on living."""
+        if self.is_hidden and self.keeps:
+            self.parameter[self.mask] = self.values
+        self.is_hidden = False
+
+    def drop(self) -> None:
+        """Forget what is held: from now on these entries are gone."""
+        self.keeps, self.values = False, self.values.new_zeros(0)
+        self.hide()
+
+    def reset(self, optimizer: Optimizer) -> None:
+        """Zero for the held entries in the parameter, its gradient and everything the optimizer knows of them."""
+        state = optimizer.state.get(self.parameter, {})
+        known = [value for value in state.values() if isinstance(value, Tensor)]
+        with torch.no_grad():
+            for tensor in [self.parameter, self.parameter.grad, *known]:
+                if tensor is not None and tensor.shape == self.parameter.shape:
+                    tensor.masked_fill_(self.mask, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs."""
+        return {"mask": self.mask, "values": self.values, "is_hidden": self.is_hidden, "keeps": self.keeps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``."""
+        self.mask = state["mask"].to(self.parameter.device)
+        self.values = state["values"].to(self.parameter)
+        self.is_hidden, self.keeps = bool(state["is_hidden"]), bool(state["keeps"])

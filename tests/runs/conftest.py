@@ -1,0 +1,89 @@
+"""Runs that are trained once for all tests, and what it means that two of them are the same."""
+
+import json
+
+import pytest
+import torch
+
+from gossamer import checkpoint
+from gossamer.record import Run
+from gossamer.runs import Settings, train
+
+OPTIONS = {
+    "sgd": {},
+    "vi": {},
+    "ssvi": {"density": 0.1, "update_period": 4},
+    "rigl": {"density": 0.1, "update_period": 4},
+    "cv_adam": {},
+    "cv_sghmc": {},
+    "em_mcmc": {"target_density": 0.3},
+}
+EPOCHS = 3  # of 15 steps each
+NOT_REPEATABLE = {"seconds", "examples_per_second"}
+
+
+@pytest.fixture(scope="session")
+def settings():
+    """What a run of a method is told here."""
+
+    def make(method, **changes):
+        told = {"epochs": EPOCHS, "n_draws": 3, "device": "cpu", "options": OPTIONS[method], "model": "mlp"} | changes
+        return Settings(method, "digits", **told)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory, settings):
+    """The folder of a run that nothing interrupted, trained when it is first asked for."""
+    root, done = tmp_path_factory.mktemp("whole"), {}
+
+    def find(method):
+        if method not in done:
+            done[method] = train(settings(method), root / method, quiet=True).folder
+        return done[method]
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def assert_same_runs():
+    """Final tensors, records and results are equal to the bit; only times may differ."""
+
+    def compare(one, other):
+        first, second = (checkpoint.load(folder / "checkpoint") for folder in (one, other))
+        assert first["training"]["step"] == second["training"]["step"]
+        assert_same(first["training"], second["training"])
+        for name in ("sums", "count", "n_updates"):
+            assert_same(first["tally"][name], second["tally"][name])
+        for file in ("metrics.jsonl", "subspace.jsonl"):
+            assert_same(*(lines(folder / file) for folder in (one, other)))
+        results = [Run.open(folder).result() for folder in (one, other)]
+        costs = [result.pop("cost") for result in results]
+        assert_same(*results)
+        assert costs[0]["active_parameters"] == costs[1]["active_parameters"]
+
+    return compare
+
+
+def assert_same(a, b, where=""):
+    assert type(a) is type(b), where
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    elif isinstance(a, dict):
+        assert list(a) == list(b), where
+        for key in a:
+            assert_same(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for place, (one, other) in enumerate(zip(a, b, strict=True)):
+            assert_same(one, other, f"{where}/{place}")
+    else:
+        assert a == b, where
+
+
+def lines(path):
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key not in NOT_REPEATABLE} for row in rows]
