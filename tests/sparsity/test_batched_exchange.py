@@ -16,8 +16,8 @@ import gossamer
 from gossamer.capture import FlatWeights
 from gossamer.layers import sparse_weights
 from gossamer.schedules import constant
+from gossamer.sparsity import batched_exchange
 from gossamer.sparsity import subspace as subspace_module
-from gossamer.sparsity import together
 from gossamer.sparsity.criteria import magnitude
 
 OPTIMIZERS = {
@@ -31,7 +31,7 @@ OPTIMIZERS = {
 def calls(monkeypatch):
     """How often all weights were moved at once."""
     seen = []
-    exchange = together.exchange
+    exchange = batched_exchange.exchange
     monkeypatch.setattr(subspace_module, "exchange", lambda *a, **k: (seen.append(1), exchange(*a, **k))[1])
     return seen
 
@@ -73,7 +73,7 @@ def with_gradients(model, number: int, levels: int = 0) -> None:
 
 
 def run(model, optimizer_of, monkeypatch, devices, *, levels=0, n_updates=4, prepare=None, **options):
-    monkeypatch.setattr(together, "DEVICES", devices)
+    monkeypatch.setattr(batched_exchange, "DEVICES", devices)
     monkeypatch.setattr(gossamer.Subspace, "_streams", lambda self: False)
     optimizer = optimizer_of(gossamer.param_groups(model))
     options = {"replacement_rate": constant(0.3), "until": 1.0, "update_period": 1} | options
@@ -143,9 +143,9 @@ def test_the_same_as_one_after_another(kind, levels, optimizer, monkeypatch, cal
         {"addition": "mean_gradient"},
     ],
 )
-@pytest.mark.parametrize("limit", [1, 300, together.LIMIT])
+@pytest.mark.parametrize("limit", [1, 300, batched_exchange.LIMIT])
 def test_options_and_groups(options, limit, monkeypatch, calls):
-    monkeypatch.setattr(together, "LIMIT", limit)
+    monkeypatch.setattr(batched_exchange, "LIMIT", limit)
     model = gossamer.bayesianize(network(), density=0.3)
     spread(model)
     compare(model, monkeypatch, calls, **options)
@@ -252,7 +252,7 @@ class Counted(TorchDispatchMode):
 
 def worked(devices, monkeypatch, n_updates=3, mode="reference", optimizer="SGD"):
     """Updates with a working copy in bfloat16, and the calls of the last one."""
-    monkeypatch.setattr(together, "DEVICES", devices)
+    monkeypatch.setattr(batched_exchange, "DEVICES", devices)
     model = gossamer.bayesianize(layers(21), density=0.2, mode=mode)
     spread(model)
     made = OPTIMIZERS[optimizer](gossamer.param_groups(model))
@@ -294,13 +294,13 @@ def test_an_update_is_few_calls_and_waits_once(monkeypatch):
     assert not [name for name in after if name.startswith(waiting)]
 
 
-@pytest.mark.parametrize(("whole", "times"), [(together.WHOLE, 3), (0, 0)])
+@pytest.mark.parametrize(("whole", "times"), [(batched_exchange.WHOLE, 3), (0, 0)])
 def test_gradients_are_whole_where_a_gpu_can_hold_them(whole, times, monkeypatch, calls):
     """Elsewhere they pass by in pieces, and the choice is the same."""
 
     def trained(devices):
-        monkeypatch.setattr(together, "DEVICES", devices)
-        monkeypatch.setattr(together, "WHOLE", whole)
+        monkeypatch.setattr(batched_exchange, "DEVICES", devices)
+        monkeypatch.setattr(batched_exchange, "WHOLE", whole)
         torch.manual_seed(0)
         model = gossamer.bayesianize(nn.Sequential(nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 5)), density=0.3)
         optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
