@@ -57,8 +57,8 @@ bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick:
 	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu $(BENCH)
 
 figures: venv ## rewrite every measured table and picture of README and docs from what is stored in results
-	$(BIN)/gossamer bench show results/bench-cpu.json --into README.md docs/guides/cpu.md --plot docs/images/bench-cpu.svg
-	$(BIN)/gossamer bench show results/bench-gpu.json --into README.md docs/guides/gpu.md
+	$(BIN)/gossamer bench show results/bench-cpu.json --into docs/guides/cpu.md --plot docs/images/bench-cpu.svg
+	$(BIN)/gossamer bench show results/bench-gpu.json --into docs/guides/gpu.md
 	$(BIN)/gossamer bench show results --into README.md docs/results.md docs/guides/gpu.md
 	for name in $(REPRODUCED); do \
 		$(BIN)/gossamer reproduce show results/$$name.json --into docs/guides/variable-selection.md \

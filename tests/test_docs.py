@@ -1,4 +1,4 @@
-"""The documentation is true: code and commands in it run, links lead somewhere, every public name has its place."""
+"""The documentation is true: its code and commands run, its links lead somewhere, every public name has an API page."""
 
 import doctest
 import importlib
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import yaml
 
 import gossamer
 
@@ -24,7 +25,7 @@ AT_HAND = {"digits", "two_moons"}  # data sets without files, small enough for a
 
 
 class Block(NamedTuple):
-    """A fenced block: what stands after its backticks, its lines, and where the first of them is in the page."""
+    """A fenced block: the text after its backticks, its lines, and the line number of the first one."""
 
     info: str
     text: str
@@ -55,13 +56,19 @@ def runs(block: Block) -> bool:
 @pytest.mark.parametrize("page", [page for page in GUIDES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
 @pytest.mark.usefixtures("tiny_bench")
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path, monkeypatch):
-    """In a folder of its own: Python in one namespace, files as their titles say, commands as a shell would."""
+    """In an empty folder: Python in one namespace, titled blocks as files, commands as in a shell.
+
+    README is read in pieces, so each of its Python blocks gets a namespace of its own.
+    """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # files of the page can be imported
     monkeypatch.delenv("GOSSAMER_DATA", raising=False)
     module = types.ModuleType("a_page_of_the_documentation")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # so that what is defined there can be pickled
     torch.manual_seed(0)
     for block in blocks(page):
+        if page.name == "README.md":
+            module.__dict__.clear()
         if block.title is not None:
             Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python" and runs(block):
@@ -84,7 +91,7 @@ def check_outputs(block: Block, page: Path, namespace: dict) -> None:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The arguments of each ``$ gossamer …`` line, without what the shell does with the output."""
+    """The arguments of each ``$ gossamer …`` line, up to a redirection or pipe."""
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line.removeprefix("$ "), comments=True) if line.startswith("$ ") else []
         if words[:1] == ["gossamer"]:
@@ -97,7 +104,7 @@ def run(command: list[str], label: str) -> None:
 
     quick = ["--epochs=1", "--n_draws=2"]
     if command[0] == "train" and not {"--resume", "--help", "--print_config"} & set(command):
-        # Data in files are not at hand; printing the settings checks the flags all the same.
+        # Data sets in files are not available here; printing the settings still checks the flags.
         in_file = {word for word in command[1:3] if word in gossamer.data.names()} - AT_HAND
         command = [*command, *(["--print_config"] if in_file else [*quick, "--quiet"])]
     elif command[0] == "compare":
@@ -110,12 +117,25 @@ def test_blocks_that_do_not_run_are_rare():
     assert len(skipped) <= 3, skipped
 
 
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_citation_file_has_what_the_format_requires():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0"
+    for part in [citation, *citation["references"]]:
+        assert part["title"]
+        assert part["authors"]
+    assert citation["message"]
+
+
 def without_code(page: Path) -> str:
     return re.sub(r"`[^`\n]*`", "`code`", FENCE.sub("", page.read_text(encoding="utf-8")))
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as both mkdocs and GitHub make them."""
+    """Anchors of the headings, as both mkdocs and GitHub make them."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
@@ -138,7 +158,7 @@ def test_every_page_is_in_the_navigation():
 
 
 def documented() -> list[object]:
-    """What the API pages show: the objects they name, and of a module all that it exports."""
+    """What the API pages show: the objects they name, and everything that a named module exports."""
     found: list[object] = []
     for page in sorted((ROOT / "docs" / "api").glob("*.md")):
         for name in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
@@ -149,7 +169,7 @@ def documented() -> list[object]:
 
 
 def resolve(name: str) -> object:
-    """The object with a dotted name; the module, where a module and a function share it."""
+    """The object with a dotted name; the module if a module and a function share the name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
