@@ -231,7 +231,7 @@ def _time_steps(task: Task, batch: int, device: str, fused: Any, dry: bool) -> d
     seconds = time.perf_counter() - start
     samples = [_clock(advance, dry) for _ in range(1 if dry else N_SAMPLES)]
     quartiles = statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
-    plans = [weight.working.plan.name for weight in steps.working.weights]
+    plans = [weight.dense_copy.plan.name for weight in steps.working.weights]
     memory = 0.0 if dry else torch.cuda.max_memory_allocated() / 2**30
     steps.close()
     counts = {name: plans.count(name) for name in dict.fromkeys(plans)}

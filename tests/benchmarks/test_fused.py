@@ -29,7 +29,7 @@ def test_its_layers_are_the_convolutions_of_resnet18(script):
     working.prepare_noise(lambda: model(torch.zeros(2, 3, 32, 32)))
     found = Counter()
     for weight in working.weights:
-        (shape, weight_map), dense = weight.working.inputs[0], weight.working.mean
+        (shape, weight_map), dense = weight.dense_copy.inputs[0], weight.dense_copy.mean
         x, dense, stride, padding = as_images(torch.empty(shape, device="meta"), dense, weight_map)
         found[Geometry.of(tuple(x.shape), tuple(dense.shape), stride, padding)] += 1
     del found[Geometry(2, 512, 1, 1, 10, (1, 1), 1, (0, 0))]  # the head, which is linear

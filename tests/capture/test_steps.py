@@ -213,19 +213,19 @@ def test_the_dense_weights_are_those_of_the_active_vectors():
     model = gossamer.bayesianize(network(), density=0.2)
     working = FlatWeights(model, torch.float32)
     for weight in sparse_weights(model).values():
-        assert torch.equal(weight.working.mean, weight.dense_mean())
-        torch.testing.assert_close(weight.working.variance, weight.dense_std() ** 2)
-        if weight.working.mean.dim() == 4:
-            assert weight.working.mean.is_contiguous(memory_format=torch.channels_last)
+        assert torch.equal(weight.dense_copy.mean, weight.dense_mean())
+        torch.testing.assert_close(weight.dense_copy.variance, weight.dense_std() ** 2)
+        if weight.dense_copy.mean.dim() == 4:
+            assert weight.dense_copy.mean.is_contiguous(memory_format=torch.channels_last)
     working.close()
-    assert all(weight.working is None for weight in sparse_weights(model).values())
+    assert all(weight.dense_copy is None for weight in sparse_weights(model).values())
 
 
 def test_the_noise_of_a_pass_is_one_buffer():
     model = gossamer.bayesianize(network(), density=0.5)
     working = FlatWeights(model, torch.float32)
     noise = working.prepare_noise(lambda: model(torch.randn(2, 3, 8, 8)))
-    parts = [weight.working.noise for weight in working.weights]
+    parts = [weight.dense_copy.noise for weight in working.weights]
     assert [tuple(part.shape) for part in parts] == [(2, 8, 8, 8), (2, 12, 4, 4), (2, 4)]
     assert sum(part.numel() for part in parts) == len(noise)
     assert parts[0].is_contiguous(memory_format=torch.channels_last)

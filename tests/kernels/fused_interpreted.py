@@ -152,10 +152,10 @@ def network() -> dict:
 
     plans.choose = lambda *_, **__: OWN
     working.prepare_noise(lambda: model(x), "auto").normal_()
-    names = [weight.working.plan.name for weight in working.weights]
+    names = [weight.dense_copy.plan.name for weight in working.weights]
     ours = gradients()
     for weight in working.weights:
-        weight.working.plan = fused.Plan()
+        weight.dense_copy.plan = fused.Plan()
     error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, gradients(), strict=True))
     plans.choose = lambda *_, **__: fused.Plan(TILE._replace(draws=True))
     working._plans.clear()

@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 
 import gossamer
 from gossamer.kernels import LinearMap
-from gossamer.layers import GaussianWeight, PointWeight, Support, inverse_softplus
+from gossamer.layers import GaussianWeight, PointWeight, SparseWeight, Support, inverse_softplus
 from gossamer.layers.gaussian import STD_FLOOR
 from gossamer.priors import normal_kl
 
@@ -265,3 +265,9 @@ def test_states_that_do_not_fit_are_refused():
         ours.load_state_dict(layer(0, density=1.0).state_dict())
     with pytest.raises(ValueError, match="dense support has no positions"):
         layer(0, density=1.0).support.set_position(torch.tensor([1]))
+
+
+def test_a_kind_of_weight_must_say_how_it_multiplies_and_draws():
+    """The base class cannot be made: it would answer ``None`` to everything."""
+    with pytest.raises(TypeError, match="abstract"):
+        SparseWeight(Support((2, 2)), torch.zeros(4))

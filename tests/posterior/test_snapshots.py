@@ -13,7 +13,7 @@ import gossamer
 from gossamer import checkpoint
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Refresh, SingleNetwork, Snapshots, ends_of_cycles, predict
-from gossamer.posterior.packing import pack, packed_bytes, unpack
+from gossamer.posterior.snapshots import pack, packed_bytes, unpack
 from gossamer.schedules import cyclical
 
 

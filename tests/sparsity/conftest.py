@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gossamer
 from gossamer.layers import GaussianWeight, Support, sparse_weights
-from gossamer.layers.linear import SparseLinear
+from gossamer.layers.modules import SparseLinear
 from gossamer.schedules import constant
 from gossamer.sparsity.criteria import GradientCriterion
 from gossamer.types import WeightStats

@@ -88,12 +88,12 @@ class FlatWeights:
             if self.has_variance:
                 variance = _part(self.dense_variance, start, weight).requires_grad_()
                 self._targets.append(_part(self.grad_of_variance, start, weight))
-            weight.working = DenseCopy(mean, variance)
+            weight.dense_copy = DenseCopy(mean, variance)
 
     @property
     def leaves(self) -> list[Tensor]:
         """The dense leaves of all weights."""
-        return [leaf for weight in self.weights if weight.working is not None for leaf in weight.working.leaves]
+        return [leaf for weight in self.weights if weight.dense_copy is not None for leaf in weight.dense_copy.leaves]
 
     @property
     def dense(self) -> list[Tensor]:
@@ -115,7 +115,7 @@ class FlatWeights:
         ``fused`` products that gain by it are planned for the fused kernels, some of which draw their noise themselves,
         from :attr:`seed`: where :attr:`draws_inside`, it must be changed before each pass.
         """
-        workings = [weight.working for weight in self.weights if weight.working is not None]
+        workings = [weight.dense_copy for weight in self.weights if weight.dense_copy is not None]
         for working in workings:
             working.noise, working.plan = None, Plan()
             working.outputs.clear()
@@ -212,7 +212,7 @@ class FlatWeights:
     def close(self) -> None:
         """Let the network compute with its active vectors again."""
         for weight in self.weights:
-            weight.working = None
+            weight.dense_copy = None
 
 
 def _std(raw_std: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from torch import Tensor
 from gossamer.compaction.channels import Analysis, columns, pads_with_zeros, taps
 from gossamer.compaction.operations import Operation
 
-__all__ = ["Plan", "plan"]
+__all__ = ["Survivors", "plan"]
 
 
-class Plan(NamedTuple):
+class Survivors(NamedTuple):
     """What stays of every space, and the channel of each that stands for other constant ones."""
 
     kept: dict[int, Tensor]  # space -> sorted channels
@@ -35,7 +35,7 @@ class _Reading(NamedTuple):
     writes: int  # the space of its outputs
 
 
-def plan(operations: Sequence[Operation], known: Analysis) -> Plan:
+def plan(operations: Sequence[Operation], known: Analysis) -> Survivors:
     """Shrink every space that is not pinned until nothing more can go."""
     readings = _readings(operations, known)
     kept = {root: _all(space.size) for root, space in enumerate(known.spaces) if known.root(root) == root}
@@ -52,7 +52,7 @@ def plan(operations: Sequence[Operation], known: Analysis) -> Plan:
             stands_in.pop(space, None)
             if stand_in is not None:
                 stands_in[space] = stand_in
-    return Plan(kept, stands_in)
+    return Survivors(kept, stands_in)
 
 
 def _readings(operations: Sequence[Operation], known: Analysis) -> dict[int, list[_Reading]]:

@@ -1,14 +1,12 @@
 """Layers of which only the active entries are stored, and the swap that puts them into any network."""
 
 from gossamer.layers.dense_copy import DenseCopy
-from gossamer.layers.gaussian import GaussianWeight, inverse_softplus
-from gossamer.layers.module import DenseWeight, SparseLayer, SparseModule
-from gossamer.layers.objective import WeightedKL, kl, param_groups
-from gossamer.layers.point import PointWeight
+from gossamer.layers.gaussian import GaussianWeight, WeightedKL, inverse_softplus, kl, param_groups
+from gossamer.layers.modules import DenseWeight, SparseLayer, SparseModule
 from gossamer.layers.summary import Summary, active_parameters, density, summary
 from gossamer.layers.support import Support
 from gossamer.layers.swap import Found, find, match_names, swap
-from gossamer.layers.weight import SparseWeight, sparse_weights
+from gossamer.layers.weight import PointWeight, SparseWeight, sparse_weights
 
 __all__ = [
     "DenseCopy",

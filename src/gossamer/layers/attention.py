@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer.layers.linear import SparseLinear
-from gossamer.layers.module import DenseWeight, SparseModule
+from gossamer.layers.modules import DenseWeight, SparseLinear, SparseModule
 from gossamer.layers.weight import SparseWeight
 
 __all__ = ["SparseAttention"]

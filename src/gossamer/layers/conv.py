@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.kernels import ConvMap
-from gossamer.layers.module import DenseWeight, SparseLayer
+from gossamer.layers.modules import DenseWeight, SparseLayer
 from gossamer.layers.weight import SparseWeight
 
 __all__ = ["SparseConv", "SparseConvTranspose"]

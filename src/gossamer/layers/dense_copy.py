@@ -23,10 +23,10 @@ class DenseCopy:
 
     Example:
         >>> from gossamer.kernels import LinearMap
-        >>> working = DenseCopy(torch.eye(2), torch.zeros(2, 2))
-        >>> working.multiply(torch.tensor([[1.0, 2.0]]), None, LinearMap())
+        >>> copied = DenseCopy(torch.eye(2), torch.zeros(2, 2))
+        >>> copied.multiply(torch.tensor([[1.0, 2.0]]), None, LinearMap())
         tensor([[1., 2.]])
-        >>> working.outputs
+        >>> copied.outputs
         [torch.Size([1, 2])]
     """
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gossamer.layers.module import DenseWeight, SparseModule
+from gossamer.layers.modules import DenseWeight, SparseModule
 from gossamer.layers.weight import SparseWeight
 
 __all__ = ["SparseRecurrent"]

@@ -10,7 +10,7 @@ from typing import TextIO
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gossamer.layers.module import SparseModule
+from gossamer.layers.modules import SparseModule
 from gossamer.layers.swap import why_left_alone
 from gossamer.layers.weight import SparseWeight, sparse_weights
 

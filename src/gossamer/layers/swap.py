@@ -12,9 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from gossamer.layers.attention import SparseAttention
 from gossamer.layers.conv import SparseConv, SparseConvTranspose
-from gossamer.layers.embedding import SparseEmbedding
-from gossamer.layers.linear import SparseLinear
-from gossamer.layers.module import DenseWeight, SparseModule
+from gossamer.layers.modules import DenseWeight, SparseEmbedding, SparseLinear, SparseModule
 from gossamer.layers.recurrent import SparseRecurrent
 from gossamer.layers.weight import SparseWeight
 

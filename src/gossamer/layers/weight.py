@@ -7,7 +7,7 @@ for the product with an input and never sees a dense tensor.
 from __future__ import annotations
 
 import contextlib
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -19,19 +19,19 @@ from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.support import Support
 from gossamer.types import WeightStats
 
-__all__ = ["RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
+__all__ = ["PointWeight", "RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
 
 RegrowStd = Literal["mean", "mean_raw"] | float
 """σ of a new entry: the mean std of its layer, the mean of the raw stds (as the released code), or a number."""
 
 
-class SparseWeight(nn.Module):
+class SparseWeight(nn.Module, ABC):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
-    Four attributes are set from outside for a while: ``probe``, a tensor of zeros in the dense shape that receives the
-    dense gradient, and ``sink``, which takes it piece by piece instead (both by :class:`gossamer.Subspace`, for the
-    backward pass before an update); ``noisy``, false while a pass must use the means; and ``working``, a dense copy to
-    compute with.
+    Four attributes are set from outside, for a while. ``probe`` is a tensor of zeros in the dense shape that receives
+    the dense gradient, and ``sink`` takes it piece by piece instead; :class:`gossamer.Subspace` sets both for the
+    backward pass before an update. ``noisy`` is false while a pass must use the means. ``dense_copy`` is a dense copy
+    to compute with.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters that have one number an active entry
@@ -43,7 +43,7 @@ class SparseWeight(nn.Module):
         self.mean = nn.Parameter(mean)
         self.probe: Tensor | None = None
         self.sink: kernels.Sink | None = None
-        self.working: DenseCopy | None = None
+        self.dense_copy: DenseCopy | None = None
         self.noisy = True
 
     @property
@@ -105,14 +105,14 @@ class SparseWeight(nn.Module):
     def disarm(self) -> Tensor | None:
         """The dense gradient gathered since :meth:`arm`, ``None`` if no backward pass came by; it is forgotten here."""
         grad = None if self.probe is None else self.probe.grad
-        if self.probe is not None and self.working is not None:
-            grad = self.working.mean.grad
+        if self.probe is not None and self.dense_copy is not None:
+            grad = self.dense_copy.mean.grad
         self.probe = self.sink = None
         return grad
 
     def __getstate__(self) -> dict[str, Any]:
         # Nobody would take the dense gradients of a copy, nor give it its noise back.
-        return {**self.__dict__, "probe": None, "sink": None, "working": None, "noisy": True}
+        return {**self.__dict__, "probe": None, "sink": None, "dense_copy": None, "noisy": True}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -146,6 +146,38 @@ class SparseWeight(nn.Module):
             parameter.data = parameter.data.new_zeros(n_active)
             parameter.grad = None
         self.support.position = self.support.position.new_zeros(n_active)
+
+
+class PointWeight(SparseWeight):
+    """Active entries without a distribution; ``mean`` is the weight itself.
+
+    Example:
+        >>> weight = PointWeight(Support((2, 2), torch.tensor([0, 3])), torch.tensor([1.0, 2.0]))
+        >>> weight.dense_mean().tolist(), weight.std
+        ([[1.0, 0.0], [0.0, 2.0]], None)
+    """
+
+    @property
+    def std(self) -> None:
+        """No distribution, no σ."""
+        return None
+
+    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        """The map applied to ``x`` and this weight."""
+        x, plain = without_autocast(x)
+        with plain:
+            if self.dense_copy is not None:
+                return self.dense_copy.multiply(x, bias, weight_map)
+            y = kernels.product(x, self.mean, bias, self.support.position, self.support.shape, weight_map)
+            return self.watched(y, x, weight_map)
+
+    def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
+        """The weight: there is nothing to draw."""
+        return self.mean
+
+    def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
+        """A new entry starts at zero."""
+        return {"mean": self.mean.detach().new_zeros(())}
 
 
 def sparse_weights(model: nn.Module) -> dict[str, SparseWeight]:

@@ -1,9 +1,8 @@
 """Draws of networks, and what they predict together."""
 
-from gossamer.posterior.around_means import AroundMeans, GaussianPosterior
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
 from gossamer.posterior.draw import DrawnNetwork, draw
-from gossamer.posterior.in_layers import InLayers, Last, LocalPasses, SingleNetwork
+from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
 from gossamer.posterior.predict import predict
 from gossamer.posterior.prediction import Prediction
 from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_cycles

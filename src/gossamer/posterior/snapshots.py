@@ -7,20 +7,23 @@ where the learning rate is lowest, and average what they predict.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import sparse_weights
 from gossamer.posterior.draw import DrawnNetwork
 from gossamer.posterior.in_layers import SingleNetwork
-from gossamer.posterior.packing import Packed, pack, packed_bytes, unpack
 from gossamer.types import Posterior
 
-__all__ = ["SnapshotPosterior", "Snapshots", "ends_of_cycles"]
+__all__ = ["SnapshotPosterior", "Snapshots", "ends_of_cycles", "pack", "packed_bytes", "unpack"]
+
+Packed = dict[str, Any]
+"""A tensor by name, or the ``position`` and ``value`` of its entries that are not zero with its ``shape``."""
 
 
 class Snapshots:
@@ -66,7 +69,7 @@ class SnapshotPosterior:
 
     Args:
         model: A network of their structure: the last one.
-        kept: What :func:`gossamer.posterior.packing.pack` made of each.
+        kept: What :func:`gossamer.posterior.snapshots.pack` made of each.
         refresh: Done to each network when it is drawn.
     """
 
@@ -119,3 +122,52 @@ def ends_of_cycles(steps: int, cycles: int, per_cycle: int = 1, spacing: int | N
     # A cycle ends with the last step whose phase is below 1, see gossamer.schedules.cyclical.
     ends = [-(-steps * (cycle + 1) // cycles) for cycle in range(cycles)]
     return [end - spacing * i for end in ends for i in reversed(range(per_cycle))]
+
+
+def pack(model: nn.Module) -> Packed:
+    """A copy of the state of ``model`` on the CPU; a tensor with enough exact zeros keeps the other entries only.
+
+    Example:
+        >>> layer = nn.Linear(100, 10, bias=False)
+        >>> with torch.no_grad():
+        ...     _ = layer.weight.mul_(torch.arange(1000).view(10, 100) % 20 == 0)
+        >>> packed = pack(layer)
+        >>> len(packed["weight"]["value"]), packed_bytes(packed), torch.equal(unpack(packed)["weight"], layer.weight)
+        (50, 400, True)
+    """
+    return {name: _pack(entry) for name, entry in model.state_dict().items()}
+
+
+def unpack(packed: Packed) -> dict[str, Any]:
+    """The state again, for ``load_state_dict``."""
+    return {name: _unpack(entry) for name, entry in packed.items()}
+
+
+def packed_bytes(packed: Packed) -> int:
+    """What it takes."""
+    tensors = [part for entry in packed.values() for part in (entry.values() if isinstance(entry, dict) else [entry])]
+    return sum(part.numel() * part.element_size() for part in tensors if isinstance(part, Tensor))
+
+
+def _pack(entry: Any) -> Any:
+    if not isinstance(entry, Tensor):  # what a module keeps by get_extra_state
+        return {"other": copy.deepcopy(entry)}
+    tensor = entry.detach().cpu()
+    flat = tensor.reshape(-1)
+    n = flat.numel()
+    index_type = torch.int32 if n <= torch.iinfo(torch.int32).max else torch.int64
+    position = flat.nonzero().squeeze(1)  # zeros of either sign come back as 0.0
+    if len(position) * (tensor.element_size() + index_type.itemsize) >= n * tensor.element_size():
+        return tensor.clone()
+    return {"shape": list(tensor.shape), "position": position.to(index_type), "value": flat[position]}
+
+
+def _unpack(entry: Any) -> Any:
+    if isinstance(entry, Tensor):
+        return entry
+    if "other" in entry:
+        return entry["other"]
+    shape, value = entry["shape"], entry["value"]
+    flat = torch.zeros(math.prod(shape), dtype=value.dtype)
+    flat[entry["position"].long()] = value
+    return flat.view(shape)

@@ -199,7 +199,7 @@ class Subspace:
             arm(trained, self._shortlists)
         elif self._is_due(self.index + 2) and self._streams():
             for name, weight in trained.items():
-                if weight.working is None:
+                if weight.dense_copy is None:
                     weight.sink = Passes(weight.support.shape)
                 else:  # a dense copy has its gradient whole
                     self._single.discard(name)

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.compaction.channels import Analysis, Channels, analyse, columns, pads_with_zeros, taps
-from gossamer.compaction.liveness import Plan, plan
+from gossamer.compaction.liveness import Survivors, plan
 from gossamer.compaction.operations import Operation, operations
-from gossamer.compaction.select import Select
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior.draw import draw
 
-__all__ = ["Compaction", "CompactionRow", "compact"]
+__all__ = ["Compaction", "CompactionRow", "Select", "compact"]
 
 # Picking out inputs costs a pass over them: it pays where most of them are gone.
 WORTH_SELECTING = 0.5
@@ -102,6 +101,31 @@ def compact(model: nn.Module) -> nn.Module:
     return _finished(network, Compaction(tuple(row for row in rows if row is not None), _left(steps, known, kept)))
 
 
+class Select(nn.Module):
+    """Some of the entries along a dimension: the inputs that a network still reads.
+
+    Example:
+        >>> import torch
+        >>> Select(torch.tensor([0, 2]))(torch.tensor([[1.0, 2.0, 3.0]]))
+        tensor([[1., 3.]])
+    """
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("index", index)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The chosen entries, in their order."""
+        return x.index_select(self.dim, self.index)
+
+    def extra_repr(self) -> str:
+        """How many of them."""
+        return f"{len(self.index)}, dim={self.dim}"
+
+
 def _plain(model: nn.Module) -> nn.Module:
     weights = sparse_weights(model).values()
     if any(isinstance(weight, GaussianWeight) for weight in weights):
@@ -119,7 +143,7 @@ def _finished(network: nn.Module, compaction: Compaction) -> nn.Module:
     return network
 
 
-def _rewrite(network: nn.Module, step: Operation, known: Analysis, plan: Plan) -> CompactionRow | None:
+def _rewrite(network: nn.Module, step: Operation, known: Analysis, plan: Survivors) -> CompactionRow | None:
     layer: Any = step.module
     made = known.tensors[step.name]
     if made.layout == "unknown":
@@ -135,7 +159,7 @@ def _rewrite(network: nn.Module, step: Operation, known: Analysis, plan: Plan) -
     return CompactionRow(step.module_name, before, tuple(layer.weight.shape))
 
 
-def _shrink(layer: Any, rows: Tensor, step: Operation, known: Analysis, plan: Plan) -> Select | None:
+def _shrink(layer: Any, rows: Tensor, step: Operation, known: Analysis, plan: Survivors) -> Select | None:
     """Take the rows and columns that stay; returns what must come before the layer, if anything."""
     source = known.tensors[step.inputs[0]]
     space = known.root(source.space)
@@ -203,7 +227,7 @@ def _replace(network: nn.Module, name: str, module: nn.Module) -> None:
     setattr(network.get_submodule(path), last, module)
 
 
-def _left(steps: list[Operation], known: Analysis, plan: Plan) -> tuple[str, ...]:
+def _left(steps: list[Operation], known: Analysis, plan: Survivors) -> tuple[str, ...]:
     """What is dead and stays, because something that is not understood reads or makes it."""
     found: dict[str, list[str]] = {}
     for step in steps:
