@@ -9,6 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
+    {"names", "tables", "progress"},
     {"types", "schedules", "autograd"},
     {"kernels", "priors", "likelihoods", "metrics"},
     {"layers"},
@@ -25,8 +26,8 @@ ORDER = [
 
 # Rooms beside the line, and all that they may import.
 BESIDE = {
-    "models": {"types"},
-    "data": {"types", "likelihoods"},
+    "models": {"types", "names"},
+    "data": {"types", "names", "likelihoods"},
     "record": set(),
     "report": {"record"},
     "completion": set(),

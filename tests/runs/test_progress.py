@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from gossamer.progress import Progress
 from gossamer.runs import train
-from gossamer.runs.progress import Progress
 
 
 def test_plain_lines_where_there_is_no_terminal(settings, capsys, tmp_path):
@@ -34,14 +34,10 @@ def test_quiet_is_silent(settings, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("epochs", [1, 49, 50, 120, 1000])
-def test_long_trainings_print_about_fifty_lines_and_the_last_one(settings, capsys, epochs):
-    class Fake:
-        steps, step = epochs, 0
-
-    row = {"loss": 1.0, "kl": 0.0, "density": 1.0, "examples_per_second": 10}
-    with Progress(settings("sgd", epochs=epochs), Fake(), quiet=False) as progress:
-        for epoch in range(1, epochs + 1):
-            progress.line({"epoch": epoch} | row)
+def test_long_trainings_print_about_fifty_lines_and_the_last_one(capsys, epochs):
+    with Progress("sgd", total=7 * epochs, lines=50) as progress:
+        for step in range(1, 7 * epochs + 1):
+            progress.update(step, (lambda: f"epoch {step // 7}/{epochs} ") if step % 7 == 0 else None)  # noqa: B023
     lines = capsys.readouterr().err.splitlines()
     assert min(epochs, 25) <= len(lines) <= 60
     assert f"epoch {epochs}/{epochs} " in lines[-1]

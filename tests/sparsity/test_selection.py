@@ -1,4 +1,4 @@
-"""Top-k masks against a sort, and lookup by name."""
+"""Top-k masks against a sort."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.sparsity.selection import lookup, top_mask
+from gossamer.sparsity.selection import top_mask
 
 floats = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan])  # the latter tie often
 
@@ -46,13 +46,3 @@ def test_impossible_requests_are_refused(shape: tuple[int, ...], k: int) -> None
 def test_no_value_leaves_the_device() -> None:
     """A tensor on the meta device has no values: any look at one is an error."""
     assert top_mask(torch.zeros(5, device="meta"), 3).shape == (5,)
-
-
-def test_lookup_names_what_is_known() -> None:
-    known = {"sine": math.sin, "cosine": math.cos}
-    assert lookup("function", "sine", known) is math.sin
-    assert lookup("function", math.tan, known) is math.tan
-    with pytest.raises(ValueError, match=r"unknown function 'cosin'; did you mean 'cosine'\? Known: sine, cosine"):
-        lookup("function", "cosin", known)
-    with pytest.raises(ValueError, match=r"unknown function None\. Known: sine, cosine"):
-        lookup("function", None, known)  # type: ignore[arg-type]

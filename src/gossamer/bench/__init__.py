@@ -14,9 +14,9 @@ from gossamer.bench.bars import judge
 from gossamer.bench.pages import document, fill
 from gossamer.bench.plot import plot
 from gossamer.bench.results import Footprint, Results, Timing, TrainingCost, UpdateCost
-from gossamer.bench.table import Table
 from gossamer.bench.tables import all_tables
 from gossamer.bench.timing import Clock, Spread, alternate
+from gossamer.tables import Table
 
 __all__ = [
     "Clock",

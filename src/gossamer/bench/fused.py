@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gossamer.bench.table import Table
+from gossamer.tables import Table
 
 __all__ = ["KIND", "fused_table"]
 

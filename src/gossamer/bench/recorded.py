@@ -17,12 +17,12 @@ from gossamer.bench.fused import fused_table
 from gossamer.bench.pages import fill_places
 from gossamer.bench.recipes import RecipeRuns, read_paper, read_recipes, recipe_tables
 from gossamer.bench.state import StateBytes, state_table
-from gossamer.bench.tables import Table
 from gossamer.bench.trials import trials_table
 from gossamer.record import RecordError
 from gossamer.record.files import read_json
 from gossamer.runs import trials
 from gossamer.runs.trials import Trials
+from gossamer.tables import Table
 
 __all__ = ["PLACES", "fill_recorded", "recorded_environments", "recorded_tables"]
 

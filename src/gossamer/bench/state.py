@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from gossamer import __version__, checkpoint, methods
 from gossamer.bench import cells
-from gossamer.bench.tables import Table
 from gossamer.layers import sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.models import resnet18
 from gossamer.record import write_atomically
+from gossamer.tables import Table
 from gossamer.train import Training
 from gossamer.types import Task
 

@@ -10,8 +10,8 @@ from gossamer.bench.bars import judge
 from gossamer.bench.layers import FORWARD, TRAINING
 from gossamer.bench.results import DENSE, MASKED, PLAIN, Footprint, Results, Timing, density_of, sparse
 from gossamer.bench.rivals import CSR, SPARSEPROP
-from gossamer.bench.table import Table
 from gossamer.bench.training_tables import TRAINING_TABLES
+from gossamer.tables import Table
 
 __all__ = ["TABLES", "Table", "all_tables"]
 

@@ -7,8 +7,8 @@ from statistics import median
 
 from gossamer.bench import cells
 from gossamer.bench.results import EXAMPLES, PLAIN, RELEASED, VI, Results, TrainingCost
-from gossamer.bench.table import Table
 from gossamer.bench.timing import speedup, spread
+from gossamer.tables import Table
 
 __all__ = ["TRAINING_TABLES"]
 

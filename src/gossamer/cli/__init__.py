@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gossamer import __version__
-from gossamer.cli.errors import UsageError, suggestion
+from gossamer.cli.errors import UsageError
+from gossamer.names import suggestion
 
 __all__ = ["main"]
 
@@ -97,7 +98,9 @@ def _dispatch(given: list[str]) -> int:
         return 0
     command, rest = given[0], given[1:]
     if command not in COMMANDS:
-        raise UsageError(f"unknown command {command!r}{suggestion(command, COMMANDS)} gossamer --help lists them")
+        raise UsageError(
+            f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"
+        )
     run: Callable[[list[str]], int] = importlib.import_module(f"gossamer.cli.{COMMANDS[command]}").run
     return run(rest)
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from gossamer.cli.errors import UsageError, suggestion
+from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder
+from gossamer.names import suggestion
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import unreadable
 
@@ -35,7 +36,7 @@ def run(given: list[str]) -> int:
         )
         return 0 if given else 2
     if given[0] not in KINDS:
-        raise UsageError(f"bench takes one of {', '.join(KINDS)}{suggestion(given[0], KINDS)}")
+        raise UsageError(f"bench takes one of {', '.join(KINDS)}{suggestion(given[0], KINDS) or '.'}")
     return KINDS[given[0]](given[1:])
 
 
@@ -126,7 +127,7 @@ def _plan(options: Namespace) -> Plan:
         sections = [name.strip() for name in options.only.split(",") if name.strip()]
         for name in sections:
             if name not in cpu.SECTIONS:
-                hint = suggestion(name, cpu.SECTIONS)
+                hint = suggestion(name, cpu.SECTIONS) or "."
                 raise UsageError(f"--only takes {', '.join(cpu.SECTIONS)}; got {name!r}{hint}")
         plan = plan.restricted(sections)
     return plan if options.rounds is None else plan.with_rounds(options.rounds)

@@ -11,8 +11,8 @@ from typing import Any
 
 from gossamer import methods
 from gossamer.cli.errors import UsageError
+from gossamer.names import unknown
 from gossamer.record.toml import to_toml
-from gossamer.runs.checking import unknown
 from gossamer.runs.settings import Settings, options_of
 
 __all__ = ["as_flags", "known_method", "print_config", "read_config"]

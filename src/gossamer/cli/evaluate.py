@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from gossamer.cli.parser import Parser
-from gossamer.cli.printing import columns
 from gossamer.record import Run
+from gossamer.tables import columns
 
 __all__ = ["parser", "run"]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gossamer import data, methods, models
-from gossamer.cli.errors import UsageError, suggestion
-from gossamer.cli.printing import columns
+from gossamer.cli.errors import UsageError
+from gossamer.names import suggestion
 from gossamer.sparsity import criteria
+from gossamer.tables import columns
 
 __all__ = ["LISTS", "run"]
 
@@ -21,7 +22,7 @@ def run(given: list[str]) -> int:
         print(f"usage: gossamer list {'|'.join(LISTS)}")
         return 0
     if len(given) != 1 or given[0] not in LISTS:
-        hint = suggestion(given[0], LISTS) if len(given) == 1 else "."
+        hint = suggestion(" ".join(given), LISTS) or "."
         raise UsageError(f"list takes one of {', '.join(LISTS)}{hint}")
     rows = LISTS[given[0]]()
     if rows:

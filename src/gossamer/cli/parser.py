@@ -14,7 +14,8 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from docstring_parser import parse
 from jsonargparse import ArgumentParser, Namespace
 
-from gossamer.cli.errors import UsageError, suggestion
+from gossamer.cli.errors import UsageError
+from gossamer.names import suggestion
 from gossamer.runs.checking import describe_type
 
 __all__ = ["Parser", "folder", "with_underscores"]

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gossamer.record import Run
+from gossamer.tables import columns
 
-__all__ = ["columns", "print_run"]
-
-
-def columns(rows: Mapping[str, str]) -> str:
-    """Names and what stands beside them, aligned.
-
-    Example:
-        >>> print(columns({"nll": "0.3", "accuracy": "0.9"}))
-        nll       0.3
-        accuracy  0.9
-    """
-    width = max(map(len, rows), default=0)
-    return "\n".join(f"{name.ljust(width)}  {text}".rstrip() for name, text in rows.items())
+__all__ = ["print_run"]
 
 
 def print_run(run: Run) -> None:

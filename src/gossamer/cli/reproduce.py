@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder
-from gossamer.cli.printing import columns
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import unreadable
+from gossamer.tables import columns
 
 __all__ = ["SHOW", "name_parser", "run", "show_parser"]
 

@@ -15,6 +15,7 @@ from gossamer.compaction.liveness import Survivors, plan
 from gossamer.compaction.operations import Operation, operations
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior.draw import draw
+from gossamer.tables import align
 
 __all__ = ["Compaction", "CompactionRow", "Select", "compact"]
 
@@ -57,12 +58,8 @@ class Compaction:
     def __str__(self) -> str:
         cells = [("layer", "before", "after")]
         cells += [(row.layer, _shape(row.before), _shape(row.after)) for row in self.rows]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-        ]
         before, after = self.n_weights
-        return "\n".join([*lines, f"weights: {before:,} -> {after:,}", *self.left])
+        return "\n".join([*align(cells), f"weights: {before:,} -> {after:,}", *self.left])
 
 
 def compact(model: nn.Module) -> nn.Module:

@@ -6,7 +6,6 @@ else in ``data/`` of the working directory. Nothing is ever downloaded.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import pkgutil
@@ -16,6 +15,7 @@ from typing import Any
 
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._transforms import CropFlip, Normalize
+from gossamer.names import unknown
 from gossamer.types import Task
 
 __all__ = ["CropFlip", "DataNotFoundError", "Normalize", "find", "load", "names"]
@@ -47,9 +47,7 @@ def find(name: str) -> Callable[..., Task]:
 
         return functools.partial(load_uci, name=member)
     if name not in names():
-        near = difflib.get_close_matches(name.lower(), names(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"unknown data set {name!r}{hint} Known: {', '.join(names())}")
+        raise ValueError(unknown("data set", name, names()))
     function: Callable[..., Task] = importlib.import_module(f"gossamer.data.{name}").load
     return function
 

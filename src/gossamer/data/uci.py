@@ -6,7 +6,6 @@ for each split, ``index_train_<split>.txt`` and ``index_test_<split>.txt``.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from gossamer.data._files import DataNotFoundError, data_root
 from gossamer.data._images import split_rows
 from gossamer.data._transforms import Standardize
 from gossamer.likelihoods import Gaussian
+from gossamer.names import unknown
 from gossamer.types import Task
 
 __all__ = ["FOLDERS", "load"]
@@ -107,9 +107,7 @@ def load(
 def _short(name: str) -> str:
     known = {folder: short for short, folder in FOLDERS.items()} | {short: short for short in FOLDERS}
     if name not in known:
-        near = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"; did you mean {'uci/' + near[0]!r}?" if near else "."
-        raise ValueError(f"unknown data set 'uci/{name}'{hint} Known: {', '.join(f'uci/{key}' for key in FOLDERS)}")
+        raise ValueError(unknown("data set", f"uci/{name}", [f"uci/{key}" for key in FOLDERS]))
     return known[name]
 
 

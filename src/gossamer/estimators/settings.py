@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossamer.runs.checking import check_type, unknown
+from gossamer.names import unknown
+from gossamer.runs.checking import check_type
 from gossamer.runs.settings import options_of
 
 __all__ = ["check_parameters", "default_density", "method_options"]

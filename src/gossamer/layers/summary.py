@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from gossamer.layers.modules import SparseModule
 from gossamer.layers.swap import why_left_alone
 from gossamer.layers.weight import SparseWeight, sparse_weights
+from gossamer.tables import align
 
 __all__ = ["Summary", "SummaryRow", "active_parameters", "density", "summary"]
 
@@ -82,15 +83,7 @@ class Summary:
             sum(row.n_bytes for row in self.rows),
         )
         lines = [head, *body, _cells(total)]
-        width = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        right = {3, 4, 5}
-        text = [
-            "  ".join(
-                cell.rjust(size) if i in right else cell.ljust(size)
-                for i, (cell, size) in enumerate(zip(line, width, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
+        text = align(lines, right={3, 4, 5})
         rule = "-" * max(map(len, text))
         return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from gossamer.layers.conv import SparseConv, SparseConvTranspose
 from gossamer.layers.modules import DenseWeight, SparseEmbedding, SparseLinear, SparseModule
 from gossamer.layers.recurrent import SparseRecurrent
 from gossamer.layers.weight import SparseWeight
+from gossamer.names import suggestion
 
 __all__ = ["Found", "find", "match_names", "swap", "why_left_alone"]
 
@@ -132,8 +132,7 @@ def match_names(names: Sequence[str], patterns: Iterable[str], argument: str) ->
     for pattern in patterns:
         hits = {name for name in names if fnmatchcase(name, pattern)}
         if not hits:
-            near = difflib.get_close_matches(pattern, [name for name in names if name], n=3)
-            hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+            hint = suggestion(pattern, filter(None, names), n=3)
             raise ValueError(f"{argument}={pattern!r} matches no layer of this model{hint}")
         matched |= hits
     return matched

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable
 from typing import Any
 
+from gossamer.names import unknown
 from gossamer.types import Method, Task
 
 __all__ = ["build", "find", "names"]
@@ -31,9 +31,7 @@ def find(name: str) -> Callable[..., Method]:
         'ssvi'
     """
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"unknown method {name!r}{hint} Known: {', '.join(names())}")
+        raise ValueError(unknown("method", name, names()))
     function: Callable[..., Method] = getattr(importlib.import_module(f"gossamer.methods.{name}"), name)
     return function
 

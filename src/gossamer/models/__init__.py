@@ -7,7 +7,6 @@ torch.Size([2, 3])
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from gossamer.models.mlp import mlp
 from gossamer.models.resnet import resnet18
 from gossamer.models.vit import vit_tiny
 from gossamer.models.wide_resnet import wide_resnet, wide_resnet28_10
+from gossamer.names import unknown
 
 __all__ = ["build", "conv_net", "mlp", "names", "resnet18", "vit_tiny", "wide_resnet", "wide_resnet28_10"]
 
@@ -47,9 +47,7 @@ def build(name: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     'Sequential'
     """
     if name not in _BUILDERS:
-        near = difflib.get_close_matches(name, _BUILDERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"unknown model {name!r}{hint} Known: {', '.join(_BUILDERS)}")
+        raise ValueError(unknown("model", name, _BUILDERS))
     return _BUILDERS[name](input_shape, n_outputs)
 
 

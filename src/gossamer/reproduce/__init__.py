@@ -6,17 +6,17 @@ command. ``measure`` does one part. ``tables`` and ``plot`` are made of the stor
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
 
-from gossamer.bench.tables import Table
+from gossamer.names import suggestion
 from gossamer.reproduce._pages import fill
 from gossamer.reproduce._results import Part, Results, Row, Settings
 from gossamer.reproduce._running import Tick, reproduce
+from gossamer.tables import Table
 
 __all__ = ["Part", "Reproduction", "Results", "Row", "Settings", "Tick", "fill", "find", "names", "reproduce"]
 
@@ -59,7 +59,6 @@ def find(name: str) -> Reproduction:
         ['DFP', 'DPF']
     """
     if name not in names():
-        near = difflib.get_close_matches(name, names(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        hint = suggestion(name, names()) or "."
         raise ValueError(f"nothing called {name!r} can be reproduced{hint} Known: {', '.join(names())}")
     return cast(Reproduction, importlib.import_module(f"gossamer.reproduce.{name.replace('-', '_')}"))

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from gossamer.bench.tables import Table
 from gossamer.metrics import false_discovery_rate, false_non_discovery_rate
 from gossamer.reproduce._published import EXAMPLES, PUBLISHED
 from gossamer.reproduce._results import Part, Results, Row
+from gossamer.tables import Table
 
 __all__ = ["Summary", "lines", "summarize", "tables"]
 

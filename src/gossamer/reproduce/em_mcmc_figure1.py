@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import data, methods, models
-from gossamer.bench.tables import Table
 from gossamer.reproduce._drawing import COLOURS, INK, SOFT, draw, tidy
 from gossamer.reproduce._results import Results, Row, Settings
 from gossamer.reproduce._running import Tick
 from gossamer.sparsity.groups import grouped_weights
+from gossamer.tables import Table
 from gossamer.train import Training
 
 __all__ = ["measure", "plan", "plot", "tables"]

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from gossamer import data, methods, models
-from gossamer.bench.tables import Table
 from gossamer.reproduce._drawing import COLOURS, draw, tidy
 from gossamer.reproduce._results import Results, Row, Settings
 from gossamer.reproduce._running import Tick
+from gossamer.tables import Table
 from gossamer.train import Training
 from gossamer.types import Task
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from gossamer import data, methods
-from gossamer.bench.tables import Table
 from gossamer.data.sun1 import VARIANTS
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
@@ -23,6 +22,7 @@ from gossamer.reproduce._published import EXAMPLES
 from gossamer.reproduce._results import Results, Row, Settings
 from gossamer.reproduce._running import Tick
 from gossamer.runs.replicates import Replicates, Tables
+from gossamer.tables import Table
 from gossamer.types import Task
 
 __all__ = ["measure", "plan", "plot", "tables"]

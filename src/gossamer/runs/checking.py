@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin
 
-__all__ = ["check_type", "describe_type", "unknown"]
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """The error for a name that nothing has, with the nearest that something has.
-
-    Example:
-        >>> unknown("key", "densty", ["density", "seed"])
-        "unknown key 'densty'; did you mean 'density'? Known: density, seed"
-        >>> unknown("key", "x", ["density", "seed"])
-        "unknown key 'x'. Known: density, seed"
-    """
-    names = list(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1)
-    return f"unknown {what} {name!r}{f'; did you mean {near[0]!r}?' if near else '.'} Known: {', '.join(names)}"
+__all__ = ["check_type", "describe_type"]
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:

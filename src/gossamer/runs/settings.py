@@ -11,7 +11,8 @@ import torch
 
 from gossamer import data, methods, models
 from gossamer.kernels.fused import Fused
-from gossamer.runs.checking import check_type, unknown
+from gossamer.names import unknown
+from gossamer.runs.checking import check_type
 from gossamer.types import Task
 
 __all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of", "with_defaults"]

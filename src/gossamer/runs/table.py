@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.record import write_atomically
+from gossamer.tables import Table
 
 __all__ = ["Comparison", "Entry"]
 
@@ -57,15 +58,11 @@ class Comparison:
 
     def to_text(self) -> str:
         """For the terminal."""
-        lines = self._cells()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-        return "\n".join("  ".join(line).rstrip() for line in padded)
+        return self._as_table().to_text()
 
     def to_markdown(self) -> str:
         """As a Markdown table."""
-        head, *body = [[cell.replace("|", r"\|") for cell in line] for line in self._cells()]
-        return "".join(f"| {' | '.join(line)} |\n" for line in [head, ["---"] * len(head), *body])
+        return self._as_table().to_markdown()
 
     def to_csv(self) -> str:
         """As CSV, with the standard errors as columns of their own."""
@@ -87,12 +84,12 @@ class Comparison:
         for suffix, text in (("md", self.to_markdown()), ("csv", self.to_csv()), ("json", self.to_json())):
             write_atomically(folder / f"comparison.{suffix}", text)
 
-    def _cells(self) -> list[list[str]]:
+    def _as_table(self) -> Table:
         rows = self.table()
         names = [name for group in COLUMNS.values() for name in group if any(name in row for row in rows)]
         last = ["failed"] if self.has_failures else []
         head = ["method", "seeds", *(name.replace("_", " ") for name in names), *last]
-        return [head] + [
+        body = [
             [
                 row["method"],
                 str(row["seeds"]),
@@ -101,6 +98,7 @@ class Comparison:
             ]
             for row in rows
         ]
+        return Table("", "", head, body, n_labels=len(head))
 
 
 def _row(entry: Entry) -> dict[str, Any]:

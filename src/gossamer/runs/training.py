@@ -8,14 +8,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import torch
 from lightning_fabric import Fabric
 
 from gossamer import checkpoint
+from gossamer.progress import Progress
 from gossamer.record import RecordError, Run
-from gossamer.runs.progress import Progress
+from gossamer.runs.progress import describe
 from gossamer.runs.recording import Tally, record_epoch, record_updates
 from gossamer.runs.results import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
@@ -27,6 +29,7 @@ from gossamer.types import Task
 
 __all__ = ["Job", "restore", "resume", "train"]
 
+N_LINES = 50  # of progress, where there is no terminal
 STEPS_BETWEEN_TALKS = 10  # of ranks: a question to all of them makes a GPU wait
 
 
@@ -138,9 +141,16 @@ def restore(run: Run, settings: Settings, task: Task, fabric: Fabric) -> Job:
 
 def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None) -> Run:
     """Steps until the end or a signal, then the result; what was begun can always be continued."""
-    show_nothing = quiet or job.run is None
+    settings, training = job.settings, job.training
+    progress = Progress(
+        f"{settings.method} {settings.data} seed {settings.seed}",
+        training.steps,
+        start=training.step,
+        lines=N_LINES,
+        quiet=quiet or job.run is None,
+    )
     try:
-        with stop_signals(stop_after) as stop, Progress(job.settings, job.training, quiet=show_nothing) as progress:
+        with stop_signals(stop_after) as stop, progress:
             _advance(job, stop, progress, checkpoint_seconds)
         if job.run is not None:
             job.run.write_result(build_result(job.settings, job.task, job.training, job.tally.seconds, job.run))
@@ -159,7 +169,8 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         if job.run is not None:
             record_updates(job.run, training, job.tally)
             if training.step % per_epoch == 0:
-                progress.line(record_epoch(job.run, job.task, training, job.tally))
+                row = record_epoch(job.run, job.task, training, job.tally)
+                progress.update(training.step, partial(describe, row, job.settings.epochs))
         is_due = time.monotonic() - saved >= checkpoint_seconds
         wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
         is_last = training.step == training.steps
@@ -167,7 +178,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             _timed_wait(job)  # a part of training, not of saving
             _save(job)
             saved = time.monotonic()
-        progress.advance(training.step)
+        progress.update(training.step)
         if wants_stop and not is_last:
             raise Interrupted(job.folder)
 

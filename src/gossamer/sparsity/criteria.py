@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.sparsity.selection import lookup
+from gossamer.names import lookup
 from gossamer.sparsity.values import (
     expected_abs_value,
     expected_exp_value,

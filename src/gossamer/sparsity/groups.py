@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from gossamer.layers import SparseLayer, SparseWeight, match_names
-from gossamer.sparsity.selection import lookup
+from gossamer.names import lookup
 
 __all__ = ["GROUPS", "GroupedWeight", "Groups", "grouped_weights", "input_", "kernel", "output", "weight"]
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.names import lookup
 from gossamer.schedules import as_schedule
 from gossamer.sparsity.choosing import Scope
 from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut, split_networks
@@ -23,7 +24,6 @@ from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import forget_histories, remove
 from gossamer.sparsity.ranks import world_size
-from gossamer.sparsity.selection import lookup
 from gossamer.types import Schedule, Step
 
 __all__ = ["Prune"]

@@ -1,17 +1,11 @@
-"""Choosing: the k best entries of a score, and a part of the library by its name."""
+"""The k best entries of a score."""
 
 from __future__ import annotations
-
-import difflib
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["lookup", "top_mask", "where"]
-
-Part = TypeVar("Part", bound=Callable[..., Any])
+__all__ = ["top_mask", "where"]
 
 
 def top_mask(score: Tensor, k: int) -> Tensor:
@@ -42,21 +36,3 @@ def where(mask: Tensor, k: int) -> Tensor:
     if mask.device.type == "cpu":
         return mask.nonzero().flatten()
     return torch.searchsorted(mask.cumsum(0), torch.arange(1, k + 1, device=mask.device))
-
-
-def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
-    """The part called ``choice``; a callable is its own part.
-
-    >>> lookup("norm", "abs", {"abs": abs}) is lookup("norm", abs, {}) is abs
-    True
-    >>> lookup("norm", "asb", {"abs": abs})
-    Traceback (most recent call last):
-    ValueError: unknown norm 'asb'; did you mean 'abs'? Known: abs. Any callable is accepted too.
-    """
-    if callable(choice):
-        return choice
-    if choice in known:
-        return known[choice]
-    nearest = difflib.get_close_matches(choice, known, n=1) if isinstance(choice, str) else []
-    hint = f"; did you mean {nearest[0]!r}? " if nearest else ". "
-    raise ValueError(f"unknown {kind} {choice!r}{hint}Known: {', '.join(known)}. Any callable is accepted too.")

@@ -1,0 +1,54 @@
+"""Names that users type: looked up, and corrected where a known one is near."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+__all__ = ["lookup", "suggestion", "unknown"]
+
+Part = TypeVar("Part", bound=Callable[..., Any])
+
+
+def suggestion(word: str, known: Iterable[str], n: int = 1) -> str:
+    """The nearest known words as the end of a sentence; nothing if none is near.
+
+    Example:
+        >>> suggestion("trian", ["train", "show"]), suggestion("x", ["train", "show"])
+        ("; did you mean 'train'?", '')
+    """
+    spelled = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), spelled, n=n)
+    return f"; did you mean {', '.join(repr(spelled[name]) for name in near)}?" if near else ""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """The message for a name that does not exist.
+
+    Example:
+        >>> unknown("key", "densty", ["density", "seed"])
+        "unknown key 'densty'; did you mean 'density'? Known: density, seed"
+        >>> unknown("key", "x", ["density", "seed"])
+        "unknown key 'x'. Known: density, seed"
+    """
+    names = list(known)
+    hint = suggestion(name, names) if isinstance(name, str) else ""
+    return f"unknown {kind} {name!r}{hint or '.'} Known: {', '.join(names)}"
+
+
+def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
+    """The function called ``choice``; a callable is returned as it is.
+
+    Example:
+        >>> lookup("norm", "abs", {"abs": abs}) is lookup("norm", abs, {}) is abs
+        True
+        >>> lookup("norm", "asb", {"abs": abs})
+        Traceback (most recent call last):
+        ValueError: unknown norm 'asb'; did you mean 'abs'? Known: abs. Any callable is accepted too.
+    """
+    if callable(choice):
+        return choice
+    if choice in known:
+        return known[choice]
+    raise ValueError(f"{unknown(kind, choice, known)}. Any callable is accepted too.")

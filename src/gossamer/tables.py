@@ -1,0 +1,67 @@
+"""Tables as aligned text for a terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+__all__ = ["Table", "align", "columns"]
+
+
+def align(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """One line per row, its cells padded to the width of their column.
+
+    Args:
+        rows: Rows of equally many cells.
+        right: Numbers of the columns that are aligned to the right.
+
+    Example:
+        >>> align([["nll", "0.3"], ["accuracy", "0.9"]])
+        ['nll       0.3', 'accuracy  0.9']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = [
+        [cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)] for row in rows
+    ]
+    return ["  ".join(row).rstrip() for row in padded]
+
+
+def columns(rows: Mapping[str, str]) -> str:
+    """Names, and beside each its text.
+
+    Example:
+        >>> print(columns({"nll": "0.3", "accuracy": "0.9"}))
+        nll       0.3
+        accuracy  0.9
+    """
+    return "\n".join(align(list(rows.items())))
+
+
+class Table(NamedTuple):
+    """A title, a note on what the cells mean, a head and rows.
+
+    Example:
+        >>> print(Table("Ages", "", ["who", "age"], [["Ann", "7"]]).to_text())
+        Ages
+        <BLANKLINE>
+        who  age
+        Ann    7
+    """
+
+    title: str
+    note: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    n_labels: int = 1  # columns of words, to the left of those of numbers
+
+    def to_text(self) -> str:
+        """For a terminal: words to the left, numbers to the right, below the title and the note."""
+        lines = align([self.head, *self.rows], right=range(self.n_labels, len(self.head)))
+        above = [line for line in (self.title, self.note) if line]
+        return "\n".join([*above, *([""] if above else []), *lines])
+
+    def to_markdown(self) -> str:
+        """The table alone: the page around it has the title and the note."""
+        head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in [self.head, *self.rows]]
+        rule = ["---"] * self.n_labels + ["---:"] * (len(self.head) - self.n_labels)
+        return "".join(f"| {' | '.join(row)} |\n" for row in [head, rule, *rows])

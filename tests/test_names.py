@@ -1,0 +1,22 @@
+"""One lookup of names, with the nearest known one in its errors."""
+
+import math
+
+import pytest
+
+from gossamer.names import lookup, suggestion
+
+
+def test_lookup_names_what_is_known() -> None:
+    known = {"sine": math.sin, "cosine": math.cos}
+    assert lookup("function", "sine", known) is math.sin
+    assert lookup("function", math.tan, known) is math.tan
+    with pytest.raises(ValueError, match=r"unknown function 'cosin'; did you mean 'cosine'\? Known: sine, cosine"):
+        lookup("function", "cosin", known)
+    with pytest.raises(ValueError, match=r"unknown function None\. Known: sine, cosine"):
+        lookup("function", None, known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("word", "near"), [("SSVI", "ssvi"), ("Heda", "head"), ("layer.hed", "Layer.head")])
+def test_case_does_not_matter(word: str, near: str) -> None:
+    assert suggestion(word, ["ssvi", "head", "Layer.head"]) == f"; did you mean {near!r}?"
