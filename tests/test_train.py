@@ -21,7 +21,7 @@ from gossamer.models import mlp
 from gossamer.posterior import Last
 from gossamer.schedules import constant, cosine, warmup
 from gossamer.train import Batches, Training, fit
-from gossamer.types import Method, Task
+from gossamer.types import Method, Rule, Task
 
 STEPS = 24
 OPTIONS = {
@@ -258,15 +258,9 @@ def test_inputs_are_transformed_batch_by_batch(task):
 def test_methods_are_told_apart_from_their_parts(task):
     """A rule that spends the gradient keeps the optimizer from stepping."""
 
-    class Spend:
+    class Spend(Rule):
         def __call__(self, step):
             return step.number % 2 == 0
-
-        def state_dict(self):
-            return {}
-
-        def load_state_dict(self, state):
-            pass
 
     method = replace(methods.build("sgd", task, 4), rules=lambda model, optimizer: [Spend()])
     training = Training(method, mlp(64, (8,)), task, 4)

@@ -97,11 +97,11 @@ def split_of(task: Task, name: str) -> Split:
     return split
 
 
-class _Readers:
+class _Readers(Posterior):
     """A posterior whose networks read what a task stores."""
 
     def __init__(self, posterior: Posterior, transform: Callable[[Tensor], Tensor]) -> None:
-        self.posterior, self.transform = posterior, transform
+        self.posterior, self.model, self.transform = posterior, posterior.model, transform
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         for network in self.posterior.draws(n):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
@@ -14,11 +15,22 @@ from torch.optim import Optimizer
 
 from gossamer.capture import CapturedSteps, why_not
 from gossamer.kernels.fused import Fused, check_fused
-from gossamer.optim import sampled
-from gossamer.types import Method, Posterior, Split, Step, Task, identity
+from gossamer.types import (
+    Collector,
+    Method,
+    Posterior,
+    Rule,
+    Split,
+    Step,
+    Task,
+    VariationalOptimizer,
+    as_penalty,
+    identity,
+)
 
 __all__ = ["Batches", "Training", "fit"]
 
+Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
 
 AT_ONCE = 4096  # examples that are augmented at a time: what that takes in between must fit beside the network
@@ -96,13 +108,16 @@ class Training:
         torch.manual_seed(seed)
         self.model = method.prepare(model)
         self.module, self.optimizer = self.fabric.setup(self.model, method.optimizer(self.model))
-        self.rules = method.rules(self.model, self.optimizer)
-        self.collector = method.collector()
+        self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
+        self.penalty = as_penalty(method.penalty)
+        (self.collector,) = _checked(Collector, [method.collector()])
         rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
         self.batches = Batches(
             task.train, batch_size, seed, self.fabric.device, augment=task.augment, rank=rank, n_ranks=n_ranks
         )
         self.step = 0
+        self._observes = type(self.collector).observe is not Collector.observe
+        self._drawn = self.optimizer.sampled if isinstance(self.optimizer, VariationalOptimizer) else nullcontext
         self.captures = captures  # as long as nothing stands in the way
         self.fused: Fused = fused
         self._captured: CapturedSteps | None = None
@@ -121,7 +136,8 @@ class Training:
         if values is None:
             values = self._compute(x, y, number, rates)
         self.step = number
-        self.collector.observe(self.model, number)
+        if self._observes:
+            self.collector.observe(self.model, number)
         return {"loss": values[0] + values[1], "nll": values[0], "penalty": values[1]}
 
     def _compute(self, x: Tensor, y: Tensor, number: int, rates: list[float]) -> tuple[Tensor, Tensor]:
@@ -132,10 +148,10 @@ class Training:
 
         def loss() -> tuple[Tensor, Tensor]:
             nll = self.task.likelihood.loss(self.module(x), y)
-            return nll, self.method.penalty(self.model, number).to(nll)
+            return nll, self.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
-        with sampled(self.optimizer):
+        with self._drawn():
             nll, penalty = loss()
             self.fabric.backward(nll + penalty)
         if not self._ruled(number, lambda: sum(loss(), start=torch.zeros_like(nll))):
@@ -158,7 +174,7 @@ class Training:
             self.captures = False
             self._release()
             return None
-        acts = any(getattr(rule, "acts", True) for rule in self.rules)
+        acts = any(rule.acts for rule in self.rules)
         spent = self._ruled(number, _no_loss)
         if acts:
             steps.refresh()
@@ -169,11 +185,11 @@ class Training:
 
     def _capture(self) -> CapturedSteps:
         reason = "several ranks train together" if self.fabric.world_size > 1 else None
-        reason = reason or why_not(self.model, self._inner_optimizer, self.method.penalty, self.rules)
+        reason = reason or why_not(self.model, self._inner_optimizer, self.penalty, self.rules)
         if reason is not None:
             raise ValueError(reason)
         dtype = torch.bfloat16 if "bf16" in str(self.fabric._precision.precision) else torch.float32
-        parts = self.model, self._inner_optimizer, self.task, self.method.penalty
+        parts = self.model, self._inner_optimizer, self.task, self.penalty
         self._captured = CapturedSteps(*parts, dtype, fused=self.fused)
         return self._captured
 
@@ -292,6 +308,14 @@ class Batches:
                 torch.manual_seed(key)
                 parts = [self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)]
                 self._augmented = torch.cat(parts)
+
+
+def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:
+    """The rules or the collector of a method, which must be subclasses of what declares their defaults."""
+    for part in parts:
+        if not isinstance(part, kind):
+            raise TypeError(f"{type(part).__name__} must be a subclass of gossamer.types.{kind.__name__}")
+    return parts
 
 
 def _no_loss() -> Tensor:

@@ -1,14 +1,17 @@
-"""The nouns of Gossamer: what criteria, allocations, rules, posteriors, tasks and methods are.
+"""The nouns of Gossamer: criteria, allocations, rules, penalties, posteriors, tasks and methods.
 
-Everything here is a type; all behaviour lives elsewhere. The glossary is in ``docs/notation.md``.
+The base classes declare everything that the package uses of them, with defaults, so that nothing is probed for. The
+glossary is in ``docs/notation.md``.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +26,17 @@ __all__ = [
     "Method",
     "Mode",
     "Noise",
+    "Penalty",
+    "PenaltyFunction",
     "Posterior",
     "Rule",
     "Schedule",
     "Split",
     "Step",
     "Task",
+    "VariationalOptimizer",
     "WeightStats",
+    "as_penalty",
     "identity",
     "no_penalty",
 ]
@@ -38,14 +45,14 @@ Mode = Literal["default", "reference"]
 """``"default"`` is the corrected mathematics; ``"reference"`` is what the released code of the paper does."""
 
 Noise = Literal["local", "weights"]
-"""Of a training pass: ``"local"`` draws one noise an output, ``"weights"`` one an active weight for the whole batch."""
+"""Noise of a training pass: ``"local"`` draws one value per output, ``"weights"`` one per active weight and batch."""
 
 Schedule = Callable[[int], float]
 """Step -> value; every rate in the library is a number or one of these."""
 
 
 class WeightStats(NamedTuple):
-    """What a criterion sees of one weight tensor: vectors with one element an entry."""
+    """What a criterion sees of one weight tensor: vectors with one element per entry."""
 
     mean: Tensor
     std: Tensor | None = None
@@ -54,7 +61,7 @@ class WeightStats(NamedTuple):
 
 
 Criterion = Callable[[WeightStats], Tensor]
-"""A score per entry; higher is kept, or taken in."""
+"""A score per entry; high scores are kept, or added."""
 
 
 class LayerStats(NamedTuple):
@@ -72,10 +79,10 @@ class LayerStats(NamedTuple):
 
 
 Allocation = Callable[[Sequence[LayerStats], float], list[int]]
-"""(layers, density) -> how many active entries each layer gets."""
+"""(layers, density) -> number of active entries of each layer."""
 
 Split = tuple[Tensor, Tensor]
-"""Inputs and targets, one row an example."""
+"""Inputs and targets, one row per example."""
 
 
 class Likelihood(Protocol):
@@ -98,10 +105,10 @@ def identity(x: Tensor) -> Tensor:
 class Task(NamedTuple):
     """A data set as a method sees it. ``val`` is held out of training and is what choices are made on.
 
-    Inputs are stored as they take least room (images as bytes, ``(n, channels, height, width)``); ``transform`` makes
-    of a batch what the network reads, ``augment`` changes a training batch at random before that. Targets of a
-    regression are standardised; ``target_mean`` and ``target_std`` lead back to the original units. ``total_weight`` is
-    the sum of the weights of the training examples, where they have any (:class:`gossamer.likelihoods.Weighted`).
+    Inputs are stored compactly (images as bytes, ``(n, channels, height, width)``); ``transform`` turns a batch into
+    what the network reads, ``augment`` changes a training batch at random before that. Targets of a regression are
+    standardised; ``target_mean`` and ``target_std`` convert back to the original units. ``total_weight`` is the sum of
+    the weights of the training examples, where they have any (:class:`gossamer.likelihoods.Weighted`).
     """
 
     train: Split
@@ -119,9 +126,9 @@ class Task(NamedTuple):
 
     @property
     def n_data(self) -> int:
-        """N, the number of training examples: what the KL is divided by.
+        """N, the number of training examples, by which the KL is divided.
 
-        Where examples have weights (``total_weight`` is their sum), one of weight 3 counts as three.
+        An example of weight 3 counts as three.
         """
         return len(self.train[1]) if self.total_weight is None else max(1, round(self.total_weight))
 
@@ -140,68 +147,168 @@ class Step(NamedTuple):
     loss: Callable[[], Tensor]  # evaluates this batch again, with fresh noise
 
 
-class Rule(Protocol):
-    """Acts after the backward pass; ``True`` means this gradient is spent, skip ``optimizer.step``."""
+class Rule(ABC):
+    """Acts after the backward pass of every step. A new rule needs ``__call__`` alone; the rest has defaults.
 
+    Attributes:
+        record: What the rule has done so far, one dictionary per action, with its ``"step"`` among the entries. A run
+            folder keeps it, and costs are computed from it.
+        capturable: Whether captured steps may go on after this rule has acted: shapes stay as they are, and the loss is
+            not evaluated again.
+
+    Example:
+        >>> class SkipOddSteps(Rule):
+        ...     def __call__(self, step: Step) -> bool:
+        ...         return step.number % 2 == 1
+        >>> rule = SkipOddSteps()
+        >>> rule.record, rule.capturable, rule.acts, rule.state_dict()
+        ((), False, True, {})
+    """
+
+    record: Sequence[dict[str, Any]] = ()
+    capturable: bool = False
+
+    @abstractmethod
     def __call__(self, step: Step) -> bool:
-        """Act on one step."""
-        ...
+        """Act on one step; ``True`` means that the gradient is spent and ``optimizer.step()`` is skipped."""
 
-    def state_dict(self) -> dict[str, object]:
+    @property
+    def acts(self) -> bool:
+        """Whether the coming call may change weights or their positions; what was copied from them is then renewed."""
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
         """Everything an exact resume needs."""
-        ...
+        return {}
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on from ``state_dict``."""
-        ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (a rule without state has nothing to load)
+        """Continue from ``state_dict``."""
 
 
-class Posterior(Protocol):
-    """What ``fit`` returns, for every method."""
+class Penalty(ABC):
+    """What is added to the likelihood: the KL or the negative log prior, already weighted."""
 
+    @abstractmethod
+    def __call__(self, model: nn.Module, step: int) -> Tensor:
+        """The penalty of a converted network at a step, counted from 1: a scalar with a gradient."""
+
+    def scale(self, step: int) -> float | None:
+        """The factor s of a penalty s · KL, which captured steps can differentiate; ``None`` for any other penalty."""
+        return None
+
+
+PenaltyFunction = Callable[[nn.Module, int], Tensor]
+"""A penalty as a plain function of (model, step)."""
+
+
+def as_penalty(penalty: Penalty | PenaltyFunction) -> Penalty:
+    """The penalty itself, or a plain function as one.
+
+    Example:
+        >>> penalty = as_penalty(lambda model, step: torch.tensor(2.0) * step)
+        >>> penalty(nn.Linear(1, 1), 3), penalty.scale(3)
+        (tensor(6.), None)
+    """
+    return penalty if isinstance(penalty, Penalty) else _FunctionPenalty(penalty)
+
+
+@dataclass(frozen=True)
+class _FunctionPenalty(Penalty):
+    function: PenaltyFunction
+
+    def __call__(self, model: nn.Module, step: int) -> Tensor:
+        return self.function(model, step)
+
+
+class _NoPenalty(Penalty):
+    def __call__(self, model: nn.Module, step: int) -> Tensor:
+        return torch.zeros(())
+
+    def scale(self, step: int) -> float:
+        return 0.0
+
+
+no_penalty: Penalty = _NoPenalty()
+"""Nothing is added to the likelihood."""
+
+
+class Posterior(ABC):
+    """What ``fit`` returns, for every method.
+
+    Attributes:
+        model: The network that the draws are made from.
+
+    Example:
+        >>> class Twice(Posterior):
+        ...     def __init__(self, model: nn.Module) -> None:
+        ...         self.model = model
+        ...     def draws(self, n: int) -> Iterator[nn.Module]:
+        ...         yield from (self.model, self.model)
+        >>> Twice(nn.Linear(3, 2)).n_bytes
+        32
+    """
+
+    model: nn.Module
+
+    @abstractmethod
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Real networks, weights drawn once each; a draw is valid until the next one is taken."""
-        ...
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that predictions need: by default the parameters and buffers of ``model``."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-class Collector(Protocol):
-    """Watches training and makes the posterior of it."""
+class Collector(ABC):
+    """Watches training and makes a posterior of it. A new collector needs ``posterior`` alone."""
 
-    def observe(self, model: nn.Module, step: int) -> None:
-        """Look at the network after step ``step``."""
-        ...
-
+    @abstractmethod
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The posterior of what training has come to: the network, and the optimizer where that holds the rest."""
-        ...
+        """The posterior of the trained network; ``optimizer`` is given for methods whose optimizer holds a part."""
 
-    def state_dict(self) -> dict[str, object]:
+    def observe(self, model: nn.Module, step: int) -> None:  # noqa: B027 (most collectors have nothing to observe)
+        """Look at the network after step ``step``; called only where a subclass overrides it."""
+
+    def state_dict(self) -> dict[str, Any]:
         """Everything an exact resume needs."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (a collector may have no state)
+        """Continue from ``state_dict``."""
+
+
+@runtime_checkable
+class VariationalOptimizer(Protocol):
+    """An optimizer that holds a posterior around the parameters, such as :class:`gossamer.optim.CVAdam`."""
+
+    def sampled(self) -> AbstractContextManager[None]:
+        """Drawn weights inside the block, the means again afterwards."""
         ...
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on from ``state_dict``."""
+    def std(self, parameter: Tensor) -> Tensor:
+        """Standard deviations of a parameter, in its shape."""
         ...
-
-
-def no_penalty(model: nn.Module, step: int) -> Tensor:
-    """Nothing is added to the likelihood."""
-    return torch.zeros(())
 
 
 @dataclass(frozen=True)
 class Method:
     """The whole uniform interface: a method is its parts.
 
-    ``prepare`` converts the user's network, ``optimizer`` is built on the result, ``lr`` multiplies nothing: it *is*
-    the rate of the groups without one of their own, and groups with their own keep their ratio to it. ``penalty`` is
-    the KL or the negative log prior, already weighted, for (model, step). ``rules`` builds what acts after the
-    backward pass. ``collector`` builds what makes the posterior.
+    Attributes:
+        prepare: Converts the user's network.
+        optimizer: Builds the optimizer of the converted network.
+        lr: The learning rate of the parameter groups without one of their own; groups with their own keep their ratio
+            to it.
+        collector: Builds what makes the posterior.
+        penalty: The KL or the negative log prior, already weighted: a :class:`Penalty` or a function of (model, step).
+        rules: Builds what acts after the backward pass.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
     optimizer: Callable[[nn.Module], Optimizer]
     lr: Schedule
     collector: Callable[[], Collector]
-    penalty: Callable[[nn.Module, int], Tensor] = no_penalty
+    penalty: Penalty | PenaltyFunction = no_penalty
     rules: Callable[[nn.Module, Optimizer], Sequence[Rule]] = lambda model, optimizer: ()

@@ -17,7 +17,7 @@ from gossamer.data import CropFlip
 from gossamer.layers import sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.train import Training
-from gossamer.types import Task
+from gossamer.types import Task, as_penalty
 
 gpu = pytest.mark.gpu
 
@@ -265,7 +265,7 @@ REASONS = {
 @pytest.mark.parametrize("method", methods.names())
 def test_which_methods_are_captured(method):
     parts = training(method)
-    assert why_not(parts.model, parts._inner_optimizer, parts.method.penalty, parts.rules) == REASONS[method]
+    assert why_not(parts.model, parts._inner_optimizer, parts.penalty, parts.rules) == REASONS[method]
 
 
 def test_reasons_of_layers_and_penalties():
@@ -275,12 +275,15 @@ def test_reasons_of_layers_and_penalties():
     for build, given, reason in (
         (attentive, vi, NO_GPU),
         (lambda: nn.LSTM(4, 4), vi, lstm),
-        (network, lambda model, step: torch.ones(()), penalty),
+        (network, as_penalty(lambda model, step: torch.ones(())), penalty),
     ):
         model = gossamer.bayesianize(build())
         assert why_not(model, torch.optim.SGD(model.parameters()), given, ()) == reason
     plain = network()  # without a sparse weight too: what is not captured would be left out
-    assert why_not(plain, torch.optim.SGD(plain.parameters()), lambda model, step: torch.ones(()), ()) == penalty
+    assert (
+        why_not(plain, torch.optim.SGD(plain.parameters()), as_penalty(lambda model, step: torch.ones(())), ())
+        == penalty
+    )
 
 
 @gpu

@@ -20,12 +20,14 @@ from gossamer.capture.graphs import Graph, Undone
 from gossamer.capture.optimizers import OnDevice, refusal
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
-from gossamer.types import Task, no_penalty
+from gossamer.types import Penalty, Rule, Task
 
 __all__ = ["CapturedSteps", "why_not"]
 
+NO_KL = "its penalty is not a weighted KL"
 
-def why_not(model: nn.Module, optimizer: Optimizer, penalty: Any, rules: Sequence[Any]) -> str | None:
+
+def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Sequence[Rule]) -> str | None:
     """Why this training cannot be captured, if it cannot; the same training then runs as it does everywhere.
 
     That there is no GPU is said last: elsewhere it is the one reason against all that would be captured on one.
@@ -33,10 +35,10 @@ def why_not(model: nn.Module, optimizer: Optimizer, penalty: Any, rules: Sequenc
     owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
     if set(sparse_weights(model).values()) - owned:
         return "recurrent layers are not captured"
-    if penalty is not no_penalty and not hasattr(penalty, "scale"):
-        return "its penalty is not a weighted KL"
+    if penalty.scale(1) is None:
+        return NO_KL
     for rule in rules:
-        if not getattr(rule, "capturable", False):
+        if not rule.capturable:
             return f"{type(rule).__name__} as it is set changes shapes or evaluates the loss again"
     reason = refusal(optimizer)
     parameter = next(model.parameters(), None)
@@ -65,7 +67,7 @@ class CapturedSteps:
         model: nn.Module,
         optimizer: Optimizer,
         task: Task,
-        penalty: Any,
+        penalty: Penalty,
         dtype: torch.dtype,
         *,
         captures: bool = True,
@@ -94,7 +96,7 @@ class CapturedSteps:
 
     def gradients(self, x: Tensor, y: Tensor, step: int) -> None:
         """Forward and backward pass of a batch as the task stores it; the gradients are where the optimizer looks."""
-        self.scale.fill_(self.penalty.scale(step) if hasattr(self.penalty, "scale") else 0.0)
+        self.scale.fill_(self._scale(step))
         key = (len(y), self._is_noisy())
         known = self._gradients.get(key)
         if known is None:
@@ -126,6 +128,12 @@ class CapturedSteps:
         self.on_device.release()
         if self.working is not None:
             self.working.close()
+
+    def _scale(self, step: int) -> float:
+        scale = self.penalty.scale(step)
+        if scale is None:
+            raise ValueError(NO_KL)
+        return scale
 
     def _is_noisy(self) -> bool:
         return self.working is None or self.working.weights[0].noisy

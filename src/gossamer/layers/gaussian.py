@@ -24,7 +24,7 @@ from gossamer.kernels import WeightMap
 from gossamer.layers.support import Support
 from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights, without_autocast
 from gossamer.priors import normal_kl
-from gossamer.types import Mode, Noise, Schedule
+from gossamer.types import Mode, Noise, Penalty, Schedule
 
 __all__ = ["GaussianWeight", "WeightedKL", "inverse_softplus", "kl", "param_groups", "regrown_raw_std", "std_of"]
 
@@ -135,7 +135,7 @@ def kl(model: nn.Module) -> Tensor:
 
 
 @dataclass(frozen=True)
-class WeightedKL:
+class WeightedKL(Penalty):
     """The penalty ``weight(step) · KL / N``: mean loss plus penalty is the negative ELBO per example at weight 1.
 
     Example:

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from gossamer.optim.sampler import LIMITS, Each, Sampler, check_settings, one_by_one
 from gossamer.optim.scales import check_scales, learn_scales, local_scales
-from gossamer.types import Mode, Schedule
+from gossamer.types import Mode, Schedule, VariationalOptimizer
 
 __all__ = ["CVAdam", "sampled"]
 
@@ -214,8 +214,7 @@ def sampled(optimizer: Optimizer) -> contextlib.AbstractContextManager[None]:
         >>> with sampled(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)):
         ...     pass
     """
-    context: contextlib.AbstractContextManager[None] = getattr(optimizer, "sampled", contextlib.nullcontext)()
-    return context
+    return optimizer.sampled() if isinstance(optimizer, VariationalOptimizer) else contextlib.nullcontext()
 
 
 def _global_scale(group: dict[str, Any]) -> float:

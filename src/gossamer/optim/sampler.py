@@ -10,7 +10,7 @@ Every state tensor has the shape of its parameter and is zero for a weight that 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -40,7 +40,7 @@ LIMITS: Limits = {
 }
 
 
-class Sampler(Optimizer):
+class Sampler(Optimizer, ABC):
     """A ``torch.optim.Optimizer`` with noise; subclasses write :meth:`advance`.
 
     Each of its numbers can be a function of the step (counted from 0, per group); the group then holds the value of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +11,12 @@ from torch.optim import Optimizer
 
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork
-from gossamer.types import Posterior
+from gossamer.types import Collector, Posterior, VariationalOptimizer
 
 __all__ = ["AroundMeans", "GaussianPosterior", "InLayers", "Last", "LocalPasses", "SingleNetwork"]
 
 
-class InLayers:
+class InLayers(Posterior, Collector):
     """The posterior of a network whose layers hold distributions; also the collector that makes it.
 
     Args:
@@ -38,26 +37,17 @@ class InLayers:
         generator: torch.Generator | None = None,
         refresh: Callable[[nn.Module], None] | None = None,
     ) -> None:
-        self.model, self.generator, self.refresh = model, generator, refresh
-
-    def observe(self, model: nn.Module, step: int) -> None:
-        """Nothing to collect: the layers hold everything."""
+        self.generator, self.refresh = generator, refresh
+        if model is not None:
+            self.model = model
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The posterior of the trained network."""
         has_distribution = any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
         return InLayers(model, self.generator, self.refresh) if has_distribution else SingleNetwork(model)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: all is in the network."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to go on from."""
-
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Plain networks in evaluation mode, drawn into one place: each is valid until the next is taken."""
-        assert self.model is not None
         drawn = DrawnNetwork(self.model)
         drawn.network.eval()
         for _ in range(n):
@@ -67,7 +57,7 @@ class InLayers:
             yield network
 
 
-class SingleNetwork:
+class SingleNetwork(Posterior):
     """A posterior of one network: what a deterministic method leaves.
 
     Example:
@@ -85,7 +75,7 @@ class SingleNetwork:
         yield drawn.redraw(at_mean=True)
 
 
-class LocalPasses:
+class LocalPasses(Posterior):
     """The posterior as training sees it: every pass draws its noise output by output (local reparameterization).
 
     Of a convolution that is another law than one draw of the weights: the outputs of different pixels are independent.
@@ -111,7 +101,7 @@ class LocalPasses:
             self.model.train(was_training)
 
 
-class Last:
+class Last(Collector):
     """Collector that takes the network as it is at the end of training.
 
     Example:
@@ -119,22 +109,12 @@ class Last:
         'SingleNetwork'
     """
 
-    def observe(self, model: nn.Module, step: int) -> None:
-        """Nothing to collect."""
-
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The network at the end of training."""
         return SingleNetwork(model)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: all is in the network."""
-        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to go on from."""
-
-
-class AroundMeans:
+class AroundMeans(Collector):
     """Collector that takes the standard deviations from the optimizer at the end of training.
 
     Args:
@@ -155,25 +135,16 @@ class AroundMeans:
     ) -> None:
         self.refresh, self.generator = refresh, generator
 
-    def observe(self, model: nn.Module, step: int) -> None:
-        """Nothing to collect: the optimizer holds everything."""
-
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The posterior of the trained network."""
-        if optimizer is None or not hasattr(optimizer, "std"):
+        holder: object = optimizer
+        if not isinstance(holder, VariationalOptimizer):
             raise TypeError(f"this posterior needs an optimizer that holds one, such as CVAdam; got {optimizer!r:.80}")
-        stds = {name: optimizer.std(p).detach() for name, p in model.named_parameters() if p.requires_grad}
+        stds = {name: holder.std(p).detach() for name, p in model.named_parameters() if p.requires_grad}
         return GaussianPosterior(model, stds, self.refresh, self.generator)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to go on from."""
-
-
-class GaussianPosterior:
+class GaussianPosterior(Posterior):
     """Networks with independent Gaussian parameters.
 
     Args:

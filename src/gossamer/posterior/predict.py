@@ -183,8 +183,10 @@ def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
 def _check(
     model: nn.Module | Posterior, n_draws: int, kind: str, batch_size: int, generator: torch.Generator | None
 ) -> None:
-    if not isinstance(model, nn.Module) and not hasattr(model, "draws"):
-        raise TypeError(f"predict takes a network or a posterior, got {type(model).__name__}")
+    if not isinstance(model, nn.Module | Posterior):
+        raise TypeError(
+            f"predict takes a network or a posterior (gossamer.types.Posterior), got {type(model).__name__}"
+        )
     if n_draws < 1 or batch_size < 1:
         raise ValueError(f"n_draws and batch_size count from 1; got {n_draws} and {batch_size}")
     if kind not in get_args(Kind):

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from gossamer.layers import sparse_weights
 from gossamer.posterior.draw import DrawnNetwork
 from gossamer.posterior.in_layers import SingleNetwork
-from gossamer.types import Posterior
+from gossamer.types import Collector, Posterior
 
 __all__ = ["SnapshotPosterior", "Snapshots", "ends_of_cycles", "pack", "packed_bytes", "unpack"]
 
@@ -26,7 +26,7 @@ Packed = dict[str, Any]
 """A tensor by name, or the ``position`` and ``value`` of its entries that are not zero with its ``shape``."""
 
 
-class Snapshots:
+class Snapshots(Collector):
     """Collector that keeps the network after the given steps, without its zeros.
 
     Args:
@@ -64,7 +64,7 @@ class Snapshots:
         self.kept = list(state["kept"])
 
 
-class SnapshotPosterior:
+class SnapshotPosterior(Posterior):
     """Networks kept during training, all with the same weight.
 
     Args:

@@ -60,7 +60,7 @@ class Tally:
 
 def record_updates(run: Run, training: Training, tally: Tally) -> None:
     """Write down the updates of the subspace that are not in the record yet."""
-    updates = [update for rule in training.rules for update in getattr(rule, "record", ())]
+    updates = [update for rule in training.rules for update in rule.record]
     for update in updates[tally.n_updates :]:
         run.append_update(update)
     tally.n_updates = len(updates)

@@ -47,8 +47,7 @@ def build_result(settings: Settings, task: Task, training: Training, seconds: fl
         "n_draws": settings.n_draws,
         **result,
         **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
-        "cost": _cost(settings, task, training, layers, seconds, run)
-        | {"parameter_bytes": _bytes(posterior, training)},
+        "cost": _cost(settings, task, training, layers, seconds, run) | {"parameter_bytes": posterior.n_bytes},
         "layers": [_layer_row(training, layer) for layer in layers],
         "class_names": list(task.class_names),
     }
@@ -181,13 +180,6 @@ def _cost(
         "seconds": seconds,
         "peak_memory_bytes": _peak_memory(),
     }
-
-
-def _bytes(posterior: Posterior, training: Training) -> int:
-    """What a prediction needs in memory: of all networks that were kept, of means and stds; otherwise of the model."""
-    tensors = [*training.model.parameters(), *training.model.buffers()]
-    own: int = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return int(getattr(posterior, "n_bytes", own))
 
 
 def _newest(checkpoints: Iterable[Path]) -> Path:

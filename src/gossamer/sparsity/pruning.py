@@ -24,14 +24,14 @@ from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import forget_histories, remove
 from gossamer.sparsity.ranks import world_size
-from gossamer.types import Schedule, Step
+from gossamer.types import Rule, Schedule, Step, VariationalOptimizer
 
 __all__ = ["Prune"]
 
 Axes = Literal["input", "output", "kernel", "weight"] | str | Groups | Sequence[str | Groups]
 
 
-class Prune:
+class Prune(Rule):
     """Cuts groups of weights during training; call :meth:`step` after ``backward`` and before ``optimizer.step()``.
 
     The network is always the pruned one: what is cut is exactly zero at every forward pass, in every snapshot and in
@@ -255,7 +255,7 @@ class Prune:
             )
 
     def _check_parts(self) -> None:
-        if self._held and hasattr(self.optimizer, "sampled"):
+        if self._held and isinstance(self.optimizer, VariationalOptimizer):
             raise ValueError(
                 "CVAdam draws all weights that it holds, also those held at zero: with it prune a network of "
                 "gossamer.sparsify(model, density=1.0, init='pretrained'), whose weights leave it, and without feedback"

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
 from gossamer.sparsity.pruning import Prune
-from gossamer.types import Step
+from gossamer.types import Rule, Step
 
 __all__ = ["SpikeSlabDecay", "soft_threshold"]
 
@@ -49,7 +49,7 @@ def soft_threshold(spike: float, slab: float, group_size: int, spike_probability
     return (math.log(spike / slab) + 2 / group_size * odds) / (spike - slab)
 
 
-class SpikeSlabDecay:
+class SpikeSlabDecay(Rule):
     """More weight decay for groups of small weights; call :meth:`step` after ``backward``, before ``optimizer.step()``.
 
     The optimizer's own ``weight_decay`` is that of the slab. The samplers of :mod:`gossamer.optim` take the rest as a

@@ -33,14 +33,14 @@ from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, m
 from gossamer.sparsity.moves import forget_histories, move
 from gossamer.sparsity.ranks import from_first_rank, world_size
 from gossamer.sparsity.shortlist import Passes, Shortlist
-from gossamer.types import Criterion, Schedule, Step
+from gossamer.types import Criterion, Rule, Schedule, Step
 
 __all__ = ["Subspace"]
 
 NOT_FINITE = "a gradient is not finite"
 
 
-class Subspace:
+class Subspace(Rule):
     """Moves the active weights of ``model`` during training; call :meth:`step` once after each ``optimizer.step()``.
 
     Between updates it costs nothing. In the backward pass before an update the dense gradient of every weight is formed
@@ -114,6 +114,7 @@ class Subspace:
         self.update_period, self.last_step = update_period, int(until * total_steps)
         self.rate = replacement_rate if callable(replacement_rate) else cosine(replacement_rate, max(1, self.last_step))
         self.regrow_std = regrow_std
+        self.capturable = self.scope == "layer" and self._n_draws() == 1  # updates keep shapes, need no further pass
         self.index = 0
         self.record: list[dict[str, Any]] = []
         self._postponed = False
@@ -147,11 +148,6 @@ class Subspace:
     def acts(self) -> bool:
         """Whether the coming :meth:`step` is an update."""
         return self._is_due(self.index + 1)
-
-    @property
-    def capturable(self) -> bool:
-        """Whether updates keep every shape and need no further pass, so that captured graphs stay valid."""
-        return self.scope == "layer" and self._n_draws() == 1
 
     def state_dict(self) -> dict[str, Any]:
         """The clock and the record; positions are in the model's state, moments in the optimizer's."""
