@@ -9,12 +9,12 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
-    {"names", "tables", "progress"},
+    {"names", "tables", "progress", "formats"},
     {"types", "schedules", "autograd"},
-    {"kernels", "priors", "likelihoods", "metrics"},
+    {"kernels", "priors", "likelihoods"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert", "capture", "compaction"},
+    {"convert", "capture", "compaction", "metrics"},
     {"methods", "checkpoint"},
     {"train", "evaluate"},
     {"runs"},
@@ -29,7 +29,7 @@ BESIDE = {
     "models": {"types", "names"},
     "data": {"types", "names", "likelihoods"},
     "record": set(),
-    "report": {"record"},
+    "report": {"formats", "metrics", "record"},
     "completion": set(),
 }
 

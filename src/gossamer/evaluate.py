@@ -1,14 +1,13 @@
-"""Draws -> numbers."""
+"""The quality of drawn networks on a split of a task."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from gossamer import metrics
 from gossamer.likelihoods import Gaussian
+from gossamer.metrics import METRICS
 from gossamer.posterior import InLayers, Prediction, predict
 from gossamer.types import Posterior, Split, Task
 
@@ -61,29 +60,19 @@ def predict_inputs(
 
 
 def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
-    """Metrics of a prediction against the targets ``y``.
+    """Every metric of :data:`gossamer.metrics.METRICS` that fits the task, for a prediction of the targets ``y``.
 
     Returns:
         For classes ``accuracy``, ``nll``, ``ece`` (top label), ``classwise_ece``, ``marginal_l2_debiased`` (what the
         SSVI paper calls ECE), ``brier``, ``aurc``, and the means of ``entropy``, ``expected_entropy`` and
         ``mutual_information``; for numbers, in their original units, ``rmse``, ``nll``, ``crps``, ``coverage90``,
-        ``width90``, ``std`` and ``epistemic_std``.
+        ``width90``, ``std`` and ``epistemic_std``; and what was added to ``METRICS``.
     """
-    nll = -float(task.likelihood.log_predictive(prediction.outputs.double(), y).mean())
-    if isinstance(task.likelihood, Gaussian):
-        return _numbers(prediction, task, y) | {"nll": nll + math.log(task.target_std)}
-    probs = prediction.probs
+    kind = "regression" if isinstance(task.likelihood, Gaussian) else "classification"
     return {
-        "accuracy": metrics.accuracy(probs, y),
-        "nll": nll,
-        "ece": metrics.top_label_ece(probs, y),
-        "classwise_ece": metrics.classwise_ece(probs, y),
-        "marginal_l2_debiased": metrics.marginal_l2_debiased(probs, y),
-        "brier": metrics.brier(probs, y),
-        "aurc": metrics.selective_accuracy(probs, y).aurc,
-        "entropy": float(prediction.entropy.mean()),
-        "expected_entropy": float(prediction.expected_entropy.mean()),
-        "mutual_information": float(prediction.mutual_information.mean()),
+        name: float(metric.compute(prediction, task, y))
+        for name, metric in METRICS.items()
+        if metric.compute is not None and kind in metric.tasks
     }
 
 
@@ -118,19 +107,3 @@ class _Reader(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.network(self.transform(x))
         return output
-
-
-def _numbers(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
-    assert isinstance(task.likelihood, Gaussian)
-    low, high = prediction.interval(0.9)
-    y = y.reshape(low.shape)
-    means, stds = task.likelihood.split(prediction.outputs)
-    scale = task.target_std
-    return {
-        "rmse": scale * metrics.rmse(prediction.mean, y),
-        "crps": scale * float(metrics.gaussian_mixture_crps(means, stds, y)),
-        "coverage90": metrics.coverage(low, high, y),
-        "width90": scale * float(metrics.mean_width(low, high)),
-        "std": scale * float(prediction.std.mean()),
-        "epistemic_std": scale * float(prediction.epistemic_std.mean()),
-    }

@@ -18,15 +18,21 @@ from gossamer.metrics.curves import (
     reliability_curve,
     selective_accuracy,
 )
+from gossamer.metrics.measured import COST, LOG
+from gossamer.metrics.quality import QUALITY
+from gossamer.metrics.registry import METRICS, Metric, add, shown
 from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
 from gossamer.metrics.selection import false_discovery_rate, false_non_discovery_rate
 
 __all__ = [
+    "METRICS",
     "Histogram",
     "LayerCost",
+    "Metric",
     "ReliabilityCurve",
     "SelectiveCurve",
     "accuracy",
+    "add",
     "auroc",
     "brier",
     "classwise_ece",
@@ -44,6 +50,9 @@ __all__ = [
     "reliability_curve",
     "rmse",
     "selective_accuracy",
+    "shown",
     "top_label_ece",
     "training_macs",
 ]
+
+METRICS.update((metric.name, metric) for metric in (*QUALITY, *COST, *LOG))

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gossamer.formats import Format, number, percent
 from gossamer.report.markup import Html, element, join
-from gossamer.report.numbers import Format, number, percent
 
 __all__ = ["HEIGHT", "WIDTH", "Axis", "Frame", "Scale", "chart", "log_ticks", "make_frame", "nice_ticks", "tick_labels"]
 

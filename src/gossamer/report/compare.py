@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gossamer.formats import Format, count, integer, macs, percent, with_error
+from gossamer.metrics import METRICS, shown
 from gossamer.report.axes import Axis
 from gossamer.report.charts import MOST_NAMED, Mark, Series, Words, line, scatter
 from gossamer.report.figures import CURVES, Figure, curve_axis, is_told
 from gossamer.report.labels import colour_class
 from gossamer.report.markup import Html, element, join
-from gossamer.report.numbers import Format, count, integer, macs, percent, with_error
-from gossamer.report.quantities import COMPARED, QUANTITIES
 from gossamer.report.runs import Group, LoadedRun
 
-__all__ = ["confidence_figures", "cost_figure", "distance", "learning_figures", "table"]
+__all__ = ["confidence_figures", "cost_figure", "learning_figures", "table"]
 
 
 def table(groups: Sequence[Group]) -> Html:
     """One row a group, mean ± standard error, with its single runs folded below; headers sort."""
-    keys = [key for key in COMPARED if any(one.values(key) for one in groups)]
+    keys = [one.name for one in shown("comparison") if any(group.values(one.name) for group in groups)]
     columns = [("Method", "What was run; × how often.")]
-    columns += [(QUANTITIES[key].label, QUANTITIES[key].meaning) for key in keys]
+    columns += [(METRICS[key].label, METRICS[key].meaning) for key in keys]
     heads = [
         element(
             "th", element("button", name, type="button", title=why), scope="col", class_="text" if not place else None
@@ -32,19 +32,6 @@ def table(groups: Sequence[Group]) -> Html:
     bodies = [_body(one, keys, good) for one in groups]
     inner = element("table", element("thead", element("tr", *heads)), *bodies, class_="sortable")
     return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label="Comparison of all runs")
-
-
-def distance(key: str, value: float) -> float:
-    """How far from the best a measurement is: lower is better, whatever its direction.
-
-    Example:
-        >>> distance("accuracy", 0.9), distance("nll", 0.2), round(distance("coverage90", 0.88), 3)
-        (-0.9, 0.2, 0.02)
-    """
-    best = QUANTITIES[key].best
-    if isinstance(best, float):
-        return abs(value - best)
-    return -value if best == "high" else value
 
 
 def cost_figure(groups: Sequence[Group]) -> Figure | None:
@@ -58,12 +45,10 @@ def cost_figure(groups: Sequence[Group]) -> Figure | None:
     for one in shown:
         marks += [_speck(run, one, key) for run in one.runs if len(one.runs) > 1 and _can_be_shown(run, key)]
         marks.append(_mark(one, key, largest))
-    quantity = QUANTITIES[key]
-    words = Words(
-        "cost", f"{quantity.label} against training cost", "; ".join(mark.hover for mark in marks if mark.area)
-    )
+    metric = METRICS[key]
+    words = Words("cost", f"{metric.label} against training cost", "; ".join(mark.hover for mark in marks if mark.area))
     chart = scatter(
-        marks, Axis("Training cost, multiply-adds", count, log=True), Axis(quantity.label, quantity.form), words
+        marks, Axis("Training cost, multiply-adds", count, log=True), Axis(metric.label, metric.format), words
     )
     better = "Up" if key == "accuracy" else "Down"
     caption = f"{better} and to the left is better. The area of a point is the number of active weights."
@@ -122,7 +107,7 @@ def _key(groups: Sequence[Group], key: str) -> Html:
     items = []
     for one in groups:
         active = one.mean("active_parameters")
-        told = with_error(one.mean(key) or 0.0, one.error(key), QUANTITIES[key].form)
+        told = with_error(one.mean(key) or 0.0, one.error(key), METRICS[key].format)
         size = f", {count(active)} active" if active else ""
         swatch = element("i", class_=colour_class(one.colour))
         items.append(element("li", swatch, element("b", one.label), element("span", f"{told}{size}")))
@@ -131,9 +116,9 @@ def _key(groups: Sequence[Group], key: str) -> Html:
 
 def _good(groups: Sequence[Group], key: str) -> set[str]:
     """Labels of the best group and of those within two standard errors of the difference to it."""
-    if QUANTITIES[key].best is None or len(groups) < 2:
+    if METRICS[key].better is None or len(groups) < 2:
         return set()
-    means = [(distance(key, mean), one) for one in groups if (mean := one.mean(key)) is not None]
+    means = [(METRICS[key].distance(mean), one) for one in groups if (mean := one.mean(key)) is not None]
     best, first = min(means, key=lambda pair: pair[0])
     good = set()
     for far, one in means:
@@ -155,7 +140,7 @@ def _body(one: Group, keys: Sequence[str], good: dict[str, set[str]]) -> Html:
     )
     head = [element("th", opener, scope="row", data_value=one.label, class_="long" if detail else None)]
     for key in keys:
-        mean, form = one.mean(key), QUANTITIES[key].form
+        mean, form = one.mean(key), METRICS[key].format
         text = with_error(mean, one.error(key), form) if mean is not None else "–"
         sort = "" if mean is None else f"{mean:.17g}"
         head.append(element("td", text, data_value=sort, class_="best" if one.label in good[key] else None))
@@ -169,7 +154,7 @@ def _run_row(run: LoadedRun, keys: Sequence[str]) -> Html:
     cells = [element("th", name if run.finished else f"{name}, unfinished", scope="row")]
     for key in keys:
         value = run.value(key)
-        cells.append(element("td", "–" if value is None else QUANTITIES[key].form(value)))
+        cells.append(element("td", "–" if value is None else METRICS[key].format(value)))
     return element("tr", *cells, class_="single")
 
 
@@ -179,13 +164,13 @@ def _can_be_shown(run: LoadedRun, key: str) -> bool:
 
 def _speck(run: LoadedRun, one: Group, key: str) -> Mark:
     x, y = run.value("training_macs") or 0.0, run.value(key) or 0.0
-    return Mark(x, y, "", f"{one.label}, {run.folder.name}: {QUANTITIES[key].form(y)}", one.colour)
+    return Mark(x, y, "", f"{one.label}, {run.folder.name}: {METRICS[key].format(y)}", one.colour)
 
 
 def _mark(one: Group, key: str, largest: float) -> Mark:
     x, y, active = one.mean("training_macs") or 0.0, one.mean(key) or 0.0, one.mean("active_parameters") or 0.0
     error = one.error(key) or 0.0
-    told = f"{one.label}: {with_error(y, error, QUANTITIES[key].form)} for {macs(x)}"
+    told = f"{one.label}: {with_error(y, error, METRICS[key].format)} for {macs(x)}"
     told += f", {count(active)} active weights" if active else ""
     return Mark(x, y, one.label, told, one.colour, active / largest if largest and active else 0.06, error)
 

@@ -7,25 +7,22 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gossamer.formats import integer, number, size
+from gossamer.metrics import METRICS
 from gossamer.report.markup import Html, element, join
-from gossamer.report.numbers import integer, size
-from gossamer.report.quantities import QUANTITIES
 from gossamer.report.runs import LoadedRun
 
 __all__ = ["again", "measurements", "notices"]
 
 
 def measurements(run: LoadedRun) -> Html:
-    """All numbers of the result, each with its sentence."""
+    """All numbers of the result, each with its sentence; last those of metrics that are not registered here."""
+    known = [(one.label, one.format, run.value(one.name), one.meaning) for one in METRICS.values()]
+    unknown = [(name.replace("_", " "), number, run.value(name), "") for name in run.measured if name not in METRICS]
     rows = [
-        element(
-            "tr",
-            element("th", quantity.label, scope="row"),
-            element("td", quantity.form(value)),
-            element("td", quantity.meaning),
-        )
-        for key, quantity in QUANTITIES.items()
-        if (value := run.value(key)) is not None
+        element("tr", element("th", label, scope="row"), element("td", form(value)), element("td", meaning))
+        for label, form, value, meaning in known + unknown
+        if value is not None
     ]
     return element("div", element("table", element("tbody", *rows), class_="measurements"), class_="scroll wide")
 

@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+from gossamer.formats import is_number, number, percent
 from gossamer.report.markup import Html, element
-from gossamer.report.numbers import is_number, number, percent
 from gossamer.report.runs import LoadedRun
 
 __all__ = ["examples", "png"]

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from gossamer.formats import Format, count, integer, is_number, number, percent
 from gossamer.report.axes import Axis, Frame
 from gossamer.report.charts import Bar, Series, Words, bars, histogram, line
 from gossamer.report.markup import Html, element, join
-from gossamer.report.numbers import Format, count, integer, is_number, number, percent
 from gossamer.report.runs import LoadedRun, Point
 
 __all__ = ["CURVES", "Curve", "Figure", "confidence", "curve_axis", "is_told", "learning", "sparsity"]

@@ -7,19 +7,22 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+from gossamer.formats import count, duration, integer, is_number, macs, percent, size, with_error
+from gossamer.metrics import METRICS, shown
 from gossamer.record import RecordError, write_atomically
 from gossamer.report import compare, figures
 from gossamer.report.details import again, measurements, notices
 from gossamer.report.examples import examples
 from gossamer.report.figures import Figure
 from gossamer.report.markup import Html, element, join
-from gossamer.report.numbers import count, duration, integer, is_number, macs, percent, size, with_error
-from gossamer.report.quantities import HEADLINE, QUANTITIES, SO_FAR, WINNERS
 from gossamer.report.runs import Group, LoadedRun, group, read
 
 __all__ = ["write_report"]
 
 # Nothing is ever asked of the network, whatever a name in a run folder may hold.
+_SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "seconds")
+"""The cards of an unfinished run, from the last lines of its log."""
+
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -174,30 +177,29 @@ def _headline(cards: Sequence[Html]) -> Html | None:
 
 
 def _card(key: str, text: str, note: str = "", extra: Html | None = None, label: str = "") -> Html:
-    quantity = QUANTITIES[key]
+    metric = METRICS[key]
     return element(
         "div",
-        element("h3", label or quantity.label),
+        element("h3", label or metric.label),
         element("p", text, class_="value"),
         extra,
-        element("p", f"{quantity.meaning} {note}".strip(), class_="meaning"),
+        element("p", f"{metric.meaning} {note}".strip(), class_="meaning"),
         class_="card",
         data_quantity=key,
     )
 
 
 def _cards(run: LoadedRun) -> list[Html]:
-    keys = [key for part in HEADLINE for key in part if run.value(key) is not None]
-    found = [(key, run.value(key) or 0.0) for key in keys]
+    found = [(one.name, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
     return [
-        _card(key, QUANTITIES[key].form(v), _note(run, key), _dots(run) if key == "active_parameters" else None)
+        _card(key, METRICS[key].format(v), _note(run, key), _dots(run) if key == "active_parameters" else None)
         for key, v in found
     ]
 
 
 def _cards_so_far(run: LoadedRun) -> list[Html]:
-    found = [(key, value) for key in SO_FAR if (value := run.last(key)) is not None]
-    return [_card(key, QUANTITIES[key].form(value)) for key, value in found]
+    found = [(key, value) for key in _SO_FAR if (value := run.last(key)) is not None]
+    return [_card(key, METRICS[key].format(value)) for key, value in found]
 
 
 def _note(run: LoadedRun, key: str) -> str:
@@ -235,11 +237,11 @@ def _dots(run: LoadedRun) -> Html | None:
 def _winners(groups: Sequence[Group]) -> list[Html]:
     """The best group by each of a few measurements."""
     cards = []
-    for key, title in WINNERS.items():
-        means = [(compare.distance(key, mean), one) for one in groups if (mean := one.mean(key)) is not None]
-        if len(means) > 1:
+    for key, metric in METRICS.items():
+        means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(key)) is not None]
+        if metric.winner and len(means) > 1:
             _, best = min(means, key=lambda pair: pair[0])
-            text = with_error(best.mean(key) or 0.0, best.error(key), QUANTITIES[key].form)
+            text = with_error(best.mean(key) or 0.0, best.error(key), METRICS[key].format)
             detail = element("p", best.detail, class_="with") if best.detail else None
-            cards.append(_card(key, best.method, "", join([detail, element("p", text, class_="by")]), title))
+            cards.append(_card(key, best.method, "", join([detail, element("p", text, class_="by")]), metric.winner))
     return cards

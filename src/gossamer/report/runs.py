@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossamer.formats import is_number
 from gossamer.record import Run
-from gossamer.report.numbers import is_number
 
 __all__ = ["Group", "LoadedRun", "group", "read"]
 
@@ -49,6 +49,11 @@ class LoadedRun:
             if is_number(found):
                 return float(found)
         return None
+
+    @property
+    def measured(self) -> list[str]:
+        """Names of all measurements of the result."""
+        return [key for part in ("metrics", "cost") for key in _mapping(self.result.get(part))]
 
     def last(self, key: str) -> float | None:
         """The latest recorded value of a metric."""

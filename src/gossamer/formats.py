@@ -1,4 +1,7 @@
-"""Numbers for people: 1.2 M, 34.5 MB, 93.9 %, 1 h 23 min; a narrow space that does not break is before each unit."""
+"""Numbers as people read them: 1.2 M, 34.5 MB, 93.9 %, 1 h 23 min.
+
+A narrow no-break space stands between a number and its unit; :func:`plain` is for places that want ASCII.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ __all__ = [
     "macs",
     "number",
     "percent",
+    "plain",
     "size",
     "times",
     "with_error",
@@ -26,6 +30,7 @@ Format = Callable[[float], str]
 _SPACE = "\u202f"  # narrow and unbreakable, between a number and its unit
 _MINUS = "\u2212"
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PLAIN = str.maketrans(f"⁻⁰¹²³⁴⁵⁶⁷⁸⁹{_SPACE}{_MINUS}", "-0123456789 -")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -153,6 +158,16 @@ def with_error(mean: float, error: float | None, form: Format) -> str:
     decimals = min(6, max(0, (error * scale / 10.0**power < 2) - power))  # 0.13, but 0.2: a second digit after a 1 only
     text = f"{mean * scale:,.{decimals}f} ± {error * scale:.{decimals}f}".replace("-", _MINUS)
     return f"{text}{_SPACE}%" if form is percent else text
+
+
+def plain(text: str) -> str:
+    """A formatted number with ordinary characters, for terminals, Markdown and files.
+
+    Example:
+        >>> print(plain(percent(0.939)), plain(number(-1.23e-5)))
+        93.9 % -1.23e-5
+    """
+    return text.replace(f"{_SPACE}×{_SPACE}10", "e").translate(_PLAIN)
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:

@@ -1,0 +1,109 @@
+"""Rows of the registry for what a run measures besides the quality of its predictions: cost and training log."""
+
+from __future__ import annotations
+
+from gossamer.formats import count, duration, integer, macs, number, percent, size, times
+from gossamer.metrics.registry import Metric
+
+__all__ = ["COST", "LOG"]
+
+COST = (
+    Metric(
+        "active_parameters",
+        "Active weights",
+        count,
+        "lower",
+        "Weights that are not exactly zero: all that is trained, stored and multiplied.",
+        places=("terminal", "comparison", "headline"),
+        heading="active weights",
+    ),
+    Metric("total_parameters", "All weights", count, None, "Weights of the same network, were it dense.", places=()),
+    Metric("density", "Density", percent, "lower", "Share of the weights that are active.", places=()),
+    Metric(
+        "parameter_bytes",
+        "Parameters in memory",
+        size,
+        "lower",
+        "Memory for means, deviations and positions.",
+        places=(),
+    ),
+    Metric(
+        "checkpoint_bytes",
+        "Size on disk",
+        size,
+        "lower",
+        "The checkpoint: everything needed to predict or to continue training.",
+        places=("comparison", "headline"),
+    ),
+    Metric(
+        "inference_macs",
+        "Cost of a prediction",
+        macs,
+        "lower",
+        "Multiply-adds for one example through one drawn network.",
+        places=("comparison", "headline"),
+    ),
+    Metric(
+        "training_macs_per_example",
+        "Training cost per example",
+        macs,
+        "lower",
+        "Multiply-adds for one example in one training step, on average.",
+        places=(),
+    ),
+    Metric(
+        "training_macs",
+        "Training cost",
+        macs,
+        "lower",
+        "Multiply-adds of the whole training, zeros not counted.",
+        places=("comparison", "headline"),
+        winner="Cheapest to train",
+    ),
+    Metric(
+        "native_speedup",
+        "Gain by sparse kernels",
+        times,
+        None,
+        "How many times faster a training step is than with dense products.",
+        places=("comparison",),
+    ),
+    Metric("seconds", "Time", duration, "lower", "Wall-clock time of the training.", heading="time"),
+    Metric(
+        "peak_memory_bytes",
+        "Peak memory",
+        size,
+        "lower",
+        "Most memory in use at any moment of the training.",
+        places=(),
+    ),
+)
+"""What a run cost; ``gossamer.runs`` measures these."""
+
+LOG = (
+    Metric("step", "Steps", integer, None, "Optimizer steps so far.", places=()),
+    Metric("loss", "Training loss", number, "lower", "What training lowers: misfit and penalty.", places=()),
+    Metric(
+        "kl",
+        "Distance from the prior",
+        number,
+        None,
+        "What the posterior's distance from the prior adds to the loss.",
+        places=(),
+    ),
+    Metric("lr", "Learning rate", number, None, "The schedule as it was followed.", places=()),
+    Metric(
+        "val_accuracy",
+        "Validation accuracy",
+        percent,
+        "higher",
+        "Share of the held-out examples it gets right.",
+        places=(),
+    ),
+    Metric("val_rmse", "Validation error", number, "lower", "Typical error on held-out examples (RMSE).", places=()),
+    Metric(
+        "val_nll", "Validation log loss", number, "lower", "How much held-out answers surprise it, in nats.", places=()
+    ),
+    Metric("examples_per_second", "Speed", integer, "higher", "Training examples per second.", places=()),
+)
+"""What is recorded while a run trains, besides measurements that have a row above."""
