@@ -348,23 +348,64 @@ def test_the_environment_says_what_a_number_depends_on(tmp_path, monkeypatch):
     assert found["time"].endswith("+00:00")
     assert found["versions"].keys() == {"gossamer", "torch", "numpy"}
     json.dumps(found)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert environment()["git_commit"] is None
 
 
-def test_the_commit_says_whether_files_differ_from_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "code.py").write_text("")
-    person = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    for command in (["init", "-q"], ["add", "."], [*person, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *command], check=True)
-    clean = environment()["git_commit"]
-    assert len(clean) == 40
-    (tmp_path / "code.py").write_text("changed")
-    assert environment()["git_commit"] == f"{clean}-dirty"
+GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
 
 
-def test_without_git_the_commit_is_unknown(monkeypatch):
+def git(*command: str) -> str:
+    return subprocess.run([*GIT, *command], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "code.py").write_text("")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    return folder
+
+
+def test_a_repository_cannot_have_its_configuration_executed(repository, tmp_path):
+    """An unpacked archive may bring a ``.git`` whose configuration names programs that git would run."""
+    proof = tmp_path / "executed"
+    script = tmp_path / "script"
+    script.write_text(f"#!/bin/sh\ntouch {proof}\ncat\n")
+    script.chmod(0o755)
+    commit = git("rev-parse", "HEAD")
+    for key in ("core.fsmonitor", "filter.own.clean", "filter.own.process", "core.pager", "core.sshCommand"):
+        git("config", key, str(script))
+    (repository / ".gitattributes").write_text("* filter=own\n")
+    (repository / "code.py").write_text("changed")
+    proof.unlink(missing_ok=True)
+    assert environment()["git_commit"] == commit
+    assert not proof.exists()
+
+
+def test_the_commit_is_found_wherever_git_keeps_it(repository, tmp_path, monkeypatch):
+    commit = git("rev-parse", "HEAD")
+    assert environment()["git_commit"] == commit
+    git("pack-refs", "--all")
+    assert environment()["git_commit"] == commit
+    git("worktree", "add", "-q", str(tmp_path / "other"))
+    (tmp_path / "other" / "below").mkdir()
+    for folder in (tmp_path / "other", tmp_path / "other" / "below"):
+        monkeypatch.chdir(folder)
+        assert environment()["git_commit"] == commit
+    git("checkout", "-q", "--detach")
+    assert environment()["git_commit"] == commit
     monkeypatch.setenv("PATH", "")
+    assert environment()["git_commit"] == commit  # no git is needed
+
+
+@pytest.mark.parametrize("head", ["", "ref: refs/heads/none", "ref: refs/../../secret", "ref: refs/heads/loop", "\0"])
+def test_a_broken_repository_has_no_commit(tmp_path, monkeypatch, head):
+    (tmp_path / "secret").write_text("1" * 40)
+    (tmp_path / ".git" / "refs" / "heads").mkdir(parents=True)
+    (tmp_path / ".git" / "refs" / "heads" / "loop").write_text("ref: refs/heads/loop")
+    (tmp_path / ".git" / "HEAD").write_text(head)
+    monkeypatch.chdir(tmp_path)
     assert environment()["git_commit"] is None
