@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
@@ -69,8 +69,7 @@ def fit(
         3
     """
     training = Training(method, model, task, steps, fabric, batch_size=batch_size, seed=seed)
-    while training.step < steps:
-        values = training.advance()
+    for values in training.run():
         if record is not None:
             record(training.step, values)
     return training.posterior()
@@ -125,6 +124,14 @@ class Training:
         if rank > 0:  # the same weights everywhere, noise of its own on each rank
             torch.manual_seed(seed + rank)
         self.module.train()
+
+    def run(self, last: int | None = None) -> Iterator[dict[str, Tensor]]:
+        """The one loop: take the steps up to ``last``, by default to the end, and yield what :meth:`advance` returns.
+
+        Whatever happens between two steps (records, checkpoints, early stopping) is the body of the caller's loop.
+        """
+        while self.step < (self.steps if last is None else last):
+            yield self.advance()
 
     def advance(self) -> dict[str, Tensor]:
         """One step; returns its loss and the loss's two parts, detached."""
