@@ -54,14 +54,14 @@ docs: venv ## build the documentation in build/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick: in a minute or two, not half an hour)
-	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu $(BENCH)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks cpu $(BENCH)
 
 figures: venv ## rewrite every measured table and picture of README and docs from what is stored in results
-	$(BIN)/gossamer bench show results/bench-cpu.json --into docs/guides/cpu.md --plot docs/images/bench-cpu.svg
-	$(BIN)/gossamer bench show results/bench-gpu.json --into docs/guides/gpu.md
-	$(BIN)/gossamer bench show results --into README.md docs/results.md docs/guides/gpu.md
+	$(BIN)/python -m benchmarks show results/bench-cpu.json --into docs/guides/cpu.md --plot docs/images/bench-cpu.svg
+	$(BIN)/python -m benchmarks show results/bench-gpu.json --into docs/guides/gpu.md
+	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/guides/gpu.md
 	for name in $(REPRODUCED); do \
-		$(BIN)/gossamer reproduce show results/$$name.json --into docs/guides/variable-selection.md \
+		$(BIN)/python -m reproductions show results/$$name.json --into docs/guides/variable-selection.md \
 			--plot docs/images/$$name.svg > /dev/null || exit 1; \
 	done
 
@@ -69,8 +69,8 @@ REPRODUCED := em-mcmc-table4 em-mcmc-figure1 em-mcmc-figure2
 
 measure: venv ## measure again what a CPU can (an hour), store it in results, then make figures
 	rm -rf runs/measure
-	OMP_NUM_THREADS=1 $(BIN)/gossamer bench cpu --json results/bench-cpu.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m gossamer.bench.state results/bytes.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks cpu --json results/bench-cpu.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.state results/bytes.json
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --device cpu --out runs/measure/demo --json results/demo.json
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model mlp --device cpu --out runs/measure/digits \
 		--json results/digits.json

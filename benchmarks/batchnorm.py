@@ -1,6 +1,6 @@
 """Statistics of batch normalisation for draws: those of training, or the draw's own, from data augmented or not?
 
-    python benchmarks/batchnorm.py results/batchnorm.json [--data DIR] [--seeds 3]
+    python -m benchmarks.batchnorm results/batchnorm.json [--data DIR] [--seeds 3]
 
 A conv net with batch normalisation, 12 epochs on 6,000 images of CIFAR-10, by VI and SSVI with narrow and wide
 posteriors; every way to predict is measured on 2,000 held-out images. Twenty minutes on one core.

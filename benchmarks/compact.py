@@ -1,6 +1,6 @@
 """What compact makes of pruned networks: their size and speed on a CPU, and what pruning costs in accuracy.
 
-    python benchmarks/compact.py [--densities 1 0.5 0.2 0.1] [--epochs 40] [--seeds 3]
+    python -m benchmarks.compact [--densities 1 0.5 0.2 0.1] [--epochs 40] [--seeds 3]
 
 Digits: em_mcmc prunes channels and units of a conv net and an MLP to each density; accuracy is on the test third,
 the mean over seeds with its standard error. What is timed is the last snapshot as a plain network, and what compact

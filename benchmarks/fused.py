@@ -1,6 +1,6 @@
 """Fused local reparameterization on a GPU: is it right, what does each layer take, what does a training step take?
 
-    PYTHONPATH=src python benchmarks/fused.py --out runs/fused [--batch 128] [--sections errors times steps]
+    python -m benchmarks.fused --out runs/fused [--batch 128] [--sections errors times steps]
 
 For every layer of ResNet-18 on CIFAR images: errors of each tile against float64, milliseconds of each tile and of
 cuDNN with the work around it, and the plan that follows. Then the captured training step of SSVI with and without the
@@ -29,8 +29,8 @@ if "--dry" in sys.argv:
 import torch
 import torch.nn.functional as F
 
+from benchmarks.fused_table import KIND
 from gossamer import methods
-from gossamer.bench.fused import KIND
 from gossamer.capture import CapturedSteps
 from gossamer.kernels.fused import Geometry, Plan, Tile, choosing, compile_all, load, measure
 from gossamer.kernels.fused.geometry import by_channels

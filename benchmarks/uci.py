@@ -1,6 +1,6 @@
 """The regressor on the UCI sets, against five others: RMSE, NLL and coverage of 90 % intervals.
 
-    python benchmarks/uci.py [--sets yacht boston …] [--splits 10] [--models …] [--out runs/uci] [--data FOLDER]
+    python -m benchmarks.uci [--sets yacht boston …] [--splits 10] [--models …] [--out runs/uci] [--data FOLDER]
 
 On each published split every model chooses among its few settings (GRIDS) by the log density of a tenth of the
 training rows, is trained again on all of them, and predicts the test rows, which nothing else ever sees. Standard
@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import sklearn
 import torch
-import uci_rivals as rivals
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks import uci_rivals as rivals
 from gossamer.data import DataNotFoundError, uci
 from gossamer.estimators import SparseBayesRegressor
 from gossamer.likelihoods import Gaussian

@@ -42,26 +42,3 @@ def gossamer(capsys):
         return code, captured.out, captured.err
 
     return run
-
-
-@pytest.fixture
-def tiny_bench(monkeypatch):
-    """The plan of ``gossamer bench cpu --quick``, for the time of a test: rows of every section, in a second."""
-    from gossamer.bench import cpu, layers, networks
-    from gossamer.bench.effort import Effort
-    from gossamer.bench.updates import UpdateCase
-    from gossamer.models import mlp
-
-    linear = layers.LayerCase("linear 48x32", "linear", lambda: torch.nn.Linear(48, 32), (48,))
-    conv = layers.LayerCase(
-        "conv 8@6x6", "conv 3x3", lambda: torch.nn.Conv2d(8, 8, 3, padding=1, bias=False), (8, 6, 6)
-    )
-    network = networks.NetworkCase("MLP 48-32-10", "training step", lambda: mlp(48, (32,)), (48,), 8, networks.training)
-    plan = cpu.Plan(
-        effort=Effort(densities=(0.1, 0.05), rival_densities=(0.1,), rounds=2),
-        layers=tuple((case, 32, work) for case in (linear, conv) for work in (layers.FORWARD, layers.TRAINING)),
-        networks=(network,),
-        updates=(UpdateCase("MLP 48-32-10", lambda: mlp(48, (32,)), (48,), 8, density=0.1),),
-    )
-    monkeypatch.setattr(cpu, "QUICK", plan)
-    return plan

@@ -54,7 +54,6 @@ def runs(block: Block) -> bool:
 
 
 @pytest.mark.parametrize("page", [page for page in GUIDES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
-@pytest.mark.usefixtures("tiny_bench")
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path, monkeypatch):
     """In an empty folder: Python in one namespace, titled blocks as files, commands as in a shell.
 

@@ -10,7 +10,6 @@ OPTIONAL = ("sklearn", "lightning_fabric", "matplotlib", "scipy", "rich")
 LAZY = (
     "gossamer.train",
     "gossamer.evaluate",
-    "gossamer.bench",
     "gossamer.estimators",
     "gossamer.cli",
     "gossamer.report",

@@ -18,8 +18,6 @@ ORDER = [
     {"methods", "checkpoint"},
     {"train", "evaluate"},
     {"runs"},
-    {"bench"},
-    {"reproduce"},
     {"estimators", "cli"},
     {"__main__"},
 ]
@@ -37,8 +35,6 @@ BESIDE = {
 USERS_OF_BESIDE = {
     "checkpoint": {"record"},
     "runs": set(BESIDE),
-    "bench": {"models", "data", "record"},
-    "reproduce": {"data", "models", "record"},
     "estimators": set(BESIDE),
     "cli": set(BESIDE),
 }
@@ -120,5 +116,5 @@ def test_the_package_imports_what_needs_more_than_torch_only_when_asked():
             eager |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             eager |= {alias.name for alias in node.names}
-    lazy = {"train", "evaluate", "bench", "reproduce", "estimators", "cli", "report"}
+    lazy = {"train", "evaluate", "estimators", "cli", "report"}
     assert not {name for name in eager if name.removeprefix("gossamer.").split(".")[0] in lazy}

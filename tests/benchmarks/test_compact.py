@@ -1,22 +1,15 @@
 """The script behind the table of compact networks: what it measures, and that it refuses networks that disagree."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from benchmarks import compact as script
 
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    yield importlib.import_module("compact")
-    sys.modules.pop("compact", None)
+ROOT = Path(__file__).parents[2]
 
 
 def half_dead():
@@ -26,7 +19,7 @@ def half_dead():
     return model
 
 
-def test_a_row_has_both_sizes_and_times(script):
+def test_a_row_has_both_sizes_and_times():
     row = script.measured("toy", 0.5, half_dead(), torch.randn(4, 8))
     assert (row["weights"], row["compact_weights"]) == (60, 30)
     assert row["pruned_ms"] > 0
@@ -35,15 +28,15 @@ def test_a_row_has_both_sizes_and_times(script):
     assert cells == "| toy | 50% | 60 | 30 | 6.0 | 2.0 | 3.0x | 95.0 ± 0.2 % |"
 
 
-def test_networks_that_disagree_are_not_timed(script, monkeypatch):
+def test_networks_that_disagree_are_not_timed(monkeypatch):
     monkeypatch.setattr(script.gossamer, "compact", lambda network: half_dead()[:1])
     with pytest.raises(AssertionError, match="shape"):
         script.measured("toy", 0.5, half_dead(), torch.randn(4, 8))
 
 
-def test_the_table_of_the_guide_is_that_of_the_results(script):
+def test_the_table_of_the_guide_is_that_of_the_results():
     """Every row of it was measured, and written down with the rest."""
-    results = json.loads((FOLDER.parent / "results" / "compact.json").read_text())
-    guide = (FOLDER.parent / "docs" / "guides" / "pruning.md").read_text(encoding="utf-8")
+    results = json.loads((ROOT / "results" / "compact.json").read_text())
+    guide = (ROOT / "docs" / "guides" / "pruning.md").read_text(encoding="utf-8")
     assert len(results["rows"]) == 12
     assert all(script.line(row) in guide for row in results["rows"])

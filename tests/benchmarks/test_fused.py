@@ -1,29 +1,18 @@
 """The script that times the fused kernels: its layers are those of the network, its plans add up."""
 
-import importlib
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 
 import gossamer
+from benchmarks import fused as script
 from gossamer.capture import FlatWeights
 from gossamer.kernels.fused import Geometry, as_images
 from gossamer.models.resnet import resnet18
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    yield importlib.import_module("fused")
-    sys.modules.pop("fused", None)
-
-
-def test_its_layers_are_the_convolutions_of_resnet18(script):
+def test_its_layers_are_the_convolutions_of_resnet18():
     model = gossamer.bayesianize(resnet18(), density=0.01)
     working = FlatWeights(model, torch.float32)
     working.prepare_noise(lambda: model(torch.zeros(2, 3, 32, 32)))
@@ -36,5 +25,5 @@ def test_its_layers_are_the_convolutions_of_resnet18(script):
     assert found == Counter({geometry: count for count, geometry in script.layers(2).values()})
 
 
-def test_errors_are_relative(script):
+def test_errors_are_relative():
     assert script.relative(torch.tensor([3.0, 4.5]), torch.tensor([3.0, 4.0]).double()) == pytest.approx(0.1)

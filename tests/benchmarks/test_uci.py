@@ -1,35 +1,24 @@
 """The script behind the UCI tables: its scores against closed forms, its rivals against a table they must all learn."""
 
-import importlib
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+from benchmarks import uci
 
 
 @pytest.fixture
-def uci(monkeypatch):
-    monkeypatch.syspath_prepend(FOLDER)
-    yield importlib.import_module("uci")
-    for name in ("uci", "uci_rivals"):
-        sys.modules.pop(name, None)
-
-
-@pytest.fixture
-def parts(uci):
+def parts():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3))
     y = 50 + 10 * x[:, 0] + 2 * rng.normal(size=300)
     return uci.Part(x[:200], y[:200]), uci.Part(x[200:], y[200:])
 
 
-def test_scores_of_one_normal_distribution(uci, parts, monkeypatch):
+def test_scores_of_one_normal_distribution(parts, monkeypatch):
     """In the original units, whatever the standardisation."""
     train, new = parts
     centre, unit = train.y.mean(), train.y.std()
@@ -58,14 +47,14 @@ def test_scores_of_one_normal_distribution(uci, parts, monkeypatch):
         ("MC dropout", {"steps": 200, "rate": 0.05}),
     ],
 )
-def test_every_model_learns_a_line(uci, parts, model, options):
+def test_every_model_learns_a_line(parts, model, options):
     train, new = parts
     scores = uci.run(model, train, new, 0, options)
     assert scores["rmse"] < 0.6 * new.y.std()  # 2 of 10.2 is noise
     assert 0.6 < scores["coverage"] <= 1
 
 
-def test_a_run_goes_on_where_it_was(uci, tmp_path):
+def test_a_run_goes_on_where_it_was(tmp_path):
     cells = uci.Cells(tmp_path)
     for split, rmse in enumerate((1.0, 3.0)):
         cells.add({"set": "yacht", "split": split, "model": "BayesianRidge", "rmse": rmse})

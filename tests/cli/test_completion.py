@@ -57,9 +57,6 @@ def test_bash(scripts):
         "gossamer show my_",
         "gossamer evaluate my_run --spl",
         "gossamer train ssvi uci/bo",
-        "gossamer bench ",
-        "gossamer bench cpu --qui",
-        "gossamer bench show --in",
     )
     assert offers[0] == [*COMMANDS, "--help", "--version"]
     assert offers[1] == ["train"]
@@ -77,9 +74,6 @@ def test_bash(scripts):
     assert offers[13] == ["my_run"]
     assert offers[14] == ["--split"]
     assert offers[15] == ["uci/boston"]
-    assert offers[16] == ["cpu", "gpu", "show"]
-    assert offers[17] == ["--quick", "--quiet"]
-    assert offers[18] == ["--into"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

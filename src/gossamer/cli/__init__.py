@@ -1,4 +1,4 @@
-"""The command ``gossamer``: train, evaluate, compare, reproduce, report, predict, list, show, bench.
+"""The command ``gossamer``: train, evaluate, compare, reproduce, report, predict, list, show.
 
 A method's signature is its configuration: its flags, their types and their help come from the function itself. Exit
 codes: 0 fine, 1 failure, 2 usage, 130 interrupted with a checkpoint to continue from.
@@ -28,13 +28,11 @@ USAGE = """usage: gossamer COMMAND [...]
   train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
   evaluate RUN                    the metrics of a run again
   compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
-  reproduce NAME                  a table or a figure of a paper, measured again; alone it lists them
+  reproduce RECIPE                a recipe beside the figures that its paper printed
   report RUN…                     one HTML file about one run or several
   predict RUN INPUT               predictions for new inputs (.npy or .csv)
   list methods|data|models|criteria|recipes
   show RUN                        a run in a few lines
-  bench cpu                       what sparsity costs and saves on this machine, measured
-  bench show FILE|FOLDER          the tables of an earlier measurement, or of a folder of results
   completion bash|zsh|fish        a script that completes commands and names in your shell
 
   --version   --help   --debug (show tracebacks)
@@ -55,8 +53,11 @@ COMMANDS = {  # name -> the module with its function ``run``, imported when it i
     "predict": "predict",
     "list": "lists",
     "show": "show",
-    "bench": "bench",
     "completion": "completion",
+}
+
+MOVED = {  # commands that left, and what replaced them
+    "bench": "gossamer bench is no command any more: make bench in a checkout of the repository measures this machine",
 }
 
 
@@ -97,6 +98,8 @@ def _dispatch(given: list[str]) -> int:
         print(f"gossamer {__version__}")
         return 0
     command, rest = given[0], given[1:]
+    if command in MOVED:
+        raise UsageError(MOVED[command])
     if command not in COMMANDS:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"

@@ -35,7 +35,7 @@ def run(given: list[str]) -> int:
     comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
     print(comparison.to_text())
     if options.time_steps:
-        from gossamer.bench.steps import report_steps
+        from gossamer.runs.step_times import report_steps
 
         print()
         report_steps(comparison.folders, print)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from gossamer import data, methods
-from gossamer.cli import COMMANDS, bench, compare, evaluate, predict, report, reproduce, show, train
+from gossamer.cli import COMMANDS, compare, evaluate, predict, report, show, train
 from gossamer.cli.errors import UsageError
 from gossamer.cli.lists import LISTS
 from gossamer.completion import SHELLS, script
-from gossamer.reproduce import names as reproductions
 
 __all__ = ["run"]
 
@@ -23,9 +22,7 @@ def run(given: list[str]) -> int:
         "": [*COMMANDS, "--help", "--version"],
         "train": methods.names(),
         "compare": methods.names(),
-        "reproduce": [*reproductions(), reproduce.SHOW],
         "list": list(LISTS),
-        "bench": list(bench.KINDS),
         "completion": list(SHELLS),
     }
     words |= {f"train {method}": data.names() for method in methods.names()}
@@ -38,8 +35,4 @@ def _flags() -> dict[str, list[str]]:
     commands = {"compare": compare, "evaluate": evaluate, "predict": predict, "report": report, "show": show}
     flags = {name: module.parser().flags() for name, module in commands.items()}
     flags |= {f"train {method}": train.method_parser(method).flags() for method in methods.names()}
-    flags |= {"bench cpu": bench.cpu_parser().flags(), "bench gpu": bench.gpu_parser().flags()}
-    flags |= {"bench show": bench.show_parser().flags()}
-    flags |= {f"reproduce {name}": reproduce.name_parser(name).flags() for name in reproductions()}
-    flags |= {f"reproduce {reproduce.SHOW}": reproduce.show_parser().flags()}
     return flags | {"train": train.common_parser().flags()}

@@ -49,7 +49,7 @@ PRESETS: dict[str, Pruning] = {
     "paper_example2": Pruning(CYCLES["paper_example2"], 1e-2, 1e-2, 1e-3, em_warmup=50 / 6000, warmup=50 / 6000),
     "paper_example3": Pruning(CYCLES["paper_example3"], 1e-2, 2e-2, 1e-3, em_warmup=50 / 3000, warmup=50 / 3000),
 }
-# Batches of 100; epochs and networks in gossamer.reproduce.em_mcmc_table4. Chosen on data of other seeds than those it
+# Batches of 100; epochs and networks in reproductions.em_mcmc_table4. Chosen on data of other seeds than those it
 # reports. The paper's spike decays, 10 and 30 times less, leave irrelevant variables just above the hard threshold.
 OWN: dict[str, Pruning] = {
     "example1": Pruning(

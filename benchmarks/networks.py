@@ -1,0 +1,142 @@
+"""Whole networks: a training step with everything in it, and predictions.
+
+Dense LRT is local reparameterization as published code has it, by plain autograd, masked the same with masks
+(``published.py``), deterministic the plain network. In all of them softplus, KL, normalization and optimizer are part
+of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from benchmarks.effort import Effort
+from benchmarks.published import published
+from benchmarks.results import DENSE, MASKED, PLAIN, Timing, density_of, sparse
+from benchmarks.timing import Work, alternate
+from gossamer.convert import bayesianize
+from gossamer.layers import kl, param_groups, sparse_weights
+from gossamer.models import mlp, resnet18
+from gossamer.posterior import predict
+
+__all__ = ["MLP", "NETWORKS", "RESNET", "NetworkCase", "measure_network", "network_for", "optimizer_for", "train_step"]
+
+N_DATA = 50_000
+MASK_DENSITY = 0.05
+RESNET, MLP, CONV_NET = "ResNet-18", "MLP 784-1024-1024-10", "conv net 32-32-64-64"
+
+
+class NetworkCase(NamedTuple):
+    """A network and what it is made to do: ``prepare(model, x)`` gives the work."""
+
+    subject: str
+    work: str
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    batch: int
+    prepare: Callable[[nn.Module, Tensor], Work]
+
+
+def measure_network(case: NetworkCase, effort: Effort) -> Timing:
+    """Milliseconds of a step or a prediction, in every way.
+
+    Example:
+        >>> case = NetworkCase("tiny", "training step", lambda: mlp(8, (16,)), (8,), 4, training)
+        >>> row = measure_network(case, Effort(densities=(0.1,), rounds=1))
+        >>> list(row.ms)
+        ['dense LRT', 'masked', 'deterministic', 'sparse 0.1']
+    """
+    ways = [DENSE, *([MASKED] if effort.with_masked else []), PLAIN, *map(sparse, effort.densities)]
+    works: dict[str, Work] = {}
+    for way in ways:
+        torch.manual_seed(0)
+        works[way] = case.prepare(network_for(case.build, way), torch.randn(case.batch, *case.shape))
+    return Timing(case.subject, "network", case.work, case.batch, alternate(works, effort.rounds, effort.clock))
+
+
+def network_for(build: Callable[[], nn.Module], way: str) -> nn.Module:
+    """The network of a way: plain, dense Bayesian, masked, or sparse at the density in its name.
+
+    Example:
+        >>> import gossamer
+        >>> gossamer.density(network_for(lambda: mlp(8, (16,)), "sparse 0.5"))
+        0.5
+    """
+    if way == PLAIN:
+        return build()
+    if way in (DENSE, MASKED):
+        return published(build, MASK_DENSITY if way == MASKED else 1.0)
+    return bayesianize(build(), density=density_of(way))
+
+
+def optimizer_for(model: nn.Module, *, adam: bool = False) -> Optimizer:
+    """SGD with momentum, or Adam, on all parameters of a network of any way."""
+    parameters = param_groups(model) if sparse_weights(model) else model.parameters()
+    return torch.optim.Adam(parameters) if adam else torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+
+
+def train_step(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> None:
+    """One step of a user's loop: forward, loss with KL, backward, optimizer."""
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    if sparse_weights(model):
+        loss = loss + kl(model) / N_DATA
+    loss.backward()
+    optimizer.step()
+
+
+def training(model: nn.Module, x: Tensor, *, adam: bool = False) -> Work:
+    """A training step on one batch, again and again."""
+    return partial(train_step, model, optimizer_for(model, adam=adam), x, torch.randint(10, (len(x),)))
+
+
+def one_draw(model: nn.Module, x: Tensor) -> Work:
+    """One pass in evaluation mode, each output with noise of its own where the network has noise."""
+    model.eval()
+
+    def work() -> None:
+        with torch.no_grad():
+            model(x)
+
+    return work
+
+
+def many_draws(model: nn.Module, x: Tensor, *, n_draws: int, local: bool) -> Work:
+    """``gossamer.predict``; one pass in batches of the same size for a network without a distribution."""
+    if not sparse_weights(model):
+        passes = [one_draw(model, part) for part in x.split(256)]
+        return lambda: [work() for work in passes]
+    return partial(predict, model, x, n_draws, "local" if local else "weights")
+
+
+def conv_net() -> nn.Module:
+    """Four 3×3 convolutions with BatchNorm, 32 to 64 channels, for 3×32×32 images: a network too small to gain much."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in ((3, 32), (32, 32), (32, 64), (64, 64)):
+        layers += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.BatchNorm2d(n_out), nn.ReLU()]
+    return nn.Sequential(
+        *layers[:6], nn.MaxPool2d(2), *layers[6:], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+    )
+
+
+def wide_mlp() -> nn.Module:
+    """784-1024-1024-10."""
+    return mlp(784, (1024, 1024))
+
+
+IMAGE, DIGIT = (3, 32, 32), (784,)
+NETWORKS = (
+    NetworkCase(RESNET, "training step", resnet18, IMAGE, 32, training),
+    NetworkCase(RESNET, "prediction, one draw", resnet18, IMAGE, 32, one_draw),
+    NetworkCase(RESNET, "prediction, one draw", resnet18, IMAGE, 1, one_draw),
+    NetworkCase(MLP, "training step", wide_mlp, DIGIT, 128, partial(training, adam=True)),
+    NetworkCase(CONV_NET, "training step", conv_net, IMAGE, 128, training),
+    NetworkCase(MLP, "5 networks drawn", wide_mlp, DIGIT, 1000, partial(many_draws, n_draws=5, local=False)),
+    NetworkCase(MLP, "5 local draws", wide_mlp, DIGIT, 1000, partial(many_draws, n_draws=5, local=True)),
+)

@@ -1,0 +1,193 @@
+"""Runs of recipes that were kept, ``results/<recipe>/<seed>/``, as tables beside the figures of the paper.
+
+A recipe has a row if a seed of it was trained; how many were is a column. Figures of the paper come from
+``results/paper.json``, each with the table that it was printed in. Runs that shared their GPU with others say so in
+their environment, ``"gpu_shared": true``, and have no part in times.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import cells
+from benchmarks.tables import MISSING
+from gossamer.record import RecordError, Run
+from gossamer.record.files import read_json
+from gossamer.runs.settings import with_defaults
+from gossamer.tables import Table
+
+__all__ = ["RecipeRuns", "as_told", "read_paper", "read_recipes", "recipe_tables", "setup_seconds"]
+
+# How a metric is headed and written; accuracies are in per cent.
+METRICS: dict[str, tuple[str, float, int]] = {
+    "accuracy": ("accuracy, %", 100, 2),
+    "nll": ("NLL", 1, 3),
+    "ece": ("top-label ECE", 1, 4),
+    "marginal_l2_debiased": ("marginal L2", 1, 4),
+    "brier": ("Brier", 1, 4),
+}
+SHORT = ("accuracy", "nll", "marginal_l2_debiased")
+WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
+SETUP_FACTOR = 2  # an epoch that took longer than that many typical ones has set something up
+# What a recipe does not tell: which of its seeds, and how fast and where it is computed.
+FREE = frozenset({"seed", "device", "precision", "capture", "fused", "ranks", "data_dir"})
+
+Paper = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class RecipeRuns:
+    """The finished runs of a recipe, by seed."""
+
+    name: str
+    runs: Sequence[Run]
+    results: Sequence[Mapping[str, Any]]
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Where its row stands: by data set, then the densest first."""
+        first = self.results[0]
+        return (first["data"], -first["cost"]["density"], self.name)
+
+
+def read_recipes(folder: Path) -> list[RecipeRuns]:
+    """All recipes of which a run was kept in the folder, in the order of the tables."""
+    names = sorted({path.parent.name for path in _seeds(folder, "*/*")})
+    return sorted((_read(folder / name) for name in names), key=lambda recipe: recipe.place)
+
+
+def read_paper(folder: Path) -> Paper:
+    """What the paper printed, by recipe: ``paper.json`` of the folder, or nothing where there is none."""
+    found = read_json(folder / "paper.json", "restore it")
+    return {} if found is None else found["recipes"]
+
+
+def as_told(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was told of all that a recipe tells; an option that was left out is its default.
+
+    Example:
+        >>> bare = as_told({"method": "ssvi", "data": "cifar10", "seed": 2})
+        >>> bare == as_told({"method": "ssvi", "data": "cifar10", "options": {"density": 0.05}})
+        True
+    """
+    told = {key: value for key, value in config.items() if key not in FREE and value is not None}
+    return told | {"options": with_defaults(config["method"], config.get("options", {}))}
+
+
+def setup_seconds(seconds: Sequence[float]) -> float:
+    """Compiling and capturing, in each process that had a part in the training.
+
+    Args:
+        seconds: Since the start, at the end of each epoch. Set-up happens inside the first step of a process, so it is
+            what the epochs that took over twice the median took beyond it.
+
+    Example:
+        >>> setup_seconds([22.0, 24.0, 26.0, 28.0, 40.0, 42.0])
+        30.0
+    """
+    epochs = [end - start for start, end in zip([0.0, *seconds], seconds, strict=False)]
+    typical = statistics.median(epochs)
+    return sum(epoch - typical for epoch in epochs if epoch > SETUP_FACTOR * typical)
+
+
+def recipe_tables(recipes: Sequence[RecipeRuns], paper: Paper) -> dict[str, Table]:
+    """The tables by name: quality beside the paper's, a short version of it for README, three ways to predict, cost."""
+    made = {
+        "recipes": _quality(recipes, paper, tuple(METRICS)),
+        "recipes-short": _quality([r for r in recipes if r.results[0]["data"] == "cifar10"], paper, SHORT),
+        "recipes-predictions": _predictions(recipes),
+        "recipes-cost": _costs(recipes, paper),
+    }
+    return {name: table for name, table in made.items() if table.rows}
+
+
+def _seeds(folder: Path, below: str) -> list[Path]:
+    """Folders of finished runs that are named by a number, in its order; runs may lie beside them that are no seeds."""
+    found = [path.parent for path in folder.glob(f"{below}/result.json") if path.parent.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def _read(folder: Path) -> RecipeRuns:
+    runs = [Run.open(seed) for seed in _seeds(folder, "*")]
+    told = [as_told(run.config) for run in runs]
+    for run, config in zip(runs, told, strict=True):
+        if run.folder.name != str(run.config["seed"]):
+            raise RecordError(f"{run.folder} holds seed {run.config['seed']}: name the folder after its seed")
+        if config != told[0]:
+            raise RecordError(f"{run.folder} was told something else than {runs[0].folder}: keep runs of one recipe")
+    return RecipeRuns(folder.name, runs, [run.result() or {} for run in runs])
+
+
+def _quality(recipes: Sequence[RecipeRuns], paper: Paper, names: Sequence[str]) -> Table:
+    rows = []
+    for recipe in recipes:
+        found = [result["metrics"] for result in recipe.results]
+        rows.append([f"`{recipe.name}`", str(len(found)), *(_metric(name, found) for name in names)])
+        printed = paper.get(recipe.name)
+        if printed is not None:
+            figures = [printed.get(name, MISSING) for name in names]
+            rows.append([f"paper, {printed['table']}", str(printed["seeds"]), *figures])
+    head = ["recipe", "seeds", *(METRICS[name][0] for name in names)]
+    return Table("Recipes", "Mean ± standard deviation over the seeds.", head, rows)
+
+
+def _predictions(recipes: Sequence[RecipeRuns]) -> Table:
+    rows = []
+    for recipe in recipes:
+        for way, words in WAYS.items():
+            found = [result["predictions"][way] for result in recipe.results if way in result.get("predictions", {})]
+            if found:
+                label = words.format(n=recipe.results[0]["n_draws"])
+                rows.append([f"`{recipe.name}`", label, str(len(found)), *(_metric(name, found) for name in METRICS)])
+    head = ["recipe", "prediction", "seeds", *(title for title, _, _ in METRICS.values())]
+    return Table("Three ways to predict", "Mean ± standard deviation over the seeds.", head, rows, 2)
+
+
+def _costs(recipes: Sequence[RecipeRuns], paper: Paper) -> Table:
+    head = ["recipe", "seeds", "active weights", "share", "in the paper", "checkpoint, MB", "training, s", "set-up, s",
+            "s an epoch", "peak memory, GB"]  # fmt: skip
+    return Table(
+        "Cost",
+        "Means over the seeds; times over those that had the GPU to themselves.",
+        head,
+        [_cost(recipe, paper) for recipe in recipes],
+    )
+
+
+def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
+    costs = [result["cost"] for result in recipe.results]
+    # What a training took beside others on the same GPU says nothing about the recipe.
+    alone = [i for i, run in enumerate(recipe.runs) if not run.environment.get("gpu_shared", False)]
+    setups = [setup_seconds([row["seconds"] for row in recipe.runs[i].metrics()]) for i in alone]
+    training = [costs[i]["seconds"] - setup for i, setup in zip(alone, setups, strict=True)]
+    n_epochs = recipe.runs[0].config["epochs"]
+    active, share = (statistics.fmean(cost[key] for cost in costs) for key in ("active_parameters", "density"))
+    return [
+        f"`{recipe.name}`",
+        str(len(costs)),
+        f"{active:,.0f}",
+        f"{100 * share:.1f} %",
+        paper.get(recipe.name, {}).get("active", MISSING),
+        cells.megabytes(statistics.fmean(cost["checkpoint_bytes"] for cost in costs), None),
+        _spread(training, 0),
+        _spread(setups, 0),
+        f"{statistics.fmean(training) / n_epochs:.2f}" if training else MISSING,
+        f"{statistics.fmean(cost['peak_memory_bytes'] for cost in costs) / 1e9:.2f}",
+    ]
+
+
+def _metric(name: str, found: Sequence[Mapping[str, float]]) -> str:
+    _, scale, digits = METRICS[name]
+    return _spread([scale * metrics[name] for metrics in found], digits)
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    """The mean, and the standard deviation where there are several."""
+    if not values:
+        return MISSING
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if values[1:] else mean

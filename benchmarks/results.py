@@ -1,0 +1,246 @@
+"""What a benchmark found: raw samples and where they come from. Every table, bar and plot is made from this alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.timing import Spread, speedup, spread
+from gossamer.record import RecordError, write_atomically
+from gossamer.record.files import read_json
+
+__all__ = [
+    "DENSE",
+    "DRAWN",
+    "EAGER",
+    "MASKED",
+    "PLAIN",
+    "RELEASED",
+    "SSVI",
+    "VI",
+    "Footprint",
+    "Results",
+    "Timing",
+    "TrainingCost",
+    "UpdateCost",
+    "density_of",
+    "sparse",
+]
+
+FORMAT = 1
+
+EXAMPLES = 50_000  # of an epoch of CIFAR
+UPDATES_A_STEP = 0.75 / 100  # of the paper: one every 100 steps, for three quarters of a training
+
+DENSE = "dense LRT"
+MASKED = "masked"
+PLAIN = "deterministic"
+
+# Ways to train on a GPU, beside the deterministic one.
+RELEASED = "released style"
+VI = "dense VI"
+SSVI = "SSVI 5 %"
+DRAWN = "SSVI 5 %, weights drawn"
+EAGER = "SSVI 5 %, not captured"
+
+
+def sparse(density: float, by: str = "sparse") -> str:
+    """The name of a way that depends on the density.
+
+    Example:
+        >>> sparse(0.05), sparse(0.1, "torch CSR")
+        ('sparse 0.05', 'torch CSR 0.1')
+    """
+    return f"{by} {density:g}"
+
+
+def density_of(way: str) -> float:
+    """The density in the name of a way.
+
+    Example:
+        >>> density_of("torch CSR 0.1")
+        0.1
+    """
+    return float(way.split()[-1])
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One piece of work done in several ways, in turns: milliseconds of each way, round by round.
+
+    Example:
+        >>> row = Timing("linear 8x8", "linear", "forward", 4, {DENSE: [4.0, 4.0], "sparse 0.1": [2.0, 1.0]})
+        >>> row.median(DENSE), row.speedup("sparse 0.1").median
+        (4.0, 3.0)
+    """
+
+    subject: str
+    family: str
+    work: str
+    batch: int
+    ms: Mapping[str, Sequence[float]]
+
+    def median(self, way: str) -> float:
+        """Typical milliseconds of a way."""
+        return statistics.median(self.ms[way])
+
+    def speedup(self, way: str, over: str = DENSE) -> Spread:
+        """How many times faster one way is than another."""
+        return speedup(self.ms[over], self.ms[way])
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes of a network in training and on disk, and the peaks of resident memory of whole processes."""
+
+    subject: str
+    way: str
+    training_bytes: int  # parameters, gradients, optimizer state
+    index_bytes: int  # positions and the kernels' plans of them, or a mask
+    checkpoint_bytes: int  # the file with model and optimizer
+    model_bytes: int  # the file with the model alone
+    peak_bytes: Sequence[int]  # above what the process held before there was a network
+
+    @property
+    def peak(self) -> float:
+        """Median of the peaks."""
+        return statistics.median(self.peak_bytes)
+
+
+@dataclass(frozen=True)
+class UpdateCost:
+    """Milliseconds of ordinary training steps, and what an update of the subspace took beyond them.
+
+    Example:
+        >>> UpdateCost("MLP", 128, 0.05, 100, ordinary_ms=[5.0, 5.0], extra_ms=[10.0, 20.0]).share.median
+        0.03
+    """
+
+    subject: str
+    batch: int
+    density: float
+    period: int
+    ordinary_ms: Sequence[float]
+    extra_ms: Sequence[float]
+
+    @property
+    def share(self) -> Spread:
+        """Time of an update over that of the steps from one update to the next."""
+        pairs = zip(self.ordinary_ms, self.extra_ms, strict=True)
+        return spread([extra / (self.period * ordinary) for ordinary, extra in pairs])
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """A way to train a network on a device: times round by round, what it holds, and what setting it up took.
+
+    Example:
+        >>> row = TrainingCost("ResNet-18", "SSVI 5 %", 128, [4.0, 4.0], [8.0, 8.0], 30.0, 10, 10, 10, 10, 10)
+        >>> round(row.epoch_seconds, 4), round(row.images_per_second)
+        (1.5875, 31497)
+    """
+
+    subject: str
+    way: str
+    batch: int
+    ms: Sequence[float]  # of a step
+    update_ms: Sequence[float]  # of an update of the subspace beyond a step; none where nothing moves
+    setup_seconds: float  # until the first step is done
+    training_bytes: int  # parameters, gradients, optimizer state
+    working_bytes: int  # dense copies to compute with, or masks
+    checkpoint_bytes: int
+    peak_bytes: int  # in tensors, setting up included
+    held_bytes: int  # taken from the device in training, captured graphs included
+
+    @property
+    def update_share(self) -> Spread:
+        """Time of the updates over that of a training, round by round."""
+        pairs = zip(self.ms, self.update_ms, strict=True)
+        return spread([UPDATES_A_STEP * update / (step + UPDATES_A_STEP * update) for step, update in pairs])
+
+    @property
+    def epoch_seconds(self) -> float:
+        """Of 50,000 examples, updates included at their average rate."""
+        update = UPDATES_A_STEP * statistics.median(self.update_ms) if self.update_ms else 0.0
+        return math.ceil(EXAMPLES / self.batch) * (statistics.median(self.ms) + update) / 1e3
+
+    @property
+    def images_per_second(self) -> float:
+        """Of such an epoch."""
+        return EXAMPLES / self.epoch_seconds
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that was measured on a device, section by section, and in which environment."""
+
+    device: str
+    rounds: int
+    environment: Mapping[str, Any]
+    layers: list[Timing] = field(default_factory=list)
+    networks: list[Timing] = field(default_factory=list)
+    memory: list[Footprint] = field(default_factory=list)
+    updates: list[UpdateCost] = field(default_factory=list)
+    training: list[TrainingCost] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """JSON with a line a row, so that a difference between two files can be read."""
+        parts = [f'"format": {FORMAT}', *(f'"{key}": {_lines(value)}' for key, value in asdict(self).items())]
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+    def write(self, path: Path) -> None:
+        """Write the JSON file, in one move."""
+        write_atomically(path, self.to_json())
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """From the object that :meth:`to_json` writes; anything else is a ``ValueError`` that says what is wrong."""
+        found = content.get("format")
+        if found != FORMAT:
+            raise ValueError(f"its format is {found!r}, this version of gossamer reads {FORMAT}")
+        plain = {key: value for key, value in content.items() if key != "format"}
+        for key, kind in _ROWS.items():
+            plain[key] = [_row(kind, row) for row in plain.get(key, [])]
+        try:
+            return cls(**plain)
+        except TypeError as error:
+            raise ValueError(str(error).replace(f"{cls.__name__}.__init__() ", "")) from error
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a JSON file that the benchmark wrote."""
+        content = read_json(path, "give a file that gossamer bench wrote")
+        if content is None:
+            raise RecordError(f"{path} does not exist: gossamer bench cpu --json {path} makes it, or bench gpu")
+        try:
+            return cls.from_dict(content)
+        except ValueError as error:
+            raise RecordError(f"{path} is no result of gossamer bench: {error}") from error
+
+
+_ROWS: dict[str, type[Any]] = {
+    "layers": Timing,
+    "networks": Timing,
+    "memory": Footprint,
+    "updates": UpdateCost,
+    "training": TrainingCost,
+}
+
+
+def _row(kind: type[Any], content: Any) -> Any:
+    names = {item.name for item in fields(kind)}
+    if not isinstance(content, dict) or set(content) != names:
+        raise ValueError(f"a {kind.__name__} has {', '.join(sorted(names))}; got {content!r:.60}")
+    return kind(**content)
+
+
+def _lines(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
+    return json.dumps(value)

@@ -1,0 +1,151 @@
+"""Bytes that a training holds and saves: parameters, optimizer state, positions, and the checkpoint file.
+
+    python -m benchmarks.state results/bytes.json
+
+Each method of the table trains a ResNet-18 for a step, on noise of CIFAR's shape: sizes depend on neither data nor
+device. The checkpoint is the file that ``gossamer train`` writes, all that an exact continuation needs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import cells
+from gossamer import __version__, checkpoint, methods
+from gossamer.layers import sparse_weights
+from gossamer.likelihoods import Categorical
+from gossamer.models import resnet18
+from gossamer.record import write_atomically
+from gossamer.tables import Table
+from gossamer.train import Training
+from gossamer.types import Task
+
+__all__ = ["CASES", "StateBytes", "StateCase", "measure_state", "state_table", "write_states"]
+
+KIND = "bytes"
+STEPS = 100  # the length that the methods are told: the first update of the subspace, if any, is after the step taken
+BATCH = 2
+
+
+@dataclass(frozen=True)
+class StateCase:
+    """A method and its options."""
+
+    label: str
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """What was counted of a case."""
+
+    label: str
+    optimizer: str
+    parameters: int
+    optimizer_state: int
+    positions: int
+    buffers: int  # of batch normalisation
+    checkpoint: int
+
+    @property
+    def memory(self) -> int:
+        """What stays in memory between two steps; gradients, which come and go, have the size of the parameters."""
+        return self.parameters + self.optimizer_state + self.positions + self.buffers
+
+
+REFERENCE = {"mode": "reference"}
+CASES = (
+    StateCase("dense VI", "vi", REFERENCE),
+    StateCase("SSVI 10 %", "ssvi", REFERENCE | {"density": 0.1}),
+    StateCase("SSVI 5 %", "ssvi", REFERENCE | {"density": 0.05}),
+    StateCase("dense VI, default mode", "vi"),
+    StateCase("SSVI 5 %, default mode", "ssvi", {"density": 0.05}),
+    StateCase("deterministic", "sgd"),
+    StateCase("RigL 5 %", "rigl", {"density": 0.05}),
+)
+
+
+def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_outputs: int = 10) -> StateBytes:
+    """Train for a step, count tensor by tensor, save a checkpoint.
+
+    Example:
+        >>> from gossamer.models import mlp
+        >>> found = measure_state(StateCase("sparse", "ssvi", {"density": 0.5}), mlp(8, (4,), 2), (8,), 2)
+        >>> found.parameters, found.positions  # 16 + 4 means and raw stds, 4 + 2 biases; positions of 4 bytes
+        (184, 80)
+    """
+    x, y = torch.randn(2 * BATCH, *shape), torch.arange(2 * BATCH) % n_outputs
+    task = Task((x, y), (x, y), (x, y), Categorical(), n_outputs)
+    method = methods.build(case.method, task, STEPS, **case.options)
+    training = Training(method, model, task, STEPS, batch_size=BATCH)
+    training.advance()
+    positions = _positions(training.model)
+    kept = {id(position) for position in positions}
+    buffers = [buffer for buffer in training.model.buffers() if id(buffer) not in kept]
+    state = [value for entry in training.optimizer.state.values() for value in entry.values()]
+    with tempfile.TemporaryDirectory() as folder:
+        file = checkpoint.save(Path(folder), {"training": training.state_dict()}, training.step)
+        n_file = file.stat().st_size
+    return StateBytes(
+        case.label,
+        type(training.optimizer.optimizer).__name__,
+        _bytes(training.model.parameters()),
+        _bytes(value for value in state if isinstance(value, Tensor)),
+        _bytes(positions),
+        _bytes(buffers),
+        n_file,
+    )
+
+
+def state_table(states: Sequence[StateBytes]) -> Table:
+    """Megabytes, and the share of the first row's."""
+    first = states[0]
+
+    def line(row: StateBytes) -> list[str]:
+        pairs = [
+            (row.parameters, first.parameters),
+            (row.optimizer_state, first.optimizer_state),
+            (row.positions, None),
+            (row.memory, first.memory),
+            (row.checkpoint, first.checkpoint),
+        ]
+        return [row.label, row.optimizer, *(cells.megabytes(value, dense) for value, dense in pairs)]
+
+    head = ["network", "optimizer", "parameters", "optimizer state", "positions", "in memory", "checkpoint file"]
+    note = (
+        f"MB (a million bytes), in brackets the share of {first.label}. In memory: the three and the statistics of BN."
+    )
+    return Table("Bytes of a training", note, head, [line(row) for row in states], 2)
+
+
+def write_states(path: Path, states: Sequence[StateBytes]) -> None:
+    """Write what was counted, a line a row, with the versions it was counted with."""
+    environment = {"gossamer": __version__, "torch": torch.__version__}
+    rows = ",\n  ".join(json.dumps(asdict(row)) for row in states)
+    text = f'{{\n"kind": "{KIND}",\n"environment": {json.dumps(environment)},\n"rows": [\n  {rows}\n ]\n}}\n'
+    write_atomically(path, text)
+
+
+def _positions(model: nn.Module) -> list[Tensor]:
+    weights = sparse_weights(model).values()
+    return [weight.support.position for weight in weights if weight.support.position is not None]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+if __name__ == "__main__":
+    counted = [measure_state(case, resnet18(), (3, 32, 32)) for case in CASES]
+    write_states(Path(sys.argv[1]), counted)
+    print(state_table(counted).to_text())

@@ -1,0 +1,191 @@
+"""Selection of variables in three simulated examples (Ke and Fan, arXiv 2210.12957, Table 4): DFP and DPF.
+
+Every repetition has data of its own; all repetitions of a part, and all starts of a repetition, train side by side. Of
+several starts the one with the lowest loss on its training data is taken: no other data have a say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gossamer import data, methods
+from gossamer.data.sun1 import VARIANTS
+from gossamer.likelihoods import Categorical
+from gossamer.models import mlp
+from gossamer.runs.replicates import Replicates, Tables
+from gossamer.tables import Table
+from gossamer.types import Task
+from reproductions import _selection_plot, _selection_tables
+from reproductions._published import EXAMPLES
+from reproductions._results import Results, Row, Settings
+from reproductions._running import Tick
+
+__all__ = ["measure", "plan", "plot", "tables"]
+
+STARTS = 5  # Sun et al. give SPLBNN ten
+BATCH = 100
+METHODS = {"DFP": False, "DPF": True}  # name -> whether what is pruned may return
+
+
+def plan(
+    *,
+    examples: str = "1,2,3",
+    variants: str = "ke",
+    networks: str = "paper,wide",
+    settings: Literal["tuned", "released"] = "tuned",
+    repetitions: int = 10,
+    starts: int = STARTS,
+    epochs: int | None = None,
+    seed: int = 0,
+) -> list[Settings]:
+    """The parts: an example, a method and a network each.
+
+    Args:
+        examples: Which examples, with commas between them.
+        variants: Which published forms of example 1, with commas between them: ke, ke_code, sun.
+        networks: paper, wide (more hidden units, one start) or both, with a comma between them.
+        settings: tuned, ours; or released, the paper's hyper-parameters, noise and epochs (DFP and the paper's network
+            only, from one start).
+        repetitions: How many sets of data.
+        starts: Networks for each set of data, of which the one with the lowest training loss is taken.
+        epochs: Length of the trainings; each example has its own if not given.
+        seed: Of the first set of data; the others follow.
+
+    Example:
+        >>> [(part["method"], part["hidden"]) for part in plan(examples="1", networks="paper")]
+        [('DFP', [5, 3]), ('DPF', [5, 3])]
+    """
+    _require_counts(repetitions=repetitions, starts=starts, epochs=1 if epochs is None else epochs, seed=seed + 1)
+    numbers = [int(number) for number in _words("examples", examples, [str(number) for number in EXAMPLES])]
+    forms = _words("variants", variants, list(VARIANTS))
+    structures = _words("networks", networks, ["paper", "wide"])
+    common: Settings = {"repetitions": repetitions, "seed": seed}
+    if settings == "released":
+        return [
+            {**_common(number, form), "method": "DFP", **_released(number, epochs), **common}
+            for number in numbers
+            for form in (forms if number == 1 else [None])
+        ]
+    return [
+        {**_common(number, form), "method": method, **_tuned(number, structure, starts, epochs), **common}
+        for number in numbers
+        for form in (forms if number == 1 else [None])
+        for structure in structures
+        for method in METHODS
+    ]
+
+
+def measure(settings: Settings, tick: Tick) -> list[Row]:
+    """A row for each start of each repetition: loss on the training data, score on fresh ones, variables selected."""
+    tasks = [_task(settings, number) for number in range(settings["repetitions"])]
+    steps = settings["epochs"] * -(-tasks[0].n_data // settings["batch_size"])
+    torch.manual_seed(settings["seed"])
+    starts, n_variables = settings["starts"], tasks[0].input_shape[0]
+    networks = [mlp(n_variables, settings["hidden"], tasks[0].n_outputs) for _ in range(starts * len(tasks))]
+    options = {"preset": settings["preset"], "mode": settings["mode"], "feedback": METHODS[settings["method"]]}
+    method = methods.build("em_mcmc", tasks[0], steps, update_period=settings.get("update_period"), **options)
+    test = Tables.of([task.test for task in tasks])
+    seeds = [settings["seed"] + number for number in range(len(tasks))]
+    training = Replicates(method, networks, tasks, batch_size=settings["batch_size"], seeds=seeds)
+    del tasks  # the training has copies, and forgets what it does not read
+    predictions = _train(training, steps, test, tick)
+    scores, losses = _scores(predictions, test, training), training.train_losses()
+    return [
+        {
+            "repetition": number // starts,
+            "start": number % starts,
+            "train_nll": round(float(losses[number]), 5),
+            "score": round(float(scores[number]), 5),
+            "selected": selected.nonzero().flatten().tolist(),
+        }
+        for number, selected in enumerate(training.model.selected())
+    ]
+
+
+def tables(results: Results) -> dict[str, Table]:
+    """A table for each example."""
+    return _selection_tables.tables(results)
+
+
+def plot(results: Results, path: Path) -> None:
+    """Score and selection of every repetition."""
+    _selection_plot.plot(results, path)
+
+
+def _common(number: int, form: str | None) -> Settings:
+    return {"example": number, "data": EXAMPLES[number].data} | ({} if form is None else {"variant": form})
+
+
+def _tuned(number: int, structure: str, starts: int, epochs: int | None) -> Settings:
+    example = EXAMPLES[number]
+    return {
+        "training": "tuned",
+        "hidden": list(example.hidden if structure == "paper" else example.wide),
+        "starts": starts if structure == "paper" else 1,
+        "epochs": example.epochs if epochs is None else epochs,
+        "batch_size": BATCH,
+        "preset": f"example{number}" + ("" if structure == "paper" else "_wide"),
+        "mode": "default",
+    }
+
+
+def _released(number: int, epochs: int | None) -> Settings:
+    example = EXAMPLES[number]
+    return {
+        "training": "released",
+        "hidden": list(example.hidden),
+        "starts": 1,
+        "epochs": example.paper_epochs if epochs is None else epochs,
+        "batch_size": 1000,
+        "update_period": 10,  # an epoch: the released code chooses and prunes in its first batch
+        "preset": f"paper_example{number}",
+        "mode": "reference",
+    }
+
+
+def _task(settings: Settings, repetition: int) -> Task:
+    form = {"variant": settings["variant"]} if "variant" in settings else {}
+    return data.load(settings["data"], seed=settings["seed"] + repetition, **form)
+
+
+def _train(training: Replicates, steps: int, test: Tables, tick: Tick) -> Tensor:
+    """Predictions of each network's posterior, the mean over its snapshots: ``(networks, n, out)``."""
+    at: frozenset[int] = getattr(training.method.collector(), "at", frozenset())
+    total, n_kept = torch.zeros(()), 0
+    for step in range(1, steps + 1):
+        loss = training.advance()
+        if step in at:
+            total, n_kept = total + training.predictions(test), n_kept + 1
+        if step % max(1, steps // 200) == 0 or step == steps:
+            n_read = len(training.model.first.read())
+            tick(step, steps, f"loss {float(loss):.3f}, {n_read} variables read")
+    return total / n_kept if n_kept else training.predictions(test)
+
+
+def _scores(predictions: Tensor, test: Tables, training: Replicates) -> Tensor:
+    """Accuracy, or mean squared error, of each network on the data of its repetition."""
+    y = test.y.repeat_interleave(len(predictions) // len(test.y), 0)
+    if isinstance(training.likelihood, Categorical):
+        return (predictions.argmax(-1) == y).double().mean(1)
+    return (predictions - y).double().square().mean((1, 2))
+
+
+def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = [word for word in words if word not in known]
+    if wrong or not words:
+        got = repr(wrong[0]) if wrong else "nothing"
+        raise ValueError(f"--{flag} takes {', '.join(known)}, with commas between them; got {got}")
+    return list(dict.fromkeys(words))
+
+
+def _require_counts(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            least = 0 if name == "seed" else 1
+            raise ValueError(f"--{name} must be at least {least}; got {value - 1 if name == 'seed' else value}")

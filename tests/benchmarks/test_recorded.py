@@ -1,0 +1,86 @@
+"""README and the page of results hold what the files in ``results/`` say, and nothing is missing there."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pages import PLACE
+from benchmarks.recorded import PLACES, fill_recorded, recorded_environments, recorded_tables
+from benchmarks.state import CASES
+from gossamer.record import RecordError
+from gossamer.runs import Trial, Trials, read_recipe
+from gossamer.runs.settings import with_defaults
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "guides" / "gpu.md"]
+
+
+def places(page: Path) -> list[str]:
+    return [found[3] for found in PLACE.finditer(page.read_text(encoding="utf-8")) if found[2] == PLACES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_holds_what_the_stored_results_say(page):
+    text = page.read_text(encoding="utf-8")
+    filled = fill_recorded(text, RESULTS)
+    assert filled == text, f"{page.name} is out of date: make figures, or gossamer bench show results --into {page}"
+
+
+def test_every_stored_table_is_shown_somewhere():
+    shown = [name for page in PAGES for name in places(page)]
+    assert set(recorded_tables(RESULTS)) <= set(shown)
+
+
+@pytest.mark.parametrize(("name", "model"), [("digits", "mlp"), ("digits-conv", "conv_net")])
+def test_the_stored_digits_are_those_of_the_recipe(name, model):
+    entries, seeds = read_recipe(ROOT / "recipes" / "digits.toml")
+    trials = Trials.read(RESULTS / f"{name}.json")
+    assert not trials.failures
+    assert list(trials.by_label()) == list(entries)
+    for label, found in trials.by_label().items():
+        settings = entries[label]
+        assert [trial.seed for trial in found] == list(range(seeds))
+        for trial in found:
+            told = {"model": model, "data": "digits"}
+            told |= {key: getattr(settings, key) for key in ("method", "epochs", "batch_size", "n_draws", "options")}
+            options = with_defaults(settings.method, trial.settings["options"])  # kept when only the given ones were
+            assert trial.settings | {"options": options} == told
+
+
+def test_the_stored_bytes_are_of_every_case():
+    rows = recorded_tables(RESULTS)["bytes"].rows
+    assert [row[0] for row in rows] == [case.label for case in CASES]
+
+
+def test_new_results_appear_in_a_page(tmp_path):
+    places = ["<!-- bench:results:digits -->", "<!-- bench:results:digits-environment -->"]
+    page = "".join(f"{place}\nold\n<!-- /bench -->\n" for place in places)
+    trial = Trial("ssvi", 0, {}, {"accuracy": 0.912}, {"active_parameters": 1234})
+    Trials([trial], {"cpu": "a CPU", "versions": {"torch": "2"}, "date": "2026-01-31"}).write(tmp_path / "digits.json")
+    filled = fill_recorded(page, tmp_path)
+    assert "| ssvi | 1 | 1,234 | 91.2 % | – | – | – |" in filled
+    assert "a CPU; torch 2; 2026-01-31\n" in filled
+    assert "old" not in filled
+
+
+def test_a_place_for_what_is_not_stored(tmp_path):
+    with pytest.raises(ValueError, match="a place for 'recipes', but the results have only"):
+        fill_recorded("<!-- bench:results:recipes -->\n<!-- /bench -->", tmp_path)
+
+
+def test_files_of_other_kinds_are_left_alone(tmp_path):
+    (tmp_path / "uci.json").write_text(json.dumps({"cells": []}))
+    assert recorded_tables(tmp_path) == {}
+    assert recorded_environments(tmp_path) == {}
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(RecordError, match="is no folder of results"):
+        recorded_tables(tmp_path / "no")
+
+
+def test_a_page_without_places(tmp_path):
+    with pytest.raises(ValueError, match="no place for a table: write <!-- bench:results:recipes -->"):
+        fill_recorded("# A page\n", tmp_path)

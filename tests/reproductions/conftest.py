@@ -1,0 +1,34 @@
+"""The command, and little data."""
+
+import pytest
+
+from gossamer import data
+from gossamer.data import _sun
+from reproductions import em_mcmc_table4
+
+
+@pytest.fixture
+def few_examples(monkeypatch):
+    """200 training points instead of 10,000, and next to none held out."""
+    monkeypatch.setattr(_sun, "N_VAL", 10)
+
+    def load(name, **options):
+        return data.load(name, n_train=200, n_test=50, **options)
+
+    monkeypatch.setattr(em_mcmc_table4, "data", type("Few", (), {"load": staticmethod(load)}))
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs ``python -m reproductions`` in this process; returns the exit code, standard output and standard error."""
+    from reproductions.__main__ import main
+
+    def run(*arguments):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
