@@ -1,4 +1,4 @@
-"""Ways to train one network on a GPU, each a row of ``gossamer bench gpu``.
+"""Ways to train one network on a GPU, each a row of ``python -m benchmarks gpu``.
 
 Ours go through :class:`gossamer.train.Training` as any training does, with the settings of the released code
 (``mode="reference"``); the released style is ``released.py``, with images that are on the device already and

@@ -53,7 +53,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
         ['digits']
     """
     if not folder.is_dir():
-        raise RecordError(f"{folder} is no folder of results: give one, or a file that gossamer bench wrote")
+        raise RecordError(f"{folder} is no folder of results: give one, or a file that python -m benchmarks wrote")
     made = recipe_tables(read_recipes(folder), read_paper(folder))
     for name, content in _contents(folder).items():
         if content["kind"] == trials.KIND:

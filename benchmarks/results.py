@@ -215,13 +215,13 @@ class Results:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a JSON file that the benchmark wrote."""
-        content = read_json(path, "give a file that gossamer bench wrote")
+        content = read_json(path, "give a file that python -m benchmarks wrote")
         if content is None:
-            raise RecordError(f"{path} does not exist: gossamer bench cpu --json {path} makes it, or bench gpu")
+            raise RecordError(f"{path} does not exist: python -m benchmarks cpu --json {path} makes it")
         try:
             return cls.from_dict(content)
         except ValueError as error:
-            raise RecordError(f"{path} is no result of gossamer bench: {error}") from error
+            raise RecordError(f"{path} is no result of the benchmarks: {error}") from error
 
 
 _ROWS: dict[str, type[Any]] = {

@@ -20,7 +20,7 @@ PLACE = re.compile(r"(<!-- reproduce:([\w-]+):([\w-]+) -->\n).*?(<!-- /reproduce
 
 def document(results: Results, chosen: Reproduction) -> str:
     """All tables, each with its title and its note."""
-    parts = [f"# gossamer reproduce {results.name}", headline(results)]
+    parts = [f"# reproductions {results.name}", headline(results)]
     for table in chosen.tables(results).values():
         parts += [f"## {table.title}", table.note, table.to_markdown().rstrip("\n")]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -66,12 +66,12 @@ class Results:
         content = read_json(path, "delete it, or give another --out")
         if content is None:
             if name is None:
-                raise RecordError(f"{path} does not exist: gossamer reproduce NAME makes it")
+                raise RecordError(f"{path} does not exist: python -m reproductions NAME makes it")
             return cls(name)
         try:
             found = cls.from_dict(content)
         except (TypeError, ValueError, KeyError) as error:
-            raise RecordError(f"{path} is no result of gossamer reproduce: {error}") from error
+            raise RecordError(f"{path} is no result of python -m reproductions: {error}") from error
         if name is not None and found.name != name:
             raise RecordError(f"{path} holds {found.name}, not {name}: give another --out")
         return found

@@ -1,4 +1,4 @@
-"""The whole of ``gossamer bench gpu`` on a CPU, with networks small enough, and clocks and memories that are known."""
+"""The whole of ``python -m benchmarks gpu`` on a CPU: tiny networks, and clocks and memories that are known."""
 
 import math
 from dataclasses import replace

@@ -65,5 +65,5 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, why):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(RecordError, match="does not exist: gossamer bench cpu --json"):
+    with pytest.raises(RecordError, match="does not exist: python -m benchmarks cpu --json"):
         Results.read(tmp_path / "no.json")

@@ -112,7 +112,7 @@ def test_what_show_refuses(command, stored, tmp_path):
     assert "a place for 'other'" in command("show", stored, "--into", page)[2]
     assert "does not exist" in command("show", tmp_path / "none.json")[2]
     (tmp_path / "wrong.json").write_text('{"format": 0}')
-    assert "is no result of gossamer reproduce" in command("show", tmp_path / "wrong.json")[2]
+    assert "is no result of python -m reproductions" in command("show", tmp_path / "wrong.json")[2]
     assert "must end in" in command("show", stored, "--plot", tmp_path / "x.bmp")[2]
 
 

@@ -22,7 +22,7 @@ __all__ = ["Kernel", "in_use", "moments", "noisy_product", "product", "use"]
 
 Kernel = Literal["auto", "sparse", "dense", "autotune"]
 
-# Densities up to which a kernel was measured to win (gossamer bench cpu). For a handful of examples a linear layer is
+# Densities up to which a kernel was measured to win (make bench). For a handful of examples a linear layer is
 # bound by reading its weights, and the indices with them.
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
