@@ -26,9 +26,7 @@ def stored():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_holds_what_the_stored_results_say(page, stored):
     text = page.read_text(encoding="utf-8")
-    assert fill(text, stored) == text, (
-        f"{page.name} is out of date: make figures"
-    )
+    assert fill(text, stored) == text, f"{page.name} is out of date: make figures"
     assert PLACE.search(text)
 
 

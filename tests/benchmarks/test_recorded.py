@@ -25,9 +25,7 @@ def places(page: Path) -> list[str]:
 def test_a_page_holds_what_the_stored_results_say(page):
     text = page.read_text(encoding="utf-8")
     filled = fill_recorded(text, RESULTS)
-    assert filled == text, (
-        f"{page.name} is out of date: make figures"
-    )
+    assert filled == text, f"{page.name} is out of date: make figures"
 
 
 def test_every_stored_table_is_shown_somewhere():
