@@ -9,11 +9,11 @@ import pytest
 
 from gossamer.record import RecordError, Run
 from gossamer.report import write_report
-from gossamer.report.examples import png
+from gossamer.report.details import png
 from gossamer.report.runs import group, read
 
 VOID = {"meta", "link", "img", "br"}
-LEARNING = {"validation-accuracy", "validation-log-loss", "training-loss", "kl", "learning-rate", "density", "speed"}
+LEARNING = {"val-accuracy", "val-nll", "loss", "kl", "lr", "density", "examples-per-second"}
 TRUST = {"reliability", "selective", "confidence", "entropy"}
 WEIGHTS = {"layers", "updates", "snr"}
 IMAGES = {"most-certain", "least-certain"}
@@ -142,7 +142,7 @@ def test_a_part_of_the_result_may_be_absent_or_of_another_kind(fake, tmp_path, p
 
 @pytest.mark.parametrize(
     ("key", "figure"),
-    [("loss", "training-loss"), ("kl", "kl"), ("lr", "learning-rate"), ("val_nll", "validation-log-loss")],
+    [("loss", "loss"), ("kl", "kl"), ("lr", "lr"), ("val_nll", "val-nll")],
 )
 def test_a_metric_that_is_absent_is_left_out(fake, tmp_path, key, figure):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
@@ -182,7 +182,7 @@ def test_one_recorded_step_is_enough_for_cards_but_not_for_curves(tmp_path):
 
 def test_a_regression_shows_its_own_measurements(pages):
     page = Page(pages["regression"])
-    assert {"validation-rmse", "validation-log-loss", "training-loss", "layers"} <= page.figures
+    assert {"val-rmse", "val-nll", "loss", "layers"} <= page.figures
     assert not page.figures & (TRUST | IMAGES)
     for words in ("Typical error 0.312", "CRPS 0.168", "Coverage 91.3 %", "Spread from doubt", "3.1 GMAC"):
         assert words in page.text
@@ -195,7 +195,7 @@ def test_a_loss_that_is_no_number_is_reported(tmp_path):
         run.append_metrics({"step": step, "loss": loss})
     page = Page(write_report([run.folder], tmp_path / "report.html"))
     assert "diverged: its loss is not a finite number from step 3 on" in page.text
-    assert "training-loss" in page.figures
+    assert "loss" in page.figures
 
 
 @pytest.mark.parametrize("value", [0.0, -3.5, 1e-300, 1e300])
@@ -204,7 +204,7 @@ def test_constant_and_extreme_metrics_are_drawn(tmp_path, value):
     for step in (1, 2, 3):
         run.append_metrics({"step": step, "loss": value, "val_accuracy": value, "kl": value})
     page = Page(write_report([run.folder], tmp_path / "report.html"))
-    assert page.figures == {"training-loss", "validation-accuracy"} | ({"kl"} if value else set())
+    assert page.figures == {"loss", "val-accuracy"} | ({"kl"} if value else set())
 
 
 NASTY = "<script>alert(1)</script>\"'&amp;</title></style>]]>"
@@ -232,7 +232,7 @@ def test_names_are_text_and_never_markup(fake, tmp_path):
 
 def test_several_runs_are_compared(pages):
     page = Page(pages["several"])
-    assert page.figures >= {"cost", "validation-accuracy", "validation-log-loss", "training-loss", *TRUST} - {
+    assert page.figures >= {"cost", "val-accuracy", "val-nll", "loss", *TRUST} - {
         "confidence",
         "entropy",
     }
@@ -280,7 +280,7 @@ def test_many_settings_and_unfinished_runs_are_compared_too(fake, tmp_path):
 def test_unfinished_runs_alone_are_compared_by_their_curves(fake, tmp_path):
     folders = [fake.fake_run(tmp_path / m, m, steps=3900, finished=False) for m in ("ssvi", "vi")]
     page = Page(write_report(folders, tmp_path / "report.html"))
-    assert page.figures == {"validation-accuracy", "validation-log-loss", "training-loss", "kl"}
+    assert page.figures == {"val-accuracy", "val-nll", "loss", "kl"}
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path):

@@ -18,9 +18,8 @@ from gossamer.metrics.curves import (
     reliability_curve,
     selective_accuracy,
 )
-from gossamer.metrics.measured import COST, LOG
 from gossamer.metrics.quality import QUALITY
-from gossamer.metrics.registry import METRICS, Metric, add, shown
+from gossamer.metrics.registry import COST, LOG, METRICS, Metric, add, shown
 from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
 from gossamer.metrics.selection import false_discovery_rate, false_non_discovery_rate
 

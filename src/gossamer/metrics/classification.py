@@ -11,9 +11,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gossamer.metrics.arguments import require_bins, require_labels
-
-__all__ = ["accuracy", "brier", "classwise_ece", "marginal_l2_debiased", "nll", "top_label_ece"]
+__all__ = [
+    "accuracy",
+    "brier",
+    "classwise_ece",
+    "marginal_l2_debiased",
+    "nll",
+    "require_bins",
+    "require_labels",
+    "top_label_ece",
+]
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -105,6 +112,34 @@ def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> flo
     edges = [_edges_between(column) if discrete else _equal_mass_edges(column, n_bins) for column in columns]
     squares = [_debiased_square(column, labels == k, edges[k]) for k, column in enumerate(columns)]
     return float(torch.stack(squares).mean().sqrt())
+
+
+def require_labels(probs: Tensor, labels: Tensor) -> None:
+    """Raise unless there is a row of probabilities for each label, and at least one: broadcasting would hide it.
+
+    Example:
+        >>> import torch
+        >>> require_labels(torch.ones(2, 3) / 3, torch.zeros(2, 1, dtype=torch.long))
+        Traceback (most recent call last):
+        ...
+        ValueError: probs must be (n, classes) and labels (n,), n >= 1; got (2, 3) and (2, 1)
+    """
+    if probs.dim() != 2 or labels.shape != probs.shape[:1] or not probs.numel():
+        shapes = f"{tuple(probs.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"probs must be (n, classes) and labels (n,), n >= 1; got {shapes}")
+
+
+def require_bins(n_bins: int) -> None:
+    """Raise unless there is a bin.
+
+    Example:
+        >>> require_bins(0)
+        Traceback (most recent call last):
+        ...
+        ValueError: n_bins must be at least 1; got 0
+    """
+    if n_bins < 1:
+        raise ValueError(f"n_bins must be at least 1; got {n_bins}")
 
 
 def _ece_of_columns(confidence: Tensor, right: Tensor, n_bins: int) -> Tensor:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.metrics.arguments import require_bins, require_labels
+from gossamer.metrics.classification import require_bins, require_labels
 
 __all__ = [
     "Histogram",

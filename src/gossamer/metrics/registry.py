@@ -12,11 +12,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.formats import Format, plain, with_error
+from gossamer.formats import Format, count, duration, integer, macs, number, percent, plain, size, times, with_error
 from gossamer.posterior import Prediction
 from gossamer.types import Task
 
-__all__ = ["METRICS", "Better", "Compute", "Kind", "Metric", "Place", "add", "shown"]
+__all__ = ["COST", "LOG", "METRICS", "Better", "Compute", "Kind", "Metric", "Place", "add", "shown"]
 
 Better = Literal["higher", "lower"] | float | None
 """Which way is better; a number is a target to come near, and ``None`` says that neither way is."""
@@ -47,7 +47,6 @@ class Metric:
         heading: Head of its column in plain tables; the name unless given.
 
     Example:
-        >>> from gossamer.formats import percent
         >>> metric = Metric("error", "Error rate", percent, "lower", "Share of the examples it gets wrong.")
         >>> metric.text(0.0612), metric.text(0.0612, 0.002), metric.distance(0.0612)
         ('6.1 %', '6.1 ± 0.2 %', 0.0612)
@@ -91,7 +90,6 @@ def add(metric: Metric) -> Metric:
     """Put a metric into :data:`METRICS`; ``METRICS[name] = metric`` replaces one.
 
     Example:
-        >>> from gossamer.formats import percent
         >>> def error_rate(prediction, task, y):
         ...     return 1 - float((prediction.probs.argmax(1) == y).double().mean())
         >>> meaning = "Share of the examples it gets wrong."
@@ -112,3 +110,112 @@ def shown(place: Place) -> list[Metric]:
         ['accuracy', 'rmse', 'nll']
     """
     return sorted((one for one in METRICS.values() if place in one.places), key=lambda one: one.compute is None)
+
+
+COST = (
+    Metric(
+        "active_parameters",
+        "Active weights",
+        count,
+        "lower",
+        "Weights that are not exactly zero: all that is trained, stored and multiplied.",
+        places=("terminal", "comparison", "headline"),
+        heading="active weights",
+    ),
+    Metric("total_parameters", "All weights", count, None, "Weights of the same network, were it dense.", places=()),
+    Metric("density", "Density", percent, "lower", "Share of the weights that are active.", places=()),
+    Metric(
+        "parameter_bytes",
+        "Parameters in memory",
+        size,
+        "lower",
+        "Memory for means, deviations and positions.",
+        places=(),
+    ),
+    Metric(
+        "checkpoint_bytes",
+        "Size on disk",
+        size,
+        "lower",
+        "The checkpoint: everything needed to predict or to continue training.",
+        places=("comparison", "headline"),
+    ),
+    Metric(
+        "inference_macs",
+        "Cost of a prediction",
+        macs,
+        "lower",
+        "Multiply-adds for one example through one drawn network.",
+        places=("comparison", "headline"),
+    ),
+    Metric(
+        "training_macs_per_example",
+        "Training cost per example",
+        macs,
+        "lower",
+        "Multiply-adds for one example in one training step, on average.",
+        places=(),
+    ),
+    Metric(
+        "training_macs",
+        "Training cost",
+        macs,
+        "lower",
+        "Multiply-adds of the whole training, zeros not counted.",
+        places=("comparison", "headline"),
+        winner="Cheapest to train",
+    ),
+    Metric(
+        "native_speedup",
+        "Gain by sparse kernels",
+        times,
+        None,
+        "How many times faster a training step is than with dense products.",
+        places=("comparison",),
+    ),
+    Metric("seconds", "Time", duration, "lower", "Wall-clock time of the training.", heading="time"),
+    Metric(
+        "peak_memory_bytes",
+        "Peak memory",
+        size,
+        "lower",
+        "Most memory in use at any moment of the training.",
+        places=(),
+    ),
+)
+"""What a run cost; ``gossamer.runs`` measures these."""
+
+LOG = (
+    Metric("step", "Steps", integer, None, "Optimizer steps so far.", places=()),
+    Metric("loss", "Training loss", number, "lower", "What training lowers: misfit and penalty.", places=()),
+    Metric(
+        "kl",
+        "Distance from the prior",
+        number,
+        None,
+        "What the posterior's distance from the prior adds to the loss.",
+        places=(),
+    ),
+    Metric("lr", "Learning rate", number, None, "The schedule as it was followed.", places=()),
+    Metric(
+        "val_accuracy",
+        "Validation accuracy",
+        percent,
+        "higher",
+        "Share of the held-out examples it gets right.",
+        places=(),
+    ),
+    Metric("val_rmse", "Validation error", number, "lower", "Typical error on held-out examples (RMSE).", places=()),
+    Metric(
+        "val_nll", "Validation log loss", number, "lower", "How much held-out answers surprise it, in nats.", places=()
+    ),
+    Metric(
+        "examples_per_second",
+        "Speed",
+        integer,
+        "higher",
+        "Training examples per second; a dip is often another job on the machine.",
+        places=(),
+    ),
+)
+"""What is recorded while a run trains, besides measurements that have a row above."""

@@ -1,4 +1,4 @@
-"""Axes of charts: scales, ticks where a person would put them, and the frame around the data."""
+"""Axes of charts: scales, ticks at round numbers, the frame around the data, and labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -9,13 +9,30 @@ from typing import NamedTuple
 from gossamer.formats import Format, number, percent
 from gossamer.report.markup import Html, element, join
 
-__all__ = ["HEIGHT", "WIDTH", "Axis", "Frame", "Scale", "chart", "log_ticks", "make_frame", "nice_ticks", "tick_labels"]
+__all__ = [
+    "HEIGHT",
+    "LETTER",
+    "WIDTH",
+    "Axis",
+    "Frame",
+    "Scale",
+    "chart",
+    "colour_class",
+    "log_ticks",
+    "make_frame",
+    "nice_ticks",
+    "shorten",
+    "spread",
+    "tick_labels",
+]
 
 WIDTH, HEIGHT = 440.0, 250.0
 """Units of a chart; the page scales them to its column, and on a phone to about 0.8 of a pixel each."""
 
 LETTER = 7.4
 """Width to allow for a letter, in units: that of the type on a phone, where it is largest."""
+
+_COLOURS = 6  # as many as the style sheet has
 
 
 class Axis(NamedTuple):
@@ -147,6 +164,48 @@ def chart(slug: str, title: str, description: str, drawing: Html, height: float 
     )
 
 
+def colour_class(colour: int) -> str:
+    """Classes of the page that give a series its colour, and its dashes where there are more series than colours."""
+    return f"c{colour % _COLOURS + 1}" + (f" dash{colour // _COLOURS % 3}" if colour >= _COLOURS else "")
+
+
+def shorten(text: str, most: int = 18) -> str:
+    """The text, its middle left out where it is long: the ends tell names apart.
+
+    Example:
+        >>> shorten("encoder.layers.11.attention", 20)
+        'encoder.la…attention'
+    """
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+
+
+def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
+    """Heights moved as little as puts neighbours ``gap`` apart, order kept, none below ``lowest``.
+
+    Least squares under an order: neighbours that are too near form a block around their mean.
+
+    Example:
+        >>> spread([50, 52, 10], 10, 100)
+        [46.0, 56.0, 10.0]
+        >>> spread([98, 99], 10, 100)
+        [90.0, 100.0]
+    """
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    blocks: list[list[float]] = []
+    for rank, place in enumerate(order):
+        blocks.append([heights[place] - rank * gap])
+        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    levels = [_mean(block) for block in blocks for _ in block]
+    highest = float(lowest - (len(order) - 1) * gap)
+    moved = {
+        place: min(level, highest) + rank * gap for rank, (place, level) in enumerate(zip(order, levels, strict=True))
+    }
+    return [moved[place] for place in range(len(heights))]
+
+
 def _limits(axis: Axis, values: Sequence[float], n: int, tight: bool = False) -> tuple[float, float, list[float]]:
     """Lowest and highest value shown, and ticks; a tight axis ends with the data, not with a tick."""
     low = axis.low if axis.low is not None else min(values)
@@ -159,3 +218,7 @@ def _limits(axis: Axis, values: Sequence[float], n: int, tight: bool = False) ->
     if tight and high > low:
         return low, high, [tick for tick in ticks if low - 1e-12 <= tick <= high + 1e-12]
     return min(ticks[0], low), max(ticks[-1], high), ticks
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

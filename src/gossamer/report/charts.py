@@ -6,18 +6,27 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, chart, make_frame
-from gossamer.report.labels import colour_class, shorten, spread
+from gossamer.report.axes import (
+    HEIGHT,
+    LETTER,
+    WIDTH,
+    Axis,
+    Frame,
+    chart,
+    colour_class,
+    make_frame,
+    shorten,
+    spread,
+)
 from gossamer.report.markup import Html, element, join
 
 __all__ = [
     "MOST_NAMED",
-    "Bar",
+    "BarRow",
     "Mark",
     "Series",
     "Words",
     "bars",
-    "colour_class",
     "histogram",
     "line",
     "scatter",
@@ -47,7 +56,7 @@ class Series(NamedTuple):
     kind: str = "line"  # or "faint", "area"; without a name: "reference", and "ticks" at the foot of the chart
 
 
-class Bar(NamedTuple):
+class BarRow(NamedTuple):
     """A row of a bar chart: ``share`` of the longest bar, a text at its end, and more where the pointer rests."""
 
     label: str
@@ -131,7 +140,7 @@ def histogram(
     return chart(words.slug, words.title, words.description, join([frame.drawing, *columns, top]))
 
 
-def bars(rows: Sequence[Bar], words: Words) -> Html:
+def bars(rows: Sequence[BarRow], words: Words) -> Html:
     """One horizontal bar a row, its name at the left and its text at the right."""
     pitch = min(33.0, max(18.0, 560 / len(rows))) if len(rows) > 10 else 24.0
     left = 12 + LETTER * max(len(shorten(row.label, 20)) for row in rows)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import methodcaller
 
 from gossamer.formats import Format, count, integer, macs, percent, with_error
 from gossamer.metrics import METRICS, shown
-from gossamer.report.axes import Axis
+from gossamer.report.axes import Axis, colour_class
 from gossamer.report.charts import MOST_NAMED, Mark, Series, Words, line, scatter
-from gossamer.report.figures import CURVES, Figure, curve_axis, is_told
-from gossamer.report.labels import colour_class
+from gossamer.report.figures import CURVES, Figure, selective_points
 from gossamer.report.markup import Html, element, join
-from gossamer.report.runs import Group, LoadedRun
+from gossamer.report.runs import Group, LoadedRun, Point
 
 __all__ = ["confidence_figures", "cost_figure", "learning_figures", "table"]
 
@@ -63,43 +63,46 @@ def learning_figures(groups: Sequence[Group]) -> list[Figure]:
     along = "epoch" if rows and all("epoch" in row for row in rows) else "step"
     figures = []
     for curve in CURVES[:5]:
-        found = [(one, run.points(curve.key, along)) for one in groups for run in one.runs]
-        series = [Series(one.label, points, one.colour, _kind(one)) for one, points in found if is_told(curve, points)]
+        title = curve.metric.label
+        found = _series(groups, methodcaller("points", curve.key, along))
+        series = [one for one in found if curve.is_worth_drawing(one.points)]
         if series:
-            words = Words(curve.slug, curve.title, _ends(series, curve.form))
-            y = curve_axis(curve, [point for one in series for point in one.points], skip=0.25)
+            words = Words(curve.slug, title, _ends(series, curve.metric.format))
+            y = curve.y_axis([point for one in series for point in one.points], skip=0.25)
+            held_out = "On held-out examples, a line for each run; the axis fits the last three quarters."
             chart = line(series, Axis(along.title(), integer, 0.0), y, words)
-            caption = (
-                curve.meaning or "On held-out examples, a line for each run; the axis fits the last three quarters."
-            )
-            figures.append(Figure(curve.slug, curve.title, caption, chart))
+            figures.append(Figure(curve.slug, title, held_out if curve.best else curve.metric.meaning, chart))
     return figures
 
 
 def confidence_figures(groups: Sequence[Group]) -> list[Figure]:
     """Reliability and selective accuracy of all runs."""
-    reliability, selective = [], []
-    for one in groups:
-        for run in one.runs:
-            if (found := run.curve("reliability", "confidence", "accuracy", "count")) is not None:
-                points = [(s, a) for s, a, c in zip(*found, strict=True) if c >= 10 and math.isfinite(s + a)]
-                reliability += [Series(one.label, points, one.colour, _kind(one))] if len(points) > 1 else []
-            if (found := run.curve("selective", "coverage", "accuracy")) is not None:
-                points = sorted((c, a) for c, a in zip(*found, strict=True) if math.isfinite(c + a))
-                selective += [Series(one.label, points, one.colour, _kind(one))] if len(points) > 1 else []
     figures = []
-    if reliability:
+    if reliability := _series(groups, _reliability_points):
         caption = "On the dashed line confidence can be taken at its word; below it, the model is too sure."
         ideal = Series("ideal", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
         axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Right", percent, 0.0, 1.0)
         chart = line([ideal, *reliability], *axes, Words("reliability", "Reliability", caption), direct=False)
         figures.append(Figure("reliability", "Is it as sure as it should be?", caption, chart))
-    if selective:
+    if selective := _series(groups, selective_points):
         caption = "Accuracy on the examples it is surest of, from few of them to all."
         axes = Axis("Share of examples answered", percent), Axis("Accuracy on these", percent)
         chart = line(selective, *axes, Words("selective", "Selective accuracy", caption), direct=False)
         figures.append(Figure("selective", "When it may decline to answer", caption, chart))
     return figures
+
+
+def _series(groups: Sequence[Group], points_of: Callable[[LoadedRun], list[Point]]) -> list[Series]:
+    """A line for each run that has at least two points; faint where its group has several runs."""
+    kinds = [(one, "faint" if len(one.runs) > 1 else "line", run) for one in groups for run in one.runs]
+    found = [Series(one.label, points_of(run), one.colour, kind) for one, kind, run in kinds]
+    return [series for series in found if len(series.points) > 1]
+
+
+def _reliability_points(run: LoadedRun) -> list[Point]:
+    """Accuracy against confidence, in bins of at least ten examples."""
+    found = run.curve("reliability", "confidence", "accuracy", "count") or [[], [], []]
+    return [(s, a) for s, a, c in zip(*found, strict=True) if c >= 10 and math.isfinite(s + a)]
 
 
 def _key(groups: Sequence[Group], key: str) -> Html:
@@ -173,10 +176,6 @@ def _mark(one: Group, key: str, largest: float) -> Mark:
     told = f"{one.label}: {with_error(y, error, METRICS[key].format)} for {macs(x)}"
     told += f", {count(active)} active weights" if active else ""
     return Mark(x, y, one.label, told, one.colour, active / largest if largest and active else 0.06, error)
-
-
-def _kind(one: Group) -> str:
-    return "faint" if len(one.runs) > 1 else "line"
 
 
 def _ends(series: Sequence[Series], form: Format) -> str:

@@ -1,23 +1,24 @@
-"""The figures of one run, each from the data of its folder, or ``None`` where these are absent."""
+"""The figures of one run; one whose data the run folder does not have is left out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from gossamer.formats import Format, count, integer, is_number, number, percent
+from gossamer.formats import count, integer, is_number, number, percent
+from gossamer.metrics import METRICS, Metric
 from gossamer.report.axes import Axis, Frame
-from gossamer.report.charts import Bar, Series, Words, bars, histogram, line
+from gossamer.report.charts import BarRow, Series, Words, bars, histogram, line
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import LoadedRun, Point
 
-__all__ = ["CURVES", "Curve", "Figure", "confidence", "curve_axis", "is_told", "learning", "sparsity"]
+__all__ = ["CURVES", "Curve", "Figure", "confidence", "learning", "selective_points", "sparsity"]
 
 
 class Figure(NamedTuple):
-    """A chart under its title, with a sentence that says what is to be seen."""
+    """A chart under its title, with a sentence that says what to look for."""
 
     slug: str
     title: str
@@ -34,106 +35,92 @@ class Figure(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A metric along the training. ``best`` is ``max``, ``min`` or ``None``; ``low`` where its axis starts."""
+    """A metric of the training log, the name of its axis, and where the axis starts."""
 
     key: str
-    slug: str
-    title: str
-    label: str
-    form: Format
-    best: str | None
-    meaning: str
+    axis: str
     low: float | None = None
+
+    @property
+    def metric(self) -> Metric:
+        """Its row in the registry."""
+        return METRICS[self.key]
+
+    @property
+    def slug(self) -> str:
+        """Its name in addresses."""
+        return self.key.replace("_", "-")
+
+    @property
+    def best(self) -> Callable[..., Point] | None:
+        """``max`` or ``min`` for metrics of validation: the rest is not there to be compared."""
+        return (max if self.metric.better == "higher" else min) if self.key.startswith("val_") else None
+
+    def is_worth_drawing(self, points: Sequence[Point]) -> bool:
+        """Whether there are two points, and not just the zeros of a method without a prior."""
+        return len(points) > 1 and (self.key != "kl" or any(value for _, value in points))
+
+    def y_axis(self, points: Sequence[Point], skip: float = 0.0) -> Axis:
+        """Logarithmic for a loss that spans much; for metrics of validation, fitted to what follows ``skip``."""
+        values, form = [value for _, value in points], self.metric.format
+        if self.best:
+            start, end = min(x for x, _ in points), max(x for x, _ in points)
+            late = [value for x, value in points if x >= start + skip * (end - start)]
+            return Axis(self.axis, form, min(late), max(late))
+        log = self.low is None and min(values) > 0 and max(values) > 30 * min(values)
+        low = self.low if self.low is not None and self.low <= min(values) else None
+        return Axis(self.axis, form, low, log=log)
 
 
 CURVES = (
-    Curve("val_accuracy", "validation-accuracy", "Validation accuracy", "Accuracy", percent, "max", ""),
-    Curve("val_rmse", "validation-rmse", "Validation error", "RMSE", number, "min", ""),
-    Curve("val_nll", "validation-log-loss", "Validation log loss", "Nats", number, "min", ""),
-    Curve("loss", "training-loss", "Training loss", "Loss", number, None, "What training lowers: misfit and penalty."),
-    Curve(
-        "kl",
-        "kl",
-        "Distance from the prior",
-        "KL in the loss",
-        number,
-        None,
-        "What the posterior's distance from the prior adds to the loss.",
-        0.0,
-    ),
-    Curve("lr", "learning-rate", "Learning rate", "Rate", number, None, "The schedule as it was followed.", 0.0),
-    Curve("density", "density", "Density", "Active weights", percent, None, "Share of the weights in use.", 0.0),
-    Curve(
-        "examples_per_second",
-        "speed",
-        "Speed",
-        "Examples a second",
-        integer,
-        None,
-        "A dip is often another job on the machine.",
-        0.0,
-    ),
+    Curve("val_accuracy", "Accuracy"),
+    Curve("val_rmse", "RMSE"),
+    Curve("val_nll", "Nats"),
+    Curve("loss", "Loss"),
+    Curve("kl", "KL in the loss", 0.0),
+    Curve("lr", "Rate", 0.0),
+    Curve("density", "Active weights", 0.0),
+    Curve("examples_per_second", "Examples per second", 0.0),
 )
 
 
 def learning(run: LoadedRun) -> list[Figure]:
-    """One figure a recorded metric, along the steps."""
+    """One figure per recorded metric, along the steps."""
     found = ((curve, run.points(curve.key)) for curve in CURVES)
-    return [_learning(curve, points) for curve, points in found if is_told(curve, points)]
+    return [_learning(curve, points) for curve, points in found if curve.is_worth_drawing(points)]
 
 
 def confidence(run: LoadedRun) -> list[Figure]:
-    """How far what it says of its own certainty can be trusted."""
-    return _present(_reliability(run), _selective(run), _confidence(run), _entropy(run))
+    """How far the model's own statements of certainty can be trusted."""
+    found = (_reliability(run), _selective(run), _confidence(run), _entropy(run))
+    return [figure for figure in found if figure is not None]
 
 
 def sparsity(run: LoadedRun) -> list[Figure]:
     """Where the active weights are, how they moved, and how certain each is."""
-    return _present(_layers(run), _updates(run), _snr(run))
+    return [figure for figure in (_layers(run), _updates(run), _snr(run)) if figure is not None]
 
 
-def is_told(curve: Curve, points: Sequence[Point]) -> bool:
-    """Whether there is a line to draw: two points, and not the zeros of a method that has no prior."""
-    return len(points) > 1 and (curve.key != "kl" or any(value for _, value in points))
-
-
-def curve_axis(curve: Curve, points: Sequence[Point], skip: float = 0.0) -> Axis:
-    """The axis of a metric: logarithmic for a loss that spans much; where there is a best, fit after ``skip``."""
-    values = [value for _, value in points]
-    if curve.best:
-        start, end = min(x for x, _ in points), max(x for x, _ in points)
-        late = [value for x, value in points if x >= start + skip * (end - start)]
-        return Axis(curve.label, curve.form, min(late), max(late))
-    log = curve.low is None and min(values) > 0 and max(values) > 30 * min(values)
-    low = curve.low if curve.low is not None and curve.low <= min(values) else None
-    return Axis(curve.label, curve.form, low, log=log)
-
-
-def _present(*figures: Figure | None) -> list[Figure]:
-    return [figure for figure in figures if figure is not None]
+def selective_points(run: LoadedRun) -> list[Point]:
+    """Accuracy against the share of examples answered; empty where a line cannot be drawn."""
+    found = run.curve("selective", "coverage", "accuracy")
+    points = sorted((c, a) for c, a in zip(*found, strict=True) if math.isfinite(c + a)) if found else []
+    return points if len(points) > 1 else []
 
 
 def _learning(curve: Curve, points: list[Point]) -> Figure:
-    last = points[-1][1]
-    caption = curve.meaning
+    title, form, (step, last) = curve.metric.label, curve.metric.format, points[-1]
+    caption = curve.metric.meaning
     if curve.best:
-        step, best = (max if curve.best == "max" else min)(points, key=lambda point: point[1])
-        word = "highest" if curve.best == "max" else "lowest"
-        caption = f"{curve.form(last)} at the end, "
-        caption += (
-            f"the {word} of all."
-            if curve.form(best) == curve.form(last)
-            else f"{curve.form(best)} at step {integer(step)}, the {word}."
-        )
-    told = f"{curve.title} from {curve.form(points[0][1])} to {curve.form(last)} at step {integer(points[-1][0])}."
-    kind = "area" if curve.low is not None else "line"
-    chart = line(
-        [Series(curve.title, points, kind=kind)],
-        Axis("Step", integer, 0.0),
-        curve_axis(curve, points),
-        Words(curve.slug, curve.title, told),
-    )
-    return Figure(curve.slug, curve.title, caption, chart)
+        at, best = curve.best(points, key=lambda point: point[1])
+        word = "highest" if curve.best is max else "lowest"
+        is_last = form(best) == form(last)
+        caption = f"{form(last)} at the end, "
+        caption += f"the {word} of all." if is_last else f"{form(best)} at step {integer(at)}, the {word}."
+    told = f"{title} from {form(points[0][1])} to {form(last)} at step {integer(step)}."
+    series = Series(title, points, kind="line" if curve.low is None else "area")
+    chart = line([series], Axis("Step", integer, 0.0), curve.y_axis(points), Words(curve.slug, title, told))
+    return Figure(curve.slug, title, caption, chart)
 
 
 def _reliability(run: LoadedRun) -> Figure | None:
@@ -179,18 +166,13 @@ def _interval(frame: Frame, x: float, share: float, n: float) -> Html | None:
 
 
 def _selective(run: LoadedRun) -> Figure | None:
-    found = run.curve("selective", "coverage", "accuracy")
-    points = sorted((c, a) for c, a in zip(*found, strict=True) if math.isfinite(c + a)) if found else []
-    if len(points) < 2:
+    points = selective_points(run)
+    if not points:
         return None
     kept, half = min(points, key=lambda point: abs(point[0] - 0.5))
     caption = f"Asked only for the {percent(kept, 0)} it is surest of, it gets {percent(half)} right."
-    chart = line(
-        [Series("Accuracy", points)],
-        Axis("Share of examples answered", percent),
-        Axis("Accuracy on these", percent),
-        Words("selective", "Selective accuracy", caption),
-    )
+    axes = Axis("Share of examples answered", percent), Axis("Accuracy on these", percent)
+    chart = line([Series("Accuracy", points)], *axes, Words("selective", "Selective accuracy", caption))
     return Figure("selective", "When it may decline to answer", caption, chart)
 
 
@@ -246,7 +228,7 @@ def _layers(run: LoadedRun) -> Figure | None:
         parts = [str(layer.get("name", "")), str(layer.get("kind", "")), size]
         told = f"{integer(layer['active'])} of {integer(layer['total'])} active"
         text = f"{percent(share)} of {count(layer['total'])}"
-        rows.append(Bar(parts[0], min(1.0, share), text, ", ".join([*filter(None, parts), told])))
+        rows.append(BarRow(parts[0], min(1.0, share), text, ", ".join([*filter(None, parts), told])))
     chart = bars(rows, Words("layers", "Density by layer", caption))
     return Figure("layers", "Density of each layer", caption, chart, "tall" if len(rows) > 10 else "row")
 
@@ -261,15 +243,10 @@ def _updates(run: LoadedRun) -> Figure | None:
     caption = f"{integer(len(points))} updates put {count(sum(n for _, n in points))} weights in the place of others."
     if postponed:
         caption += f" {integer(len(postponed))} were postponed (strokes at the foot)."
-    chart = line(
-        [
-            Series("Replaced", points, kind="area"),
-            *([Series("postponed", postponed, kind="ticks")] if postponed else []),
-        ],
-        Axis("Step", integer, 0.0),
-        Axis("Weights replaced", count, 0.0),
-        Words("updates", "Weights replaced at each update", caption),
-    )
+    series = [Series("Replaced", points, kind="area")]
+    series += [Series("postponed", postponed, kind="ticks")] if postponed else []
+    axes = Axis("Step", integer, 0.0), Axis("Weights replaced", count, 0.0)
+    chart = line(series, *axes, Words("updates", "Weights replaced at each update", caption))
     return Figure("updates", "The search for better weights", caption, chart)
 
 

@@ -11,8 +11,7 @@ from gossamer.formats import count, duration, integer, is_number, macs, percent,
 from gossamer.metrics import METRICS, shown
 from gossamer.record import RecordError, write_atomically
 from gossamer.report import compare, figures
-from gossamer.report.details import again, measurements, notices
-from gossamer.report.examples import examples
+from gossamer.report.details import again, examples, measurements, notices
 from gossamer.report.figures import Figure
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import Group, LoadedRun, group, read
