@@ -220,8 +220,9 @@ def _time_steps(task: Task, batch: int, device: str, fused: Any, dry: bool) -> d
     rates = [group["lr"] for group in steps.on_device.options]
 
     def advance(i: int) -> None:
+        steps.set_rates(rates)
         steps.gradients(*batches[i % len(batches)], i + 1)
-        steps.apply(rates)
+        steps.apply()
 
     start = time.perf_counter()
     losses = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed
@@ -13,11 +13,12 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.capture import CapturedSteps, why_not
+from gossamer.capture import CapturedSteps, CaptureError, why_not
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.types import (
     Collector,
     Method,
+    Penalty,
     Posterior,
     Rule,
     Split,
@@ -26,9 +27,10 @@ from gossamer.types import (
     VariationalOptimizer,
     as_penalty,
     identity,
+    no_penalty,
 )
 
-__all__ = ["Batches", "Training", "fit"]
+__all__ = ["Batches", "EagerSteps", "Steps", "Training", "fit", "take_step"]
 
 Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
@@ -75,6 +77,101 @@ def fit(
     return training.posterior()
 
 
+class Steps(Protocol):
+    """How the steps of a training are computed: eagerly (:class:`EagerSteps`) or captured as CUDA graphs."""
+
+    model: nn.Module
+    optimizer: Optimizer
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Learning rates of the parameter groups for the coming step."""
+        ...
+
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
+        ...
+
+    def refresh(self) -> None:
+        """Follow what a rule has changed."""
+        ...
+
+    def apply(self) -> None:
+        """The optimizer's step."""
+        ...
+
+
+def take_step(
+    steps: Steps, rules: Sequence[Rule], number: int, rates: Sequence[float], x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The one training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
+
+    Returns:
+        Negative log-likelihood and penalty of the batch before the step, detached.
+    """
+    steps.set_rates(rates)
+    nll, penalty, again = steps.gradients(x, y, number)
+    acts = any(rule.acts for rule in rules)
+    step = Step(number, steps.model, steps.optimizer, again)
+    is_spent = any([rule(step) for rule in rules])
+    if acts:
+        steps.refresh()
+    if not is_spent:
+        steps.apply()
+    return nll, penalty
+
+
+class EagerSteps:
+    """Steps on any device, operation by operation.
+
+    Args:
+        model: The converted network.
+        optimizer: Its optimizer; one that holds a posterior draws the weights for the pass.
+        objective: For a batch, the function that evaluates its loss.
+        penalty: Added to the loss.
+        backward: Differentiates a loss.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        objective: Callable[[Tensor, Tensor], Callable[[], Tensor]],
+        penalty: Penalty = no_penalty,
+        *,
+        backward: Callable[[Tensor], None] = Tensor.backward,
+    ) -> None:
+        self.model, self.optimizer, self.objective, self.penalty = model, optimizer, objective, penalty
+        self.backward = backward
+        holder: object = optimizer
+        self._drawn = holder.sampled if isinstance(holder, VariationalOptimizer) else nullcontext
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Learning rates of the parameter groups for the coming step."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Forward and backward pass of a batch."""
+        evaluate = self.objective(x, y)
+
+        def loss() -> tuple[Tensor, Tensor]:
+            nll = evaluate()
+            return nll, self.penalty(self.model, number).to(nll)
+
+        self.optimizer.zero_grad()
+        with self._drawn():
+            nll, penalty = loss()
+            self.backward(nll + penalty)
+        return nll.detach(), penalty.detach(), lambda: torch.add(*loss())
+
+    def refresh(self) -> None:
+        """Nothing is copied from the weights, so nothing has to follow them."""
+
+    def apply(self) -> None:
+        """The optimizer's step."""
+        self.optimizer.step()
+
+
 class Training:
     """A training in progress: everything that changes from step to step, and how to save and restore it.
 
@@ -116,7 +213,8 @@ class Training:
         )
         self.step = 0
         self._observes = type(self.collector).observe is not Collector.observe
-        self._drawn = self.optimizer.sampled if isinstance(self.optimizer, VariationalOptimizer) else nullcontext
+        parts = self.model, self.optimizer, self._objective, self.penalty
+        self._eager = EagerSteps(*parts, backward=self.fabric.backward)
         self.captures = captures  # as long as nothing stands in the way
         self.fused: Fused = fused
         self._captured: CapturedSteps | None = None
@@ -135,66 +233,33 @@ class Training:
 
     def advance(self) -> dict[str, Tensor]:
         """One step; returns its loss and the loss's two parts, detached."""
-        number = self.step + 1
-        lr = self.method.lr(self.step)
+        number, lr = self.step + 1, self.method.lr(self.step)
         rates = [ratio * lr for ratio in self._ratios]
-        x, y = self.batches[self.step]
-        values = self._replay(x, y, number, rates) if self.captures else None
-        if values is None:
-            values = self._compute(x, y, number, rates)
+        batch = self.batches[self.step]
+        values = None
+        if self.captures:
+            try:
+                values = take_step(self._captured or self._capture(), self.rules, number, rates, *batch)
+            except CaptureError as error:
+                logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {error}")
+                self.captures = False
+                self._release()
+        nll, penalty = values or take_step(self._eager, self.rules, number, rates, *batch)
         self.step = number
         if self._observes:
             self.collector.observe(self.model, number)
-        return {"loss": values[0] + values[1], "nll": values[0], "penalty": values[1]}
+        return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
 
-    def _compute(self, x: Tensor, y: Tensor, number: int, rates: list[float]) -> tuple[Tensor, Tensor]:
-        """A step on any device."""
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-        x = self.task.transform(x)
-
-        def loss() -> tuple[Tensor, Tensor]:
-            nll = self.task.likelihood.loss(self.module(x), y)
-            return nll, self.penalty(self.model, number).to(nll)
-
-        self.optimizer.zero_grad()
-        with self._drawn():
-            nll, penalty = loss()
-            self.fabric.backward(nll + penalty)
-        if not self._ruled(number, lambda: sum(loss(), start=torch.zeros_like(nll))):
-            self.optimizer.step()
-        return nll.detach(), penalty.detach()
-
-    def _ruled(self, number: int, loss: Callable[[], Tensor]) -> bool:
-        """Let the rules act; whether one of them has spent the gradient."""
-        step = Step(number, self.model, self.optimizer, loss)
-        return any([rule(step) for rule in self.rules])
-
-    def _replay(self, x: Tensor, y: Tensor, number: int, rates: list[float]) -> tuple[Tensor, Tensor] | None:
-        """A step of one GPU by captured graphs; ``None`` where it cannot be, and then never again in this training."""
-        try:
-            steps = self._captured or self._capture()
-            steps.gradients(x, y, number)
-        except (RuntimeError, ValueError, torch.cuda.CudaError) as error:
-            reason = str(error).splitlines()[0]
-            logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {reason}")
-            self.captures = False
-            self._release()
-            return None
-        acts = any(rule.acts for rule in self.rules)
-        spent = self._ruled(number, _no_loss)
-        if acts:
-            steps.refresh()
-        if not spent:
-            steps.apply(rates)
-        nll, penalty = steps.values.clone()
-        return nll, penalty
+    def _objective(self, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+        """The loss of a batch as the task stores it, to be evaluated as often as needed."""
+        inputs = x if self.task.transform is identity else self.task.transform(x)
+        return lambda: self.task.likelihood.loss(self.module(inputs), y)
 
     def _capture(self) -> CapturedSteps:
         reason = "several ranks train together" if self.fabric.world_size > 1 else None
         reason = reason or why_not(self.model, self._inner_optimizer, self.penalty, self.rules)
         if reason is not None:
-            raise ValueError(reason)
+            raise CaptureError(reason)
         dtype = torch.bfloat16 if "bf16" in str(self.fabric._precision.precision) else torch.float32
         parts = self.model, self._inner_optimizer, self.task, self.penalty
         self._captured = CapturedSteps(*parts, dtype, fused=self.fused)
@@ -202,7 +267,7 @@ class Training:
 
     @property
     def _inner_optimizer(self) -> Optimizer:
-        """The optimizer itself, without what Fabric puts around it."""
+        """The optimizer itself, without Fabric's wrapper."""
         optimizer: Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         return optimizer
 
@@ -323,10 +388,6 @@ def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:
         if not isinstance(part, kind):
             raise TypeError(f"{type(part).__name__} must be a subclass of gossamer.types.{kind.__name__}")
     return parts
-
-
-def _no_loss() -> Tensor:
-    raise ValueError("a rule that evaluates the loss again cannot act on captured steps")
 
 
 def _lr_ratios(optimizer: Optimizer) -> list[float]:

@@ -250,6 +250,17 @@ def test_what_cannot_be_captured_says_so_once_and_trains(caplog):
     assert plain.step == 2
 
 
+def test_an_optimizer_that_cannot_be_captured_is_found_while_setting_up(caplog, monkeypatch):
+    monkeypatch.setattr("gossamer.train.why_not", lambda *_: None)
+    plain = training("sgd", captures=True)
+    plain.optimizer.param_groups[0]["dampening"] = 0.5
+    plain.advance()
+    assert [record.message for record in caplog.records] == [
+        "training steps are not captured as CUDA graphs: SGD with dampening cannot be captured"
+    ]
+    assert plain.step == 1
+
+
 NO_GPU = "the network is not on a GPU"  # said last: nothing else stands in the way
 REASONS = {
     "ssvi": NO_GPU,

@@ -8,7 +8,8 @@ again. Batches of another size and noise-free passes are graphs of their own, ca
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
 from gossamer.types import Penalty, Rule, Task
 
-__all__ = ["CapturedSteps", "why_not"]
+__all__ = ["CaptureError", "CapturedSteps", "why_not"]
 
 NO_KL = "its penalty is not a weighted KL"
 
@@ -45,6 +46,10 @@ def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Seq
     if reason is None and (parameter is None or parameter.device.type != "cuda"):
         return "the network is not on a GPU"
     return reason
+
+
+class CaptureError(RuntimeError):
+    """These steps cannot be captured; the same training runs eagerly instead."""
 
 
 class CapturedSteps:
@@ -78,8 +83,9 @@ class CapturedSteps:
         self.fused: Fused = fused
         self.model, self.task, self.penalty, self.dtype, self.captures = model, task, penalty, dtype, captures
         self.device = next(model.parameters()).device
-        self.working = FlatWeights(model, dtype) if sparse_weights(model) else None
-        self.on_device = OnDevice(optimizer)
+        with _capturing():
+            self.working = FlatWeights(model, dtype) if sparse_weights(model) else None
+            self.optimizer, self.on_device = optimizer, OnDevice(optimizer)
         flat = set() if self.working is None else {id(p) for w in self.working.weights for p in w.parameters()}
         self.rest = [p for p in model.parameters() if id(p) not in flat and p.requires_grad]
         self.rest_grads = [torch.zeros_like(parameter) for parameter in self.rest]
@@ -94,8 +100,22 @@ class CapturedSteps:
         self._gradients: dict[tuple[int, bool], _Pass] = {}
         self._apply: Graph | None = None
 
-    def gradients(self, x: Tensor, y: Tensor, step: int) -> None:
-        """Forward and backward pass of a batch as the task stores it; the gradients are where the optimizer looks."""
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Learning rates of the parameter groups for the coming step."""
+        self.on_device.set_rates(rates)
+
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Forward and backward pass of a batch as the task stores it; the gradients are where the optimizer looks.
+
+        Raises:
+            CaptureError: If a new graph cannot be captured; the network is then as it was before.
+        """
+        with _capturing():
+            self._run(x, y, number)
+        nll, penalty = self.values.clone()
+        return nll, penalty, _no_loss
+
+    def _run(self, x: Tensor, y: Tensor, step: int) -> None:
         self.scale.fill_(self._scale(step))
         key = (len(y), self._is_noisy())
         known = self._gradients.get(key)
@@ -104,9 +124,8 @@ class CapturedSteps:
             known = self._gradients[key] = _Pass(self, x, y, compiles=len(y) == self._full_batch)
         known.run(x, y)
 
-    def apply(self, rates: Sequence[float]) -> None:
+    def apply(self) -> None:
         """The optimizer's step, and the new weights written out."""
-        self.on_device.set_rates(rates)
         if not self.captures:
             self._step()
             return
@@ -209,9 +228,22 @@ class _Pass:
                 leaf.grad = grad
 
 
+@contextmanager
+def _capturing() -> Iterator[None]:
+    """What goes wrong inside is a :class:`CaptureError`, with the first line of its message."""
+    try:
+        yield
+    except (RuntimeError, ValueError, torch.cuda.CudaError) as error:
+        raise CaptureError(str(error).splitlines()[0]) from error
+
+
 def _compile(function: Any) -> Any:
     return torch.compile(function, dynamic=False)
 
 
 def _same(function: Any) -> Any:
     return function
+
+
+def _no_loss() -> Tensor:
+    raise ValueError("a rule that evaluates the loss again cannot act on captured steps")
