@@ -181,8 +181,12 @@ def test_every_public_name_has_a_place_in_the_api_pages():
     assert not [name for name in gossamer.__all__ if id(getattr(gossamer, name)) not in known]
 
 
-def test_every_public_module_has_an_api_page():
-    folder = ROOT / "src" / "gossamer"
-    modules = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/__init__.py")}
-    inner = {"__init__", "__main__", "completion", "convert"}  # convert is what gossamer itself exports
-    assert modules - inner <= {page.stem for page in (ROOT / "docs" / "api").glob("*.md")}
+# Users do not call these modules; what gossamer itself exports of them is on its own page.
+INTERNAL = {"autograd", "capture", "cli", "compaction", "completion", "convert", "names", "record", "report", "tables"}
+
+
+def test_the_api_pages_are_about_modules_that_users_call():
+    pages = {page.stem for page in (ROOT / "docs" / "api").glob("*.md")}
+    assert not pages & INTERNAL
+    for page in pages - {"gossamer", "criteria", "allocation"}:
+        importlib.import_module(f"gossamer.{page}")
