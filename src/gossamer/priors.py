@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.autograd import Function
 
-__all__ = ["normal_kl"]
+__all__ = ["normal_kl", "normal_kl_gradients", "normal_kl_sum"]
 
 
 def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
@@ -31,6 +31,30 @@ def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
     return divergence
 
 
+def normal_kl_sum(mean: Tensor, std: Tensor, prior_std: float | Tensor) -> Tensor:
+    """The value of :func:`normal_kl`, without a gradient; ``prior_std`` may differ from entry to entry.
+
+    Example:
+        >>> normal_kl_sum(torch.ones(2), torch.ones(2), torch.ones(2))
+        tensor(1.)
+    """
+    log_prior = prior_std.log() if isinstance(prior_std, Tensor) else math.log(prior_std)
+    squares = (std / prior_std).square_().sum() + (mean / prior_std).square_().sum()
+    # log σ - log s, not log(σ/s): the quotient of the smallest std would be subnormal.
+    return 0.5 * (squares - std.numel()) - std.log().sub_(log_prior).sum()
+
+
+def normal_kl_gradients(mean: Tensor, std: Tensor, prior_std: float | Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of ``scale`` times the KL with respect to μ and σ: μ/s² and σ/s² - 1/σ, times the scale.
+
+    Example:
+        >>> normal_kl_gradients(torch.tensor([3.0]), torch.tensor([2.0]), 1.0, torch.tensor(1.0))
+        (tensor([3.]), tensor([1.5000]))
+    """
+    precision = scale / prior_std**2
+    return mean * precision, torch.addcdiv(std * precision, scale, std, value=-1)
+
+
 class _NormalKL(Function):
     """The sum and its gradient in closed form: a third of the passes over the weights that autograd would make."""
 
@@ -38,9 +62,7 @@ class _NormalKL(Function):
 
     @staticmethod
     def forward(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
-        squares = (std / prior_std).square_().sum() + (mean / prior_std).square_().sum()
-        # log σ - log s, not log(σ/s): the quotient of the smallest std would be subnormal.
-        return 0.5 * (squares - std.numel()) - std.log().sub_(math.log(prior_std)).sum()
+        return normal_kl_sum(mean, std, prior_std)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -50,5 +72,4 @@ class _NormalKL(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         mean, std = ctx.saved_tensors
-        scale = grads[0] / ctx.prior_std**2
-        return mean * scale, torch.addcdiv(std * scale, grads[0], std, value=-1), None
+        return *normal_kl_gradients(mean, std, ctx.prior_std, grads[0]), None

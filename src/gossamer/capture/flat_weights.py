@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.capture.plans import plan_products
 from gossamer.kernels.fused import Fused, Plan
 from gossamer.layers import DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
-from gossamer.layers.gaussian import STD_FLOOR
+from gossamer.layers.gaussian import raw_std_gradient, std_of
+from gossamer.priors import normal_kl_gradients, normal_kl_sum
 
 __all__ = ["FlatWeights"]
 
@@ -167,10 +167,10 @@ class FlatWeights:
     @torch.no_grad()
     def write(self) -> None:
         """Write the active entries into the dense weights: means and variances, or the weights drawn with ε."""
-        values = torch.addcmul(self.mean, _std(self.raw_std), self.noise) if self.draws_weights else self.mean
+        values = torch.addcmul(self.mean, std_of(self.raw_std), self.noise) if self.draws_weights else self.mean
         self.dense_mean[self.address] = values.to(self.dense_mean.dtype)
         if self.has_variance:
-            std = _std(self.raw_std)
+            std = std_of(self.raw_std)
             self.dense_variance[self.address] = (std * std).to(self.dense_variance.dtype)
 
     @torch.no_grad()
@@ -184,10 +184,7 @@ class FlatWeights:
 
     @torch.no_grad()
     def gather(self, scale: Tensor) -> Tensor:
-        """Gradients of the active entries: of the loss, out of the leaves', and of ``scale · KL``, which is returned.
-
-        KL(N(μ, σ²) ‖ N(0, s²)) has the gradients μ/s² and σ/s² - 1/σ.
-        """
+        """Gradients of the active entries, of the loss (out of the leaves) plus ``scale · KL``; returns the latter."""
         self.collect()
         return self.differentiate(scale)
 
@@ -198,25 +195,20 @@ class FlatWeights:
         if not self.is_gaussian:
             self.mean_grad.copy_(grad)
             return torch.zeros_like(scale)
-        std, precision = _std(self.raw_std), self.prior_std**-2
+        std = std_of(self.raw_std)
         if self.draws_weights:
             grad_of_std = grad * self.noise
         else:
             grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
-        self.mean_grad.copy_(grad + scale * self.mean * precision)
-        grad_of_std = grad_of_std + scale * (std * precision - 1 / std)
-        self.raw_std_grad.copy_(grad_of_std * self.raw_std.sigmoid())
-        kl = (self.prior_std / std).log() + (std * std + self.mean * self.mean) * precision / 2 - 0.5
-        return scale * kl.sum()
+        of_mean, of_std = normal_kl_gradients(self.mean, std, self.prior_std, scale)
+        self.mean_grad.copy_(grad + of_mean)
+        self.raw_std_grad.copy_(raw_std_gradient(self.raw_std, grad_of_std + of_std))
+        return scale * normal_kl_sum(self.mean, std, self.prior_std)
 
     def close(self) -> None:
         """Let the network compute with its active vectors again."""
         for weight in self.weights:
             weight.dense_copy = None
-
-
-def _std(raw_std: Tensor) -> Tensor:
-    return F.softplus(raw_std).clamp_min(max(STD_FLOOR, torch.finfo(raw_std.dtype).tiny))
 
 
 def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,16 @@ from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights, with
 from gossamer.priors import normal_kl
 from gossamer.types import Mode, Noise, Penalty, Schedule
 
-__all__ = ["GaussianWeight", "WeightedKL", "inverse_softplus", "kl", "param_groups", "regrown_raw_std", "std_of"]
+__all__ = [
+    "GaussianWeight",
+    "WeightedKL",
+    "inverse_softplus",
+    "kl",
+    "param_groups",
+    "raw_std_gradient",
+    "regrown_raw_std",
+    "std_of",
+]
 
 STD_FLOOR = 1e-30  # far below any noise that counts; its inverse leaves room for the factor of a scaled loss
 REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
@@ -224,6 +233,16 @@ def std_of(raw_std: Tensor) -> Tensor:
     return std
 
 
+def raw_std_gradient(raw_std: Tensor, std_gradient: Tensor) -> Tensor:
+    """The gradient of the raw std from that of σ: softplus' is the sigmoid.
+
+    Example:
+        >>> raw_std_gradient(torch.zeros(2), torch.ones(2))
+        tensor([0.5000, 0.5000])
+    """
+    return std_gradient * raw_std.sigmoid()
+
+
 def _mean(values: Tensor, among: Tensor) -> Tensor:
     """The mean of the marked values: not by indexing, for which a GPU must be waited for."""
     return torch.where(among, values, 0).sum() / among.sum()
@@ -244,9 +263,7 @@ class _Softplus(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (raw,) = ctx.saved_tensors
-        grad: Tensor = grads[0] * raw.sigmoid()
-        return grad
+        return raw_std_gradient(ctx.saved_tensors[0], grads[0])
 
 
 def inverse_softplus(std: Tensor) -> Tensor:
