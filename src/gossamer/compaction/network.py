@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from gossamer.compaction.channels import Analysis, Channels, analyse, columns, pads_with_zeros, taps
 from gossamer.compaction.liveness import Survivors, plan
 from gossamer.compaction.operations import Operation, operations
-from gossamer.layers import GaussianWeight, sparse_weights
+from gossamer.layers import GaussianWeight, replica, sparse_weights
 from gossamer.posterior.draw import draw
 from gossamer.tables import align
 
@@ -130,7 +129,7 @@ def _plain(model: nn.Module) -> nn.Module:
             "a network of distributions has no outputs of its own: compact one draw of it, gossamer.draw(model), or "
             "its means, gossamer.draw(model, at_mean=True)"
         )
-    return draw(model, at_mean=True) if weights else copy.deepcopy(model)
+    return draw(model, at_mean=True) if weights else replica(model)
 
 
 def _finished(network: nn.Module, compaction: Compaction) -> nn.Module:

@@ -3,6 +3,7 @@
 from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.gaussian import GaussianWeight, WeightedKL, inverse_softplus, kl, param_groups
 from gossamer.layers.modules import DenseWeight, SparseLayer, SparseModule
+from gossamer.layers.structure import replica
 from gossamer.layers.summary import Summary, active_parameters, density, summary
 from gossamer.layers.support import Support
 from gossamer.layers.swap import Found, find, match_names, swap
@@ -27,6 +28,7 @@ __all__ = [
     "kl",
     "match_names",
     "param_groups",
+    "replica",
     "sparse_weights",
     "summary",
     "swap",

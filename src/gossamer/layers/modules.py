@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import EmbeddingMap, LinearMap
+from gossamer.layers.structure import replica
 from gossamer.layers.support import Support
 from gossamer.layers.weight import SparseWeight
 
@@ -52,11 +53,10 @@ class SparseModule(nn.Module):
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
-        memo: dict[int, Any] = {id(parameter): None for parameter in layer.parameters()}
-        # A hook that is a method would bring a copy of its object, and of the whole network if that holds it.
-        memo |= {id(getattr(layer, hooks)): OrderedDict() for hooks in HOOKS}
         # Not registered: it has no parameters, and must not show up among the modules or in the state_dict.
-        self.__dict__["template"] = copy.deepcopy(layer, memo)
+        self.__dict__["template"] = template = replica(layer, dict.fromkeys(map(id, layer.parameters())))
+        for hooks in HOOKS:  # they are called here, not there
+            setattr(template, hooks, OrderedDict())
         self.train(layer.training)
         for hooks in (*HOOKS, "_is_full_backward_hook"):  # the same dictionaries: handles still remove their hooks
             setattr(self, hooks, getattr(layer, hooks))
@@ -86,7 +86,7 @@ class SparseModule(nn.Module):
 
     def to_plain(self, weights: Mapping[SparseWeight, nn.Parameter]) -> nn.Module:
         """The plain torch module with the given dense weights and copies of the other parameters."""
-        plain = copy.deepcopy(self.template)
+        plain = replica(self.template)
         for hooks in (*HOOKS, "_is_full_backward_hook"):
             setattr(plain, hooks, copy.copy(getattr(self, hooks)))
         for name, weight in self.named_weights().items():

@@ -13,6 +13,7 @@ from gossamer.layers.attention import SparseAttention
 from gossamer.layers.conv import SparseConv, SparseConvTranspose
 from gossamer.layers.modules import DenseWeight, SparseEmbedding, SparseLinear, SparseModule
 from gossamer.layers.recurrent import SparseRecurrent
+from gossamer.layers.structure import rewire
 from gossamer.layers.weight import SparseWeight
 from gossamer.names import suggestion
 
@@ -71,6 +72,8 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
             inside.append(name + ".")
             reason = why_left_alone(module)
             if reason is None:
+                _check_forward(name, module)
+            if reason is None:
                 found.append(Found(name, module, RULES[type(module)].dense_weights(module)))
             else:
                 _leave(module, reason)
@@ -87,6 +90,15 @@ def _without_half_tied(model: nn.Module, found: list[Found]) -> list[Found]:
         _leave(item.module, "its weight is tied to that of a module left alone")
     # Each of them is now left alone itself, and others may be tied to it.
     return _without_half_tied(model, [item for item in found if item not in half_tied]) if half_tied else found
+
+
+def _check_forward(name: str, module: nn.Module) -> None:
+    if "forward" in vars(module):
+        where = f"{name}.forward" if name else "forward"
+        raise ValueError(
+            f"{where} of this {type(module).__name__} was replaced or wrapped (as accelerate's hooks do) and would "
+            f"go on computing with the old weight: convert the model before it is wrapped, or pass exclude={name!r}"
+        )
 
 
 def _leave(module: nn.Module, reason: str) -> None:
@@ -154,10 +166,7 @@ def swap(model: nn.Module, found: Sequence[Found], weights: Mapping[int, SparseW
             module.use_nested_tensor = False  # it would hand nested tensors to layers that expect its fused path
     if id(model) in replacement:
         return replacement[id(model)]
-    for module in list(model.modules()):
-        for name, child in list(module._modules.items()):
-            if id(child) in replacement:
-                module._modules[name] = replacement[id(child)]
+    rewire(model, replacement)
     if _aliases(model):
         model.register_state_dict_post_hook(_drop_aliases)  # type: ignore[no-untyped-call]
         model.register_load_state_dict_pre_hook(_restore_aliases)  # type: ignore[no-untyped-call]

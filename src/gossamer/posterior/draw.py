@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import nn
 
-from gossamer.layers import SparseModule, SparseWeight
+from gossamer.layers import SparseModule, SparseWeight, replica
 from gossamer.layers.swap import NOTE
 
-__all__ = ["DrawnNetwork", "draw"]
+__all__ = ["DrawnNetwork", "draw", "unwrapped"]
 
 
 def draw(model: nn.Module, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
@@ -51,16 +49,14 @@ class DrawnNetwork:
     network: nn.Module
 
     def __init__(self, model: nn.Module) -> None:
-        model = _unwrapped(model)
+        model = unwrapped(model)
         weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
         self._dense = {
             weight: nn.Parameter(weight.mean.detach().new_zeros(weight.support.shape), weight.mean.requires_grad)
             for weight in weights
         }
         self._std = {weight: None if weight.std is None else weight.std.detach() for weight in weights}
-        # deepcopy takes what it finds in the memo for a copy: here, the plain module for each sparse one.
-        memo = {id(module): module.to_plain(self._dense) for module in _outermost(model)}
-        self.network = copy.deepcopy(model, memo)
+        self.network = replica(model, {id(module): module.to_plain(self._dense) for module in _outermost(model)})
         _forget_conversion(self.network)
         for module in self.network.modules():
             if isinstance(module, nn.RNNBase):
@@ -97,7 +93,7 @@ def _forget_conversion(network: nn.Module) -> None:
                     del hooks[key]
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The user's own module inside ``torch.compile`` and data-parallel wrappers."""
     while True:
         inner = getattr(model, "_orig_mod", None) or (

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import GaussianWeight, sparse_weights
-from gossamer.posterior.draw import DrawnNetwork
+from gossamer.layers import GaussianWeight, replica, sparse_weights
+from gossamer.posterior.draw import DrawnNetwork, unwrapped
 from gossamer.types import Collector, Posterior, VariationalOptimizer
 
 __all__ = ["AroundMeans", "GaussianPosterior", "InLayers", "Last", "LocalPasses", "SingleNetwork"]
@@ -83,7 +82,7 @@ class LocalPasses(Posterior):
     Example:
         >>> import gossamer
         >>> layer = gossamer.bayesianize(nn.Linear(10, 5), density=0.2)
-        >>> [network is layer for network in LocalPasses(layer).draws(2)]
+        >>> [torch.equal(network.mean, layer.mean) for network in LocalPasses(layer).draws(2)]
         [True, True]
     """
 
@@ -91,14 +90,14 @@ class LocalPasses(Posterior):
         self.model = model
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """The network itself in evaluation mode, whose passes are noisy; afterwards it is in the mode it was in."""
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            for _ in range(n):
-                yield self.model
-        finally:
-            self.model.train(was_training)
+        """The network in evaluation mode, whose passes are noisy: ``n`` times the same one.
+
+        It shares the tensors of the model but has modes of its own, so other threads may use the model meanwhile.
+        """
+        # A copy is noisy, also where a subspace has silenced the model for its next backward pass.
+        network = replica(unwrapped(self.model), share=True).eval()
+        for _ in range(n):
+            yield network
 
 
 class Last(Collector):
@@ -165,7 +164,7 @@ class GaussianPosterior(Posterior):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Networks in evaluation mode, drawn into one place: each is valid until the next is taken."""
-        twin = copy.deepcopy(self.model)
+        twin = replica(self.model)
         means = {name: mean.detach() for name, mean in self.model.named_parameters()}
         for _ in range(n):
             with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +12,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer.layers import GaussianWeight, SparseWeight, sparse_weights
-from gossamer.posterior.in_layers import InLayers, SingleNetwork
+from gossamer.layers import GaussianWeight, sparse_weights
+from gossamer.posterior.in_layers import InLayers, LocalPasses, SingleNetwork
 from gossamer.posterior.prediction import Prediction
 from gossamer.types import Likelihood, Posterior
 
@@ -26,6 +27,8 @@ NUMERICALLY_ZERO = 1e-5
 # Logits that spread by more than this share of their size disagree, even where every draw is sure of the same class.
 SMALL_SPREAD = 1e-2
 _warned: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# Noise of outputs comes from torch's global generator, which a call with a generator of its own seeds and puts back.
+_random_state = threading.Lock()
 
 
 def predict(
@@ -41,7 +44,8 @@ def predict(
 ) -> Prediction:
     """What ``n_draws`` networks say about ``x``.
 
-    The model itself is not touched: draws are made in a plain copy, modes are put back, also after an exception.
+    The model itself is not touched, so several threads may ask at once: draws are made in a copy of it, which shares
+    whatever is no module, parameter or buffer.
 
     Args:
         model: A converted network, or the posterior that :func:`gossamer.fit` returned.
@@ -85,8 +89,8 @@ def _posterior(model: nn.Module | Posterior, generator: torch.Generator | None) 
 def _local_outputs(
     model: nn.Module, x: Inputs, n_draws: int, batch_size: int, generator: torch.Generator | None
 ) -> Tensor:
-    with _evaluating(model), _seeded(generator, model):
-        return torch.stack([_forward(model, x, batch_size) for _ in range(n_draws)])
+    with _random_state, _seeded(generator, model):
+        return torch.stack([_forward(network, x, batch_size) for network in LocalPasses(model).draws(n_draws)])
 
 
 def _forward(network: nn.Module, x: Inputs, batch_size: int) -> Tensor:
@@ -123,24 +127,6 @@ def _batches(x: Inputs, size: int, device: torch.device) -> Iterator[Inputs]:
 
 def _first(x: Inputs) -> Tensor:
     return x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and noise inside; afterwards every module has the mode it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    # A subspace about to move may have silenced the noise for its next backward pass; this is not that pass.
-    noise = [(weight, weight.noisy) for weight in model.modules() if isinstance(weight, SparseWeight)]
-    model.eval()
-    for weight, _ in noise:
-        weight.noisy = True
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-        for weight, noisy in noise:
-            weight.noisy = noisy
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import sparse_weights
+from gossamer.layers import replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork
 from gossamer.posterior.in_layers import SingleNetwork
 from gossamer.types import Collector, Posterior
@@ -80,7 +80,7 @@ class SnapshotPosterior(Posterior):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Kept networks in evaluation mode: all, or ``n`` of them, spread evenly over the training, where n is less."""
-        twin = copy.deepcopy(self.model)
+        twin = replica(self.model)
         n = min(n, len(self.kept))
         for i in range(n):
             # The last of each of n equal parts: with as many parts as cycles, the ends of the cycles.
