@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import gossamer
-from gossamer.kernels import LinearMap, library, native
+from gossamer.kernels import LinearMap, csr, library, native, reference
 
 pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 
@@ -80,15 +80,15 @@ def test_plans_go_with_their_positions(living):
 def test_a_plan_that_another_thread_displaces_lives_until_its_call_ends(living):
     position = torch.arange(0, 1200, 10, dtype=torch.int32)
     numbers = native.geometry(torch.zeros(1, 40), (30, 40), LinearMap())
-    plan = library._plan(position, numbers, 1)
+    plan = library.plan(position, numbers, 1)
     position.add_(1)
-    library._plan(position, numbers, 1)
+    library.plan(position, numbers, 1)
     assert len(living) == 2
     del plan
     assert len(living) == 1
 
 
-def test_inference_tensors_have_plans_for_one_call(living):
+def test_inference_tensors_have_plans_that_follow_them(living):
     with torch.inference_mode():
         layer = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
         layer.weight.noisy = False
@@ -96,7 +96,29 @@ def test_inference_tensors_have_plans_for_one_call(living):
         for _ in range(2):
             torch.testing.assert_close(layer(x), F.linear(x, layer.dense_mean(), layer.bias))
             layer.support.position.copy_(torch.randperm(1200)[:120].sort().values)
+        del layer
     assert not living
+
+
+@pytest.mark.parametrize("kernel", [native, csr], ids=["native", "csr"])
+def test_a_write_that_does_not_raise_the_version_counter_is_noticed(kernel):
+    """As that of ``position.data.copy_()`` or of a broadcast by torch.distributed."""
+    position = torch.arange(0, 1200, 10)
+    x, mean, where = torch.randn(5, 40), torch.randn(120), (position, (30, 40), LinearMap())
+    kernel.product(x, mean, None, *where)
+    position.data.copy_(torch.randperm(1200)[:120].sort().values)
+    torch.testing.assert_close(kernel.product(x, mean, None, *where), reference.product(x, mean, None, *where))
+
+
+def test_the_backward_pass_uses_the_positions_of_the_forward_pass():
+    position, mean = torch.arange(0, 1200, 10), torch.randn(120, requires_grad=True)
+    x = torch.randn(5, 40)
+    dense = F.linear(x, reference.scatter(mean, position, (30, 40)))
+    (expected,) = torch.autograd.grad(dense.square().sum(), mean)
+    y = native.product(x, mean, None, position, (30, 40), LinearMap())
+    position.data.copy_(torch.randperm(1200)[:120].sort().values)
+    (gradient,) = torch.autograd.grad(y.square().sum(), mean)
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_images_of_many_sizes_do_not_pile_up_plans():

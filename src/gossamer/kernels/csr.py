@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from gossamer.kernels import reference
 from gossamer.kernels.double_backward import gradients_again
+from gossamer.kernels.library import PositionCache
 from gossamer.kernels.maps import LinearMap, Placement, no_view
-from gossamer.kernels.position_cache import Derived
 from gossamer.kernels.reference import gather, perturb, scatter
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter", "takes"]
@@ -86,13 +86,16 @@ class _Pattern(NamedTuple):
         return sampled
 
 
-_patterns = Derived[_Pattern](most=4)  # query, key and value may be rows of one weight
+_patterns = PositionCache[_Pattern](most=4)  # query, key and value may be rows of one weight
 
 
 def _pattern(position: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None) -> _Pattern:
     first, last = rows or (0, shape[0])
 
-    def make() -> _Pattern:
+    def make(position: Tensor) -> _Pattern:
+        inside = int(position[0]) >= 0 and int(position[-1]) < shape[0] * shape[1]
+        if not inside or bool((position[1:] < position[:-1]).any()):
+            raise ValueError("the positions are not sorted or lie outside the weight")
         bounds = torch.tensor([first * shape[1], last * shape[1]], dtype=position.dtype)
         low, high = torch.searchsorted(position, bounds).tolist()
         part = position[low:high].long() - first * shape[1]
@@ -106,7 +109,7 @@ def _pattern(position: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | N
             (last - first, shape[1]),
         )
 
-    return _patterns.get(position, (shape, rows), make)
+    return _patterns.get(position.contiguous(), (shape, rows), make)
 
 
 def _bounds(index: Tensor, size: int) -> Tensor:
@@ -127,6 +130,8 @@ class _Sparse(torch.autograd.Function):
         position, shape, weight_map = where
         assert position is not None
         assert isinstance(weight_map, LinearMap)
+        for name, vector in (("mean", mean), ("std", std)):
+            reference.check_length(name, vector, position)
         pattern = _pattern(position, shape, weight_map.rows)
         columns = x.reshape(-1, shape[1]).T.contiguous()
         m = pattern.rows(mean[pattern.part]) @ columns

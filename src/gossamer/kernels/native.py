@@ -1,8 +1,8 @@
 """The native kernel: the products of ``reference`` on a CPU, at a cost that follows the active entries.
 
 Activations are float32 or bfloat16, weights and sums float32. What it cannot compute (other precisions and devices,
-dense or transposed weights, embeddings, torch.func) goes to the reference kernel, so the functions here take all that
-those take.
+dense or transposed weights, embeddings, empty inputs, torch.func) goes to the reference kernel, so the functions here
+accept everything that the reference accepts.
 
 In eager mode a plain autograd function calls the library, which costs a fifth of a call through the dispatcher. Under
 torch.compile, torch.export and dispatch modes the same functions are operators of the namespace ``gossamer``.
@@ -18,19 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import library, reference
-from gossamer.kernels.double_backward import gradients_again
+from gossamer.kernels.double_backward import native_gradients
 from gossamer.kernels.maps import ConvMap, LinearMap, Placement
 from gossamer.kernels.reference import gather, perturb, scatter
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter", "takes"]
 
 Geometry = tuple[int, ...]
-PRECISIONS = (torch.float32, torch.bfloat16)  # of activations; sums and weights are float32
 
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b``, as :func:`reference.product`."""
-    numbers = _numbers(x, mean, where)
+    numbers = _numbers(x, mean, None, bias, where)
     if numbers is None:
         return reference.product(x, mean, bias, *where)
     return _call(x, mean, None, bias, where, None, numbers, 0.0)[0]
@@ -38,7 +37,7 @@ def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) ->
 
 def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``W x + b``, as :func:`reference.moments`."""
-    numbers = _numbers(x, mean, where)
+    numbers = _numbers(x, mean, std, bias, where)
     if numbers is None:
         return reference.moments(x, mean, std, bias, *where)
     return _call(x, mean, std, bias, where, None, numbers, 0.0)
@@ -48,32 +47,38 @@ def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """``mean + sqrt(variance) · ε`` of :func:`moments` in one pass, with noise that is a function of one drawn seed."""
-    numbers = _numbers(x, mean, where)
+    numbers = _numbers(x, mean, std, bias, where)
     if numbers is None:
         return reference.noisy_product(x, mean, std, bias, *where, floor=floor)
-    # The seed comes from torch's generator, so what fixes torch's random numbers fixes these.
+    # The seed comes from torch's generator, so fixing torch's random numbers fixes these.
     seed = torch.randint(0, 2**62, (1,), dtype=torch.int64, device=x.device)
     return _call(x, mean, std, bias, where, seed, numbers, floor or 0.0)[0]
 
 
 def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
     """Whether the native kernel computes this itself."""
-    return _numbers(x, mean, where) is not None
+    return _numbers(x, mean, None, None, where) is not None
 
 
-def _numbers(x: Tensor, mean: Tensor, where: Placement) -> Geometry | None:
+_PLAIN = {Tensor, nn.Parameter, type(None)}  # a subclass may have no memory of its own
+
+
+def _numbers(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None, where: Placement) -> Geometry | None:
     """The geometry of what the native kernel computes itself."""
     position, shape, weight_map = where
-    if position is None or not library.LIBRARY or x.device.type != "cpu":
+    if position is None or not library.LIBRARY or not x.is_cpu:
         return None
-    if x.dtype not in PRECISIONS or mean.dtype != torch.float32:
+    if x.dtype not in library.PRECISIONS or mean.dtype is not torch.float32:
+        return None
+    if std is not None and std.dtype is not torch.float32:
         return None
     if not torch.compiler.is_compiling():
-        plain = type(x) in (Tensor, nn.Parameter) and type(mean) in (Tensor, nn.Parameter)
-        if not plain or torch._C._are_functorch_transforms_active():
+        plain = {type(x), type(mean), type(std), type(bias), type(position)} <= _PLAIN
+        if not plain or torch._C._are_functorch_transforms_active() or not x.numel():
             return None
     if isinstance(weight_map, LinearMap):
-        return geometry(x, shape, weight_map) if x.dim() >= 1 and x.shape[-1] == shape[1] else None
+        fits = shape[1] > 0 and x.dim() >= 1 and x.shape[-1] == shape[1]
+        return geometry(x, shape, weight_map) if fits else None
     if isinstance(weight_map, ConvMap) and not weight_map.transposed and x.dim() == len(shape):
         numbers = geometry(x, shape, weight_map)
         return numbers if x.shape[1] == shape[1] * weight_map.groups and min(numbers[3:9]) >= 1 else None
@@ -120,20 +125,29 @@ def _call(
 ) -> tuple[Tensor, Tensor]:
     position, shape, weight_map = where
     assert position is not None
-    is_linear = isinstance(weight_map, LinearMap)
-    if isinstance(weight_map, LinearMap) and bias is not None:
-        bias = weight_map.part(bias)
-    flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1], 1, 1, 1) if is_linear else x
-    leaves = (flat, mean, std, None if bias is None else bias.to(mean.dtype))
-    keep = torch.is_grad_enabled() and any(leaf is not None and leaf.requires_grad for leaf in leaves)
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        y, r = torch.ops.gossamer.forward(*leaves, position, seed, list(numbers), floor, keep)
-    elif keep:
-        y, r = _Native.apply(*leaves, position, seed, numbers, floor)
+    if isinstance(weight_map, LinearMap):
+        out = (*x.shape[:-1], numbers[2])
+        if bias is not None and weight_map.rows is not None:
+            bias = weight_map.part(bias)
     else:
-        y, r = library.forward(*leaves, position, seed, numbers, floor, False)
-    out = (*x.shape[:-1], numbers[2]) if is_linear else (x.shape[0], shape[0], *numbers[6:9][5 - len(shape) :])
-    return y.view(out), r.view(out) if r.numel() == y.numel() else r
+        out = (x.shape[0], shape[0], *numbers[6:9][5 - len(shape) :])
+    if bias is not None and bias.dtype is not torch.float32:
+        bias = bias.float()
+    keep = torch.is_grad_enabled() and (
+        x.requires_grad
+        or mean.requires_grad
+        or (std is not None and std.requires_grad)
+        or (bias is not None and bias.requires_grad)
+    )
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1], 1, 1, 1) if isinstance(weight_map, LinearMap) else x
+        y, r = torch.ops.gossamer.forward(flat, mean, std, bias, position, seed, list(numbers), floor, keep)
+        return y.view(out), r.view(out) if std is not None and (keep or seed is None) else r
+    plan = library.plan(position, numbers, x.numel() // (numbers[1] * math.prod(numbers[3:6])))
+    if keep:
+        y, r = _Native.apply(x, mean, std, bias, position, seed, plan, floor, out)
+        return y, r
+    return library.forward(plan, x, mean, std, bias, seed, floor, False, out)
 
 
 def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple[Tensor | None, ...]:
@@ -143,8 +157,9 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
     noisy = seed is not None
     if dy is None and dv is None:
         return None, None, None, None
-    if torch.is_grad_enabled():
-        return _again(ctx, (x, mean, std, bias), position, seed, (dy, dv))
+    batched = dy is not None and torch._C._functorch.is_legacy_batchedtensor(dy)  # by torch.autograd's vectorize=True
+    if torch.is_grad_enabled() or batched:
+        return native_gradients(ctx, (x, mean, std, bias), position, seed, (dy, dv))
     if dy is None:
         assert dv is not None
         dy = torch.zeros_like(dv)
@@ -153,43 +168,13 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
     dx, dmean, dstd = None, None, None
     if for_input or for_mean or for_std:
         second = r if noisy else dv
-        dx, dmean, dstd = run(
-            x, dy, None if std is None else second, noisy, mean, std, position, ctx.numbers, for_input
-        )
+        dx, dmean, dstd = run(x, dy, None if std is None else second, noisy, mean, std, for_input)
     return (
         dx if for_input else None,
         dmean if for_mean else None,
         dstd if for_std else None,
-        dy.sum((0, 2, 3, 4), dtype=bias.dtype) if for_bias else None,
+        dy.reshape(-1, len(bias), math.prod(ctx.numbers[6:9])).sum((0, 2), dtype=bias.dtype) if for_bias else None,
     )
-
-
-def _again(
-    ctx: Any, leaves: tuple[Any, ...], position: Tensor, seed: Tensor | None, grads: Any
-) -> tuple[Tensor | None, ...]:
-    """The gradients as functions that can be differentiated again."""
-    weight_map, shape = _as_convolution(ctx.numbers, leaves[0].dim() - 2)
-    low = ctx.numbers[21] * math.prod(shape[1:])
-    part = ((position >= low) & (position < low + math.prod(shape))).nonzero().flatten()  # of the rows that take part
-    where = (position[part] - low, shape, weight_map)
-
-    def compute(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
-        if std is None:
-            return (reference.product(x, mean[part], bias, *where),)
-        m, v = reference.moments(x, mean[part], std[part], bias, *where)
-        if seed is None:
-            return m, v
-        noise = library.normals(seed, tuple(m.shape)).to(m.dtype)
-        return (perturb(m, v, noise, ctx.floor or None),)
-
-    return gradients_again(compute, leaves, grads, ctx.needs_input_grad[:4])
-
-
-def _as_convolution(numbers: Geometry, dims: int) -> tuple[ConvMap, tuple[int, ...]]:
-    """The map of a geometry in so many dimensions, and the shape of the rows of its weight that take part."""
-    groups, n_inputs, n_outputs = numbers[:3]
-    stride, padding, dilation = (tuple(numbers[i - dims : i]) for i in (15, 18, 21))
-    return ConvMap(stride, padding, dilation, groups), (n_outputs, n_inputs // groups, *numbers[12 - dims : 12])
 
 
 class _Native(torch.autograd.Function):
@@ -202,13 +187,14 @@ class _Native(torch.autograd.Function):
         bias: Tensor | None,
         position: Tensor,
         seed: Tensor | None,
-        numbers: Geometry,
+        plan: library.Plan,
         floor: float,
+        out: tuple[int, ...],
     ) -> tuple[Tensor, Tensor]:
-        y, r = library.forward(x, mean, std, bias, position, seed, numbers, floor, True)
+        y, r = library.forward(plan, x, mean, std, bias, seed, floor, True, out)
         separate = std is not None and seed is None
         ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else r)
-        ctx.numbers, ctx.floor = numbers, floor
+        ctx.plan, ctx.numbers, ctx.floor = plan, plan.numbers, floor
         ctx.set_materialize_grads(False)
         if not separate:
             ctx.mark_non_differentiable(r)
@@ -216,4 +202,7 @@ class _Native(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (*gradients(ctx, grads[0], grads[1], library.backward), None, None, None, None)
+        def run(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+            return library.backward(ctx.plan, *arguments)
+
+        return (*gradients(ctx, grads[0], grads[1], run), None, None, None, None, None)

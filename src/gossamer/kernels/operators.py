@@ -1,10 +1,11 @@
-"""The native kernel as operators ``gossamer::forward`` and ``gossamer::backward``, for whoever traces a network.
+"""The native kernel as operators ``gossamer::forward`` and ``gossamer::backward``, for tracing (compile, export).
 
 They are registered one by one on a library: ``torch.library.custom_op`` would double the time of ``import gossamer``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,70 @@ _LIBRARY.define(
 )
 
 
+def _plan(x: Tensor, position: Tensor, numbers: Sequence[int]) -> library.Plan:
+    extent = tuple(numbers[3:6])
+    fits = 3 <= x.dim() <= 5 and extent[: 5 - x.dim()] == (1,) * (5 - x.dim())
+    if not fits or tuple(x.shape[1:]) != (numbers[1], *extent[5 - x.dim() :]):
+        raise ValueError(
+            f"the input has shape {tuple(x.shape)}, which does not belong to the geometry {tuple(numbers)}"
+        )
+    return library.plan(position, tuple(numbers), x.shape[0])
+
+
+def _forward(
+    x: Tensor,
+    mean: Tensor,
+    std: Tensor | None,
+    bias: Tensor | None,
+    position: Tensor,
+    seed: Tensor | None,
+    numbers: Sequence[int],
+    floor: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
+    plan, shape = _plan(x, position, numbers), (x.shape[0], numbers[2], *numbers[6:9])
+    return library.forward(plan, x, mean, std, bias, seed, floor, keep, shape)
+
+
+def _backward(
+    x: Tensor,
+    dy: Tensor,
+    dv: Tensor | None,
+    is_factor: bool,
+    mean: Tensor,
+    std: Tensor | None,
+    position: Tensor,
+    numbers: Sequence[int],
+    for_input: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return library.backward(_plan(x, position, numbers), x, dy, dv, is_factor, mean, std, for_input)
+
+
+def _check_devices(x: Tensor, *others: Tensor | None) -> None:
+    """Raise unless all tensors are where ``x`` is: a call with one on the meta device runs the functions below."""
+    for tensor in others:
+        if tensor is not None and tensor.device != x.device:
+            raise ValueError(
+                f"the input is on {x.device} but a tensor of the weight is on {tensor.device}: move both to one"
+            )
+
+
+def _fake_forward(
+    x: Tensor, mean: Tensor, std: Any, bias: Any, position: Tensor, seed: Any, numbers: Any, _: Any, keep: bool
+) -> tuple[Tensor, Tensor]:
+    _check_devices(x, mean, std, bias, position, seed)
+    y = x.new_empty((x.shape[0], numbers[2], *numbers[6:9]))
+    return y, torch.empty_like(y) if std is not None and (keep or seed is None) else x.new_empty(0)
+
+
+def _fake_backward(
+    x: Tensor, dy: Tensor, dv: Any, _: Any, mean: Tensor, std: Any, position: Tensor, _numbers: Any, for_input: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_devices(x, dy, dv, mean, std, position)
+    dx = x.new_empty(x.shape if for_input else 0)
+    return dx, torch.empty_like(mean), mean.new_empty(0 if std is None else mean.shape)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, mean, std, bias, position, seed, numbers, floor, _ = inputs
     separate = std is not None and seed is None
@@ -36,24 +101,17 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
 
 
 def _differentiate(ctx: Any, dy: Tensor, dv: Tensor) -> tuple[Any, ...]:
-    def run(*arguments: Any) -> Any:
-        return torch.ops.gossamer.backward(*arguments[:7], list(arguments[7]), arguments[8])
+    position = ctx.saved_tensors[4]
+
+    def run(x: Tensor, dy: Tensor, dv: Any, is_factor: bool, mean: Tensor, std: Any, for_input: bool) -> Any:
+        numbers = list(ctx.numbers)
+        return torch.ops.gossamer.backward(x, dy, dv, is_factor, mean, std, position, numbers, for_input)
 
     return (*gradients(ctx, dy, dv, run), None, None, None, None, None)
 
 
-_LIBRARY.impl("forward", library.forward, "CPU")
-_LIBRARY.impl("backward", library.backward, "CPU")
-torch.library.register_fake(
-    "gossamer::forward",
-    lambda x, mean, std, bias, position, seed, numbers, floor, keep: library.outputs(x, std, seed, numbers, keep),
-    lib=_LIBRARY,
-)
-torch.library.register_fake(
-    "gossamer::backward",
-    lambda x, dy, dv, is_factor, mean, std, position, numbers, for_input: library.input_gradients(
-        x, mean, std, for_input
-    ),
-    lib=_LIBRARY,
-)
+_LIBRARY.impl("forward", _forward, "CPU")
+_LIBRARY.impl("backward", _backward, "CPU")
+torch.library.register_fake("gossamer::forward", _fake_forward, lib=_LIBRARY)
+torch.library.register_fake("gossamer::backward", _fake_backward, lib=_LIBRARY)
 torch.library.register_autograd("gossamer::forward", _differentiate, setup_context=_setup, lib=_LIBRARY)

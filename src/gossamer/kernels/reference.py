@@ -38,6 +38,7 @@ def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...], pro
         return dense
     if position is None:
         return values.view(shape)
+    check_length("values", values, position)
     size = 1
     for extent in shape:
         size *= extent
@@ -53,6 +54,13 @@ def gather(dense: Tensor, position: Tensor | None) -> Tensor:
     """
     flat = dense.reshape(-1)
     return flat if position is None else flat.index_select(0, position)
+
+
+def check_length(name: str, vector: Tensor | None, position: Tensor) -> None:
+    """Raise unless ``vector`` has one entry per position (torch's scatter ignores entries that are too many)."""
+    if vector is not None and vector.shape[-1] != position.shape[-1]:
+        n, n_active = vector.shape[-1], position.shape[-1]
+        raise ValueError(f"{name} has {n} entries but {n_active} positions are active: give one entry for each")
 
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:

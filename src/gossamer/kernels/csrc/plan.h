@@ -217,7 +217,9 @@ static Plan* make_plan(const Shape& s, int64_t batch, int64_t stored, const Posi
   const Bordered input(length, before, after, plan->lanes);
   const int out[3] = {s.out[0], s.out[1], s.out[2]};
   const Bordered grad(out, grad_before, grad_after, plan->lanes);
-  const bool single = product(s.in) == 1 && product(s.out) == 1 && product(s.kernel) == 1;
+  // One pixel without a border; with padding the one output would read the border, not the pixel.
+  const bool single = product(s.in) == 1 && product(s.out) == 1 && product(s.kernel) == 1 && s.padding[0] == 0 &&
+                      s.padding[1] == 0 && s.padding[2] == 0;
   plan->phase_pitch = single ? plan->lanes : input.size;
   plan->input_pitch = single ? plan->lanes : spread_pitch(plan->phase_pitch * plan->phases);
   plan->grad_plane = single ? plan->lanes : grad.size;
