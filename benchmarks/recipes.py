@@ -1,8 +1,8 @@
 """Runs of recipes that were kept, ``results/<recipe>/<seed>/``, as tables beside the figures of the paper.
 
-A recipe has a row if a seed of it was trained; how many were is a column. Figures of the paper come from
-``results/paper.json``, each with the table that it was printed in. Runs that shared their GPU with others say so in
-their environment, ``"gpu_shared": true``, and have no part in times.
+A recipe has a row if a seed of it was trained; how many were is a column. The figures of the paper are those that the
+recipe quotes. Runs that shared their GPU with others are marked ``"gpu_shared": true`` in their environment, and their
+times are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import cells
 from benchmarks.tables import MISSING
 from gossamer.record import RecordError, Run
-from gossamer.record.files import read_json
+from gossamer.runs.published import PublishedFigures, read_published
 from gossamer.runs.settings import with_defaults
 from gossamer.tables import Table
 
@@ -36,7 +36,9 @@ SETUP_FACTOR = 2  # an epoch that took longer than that many typical ones has se
 # What a recipe does not tell: which of its seeds, and how fast and where it is computed.
 FREE = frozenset({"seed", "device", "precision", "capture", "fused", "ranks", "data_dir"})
 
-Paper = Mapping[str, Mapping[str, Any]]
+RECIPES = Path(__file__).parents[1] / "recipes"
+
+Paper = Mapping[str, PublishedFigures]
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,10 @@ def read_recipes(folder: Path) -> list[RecipeRuns]:
     return sorted((_read(folder / name) for name in names), key=lambda recipe: recipe.place)
 
 
-def read_paper(folder: Path) -> Paper:
-    """What the paper printed, by recipe: ``paper.json`` of the folder, or nothing where there is none."""
-    found = read_json(folder / "paper.json", "restore it")
-    return {} if found is None else found["recipes"]
+def read_paper(recipes: Path = RECIPES) -> Paper:
+    """What the paper printed, by recipe, where a recipe of one method quotes it."""
+    quoted = {path.stem: list(read_published(path).values()) for path in sorted(recipes.glob("*.toml"))}
+    return {name: figures[0] for name, figures in quoted.items() if len(figures) == 1}
 
 
 def as_told(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,8 +131,9 @@ def _quality(recipes: Sequence[RecipeRuns], paper: Paper, names: Sequence[str]) 
         rows.append([f"`{recipe.name}`", str(len(found)), *(_metric(name, found) for name in names)])
         printed = paper.get(recipe.name)
         if printed is not None:
-            figures = [printed.get(name, MISSING) for name in names]
-            rows.append([f"paper, {printed['table']}", str(printed["seeds"]), *figures])
+            # The heads name the units.
+            figures = [printed.figures.get(name, MISSING).removesuffix(" %") for name in names]
+            rows.append([f"paper, {printed.source.split(', ')[-1]}", str(printed.seeds), *figures])
     head = ["recipe", "seeds", *(METRICS[name][0] for name in names)]
     return Table("Recipes", "Mean ± standard deviation over the seeds.", head, rows)
 
@@ -171,7 +174,7 @@ def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
         str(len(costs)),
         f"{active:,.0f}",
         f"{100 * share:.1f} %",
-        paper.get(recipe.name, {}).get("active", MISSING),
+        paper[recipe.name].figures.get("active_parameters", MISSING) if recipe.name in paper else MISSING,
         cells.megabytes(statistics.fmean(cost["checkpoint_bytes"] for cost in costs), None),
         _spread(training, 0),
         _spread(setups, 0),

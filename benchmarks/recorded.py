@@ -1,8 +1,8 @@
 """Everything that a folder of results holds, as text for the pages: runs of recipes, comparisons, bytes.
 
-Of ``results/`` that is ``<recipe>/<seed>/`` (run folders without their checkpoints), ``paper.json`` beside them, and
-the JSON files of ``gossamer compare --json``, ``python -m benchmarks.state`` and ``benchmarks/fused.py``. What is
-there is shown; a table needs no list of what should be. Places of pages are ``<!-- bench:results:NAME -->``.
+In ``results/`` that is ``<recipe>/<seed>/`` (run folders without their checkpoints) and the JSON files of ``gossamer
+compare --json``, ``python -m benchmarks.state`` and ``python -m benchmarks.fused``. Whatever is there is
+shown. Places of pages are ``<!-- bench:results:NAME -->``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
     """
     if not folder.is_dir():
         raise RecordError(f"{folder} is no folder of results: give one, or a file that python -m benchmarks wrote")
-    made = recipe_tables(read_recipes(folder), read_paper(folder))
+    made = recipe_tables(read_recipes(folder), read_paper())
     for name, content in _contents(folder).items():
         if content["kind"] == trials.KIND:
             made[name] = trials_table(Trials.read(folder / f"{name}.json"))

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         flags = kinds.add_parser(name, help=title.replace("%", "%%"), description=title)
         texts = {item.arg_name: item.description or "" for item in parse(module.plan.__doc__ or "").params}
         for option, parameter in inspect.signature(module.plan).parameters.items():
-            kind = str if isinstance(parameter.default, str) else int
+            kind = int if parameter.default is None else type(parameter.default)
             flag = f"--{option.replace('_', '-')}"
             flags.add_argument(flag, dest=option, type=kind, default=parameter.default, help=texts.get(option))
         flags.add_argument("--out", type=Path, default=Path("runs", name), help="folder of the results")

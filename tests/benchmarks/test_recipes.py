@@ -10,6 +10,7 @@ from benchmarks.recipes import as_told, read_paper, read_recipes, recipe_tables,
 from gossamer.record import RecordError
 from gossamer.record.toml import to_toml
 from gossamer.runs import read_recipe
+from gossamer.runs.published import PublishedFigures
 
 ROOT = Path(__file__).parents[2]
 ACCURACIES = {0: 0.930, 1: 0.936, 2: 0.942}
@@ -43,9 +44,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def tables(folder):
-    printed = {"table": "Table 2", "seeds": 3, "accuracy": "93.74", "nll": "0.218", "active": "0.56M"}
-    (folder / "paper.json").write_text(json.dumps({"source": "a paper", "recipes": {"ssvi-cifar10-95": printed}}))
-    return recipe_tables(read_recipes(folder), read_paper(folder))
+    printed = {"accuracy": "93.74 %", "nll": "0.218", "active_parameters": "0.56M"}
+    paper = {"ssvi-cifar10-95": PublishedFigures("a paper, Table 2", 3, printed)}
+    return recipe_tables(read_recipes(folder), paper)
 
 
 def test_mean_and_standard_deviation_beside_the_paper(tables):
@@ -140,7 +141,7 @@ def test_a_folder_is_named_after_its_seed(folder):
 
 
 def test_without_runs_there_are_no_tables(tmp_path):
-    assert recipe_tables(read_recipes(tmp_path), read_paper(tmp_path)) == {}
+    assert recipe_tables(read_recipes(tmp_path), {}) == {}
 
 
 KEPT = [(recipe.name, run) for recipe in read_recipes(ROOT / "results") for run in recipe.runs]
@@ -155,10 +156,10 @@ def test_a_kept_run_was_told_what_its_recipe_says(name, run):
     assert len(run.metrics()) == settings.epochs
 
 
-def test_the_figures_of_the_paper_belong_to_recipes():
-    paper = read_paper(ROOT / "results")
+def test_the_recipes_quote_the_paper():
+    paper = read_paper()
     assert len(paper) == 6
-    assert not [name for name in paper if not (ROOT / "recipes" / f"{name}.toml").exists()]
+    assert paper["ssvi-cifar10-95"].figures["nll"] == "0.218"
 
 
 def test_kept_environments_name_no_folder_and_no_command():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gossamer.cli.config import known_method
 from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder
 from gossamer.runs.comparing import SEEDS, compare, read_recipe
+from gossamer.runs.published import PublishedFigures, beside_published
 from gossamer.runs.settings import Settings, options_of
 from gossamer.runs.trials import Trials
 
@@ -22,7 +24,7 @@ DATA = "digits"
 NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "quiet"}
 
 
-def run(given: list[str]) -> int:
+def run(given: list[str], published: Mapping[str, PublishedFigures] | None = None) -> int:
     """Train several methods with several seeds; print one table, write it and a report."""
     options = parser().parse(given)
     try:
@@ -34,6 +36,8 @@ def run(given: list[str]) -> int:
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
     print(comparison.to_text())
+    if published:
+        print(f"\n{beside_published(comparison, published).to_text()}")
     if options.time_steps:
         from gossamer.runs.step_times import report_steps
 
@@ -50,9 +54,11 @@ def run(given: list[str]) -> int:
     return 1 if comparison.has_failures else 0
 
 
-def parser() -> Parser:
+def parser(
+    prog: str = "gossamer compare", description: str = "Several methods, several seeds, one table and one report."
+) -> Parser:
     """Its flags."""
-    flags = Parser("gossamer compare", "Several methods, several seeds, one table and one report.")
+    flags = Parser(prog, description)
     flags.add_argument("what", type=str, help="Methods with commas between them, or a recipe (a TOML file).")
     flags.add_flag("data", str | None, f"Name of the data set; {DATA} if not given.")
     flags.add_flag("density", float | None, "For the methods that have one.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossamer import data, methods
-from gossamer.cli import COMMANDS, compare, evaluate, predict, report, show, train
+from gossamer.cli import COMMANDS, compare, evaluate, predict, report, reproduce, show, train
 from gossamer.cli.errors import UsageError
 from gossamer.cli.lists import LISTS
 from gossamer.completion import SHELLS, script
@@ -32,7 +32,7 @@ def run(given: list[str]) -> int:
 
 def _flags() -> dict[str, list[str]]:
     """The flags of each command, and of ``train`` with each method."""
-    commands = {"compare": compare, "evaluate": evaluate, "predict": predict, "report": report, "show": show}
-    flags = {name: module.parser().flags() for name, module in commands.items()}
+    modules = (compare, evaluate, predict, report, reproduce, show)
+    flags = {module.__name__.rpartition(".")[2]: module.parser().flags() for module in modules}
     flags |= {f"train {method}": train.method_parser(method).flags() for method in methods.names()}
     return flags | {"train": train.common_parser().flags()}

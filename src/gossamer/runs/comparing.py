@@ -63,15 +63,9 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
 
     A table's keys are settings, or options of its method, whose name is the label unless it says ``method = …``.
     """
-    try:
-        recipe = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RecordError(f"{path} is broken: {one_line(error)}") from error
-    tables, seeds = recipe.pop("methods", {}), recipe.pop("seeds", SEEDS)
-    if not isinstance(tables, dict) or not tables or not all(isinstance(table, dict) for table in tables.values()):
-        raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
+    recipe = load_recipe(path)
+    tables, seeds = recipe.pop("methods"), recipe.pop("seeds", SEEDS)
+    recipe.pop("published")
     if not isinstance(seeds, int) or seeds < 1:
         raise RecordError(f"{path}: seeds must be a whole number from 1; got {seeds!r}")
     names = {item.name for item in fields(Settings)} - {"options", "seed"}
@@ -84,6 +78,23 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
         except ValueError as error:
             raise RecordError(f"{path}, [methods.{label}]: {error}") from error
     return entries, seeds
+
+
+def load_recipe(path: Path) -> dict[str, Any]:
+    """The content of a recipe, with its tables ``methods`` and ``published``."""
+    try:
+        recipe = {"methods": {}, "published": {}} | tomllib.loads(path.read_text())
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise RecordError(f"{path} is broken: {one_line(error)}") from error
+    for name in ("methods", "published"):
+        tables = recipe[name]
+        if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+            raise RecordError(f"{path}: {name} must be a table for each method, [{name}.NAME]")
+    if not recipe["methods"]:
+        raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
+    return recipe
 
 
 def _runs(out: Path, label: str, settings: Settings, seeds: int) -> dict[Path, Settings]:

@@ -1,0 +1,102 @@
+"""What a paper printed, as a recipe quotes it, beside what was measured.
+
+A recipe quotes a paper in a table per method. Figures are written as printed, under the names of our metrics::
+
+    [published."SSVI 95 %"]
+    source = "Li et al., ICLR 2024, Table 2"
+    seeds = 3
+    accuracy = "93.74 %"
+    nll = "0.218"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gossamer.metrics.registry import METRICS
+from gossamer.names import unknown
+from gossamer.record import RecordError
+from gossamer.runs.comparing import load_recipe
+from gossamer.runs.table import Comparison
+from gossamer.tables import Table
+
+__all__ = ["PublishedFigures", "beside_published", "read_published"]
+
+
+class PublishedFigures(NamedTuple):
+    """The figures of one method: where they were printed, over how many seeds, and their text by metric."""
+
+    source: str
+    seeds: int | None
+    figures: Mapping[str, str]
+
+
+def read_published(path: Path) -> dict[str, PublishedFigures]:
+    """The published figures of a recipe by method; empty where it quotes none."""
+    recipe = load_recipe(path)
+    return {label: _figures(path, label, table, recipe["methods"]) for label, table in recipe["published"].items()}
+
+
+def beside_published(comparison: Comparison, published: Mapping[str, PublishedFigures]) -> Table:
+    """A row for what was measured of each method, and below it one for what was published.
+
+    Measured figures are means ± standard errors over the seeds, in the unit and with the digits of the printed one.
+
+    Example:
+        >>> from gossamer.runs.table import Comparison, Entry
+        >>> results = [{"metrics": {"accuracy": 0.90}, "cost": {}}, {"metrics": {"accuracy": 0.94}, "cost": {}}]
+        >>> printed = {"ssvi": PublishedFigures("a paper, Table 2", 3, {"accuracy": "93.74 %"})}
+        >>> print(beside_published(Comparison([Entry("ssvi", results)], []), printed).to_text())
+        Beside the published figures
+        Mean ± standard error over the seeds.
+        <BLANKLINE>
+        method                       seeds        accuracy
+        ssvi                             2  92.00 ± 2.00 %
+        published, a paper, Table 2      3         93.74 %
+    """
+    names = [name for name in METRICS if any(name in quoted.figures for quoted in published.values())]
+    rows = []
+    for entry in comparison.entries:
+        quoted = published.get(entry.label)
+        if quoted is not None:
+            cells = [_measured(name, quoted.figures.get(name, "-"), entry.results) for name in names]
+            rows.append([entry.label, str(len(entry.results)), *cells])
+            seeds = "" if quoted.seeds is None else str(quoted.seeds)
+            rows.append([f"published, {quoted.source}", seeds, *(quoted.figures.get(name, "-") for name in names)])
+    head = ["method", "seeds", *(METRICS[name].heading for name in names)]
+    return Table("Beside the published figures", "Mean ± standard error over the seeds.", head, rows)
+
+
+def _figures(path: Path, label: str, table: Any, methods: Mapping[str, Any]) -> PublishedFigures:
+    where = f"{path}, [published.{label}]"
+    if label not in methods:
+        raise RecordError(f"{where}: {unknown('method', label, methods)}")
+    if not isinstance(table, dict) or not isinstance(table.get("source"), str):
+        raise RecordError(f"{where} must name the source of its figures: source = …")
+    figures = {name: value for name, value in table.items() if name not in ("source", "seeds")}
+    for name, value in figures.items():
+        if name not in METRICS:
+            raise RecordError(f"{where}: {unknown('metric', name, METRICS)}")
+        if not isinstance(value, str):
+            raise RecordError(f"{where}: {name} must be a text, the figure as printed; got {value!r}")
+    return PublishedFigures(table["source"], table.get("seeds"), figures)
+
+
+def _measured(name: str, printed: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """Mean and standard error, written like the printed figure."""
+    values = [result[group][name] for result in results for group in ("metrics", "cost") if name in result[group]]
+    if not values:
+        return "-"
+    mean = statistics.fmean(values)
+    error = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
+    number = re.fullmatch(r"\d+(?:\.(\d+))?( ?%)?", printed)
+    if number is None:  # an abbreviation such as 0.56M, or a figure that the paper does not have
+        return METRICS[name].text(mean, error)
+    digits, unit = len(number[1] or ""), number[2] or ""
+    scale = 100 if unit else 1
+    return f"{scale * mean:.{digits}f}" + (f" ± {scale * error:.{digits}f}" if error is not None else "") + unit
