@@ -72,7 +72,7 @@ def with_gradients(model, number: int, levels: int = 0) -> None:
             weight.probe.grad = grad.to(memory_format=torch.channels_last) if grad.dim() == 4 else grad
 
 
-def run(model, optimizer_of, monkeypatch, devices, *, levels=0, n_updates=4, prepare=None, **options):
+def run(model, optimizer_of, monkeypatch, devices, *, levels=0, n_updates=4, spoil=None, prepare=None, **options):
     monkeypatch.setattr(batched_exchange, "DEVICES", devices)
     monkeypatch.setattr(gossamer.Subspace, "_streams", lambda self: False)
     optimizer = optimizer_of(gossamer.param_groups(model))
@@ -80,6 +80,8 @@ def run(model, optimizer_of, monkeypatch, devices, *, levels=0, n_updates=4, pre
     subspace = gossamer.Subspace(model, optimizer, total_steps=100, **options)
     for number in range(n_updates):
         with_gradients(model, number, levels)
+        if spoil is not None:
+            spoil(model, number)
         optimizer.step()
         if prepare is not None:
             prepare(model, number)
@@ -165,7 +167,7 @@ def test_entries_that_are_not_numbers_go_first(monkeypatch, calls):
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing(monkeypatch, calls):
-    def prepare(model, number):
+    def spoil(model, number):
         if number == 1:
             weight = sparse_weights(model)["3"]
             before.append(copy.deepcopy(model.state_dict()))
@@ -176,7 +178,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(monkeypatch, calls):
     before, after = [], []
     model = gossamer.bayesianize(network(), density=0.3)
     spread(model)
-    record = compare(model, monkeypatch, calls, prepare=prepare)
+    record = compare(model, monkeypatch, calls, spoil=spoil)
     assert [entry.get("postponed") for entry in record] == [None, "a gradient is not finite", None, None]
     assert all(torch.equal(before[1][name], after[1][name]) for name in before[1] if "position" in name)
 

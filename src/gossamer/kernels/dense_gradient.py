@@ -17,7 +17,7 @@ from gossamer.kernels.maps import WeightMap
 
 __all__ = ["Sink", "watch"]
 
-Sink = Callable[[Tensor, Tensor, WeightMap], None]
+Sink = Callable[[Tensor, Tensor, WeightMap], object]
 """Takes dL/dy, x and the map in a backward pass, and forms as much of the dense gradient at a time as it likes."""
 
 

@@ -7,12 +7,14 @@ are the best entries so far and the scores of the active ones, of which nobody k
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from gossamer.kernels import WeightMap
-from gossamer.layers import Support
+from gossamer.layers import SparseWeight, Support
 from gossamer.sparsity.selection import top_mask
 
 __all__ = ["Passes", "Shortlist"]
@@ -22,7 +24,16 @@ SHARE = 64  # of a large weight, this part of its gradient is formed at a time
 
 
 class Passes:
-    """Counts the gradients that each row of a weight receives; as a sink of its layer it does nothing else.
+    """Follows the backward passes whose sum ``weight.mean.grad`` holds, so that the dense gradient is that of the same.
+
+    Autograd adds every pass to ``.grad`` until somebody clears it (``zero_grad``, with or without ``set_to_none``). A
+    pass that finds it empty starts anew: what earlier passes left behind is dropped. A pass that does not reach ``mean``
+    (``torch.autograd.grad`` of the input) does not count. As a sink this only counts how often each row of the weight
+    took part.
+
+    Args:
+        shape: Shape of the dense weight.
+        weight: The weight; ``None`` where nothing is ever cleared.
 
     Example:
         >>> from gossamer.kernels import LinearMap
@@ -36,14 +47,39 @@ class Passes:
         False
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], weight: SparseWeight | None = None) -> None:
+        self.shape, self.weight = shape, weight
         self.count = torch.zeros(shape[0], dtype=torch.uint8)
-        self.shape = shape
+        self.forget: Callable[[], None] | None = None  # drops what else was gathered
+        self._number: int | None = None  # the pass under way, by autograd's count
+        self._version: int | None = None  # of mean.grad after the last pass
+        self._hooks: list[RemovableHandle] = []
+        self._probe: Tensor | None = None
+        self._is_over = False
 
-    def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> None:
-        """Count the rows that take part in this product."""
+    def attach(self) -> None:
+        """Follow the passes that reach the mean or the probe, also where no sink is called."""
+        if self.weight is not None:
+            mean = self.weight.mean
+            self._hooks = [mean.register_hook(self._entered), mean.register_post_accumulate_grad_hook(self._left)]
+            self._probe = self.weight.probe
+            if self._probe is not None:
+                self._hooks.append(self._probe.register_hook(self._entered))
+
+    def detach(self) -> None:
+        """Follow no further pass."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._is_over = [], True
+
+    def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> bool:
+        """Count the rows that take part in this product; whether it counts at all."""
+        if self._is_over or not self._reaches_mean():
+            return False
+        self._entered(grad)
         for low, high in weight_map.row_ranges(self.shape, self.shape[0]):
             self.count[low:high].add_(1).clamp_(max=2)
+        return True
 
     @property
     def any(self) -> bool:
@@ -55,6 +91,42 @@ class Passes:
         """Whether there was one, and no row had a second: no accumulation, no weight that a network uses twice."""
         return self.any and not bool((self.count > 1).any())
 
+    @property
+    def has_gathered(self) -> bool:
+        """Whether there is a gradient, here or in the probe that was there at :meth:`attach`."""
+        probe = self._probe
+        whole = self.weight is not None and probe is not None and self.weight.probe is probe and probe.grad is not None
+        return whole or self.any
+
+    def _reaches_mean(self) -> bool:
+        """Whether the pass under way adds to ``mean.grad``."""
+        if self.weight is None or torch._C._current_graph_task_id() < 0:
+            return True
+        if not self.weight.mean.requires_grad:  # frozen since
+            return False
+        node = torch.autograd.graph.get_gradient_edge(self.weight.mean).node
+        try:
+            return bool(torch._C._will_engine_execute_node(node))
+        except RuntimeError:  # autograd.grad of the mean itself, for a loop that sets .grad by hand
+            return True
+
+    def _entered(self, grad: Tensor) -> None:
+        """At the first call of a pass, before it has added anything: start anew if ``mean.grad`` was cleared."""
+        number = torch._C._current_graph_task_id()
+        if self.weight is None or number == self._number:
+            return
+        self._number, held = number, self.weight.mean.grad
+        # An unchanged version tells an untouched gradient of zeros from one that was zeroed.
+        if held is None or (held._version != self._version and not bool(held.any())):
+            self.count.zero_()
+            if self._probe is not None:
+                self._probe.grad = None
+            if self.forget is not None:
+                self.forget()
+
+    def _left(self, mean: Tensor) -> None:
+        self._version = None if mean.grad is None else mean.grad._version
+
 
 class Shortlist:
     """A sink that keeps the entries of largest |gradient|. They can be told only if no row had a second gradient.
@@ -62,6 +134,7 @@ class Shortlist:
     Args:
         support: Where the active entries of the weight are.
         n_wanted: How many entries will be asked for at most.
+        weight: The weight, whose passes are followed.
 
     Example:
         >>> from gossamer.kernels import LinearMap
@@ -72,12 +145,16 @@ class Shortlist:
         (tensor([], dtype=torch.int64), tensor([3]))
     """
 
-    def __init__(self, support: Support, n_wanted: int) -> None:
+    def __init__(self, support: Support, n_wanted: int, weight: SparseWeight | None = None) -> None:
         assert support.position is not None
         self.support, self.n_wanted = support, n_wanted
         self.position = support.position
         self.row_size = math.prod(support.shape[1:])
-        self.passes = Passes(support.shape)
+        self.passes = Passes(support.shape, weight)
+        self.passes.forget = self._clear
+        self._clear()
+
+    def _clear(self) -> None:
         self.is_finite = True
         self._active = torch.zeros(len(self.position), device=self.position.device)
         self._score, self._where = self._active[:0], self.position[:0].long()
@@ -86,8 +163,7 @@ class Shortlist:
     @torch.no_grad()
     def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> None:
         """Look through the dense gradient of one product, a few rows at a time."""
-        self.passes(grad, x, weight_map)
-        if not self.passes.single:
+        if not self.passes(grad, x, weight_map) or not self.passes.single:
             return  # the sum of two gradients cannot be told from the best entries of each
         shape = self.support.shape
         n_rows = max(LEAST, self.support.size // SHARE) // self.row_size

@@ -8,6 +8,7 @@ another. The budget is constant to the last integer.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -119,10 +120,14 @@ class Subspace(Rule):
         self.record: list[dict[str, Any]] = []
         self._postponed = False
         self._shortlists: dict[str, Shortlist] = {}
+        self._passes: list[Passes] = []  # of the armed weights
+        self._gathered: Grads | None = None  # dense gradients of a step that the optimizer has made
         self._single: set[str] = set()  # weights that were seen to have one gradient a step
         self._check_parts()
         _agree(self.weights)
         self._prepare()
+        itself = weakref.ref(self)
+        optimizer.register_step_post_hook(lambda *_: (found := itself()) and found._optimizer_stepped())
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -188,15 +193,16 @@ class Subspace(Rule):
             self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
             rate, known = self.rate(self.index + 1), self._single if self._streams() else ()
             self._shortlists = {
-                name: Shortlist(weight.support, int(rate * weight.support.n_active))
+                name: Shortlist(weight.support, int(rate * weight.support.n_active), weight)
                 for name, weight in trained.items()
                 if name in known
             }
             arm(trained, self._shortlists)
+            self._follow(trained)
         elif self._is_due(self.index + 2) and self._streams():
             for name, weight in trained.items():
                 if weight.dense_copy is None:
-                    weight.sink = Passes(weight.support.shape)
+                    weight.sink = Passes(weight.support.shape, weight)
                 else:  # a dense copy has its gradient whole
                     self._single.discard(name)
 
@@ -208,8 +214,28 @@ class Subspace(Rule):
         alone = self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
         return alone and not holds(self._trained())
 
+    def _follow(self, weights: Weights) -> None:
+        """Let ``zero_grad`` clear what is gathered; the gradient of a dense copy is always that of its last pass."""
+        for name, weight in weights.items():
+            if weight.dense_copy is None:
+                shortlist = self._shortlists.get(name)
+                passes = shortlist.passes if shortlist else Passes(weight.support.shape, weight)
+                passes.attach()
+                self._passes.append(passes)
+
+    def _optimizer_stepped(self) -> None:
+        """Take the gradient that the optimizer has just used; passes between it and :meth:`step` are not part of it."""
+        if any(passes.has_gathered for passes in self._passes):
+            self._gathered = self._disarm()
+
     def _disarm(self) -> Grads:
+        gathered, self._gathered = self._gathered, None
+        if gathered is not None:
+            return gathered
         self._set_noisy(True)
+        for passes in self._passes:
+            passes.detach()
+        self._passes = []
         return collect(self.weights)
 
     def _set_noisy(self, noisy: bool) -> None:
