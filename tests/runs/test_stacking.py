@@ -31,7 +31,7 @@ def test_units_that_no_network_reads(networks, layer):
             linear(network)[layer].weight[:, [1, 2] if number == 0 else [1]] = 0.0
     dense = torch.cat([linear(network)[layer].weight.detach().flatten() for network in networks])
     cut = together.layers[layer]
-    remove(cut.weight, dense != 0, torch.optim.SGD(together.parameters(), lr=0.1))
+    remove(cut.weight, dense != 0, [torch.optim.SGD(together.parameters(), lr=0.1)])
     x = torch.randn(3, 7, 6)
     outputs = together(x[:, :, together.first.read()])
     expected = torch.stack([network(rows) for network, rows in zip(networks, x, strict=True)])

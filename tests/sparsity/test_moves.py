@@ -130,7 +130,7 @@ def test_lbfgs_forgets_its_history_and_goes_on(convert, max_iter):
 def test_a_move_without_optimizer_and_a_gradient_is_enough(hand_made):
     layer = hand_made.layer
     layer.mean.grad = torch.arange(6.0)
-    survives = move(layer.weight, torch.tensor([2, 3, 8]), layer.weight.regrown(torch.ones(6, dtype=torch.bool)), None)
+    survives = move(layer.weight, torch.tensor([2, 3, 8]), layer.weight.regrown(torch.ones(6, dtype=torch.bool)))
     assert survives.tolist() == [True, False, True]
     assert hand_made.by_position(layer.mean) == {2: -1.0, 3: 0.0, 8: -4.0}
     assert layer.mean.grad.tolist() == [1.0, 0.0, 4.0]
@@ -148,7 +148,7 @@ def test_storage_stays_where_it_is_when_the_count_does(hand_made):
     tensors = [layer.support.position, layer.mean, layer.mean.grad, *optimizer.state[layer.mean].values()]
     addresses = [tensor.data_ptr() for tensor in tensors]
     kept = torch.ones(6, dtype=torch.bool)
-    move(layer.weight, torch.tensor([1, 2, 3, 4, 5, 6]), layer.weight.regrown(kept), optimizer)
+    move(layer.weight, torch.tensor([1, 2, 3, 4, 5, 6]), layer.weight.regrown(kept), [optimizer])
     tensors = [layer.support.position, layer.mean, layer.mean.grad, *optimizer.state[layer.mean].values()]
     assert [tensor.data_ptr() for tensor in tensors] == addresses
     assert layer.support.position.tolist() == [1, 2, 3, 4, 5, 6]

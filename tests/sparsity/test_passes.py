@@ -134,7 +134,7 @@ def test_additions_follow_the_gradient_of_the_step(loop, streams, clear, monkeyp
         mean = {name: weight.mean.detach().clone() for name, weight in sparse_weights(model).items()}
         plain = gossamer.draw(model, at_mean=True)
         gradients = {}
-        handle = optimizer.register_step_post_hook(lambda *_: gradients.update(grads_of(model)))
+        handle = optimizer.register_step_post_hook(lambda *_, kept=gradients: kept.update(grads_of(model)))
         loop(model, optimizer, x, y, clear_)
         handle.remove()
         assert subspace.step() is (number % 3 == 0)

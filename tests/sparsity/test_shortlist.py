@@ -163,6 +163,6 @@ def test_what_was_watched_survives_a_checkpoint(monkeypatch):
     model, subspace, _ = train(True, monkeypatch, n_steps=5)
     state = subspace.state_dict()
     assert sorted(state["single"]) == ["0", "3"]
-    other = gossamer.Subspace(model, subspace.optimizer, total_steps=24, update_period=3)
+    other = gossamer.Subspace(model, subspace.optimizers, total_steps=24, update_period=3)
     other.load_state_dict(state)
     assert sorted(other._shortlists) == ["0", "3"]

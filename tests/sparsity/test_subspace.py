@@ -161,7 +161,7 @@ def test_reference_mode_is_the_released_code(hand_made_reference, hand_made):
     assert ours.removal is snr_abs
     for subspace, its_case, spent in ((reference, case, True), (ours, hand_made, False)):
         its_case.loss().backward()
-        assert subspace(Step(2, its_case.layer, subspace.optimizer, its_case.loss)) is spent
+        assert subspace(Step(2, its_case.layer, subspace.optimizers[0], its_case.loss)) is spent
         assert subspace.record[-1]["step"] == 2
 
 

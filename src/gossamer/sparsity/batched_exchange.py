@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gossamer.layers.weight import RegrowStd
-from gossamer.sparsity.choosing import ENTRYWISE, joint_scores
+from gossamer.sparsity.choosing import joint_scores
+from gossamer.sparsity.criteria import ENTRYWISE
 from gossamer.sparsity.gradients import Grads, Weights
 from gossamer.sparsity.moves import move_together
 from gossamer.sparsity.segments import Segments
@@ -67,7 +68,7 @@ def exchange(
     *,
     compare: Mapping[str, Criterion],
     regrow_std: RegrowStd | None,
-    optimizer: Optimizer,
+    optimizers: Sequence[Optimizer],
 ) -> dict[str, Any] | None:
     """Remove a share ``rate`` of each weight's entries and add those with the largest |gradient|.
 
@@ -78,7 +79,7 @@ def exchange(
         removal: Score of the active entries.
         compare: Further removal criteria, whose choices are only compared.
         regrow_std: σ of a new entry.
-        optimizer: Whose state follows.
+        optimizers: Those whose state follows.
 
     Returns:
         What there is to record, by weight; ``None`` if a gradient is not finite, and then nothing has changed.
@@ -88,7 +89,7 @@ def exchange(
         >>> from gossamer.sparsity.criteria import magnitude
         >>> layer = gossamer.sparsify(torch.nn.Linear(4, 2), density=0.5)
         >>> grad = torch.arange(8.0).view(2, 4)
-        >>> parts = {"compare": {}, "regrow_std": None, "optimizer": torch.optim.SGD(layer.parameters())}
+        >>> parts = {"compare": {}, "regrow_std": None, "optimizers": [torch.optim.SGD(layer.parameters())]}
         >>> exchange({"": layer.weight}, {"": grad}, 0.5, magnitude, **parts)["removed"]
         {'': 2}
         >>> bool((layer.support.position == 7).any())
@@ -107,7 +108,7 @@ def exchange(
     rows = torch.cat([finite, counts], 1).tolist()  # here, and only here, the host waits
     if not rows[0][0]:
         return None
-    move_together(batch, new - starts, slot, is_new, batch.regrown(kept, regrow_std), optimizer)
+    move_together(batch, new - starts, slot, is_new, batch.regrown(kept, regrow_std), optimizers)
     return _changes(weights, removed, rows, compare)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer.layers import SparseWeight
-from gossamer.sparsity.criteria import REMOVAL, GradientCriterion, snr_abs_reference
+from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.ranks import from_first_rank
 from gossamer.sparsity.selection import top_mask, where
 from gossamer.sparsity.weight_batch import WeightBatch, are_one_kind
@@ -29,8 +29,6 @@ __all__ = [
 
 Scope = Literal["layer", "global"]
 
-ENTRYWISE = (*REMOVAL.values(), snr_abs_reference)  # criteria that give an entry the same score in any company
-
 
 def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) -> dict[str, Tensor]:
     """Scores of the active entries of each weight, finite and the same on every rank."""
@@ -45,7 +43,7 @@ def removal_scores(criterion: Criterion, weights: Mapping[str, SparseWeight]) ->
 
 
 def joint_scores(criterion: Criterion, joint: WeightBatch) -> Tensor:
-    """As :func:`removal_scores`, of weights taken as one, for a criterion that is ``ENTRYWISE``."""
+    """As :func:`removal_scores`, of weights taken as one, for an entrywise criterion."""
     return from_first_rank(_as_score(criterion(joint.stats()), joint.active.total, "removal"))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -29,9 +30,11 @@ from gossamer.types import Criterion, WeightStats
 
 __all__ = [
     "ADDITION",
+    "ENTRYWISE",
     "REMOVAL",
     "GradientCriterion",
     "addition_criterion",
+    "entrywise",
     "expected_abs",
     "expected_abs_value",
     "expected_exp",
@@ -55,6 +58,27 @@ __all__ = [
 ]
 
 
+Own = TypeVar("Own", bound=Criterion)
+
+ENTRYWISE: set[Criterion] = set()
+
+
+def entrywise(criterion: Own) -> Own:
+    """Declares that a criterion scores an entry the same whatever other entries it is given: all weights in one call.
+
+    Without it a criterion is called once per weight, and may compare the entries of that weight (LAMP does).
+
+    >>> @entrywise
+    ... def smallest(stats):
+    ...     return -stats.mean.abs()
+    >>> smallest in ENTRYWISE
+    True
+    """
+    ENTRYWISE.add(criterion)
+    return criterion
+
+
+@entrywise
 def magnitude(stats: WeightStats) -> Tensor:
     """Criterion 1: |μ|, the only one for point weights.
 
@@ -64,6 +88,7 @@ def magnitude(stats: WeightStats) -> Tensor:
     return stats.mean.abs()
 
 
+@entrywise
 def snr(stats: WeightStats) -> Tensor:
     """Criterion 2: |μ|/σ, in float64: no two different ratios of float32 numbers overflow or round into a tie there.
 
@@ -73,6 +98,7 @@ def snr(stats: WeightStats) -> Tensor:
     return _ratio(stats, "snr")
 
 
+@entrywise
 def expected_abs(stats: WeightStats) -> Tensor:
     """Criterion 3: E|θ|.
 
@@ -82,6 +108,7 @@ def expected_abs(stats: WeightStats) -> Tensor:
     return expected_abs_value(*_mean_std(stats, "expected_abs"))
 
 
+@entrywise
 def snr_abs(stats: WeightStats) -> Tensor:
     """Criterion 4, the default: SNR(|θ|), by the score of ``snr``.
 
@@ -95,6 +122,7 @@ def snr_abs(stats: WeightStats) -> Tensor:
     return _ratio(stats, "snr_abs")
 
 
+@entrywise
 def expected_exp(stats: WeightStats, rate: float = 1.0) -> Tensor:
     """Criterion 5: log E e^{λ|θ|}, with λ = ``rate``.
 
@@ -104,6 +132,7 @@ def expected_exp(stats: WeightStats, rate: float = 1.0) -> Tensor:
     return log_expected_exp_value(*_mean_std(stats, "expected_exp"), rate)
 
 
+@entrywise
 def snr_exp(stats: WeightStats, rate: float = 1.0) -> Tensor:
     """Criterion 6: log SNR(e^{λ|θ|}), with λ = ``rate``. For λσ << 1 it keeps the smallest σ, whatever μ is.
 
@@ -113,6 +142,7 @@ def snr_exp(stats: WeightStats, rate: float = 1.0) -> Tensor:
     return log_snr_exp_value(*_mean_std(stats, "snr_exp"), rate)
 
 
+@entrywise
 def snr_abs_reference(stats: WeightStats) -> Tensor:
     """Criterion 4 as the released code computes it: E|θ| / sqrt(σ² + μ² - (E|θ|)²) in float32, NaN to 0.
 

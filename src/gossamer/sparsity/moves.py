@@ -6,7 +6,7 @@ ones start as their weight says, with a gradient and a state of zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ __all__ = ["forget_histories", "move", "move_together", "remove"]
 
 
 @torch.no_grad()
-def move(weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], optimizer: Optimizer | None) -> Tensor:
+def move(
+    weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], optimizers: Iterable[Optimizer] = ()
+) -> Tensor:
     """Make ``position`` (sorted) the active entries of ``weight``; returns which of them were active before.
 
     With as many positions as before everything is rewritten in place. Otherwise the parameters get another length but
@@ -30,7 +32,7 @@ def move(weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], 
         weight: The weight to move.
         position: The new sorted flat positions.
         regrown: Value of a new entry for each parameter with one number an entry, by name.
-        optimizer: Whose state follows; any ``torch.optim`` optimizer.
+        optimizers: Those whose state follows; any of ``torch.optim``.
     """
     old = weight.support.position
     assert old is not None
@@ -43,10 +45,10 @@ def move(weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], 
 
     for name, fill in regrown.items():
         parameter = weight.get_parameter(name)
-        state = {} if optimizer is None else optimizer.state.get(parameter, {})
-        for key, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                state[key] = _rewrite(value, follow(value, 0.0))
+        for state in _states(optimizers, parameter):
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    state[key] = _rewrite(value, follow(value, 0.0))
         grad = parameter.grad
         parameter.grad = None  # its length may change
         _set_data(parameter, follow(parameter.data, fill.to(parameter.dtype)))
@@ -63,7 +65,7 @@ def move_together(
     slot: Tensor,
     is_new: Tensor,
     regrown: Mapping[str, Tensor],
-    optimizer: Optimizer,
+    optimizers: Iterable[Optimizer],
 ) -> None:
     """As :func:`move`, for weights taken as one that keep their numbers of entries: all in place, in few kernels.
 
@@ -73,11 +75,11 @@ def move_together(
         slot: Where each of the new entries was among all active entries.
         is_new: Which of them were nowhere.
         regrown: Value of a new entry of each weight for each vector, ``(weights,)``.
-        optimizer: Whose state follows.
+        optimizers: Those whose state follows.
     """
     for name, fill in regrown.items():
         parameters = [weight.get_parameter(name) for weight in batch.weights]
-        states = [optimizer.state.get(parameter, {}) for parameter in parameters]
+        states = [_merged(_states(optimizers, parameter)) for parameter in parameters]
         _follow(batch, [parameter.data for parameter in parameters], slot, is_new, batch.active.spread(fill))
         _follow(batch, [parameter.grad for parameter in parameters], slot, is_new)
         for key in dict.fromkeys(key for state in states for key in state):
@@ -88,18 +90,18 @@ def move_together(
     torch._foreach_copy_(old, list(position.split(batch.active.lengths)))
 
 
-def remove(weight: SparseWeight, kept: Tensor, optimizer: Optimizer | None) -> None:
+def remove(weight: SparseWeight, kept: Tensor, optimizers: Iterable[Optimizer] = ()) -> None:
     """Keep only some of the active entries of ``weight``; the others leave the storage and the optimizer's state.
 
     Args:
         weight: The weight; it may be one whose every entry is active.
         kept: Which of the active entries stay, ``(n_active,)``.
-        optimizer: Whose state follows.
+        optimizers: Those whose state follows.
     """
     if bool(kept.all()):
         return
     position = weight.support.explicit(weight.device)
-    move(weight, position[kept], weight.regrown(kept), optimizer)
+    move(weight, position[kept], weight.regrown(kept), optimizers)
 
 
 def forget_histories(optimizer: Optimizer) -> None:
@@ -124,6 +126,15 @@ def _follow(
     values = values.masked_fill_(is_new, 0.0) if fill is None else torch.where(is_new, fill.to(values.dtype), values)
     parts = zip(values.split(batch.active.lengths), vectors, strict=True)
     torch._foreach_copy_(present, [part for part, vector in parts if vector is not None])
+
+
+def _states(optimizers: Iterable[Optimizer], parameter: Tensor) -> list[dict[str, Any]]:
+    """What each optimizer knows of a parameter; asking must not make an entry, by which some tell their first step."""
+    return [optimizer.state[parameter] for optimizer in optimizers if parameter in optimizer.state]
+
+
+def _merged(states: list[dict[str, Any]]) -> dict[tuple[int, str], Any]:
+    return {(number, key): value for number, state in enumerate(states) for key, value in state.items()}
 
 
 def _like(value: Any, parameter: Tensor) -> Tensor | None:

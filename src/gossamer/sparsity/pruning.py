@@ -194,7 +194,7 @@ class Prune(Rule):
         if self.feedback:
             self._held[name].choose(~kept)
         elif weight.sparse is not None:
-            remove(weight.sparse, kept, self.optimizer)
+            remove(weight.sparse, kept, [self.optimizer])
         else:
             self._held[name].choose(~kept.view_as(weight.parameter) | self._held[name].mask)
             self._held[name].reset(self.optimizer)
@@ -233,7 +233,7 @@ class Prune(Rule):
             held.drop()
             held.reset(self.optimizer)
             if weight.sparse is not None:
-                remove(weight.sparse, ~held.mask.flatten(), self.optimizer)
+                remove(weight.sparse, ~held.mask.flatten(), [self.optimizer])
                 del self._held[name]
 
     @property

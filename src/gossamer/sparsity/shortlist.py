@@ -27,9 +27,9 @@ class Passes:
     """Follows the backward passes whose sum ``weight.mean.grad`` holds, so that the dense gradient is that of the same.
 
     Autograd adds every pass to ``.grad`` until somebody clears it (``zero_grad``, with or without ``set_to_none``). A
-    pass that finds it empty starts anew: what earlier passes left behind is dropped. A pass that does not reach ``mean``
-    (``torch.autograd.grad`` of the input) does not count. As a sink this only counts how often each row of the weight
-    took part.
+    pass that finds it empty starts anew, and what earlier passes left behind is dropped. A pass that does not reach
+    ``mean`` (``torch.autograd.grad`` of the input) does not count. As a sink this only counts how often each row of the
+    weight took part.
 
     Args:
         shape: Shape of the dense weight.

@@ -52,7 +52,8 @@ class Subspace(Rule):
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` or :func:`gossamer.sparsify`.
-        optimizer: Any ``torch.optim`` optimizer; the state of new entries is reset.
+        optimizer: Any ``torch.optim`` optimizer, or a list of several (one for the means, another for the stds); their
+            states follow the moves. A layer whose mean none of them holds, or whose mean is frozen, stays as it is.
         total_steps: Length of the training.
         removal: Score of the active entries, the lowest are removed: a name in ``gossamer.sparsity.criteria.REMOVAL``
             or a function of :class:`WeightStats`.
@@ -86,7 +87,7 @@ class Subspace(Rule):
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | list[Optimizer] | tuple[Optimizer, ...],
         *,
         total_steps: int,
         removal: str | Criterion = "snr_abs",
@@ -102,7 +103,7 @@ class Subspace(Rule):
         everything = sparse_weights(model)
         if not everything:
             raise ValueError("this model has no sparse weights: convert it with gossamer.bayesianize(model) first")
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizers = model, list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
         self.all_weights = list(everything.values())
         self.is_reference = any(w.mode == "reference" for w in self.all_weights if isinstance(w, GaussianWeight))
         self.scope: Scope = scope or _scope(self.all_weights)
@@ -120,6 +121,7 @@ class Subspace(Rule):
         self.record: list[dict[str, Any]] = []
         self._postponed = False
         self._shortlists: dict[str, Shortlist] = {}
+        self._watched: dict[str, Passes] = {}
         self._passes: list[Passes] = []  # of the armed weights
         self._gathered: Grads | None = None  # dense gradients of a step that the optimizer has made
         self._single: set[str] = set()  # weights that were seen to have one gradient a step
@@ -127,7 +129,8 @@ class Subspace(Rule):
         _agree(self.weights)
         self._prepare()
         itself = weakref.ref(self)
-        optimizer.register_step_post_hook(lambda *_: (found := itself()) and found._optimizer_stepped())
+        for one in self._moving_optimizers():
+            one.register_step_post_hook(lambda *_: (found := itself()) and found._optimizer_stepped())
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -174,37 +177,54 @@ class Subspace(Rule):
         return index < self.last_step and (self._postponed or index % self.update_period == 0)
 
     def _trained(self) -> Weights:
-        """The weights that may move now: one whose mean is frozen stays where it is."""
-        return {name: weight for name, weight in self.weights.items() if weight.mean.requires_grad}
+        """The weights that may move now: one whose mean is frozen, or in no optimizer, stays where it is."""
+        held = {id(parameter) for optimizer in self.optimizers for parameter in _parameters(optimizer)}
+        return {n: w for n, w in self.weights.items() if w.mean.requires_grad and id(w.mean) in held}
+
+    def _moving_optimizers(self) -> list[Optimizer]:
+        """Those that hold means: with their steps the gradient is spent."""
+        means = {id(weight.mean) for weight in self.weights.values()}
+        return [one for one in self.optimizers if not means.isdisjoint(map(id, _parameters(one)))]
 
     def _n_draws(self) -> int:
         return self.addition.n_draws if isinstance(self.addition, GradientCriterion) else 1
 
     def _prepare(self) -> None:
         """Ask the coming backward pass for dense gradients, where the addition criterion wants those of that pass."""
-        trained = self._trained()
-        for name, weight in trained.items():
-            if isinstance(weight.sink, Passes):
-                (self._single.add if weight.sink.single else self._single.discard)(name)
-                weight.sink = None
+        for name, passes in self._watched.items():
+            (self._single.add if passes.single else self._single.discard)(name)
+            self.weights[name].sink = None
+        self._watched = {}
         if self.addition is random or self._n_draws() > 1:
             return
         if self._is_due(self.index + 1):
-            self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
-            rate, known = self.rate(self.index + 1), self._single if self._streams() else ()
-            self._shortlists = {
-                name: Shortlist(weight.support, int(rate * weight.support.n_active), weight)
-                for name, weight in trained.items()
-                if name in known
-            }
-            arm(trained, self._shortlists)
-            self._follow(trained)
+            self._arm()
         elif self._is_due(self.index + 2) and self._streams():
-            for name, weight in trained.items():
-                if weight.dense_copy is None:
-                    weight.sink = Passes(weight.support.shape, weight)
-                else:  # a dense copy has its gradient whole
-                    self._single.discard(name)
+            self._watch()
+
+    def _arm(self) -> None:
+        trained, rate = self._trained(), self.rate(self.index + 1)
+        self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
+        self._shortlists = {
+            name: Shortlist(weight.support, int(rate * weight.support.n_active), weight)
+            for name, weight in trained.items()
+            if name in self._single and self._streams()
+        }
+        arm(trained, self._shortlists)
+        for name, weight in trained.items():
+            if weight.dense_copy is None:  # otherwise its gradient is always that of the last pass
+                shortlist = self._shortlists.get(name)
+                passes = shortlist.passes if shortlist else Passes(weight.support.shape, weight)
+                passes.attach()
+                self._passes.append(passes)
+
+    def _watch(self) -> None:
+        """Find out which weights have one gradient per step: theirs can be looked through in pieces."""
+        for name, weight in self._trained().items():
+            if weight.dense_copy is None:
+                weight.sink = self._watched[name] = Passes(weight.support.shape, weight)
+            else:
+                self._single.discard(name)
 
     def _streams(self) -> bool:
         """Whether the best entries of a weight are told from its own gradient on this rank, seen in pieces.
@@ -213,15 +233,6 @@ class Subspace(Rule):
         """
         alone = self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
         return alone and not holds(self._trained())
-
-    def _follow(self, weights: Weights) -> None:
-        """Let ``zero_grad`` clear what is gathered; the gradient of a dense copy is always that of its last pass."""
-        for name, weight in weights.items():
-            if weight.dense_copy is None:
-                shortlist = self._shortlists.get(name)
-                passes = shortlist.passes if shortlist else Passes(weight.support.shape, weight)
-                passes.attach()
-                self._passes.append(passes)
 
     def _optimizer_stepped(self) -> None:
         """Take the gradient that the optimizer has just used; passes between it and :meth:`step` are not part of it."""
@@ -258,7 +269,7 @@ class Subspace(Rule):
                 self.removal,
                 compare=self.compare,
                 regrow_std=self.regrow_std,
-                optimizer=self.optimizer,
+                optimizers=self.optimizers,
             )
         else:
             reason = self._postponement(grads, shortlists, rate)
@@ -267,7 +278,8 @@ class Subspace(Rule):
         if changes is None:
             self.record.append({"step": self.index, "postponed": reason})
             return False
-        forget_histories(self.optimizer)
+        for optimizer in self.optimizers:
+            forget_histories(optimizer)
         self.record.append({"step": self.index, "rate": rate, **changes})
         return bool(weights)
 
@@ -295,7 +307,7 @@ class Subspace(Rule):
         survives = {}
         for name, weight in weights.items():
             position = torch.cat([stay[name], added[name]]).sort().values
-            survives[name] = move(weight, position, weight.regrown(kept[name], self.regrow_std), self.optimizer)
+            survives[name] = move(weight, position, weight.regrown(kept[name], self.regrow_std), self.optimizers)
         changes["replaced"] = dict(zip(survives, _counts([~mask for mask in survives.values()]), strict=True))
         changes["active"] = {name: len(mask) for name, mask in survives.items()}
         return changes
@@ -337,9 +349,7 @@ class Subspace(Rule):
         """Fail here rather than at the first update."""
         if self.scope == "global" and world_size() > 1:
             raise ValueError("a global budget changes parameters' shapes, which DDP cannot follow: use scope='layer'")
-        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
-        trained = [weight.mean for weight in self._trained().values()]
-        if trained and held.isdisjoint(map(id, trained)):
+        if any(weight.mean.requires_grad for weight in self.weights.values()) and not self._trained():
             raise ValueError(
                 "the optimizer holds none of this model's sparse weights: build it from gossamer.param_groups(model), "
                 "after the conversion"
@@ -347,6 +357,10 @@ class Subspace(Rule):
         for criterion in (self.removal, *self.compare.values()):
             if criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, self.weights)
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _counts(masks: Sequence[Tensor]) -> list[int]:
@@ -367,8 +381,8 @@ def _can_move(support: Support, scope: Scope) -> bool:
 def _agree(weights: Weights) -> None:
     """Start from the first rank's positions: DDP sends its parameters to the others, but not always its buffers."""
     for weight in weights.values():
-        if weight.support.position is not None:
-            from_first_rank(weight.support.position)
+        if weight.support.position is not None:  # a broadcast into it would leave what is cached for it in place
+            weight.support.set_position(from_first_rank(weight.support.position.clone()))
 
 
 def _checked_rate(rate: float, step: int) -> float:
