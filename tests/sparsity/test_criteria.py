@@ -213,9 +213,39 @@ def test_scores_are_never_nan(name: str, dtype: torch.dtype) -> None:
     score = REMOVAL[name](WeightStats(mean, std))
     assert score.shape == mean.shape
     assert not score.isnan().any()
-    if name not in ("snr", "snr_abs"):  # these are -inf at mean 0
-        assert score[std > 0].isfinite().all()
+    assert score[std > 0].isfinite().all()
     assert torch.equal(score, REMOVAL[name](WeightStats(-mean, std)))
+
+
+STATS = WeightStats(torch.tensor([0.0, -0.5, 2.0]), torch.tensor([1.0, 2.0, 0.5]), torch.tensor([0.25, -3.0, 0.0]))
+KNOWN = {  # scores of STATS: every criterion has a row here
+    "magnitude": [0.0, 0.5, 2.0],
+    "snr": [0.0, 0.25, 4.0],
+    "expected_abs": [0.79788456, 1.64537879, 2.00000715],
+    "snr_abs": [0.0, 0.25, 4.0],
+    "expected_exp": [1.02039340, 2.79335448, 2.12500086],
+    "snr_exp": [0.06597445, -1.75538126, 0.62934930],
+    "sampled_gradient": [0.25, 3.0, 0.0],
+    "mean_gradient": [0.25, 3.0, 0.0],
+    "multi_sample_gradient": [0.25, 3.0, 0.0],
+    "random": [0.49625659, 0.76822180, 0.08847743],  # with seed 0
+}
+
+
+@pytest.mark.parametrize("name", [*REMOVAL, *ADDITION])
+def test_every_criterion_has_a_row_of_known_values(name: str) -> None:
+    assert name in KNOWN, f"add a row for {name!r} to KNOWN: its scores of STATS, computed by hand or by mpmath"
+    torch.manual_seed(0)
+    score = {**REMOVAL, **ADDITION}[name](STATS)
+    torch.testing.assert_close(score.double(), torch.tensor(KNOWN[name], dtype=torch.float64), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", REMOVAL)
+def test_an_entrywise_criterion_scores_an_entry_the_same_in_any_company(name: str) -> None:
+    mean, std = grid(40, seed=9)
+    alone = [REMOVAL[name](WeightStats(mean[i : i + 1], std[i : i + 1])) for i in range(len(mean))]
+    is_entrywise = torch.equal(torch.cat(alone), REMOVAL[name](WeightStats(mean, std)))
+    assert is_entrywise or REMOVAL[name] not in criteria.ENTRYWISE
 
 
 def test_bfloat16_scores_keep_the_order_of_their_inputs() -> None:

@@ -9,6 +9,7 @@ from torch import nn
 import gossamer
 from gossamer.layers import sparse_weights
 from gossamer.schedules import constant
+from gossamer.sparsity import batched_exchange
 from gossamer.sparsity.moves import forget_histories, move
 
 OPTIMIZERS = {
@@ -98,6 +99,66 @@ def test_state_follows_its_entry(row, scope):
         assert loss.isfinite()
     assert min(n_relocated, n_new) > 10
     assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_the_states_of_several_optimizers_follow(batched, monkeypatch):
+    """SGD for the means, Adam for the stds: both must find the entries where they went."""
+    monkeypatch.setattr(batched_exchange, "DEVICES", {"cpu"} if batched else set())
+    model = network()
+    weights = sparse_weights(model).values()
+    means, stds = [weight.mean for weight in weights], [weight.raw_std for weight in weights]
+    first = torch.optim.SGD([*means, model[0].bias, model[2].bias], lr=0.01, momentum=0.9)
+    second = torch.optim.Adam(stds, lr=0.01)
+    options = {"update_period": 2, "replacement_rate": constant(0.4), "until": 1.0}
+    subspace = gossamer.Subspace(model, [first, second], total_steps=20, **options)
+    x, y = torch.randn(32, 12), torch.randn(32, 4)
+
+    def states():
+        found = {}
+        for name, weight in sparse_weights(model).items():
+            position = weight.support.position
+            found[name, "momentum"] = dense(first.state[weight.mean]["momentum_buffer"], position)
+            for key in ("exp_avg", "exp_avg_sq"):
+                found[name, key] = dense(second.state[weight.raw_std][key], position)
+        return found
+
+    n_new = 0
+    for number in range(1, 9):
+        first.zero_grad()
+        second.zero_grad()
+        ((model(x) - y).square().mean() + gossamer.kl(model) / 1000).backward()
+        first.step()
+        second.step()
+        before = states()
+        assert subspace.step() is (number % 2 == 0)
+        for key, values in states().items():
+            assert values == {position: before[key].get(position, 0.0) for position in values}
+            n_new += len(values.keys() - before[key].keys())
+    assert n_new > 10
+
+
+def test_layers_that_no_optimizer_holds_stay_as_they_are():
+    model = network()
+    head = model[2]
+    optimizer = torch.optim.SGD([*model[0].parameters()], lr=0.01)
+    subspace = gossamer.Subspace(model, optimizer, total_steps=20, update_period=1, replacement_rate=constant(0.4))
+    state = {name: value.clone() for name, value in head.state_dict().items()}
+    start = model[0].support.position.clone()
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(32, 12)).square().mean().backward()
+        optimizer.step()
+        assert subspace.step()
+    assert not torch.equal(model[0].support.position, start)
+    assert all(torch.equal(value, state[name]) for name, value in head.state_dict().items())
+    assert all(set(entry["active"]) == {"0"} for entry in subspace.record)
+    optimizer.add_param_group({"params": list(head.parameters())})  # unfrozen later on
+    model(torch.randn(32, 12)).square().mean().backward()
+    subspace.step()
+    model(torch.randn(32, 12)).square().mean().backward()
+    subspace.step()
+    assert set(subspace.record[-1]["active"]) == {"0", "2"}
 
 
 @pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])

@@ -11,6 +11,7 @@ from torch import nn
 import gossamer
 from gossamer.layers import sparse_weights
 from gossamer.schedules import constant, cosine
+from gossamer.sparsity import ranks
 from gossamer.sparsity.criteria import REMOVAL, snr_abs, snr_abs_reference
 from gossamer.types import Step
 
@@ -297,3 +298,53 @@ def test_bad_parts_are_named_at_the_update(options, message):
     model(torch.randn(2, 9)).sum().backward()
     with pytest.raises(ValueError, match=message):
         subspace.step()
+
+
+@pytest.mark.parametrize("kernel", ["sparse", "dense"])
+def test_positions_of_the_first_rank_replace_what_was_cached(kernel, monkeypatch):
+    """A broadcast does not tell torch that it wrote: the network must not go on with plans for the old positions."""
+    torch.manual_seed(0)
+    model = gossamer.sparsify(nn.Linear(40, 30), density=0.2, keep_dense=())
+    x = torch.randn(3, 40)
+    with gossamer.kernels.use(kernel):
+        model(x)
+        others = torch.randperm(1200)[:240].sort().values.to(model.support.position.dtype)
+
+        def broadcast(tensor, src):
+            assert src == 0
+            tensor.data.copy_(others)  # as c10d does, without a new version
+
+        monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(ranks.dist, "get_world_size", lambda: 2)
+        monkeypatch.setattr(ranks.dist, "broadcast", broadcast)
+        gossamer.Subspace(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=9, removal="magnitude")
+        assert torch.equal(model.support.position, others)
+        torch.testing.assert_close(model(x), gossamer.draw(model, at_mean=True)(x))
+
+
+def lamp(stats):
+    """Lee et al. 2021: the square of a weight over the sum of all squares that are not smaller, in its own layer."""
+    squares = stats.mean.square()
+    order = squares.argsort(descending=True, stable=True)
+    score = torch.empty_like(squares)
+    score[order] = squares[order] / squares[order].cumsum(0)
+    return score
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_a_criterion_is_the_same_by_name_and_as_a_function(scope, monkeypatch):
+    """LAMP compares the entries of one layer: it must never be given those of several in one vector."""
+    monkeypatch.setitem(REMOVAL, "lamp", lamp)
+    found = []
+    for removal in (lamp, "lamp"):
+        torch.manual_seed(0)
+        model = gossamer.sparsify(nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 20)), density=0.3, keep_dense=())
+        model[1].mean.data.mul_(100)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        options = {"update_period": 1, "replacement_rate": constant(0.5), "scope": scope, "compare": ["lamp"]}
+        subspace = gossamer.Subspace(model, optimizer, total_steps=9, removal=removal, **options)
+        model(torch.randn(4, 20)).square().sum().backward()
+        assert subspace.step()
+        found.append((subspace.record, [layer.support.position.tolist() for layer in model]))
+    assert found[0] == found[1]
+    assert set(found[0][0][0]["iou"]["lamp"].values()) == {1.0}
