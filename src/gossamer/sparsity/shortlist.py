@@ -61,10 +61,13 @@ class Passes:
         """Follow the passes that reach the mean or the probe, also where no sink is called."""
         if self.weight is not None:
             mean = self.weight.mean
-            self._hooks = [mean.register_hook(self._entered), mean.register_post_accumulate_grad_hook(self._left)]
+            self._hooks = [
+                mean.register_hook(self._entered),  # type: ignore[no-untyped-call]
+                mean.register_post_accumulate_grad_hook(self._left),  # type: ignore[no-untyped-call]
+            ]
             self._probe = self.weight.probe
             if self._probe is not None:
-                self._hooks.append(self._probe.register_hook(self._entered))
+                self._hooks.append(self._probe.register_hook(self._entered))  # type: ignore[no-untyped-call]
 
     def detach(self) -> None:
         """Follow no further pass."""

@@ -128,9 +128,7 @@ class Subspace(Rule):
         self._check_parts()
         _agree(self.weights)
         self._prepare()
-        itself = weakref.ref(self)
-        for one in self._moving_optimizers():
-            one.register_step_post_hook(lambda *_: (found := itself()) and found._optimizer_stepped())
+        _call_after_steps(self._moving_optimizers(), weakref.WeakMethod(self._optimizer_stepped))
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -357,6 +355,18 @@ class Subspace(Rule):
         for criterion in (self.removal, *self.compare.values()):
             if criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, self.weights)
+
+
+def _call_after_steps(optimizers: Sequence[Optimizer], method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """Weakly, so that an optimizer does not keep a subspace alive that nobody uses any more."""
+
+    def stepped(*_: object) -> None:
+        found = method()
+        if found is not None:
+            found()
+
+    for optimizer in optimizers:
+        optimizer.register_step_post_hook(stepped)
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
