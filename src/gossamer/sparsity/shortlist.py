@@ -67,7 +67,7 @@ class Passes:
             ]
             self._probe = self.weight.probe
             if self._probe is not None:
-                self._hooks.append(self._probe.register_hook(self._entered))  # type: ignore[no-untyped-call]
+                self._hooks.append(self._probe.register_hook(self._entered))
 
     def detach(self) -> None:
         """Follow no further pass."""
