@@ -36,6 +36,9 @@ Init = Literal["fresh", "pretrained", "pretrained_random"]
 PRIOR_SCALE = 2.0
 INIT_STD_SCALE = 0.1
 
+# σ of a pretrained weight as a share of the rms of the weights of its layer: small enough to predict as before.
+PRETRAINED_STD = 0.05
+
 # The released code of the paper (methods: section 1.3): one scale for every layer, whatever its fan-in.
 REFERENCE_PRIOR_STD = 0.005
 REFERENCE_MEAN_STD = 0.01
@@ -48,6 +51,7 @@ def bayesianize(
     *,
     prior_std: float | None = None,
     init_std: float | None = None,
+    relative_std: float | None = None,
     allocation: str | Allocation = "uniform",
     keep_dense: str | Sequence[str] = "first_conv",
     exclude: Sequence[str | type[nn.Module]] = (),
@@ -67,7 +71,11 @@ def bayesianize(
         model: Any module, also a bare layer; the returned module is the model itself except for a bare layer.
         density: Share of active weights, in (0, 1]; 1.0 is dense variational inference.
         prior_std: Prior standard deviation of every weight; ``None`` takes 2/√(active fan-in) of each layer.
-        init_std: Initial standard deviation of every weight; ``None`` takes a tenth of 1/√(active fan-in).
+        init_std: Initial standard deviation of every weight; ``None`` takes a tenth of 1/√(active fan-in) for fresh
+            weights and ``relative_std`` for pretrained ones.
+        relative_std: Initial standard deviation of every weight as a share of the root mean square of the weights that
+            its layer starts with; ``None`` is 0.05 for pretrained weights. Smaller values predict closer to the given
+            network.
         allocation: ``"uniform"``, ``"erk"``, ``"global"`` (a budget that :class:`gossamer.Subspace` moves between
             layers), or a function of (layers, density).
         keep_dense: Layers whose every weight is active: ``"first_conv"`` (the first layer if it is a convolution, as in
@@ -90,10 +98,15 @@ def bayesianize(
     _check_choice("noise", noise, get_args(Noise))
     _check_positive("prior_std", prior_std)
     _check_positive("init_std", init_std)
+    _check_positive("relative_std", relative_std)
+    if init_std is not None and relative_std is not None:
+        raise ValueError("init_std and relative_std both set the initial standard deviation: give one of them")
     reference = mode == "reference"
+    if init != "fresh" and init_std is None and not reference:
+        relative_std = relative_std or PRETRAINED_STD
 
     def gaussian(dense: DenseWeight, support: Support) -> GaussianWeight:
-        scale = 1 / math.sqrt(dense.fan_in * support.n_active / support.size)
+        scale = _scale(dense, support)
         if reference:
             mean = _normal(support, generator) * REFERENCE_MEAN_STD if init == "fresh" else support.gather(dense.tensor)
             std = _reference_std(support, generator) if init_std is None else _full(support, init_std)
@@ -102,6 +115,8 @@ def bayesianize(
             mean = _initial_mean(dense, support, init, generator)
             std = _full(support, init_std or INIT_STD_SCALE * scale)
             prior = prior_std or PRIOR_SCALE * scale
+        if relative_std is not None:
+            std = _full(support, relative_std * (_rms(mean) or scale))  # weights that are all zero have no scale
         like = dense.tensor.detach()
         return GaussianWeight(support, mean.detach().to(like), std.to(like), prior, mode, noise)
 
@@ -175,7 +190,7 @@ def _convert(
 def _tied(first: tuple[DenseWeight, LayerStats], second: DenseWeight, keeps: bool) -> tuple[DenseWeight, str, bool]:
     """What two layers ask of the weight they share: the larger fan-in sets the scale, what one freezes is frozen."""
     weight, stats = first
-    fan_in = max(weight.fan_in, second.fan_in)
+    fan_in = max(weight.fan_in or 0, second.fan_in or 0) or None
     frozen = max(weight.frozen, second.frozen, key=lambda part: part[1] - part[0])
     return weight._replace(fan_in=fan_in, frozen=frozen), stats.name, stats.keep_dense or keeps
 
@@ -213,6 +228,18 @@ def _initial_mean(dense: DenseWeight, support: Support, init: Init, generator: t
     # The given weights set the scale (whoever wrote the network chose it); fewer inputs must each be larger.
     rms = given.float().square().mean().sqrt()
     return _normal(support, generator).to(rms.device) * rms / math.sqrt(support.n_active / support.size)
+
+
+def _scale(dense: DenseWeight, support: Support) -> float:
+    """1/√(active fan-in); for an embedding, whose entries do not add up, the rms of the given ones over √density."""
+    share = support.n_active / support.size
+    if dense.fan_in is None:
+        return (_rms(dense.tensor.detach()) or 1.0) / math.sqrt(share)
+    return 1 / math.sqrt(dense.fan_in * share)
+
+
+def _rms(values: Tensor) -> float:
+    return 0.0 if values.is_meta or not values.numel() else float(values.float().square().mean().sqrt())
 
 
 def _reference_std(support: Support, generator: torch.Generator | None) -> Tensor:

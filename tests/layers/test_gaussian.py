@@ -271,3 +271,35 @@ def test_a_kind_of_weight_must_say_how_it_multiplies_and_draws():
     """The base class cannot be made: it would answer ``None`` to everything."""
     with pytest.raises(TypeError, match="abstract"):
         SparseWeight(Support((2, 2)), torch.zeros(4))
+
+
+def test_the_prior_travels_with_the_state():
+    """A checkpoint of another density, mode and noise gives its own KL, not one against the prior of the loader."""
+    torch.manual_seed(0)
+
+    def network():
+        return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
+
+    trained = gossamer.bayesianize(network(), density=0.05, mode="reference", noise="weights")
+    loader = gossamer.bayesianize(network(), density=0.3)
+    assert str(loader.load_state_dict(trained.state_dict())) == "<All keys matched successfully>"
+    assert torch.equal(gossamer.kl(loader), gossamer.kl(trained))
+    assert (loader[0].weight.mode, loader[0].weight.noise) == ("reference", "weights")
+
+
+def test_a_state_without_a_prior_loads_and_keeps_the_one_of_the_loader():
+    """Checkpoints of earlier versions."""
+    one, two = gossamer.bayesianize(nn.Linear(9, 9), density=0.5), gossamer.bayesianize(nn.Linear(9, 9), density=0.5)
+    state = {name: tensor for name, tensor in one.state_dict().items() if not name.endswith("_extra_state")}
+    two.load_state_dict(state)
+    assert torch.equal(two.mean, one.mean)
+    with pytest.raises(RuntimeError, match="raw_std"):
+        two.load_state_dict({name: tensor for name, tensor in state.items() if "raw_std" not in name})
+
+
+def test_the_state_is_stored_by_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    one, two = gossamer.bayesianize(nn.Linear(9, 9), density=0.1), gossamer.bayesianize(nn.Linear(9, 9), density=0.5)
+    safetensors.save_file(one.state_dict(), tmp_path / "model.safetensors")
+    two.load_state_dict(safetensors.load_file(tmp_path / "model.safetensors"))
+    assert torch.equal(gossamer.kl(one), gossamer.kl(two))

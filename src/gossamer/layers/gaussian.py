@@ -116,6 +116,24 @@ class GaussianWeight(SparseWeight):
         noise = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
         return torch.addcmul(mean, std, noise.to(mean.device))
 
+    def get_extra_state(self) -> Tensor:
+        """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
+        flags = self.mode == "reference", self.draws_weights
+        return torch.tensor([self.prior_std, *map(float, flags)], dtype=torch.float64)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the prior, the mode and the noise of the network that is loaded."""
+        prior_std, reference, draws_weights = state.tolist()
+        self.prior_std = prior_std
+        self.mode = "reference" if reference else "default"
+        self.noise = "weights" if draws_weights else "local"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        missing: list[str] = args[2]
+        if prefix + "_extra_state" in missing:  # checkpoints before version 0.2 do not have it
+            missing.remove(prefix + "_extra_state")
+
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
         among = kept | ~kept.any()  # all of them where none is kept

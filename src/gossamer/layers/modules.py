@@ -37,7 +37,7 @@ class DenseWeight(NamedTuple):
 
     name: str  # dotted name inside the module
     tensor: nn.Parameter
-    fan_in: int  # how many entries add up to one output
+    fan_in: int | None  # how many entries add up to one output; None where an output is one entry (an embedding)
     frozen: tuple[int, int] = (0, 0)  # flat positions that must stay zero
 
 
@@ -192,10 +192,10 @@ class SparseEmbedding(SparseLayer):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The one weight; an output is one entry of it."""
+        """The one weight; nothing adds up to an output."""
         row, width = layer.padding_idx, layer.embedding_dim
         frozen = (0, 0) if row is None else (row * width, (row + 1) * width)
-        return [DenseWeight("weight", layer.weight, fan_in=1, frozen=frozen)]
+        return [DenseWeight("weight", layer.weight, fan_in=None, frozen=frozen)]
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
