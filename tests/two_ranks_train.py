@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from gossamer.runs.run import launch, part, start
 from gossamer.runs.settings import Settings
-from gossamer.runs.starting import launch, part, start
 
 SAVED, END = 12, 22  # the subspace moves at 5, 10 and 15
 METHODS = {"ssvi": {"density": 0.1, "update_period": 5, "until": 1.0}, "cv_adam": {}, "cv_sghmc": {"scale_lr": 0.01}}

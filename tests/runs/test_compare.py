@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from gossamer.metrics import METRICS
 from gossamer.record import RecordError, Run
-from gossamer.runs import Interrupted, Settings, compare, read_recipe, training
-from gossamer.runs.table import Comparison, Entry
+from gossamer.runs import Interrupted, Settings, compare, read_recipe
+from gossamer.runs import run as run_module
+from gossamer.runs.comparison import Comparison, Entry
 from gossamer.train import Training
 
 
@@ -53,10 +55,11 @@ def test_all_forms_of_the_table_have_the_same_numbers(comparison):
             key: value for key, value in row.items() if key != "method"
         }
         named = dict(zip(markdown[0], cells, strict=True))
-        for key in ("accuracy", "nll", "ece", "brier"):
-            assert named[key] == f"{row[key]:.4f} ± {row[f'{key}_se']:.4f}"
-            assert named[key] in line
-        assert named["active parameters"] == f"{row['active_parameters']:,.0f}"
+        for key in ("accuracy", "nll", "ece", "brier", "active_parameters"):
+            metric = METRICS[key]
+            cell = named[metric.heading + {"higher": " ↑", "lower": " ↓"}[metric.better]]
+            assert cell == metric.text(row[key], row[f"{key}_se"])
+            assert cell in line
 
 
 def test_what_is_finished_is_not_trained_again(comparison, entries, monkeypatch):
@@ -80,14 +83,14 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(settings, monkeypatch
         "broken": settings("rigl", epochs=1),
         "too small": settings("ssvi", epochs=1, options={"density": 0.0}),
     }
-    start = training.start
+    start = run_module.start
 
     def fail_for_rigl(settings, task, fabric):
         if settings.method == "rigl" and settings.seed == 1:
             raise RuntimeError("out of\nmemory | really")
         return start(settings, task, fabric)
 
-    monkeypatch.setattr(training, "start", fail_for_rigl)
+    monkeypatch.setattr(run_module, "start", fail_for_rigl)
     said = []
     result = compare(entries, 2, tmp_path, quiet=True, say=said.append)
     dense, large, broken, small = result.table()

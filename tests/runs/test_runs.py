@@ -11,7 +11,8 @@ import torch
 from gossamer import checkpoint
 from gossamer.data import digits
 from gossamer.record import RecordError, Run
-from gossamer.runs import Settings, evaluate_run, predict_run, show, train, training
+from gossamer.runs import Settings, evaluate_run, predict_run, show, train
+from gossamer.runs import run as run_module
 from gossamer.runs.settings import with_defaults
 
 
@@ -64,9 +65,9 @@ def test_looking_and_saving_do_not_change_the_training(settings, whole, assert_s
 
 
 def test_what_a_gpu_has_queued_is_waited_for_on_the_clock_before_it_is_saved(settings, monkeypatch, tmp_path):
-    done, save = [], training._save
-    monkeypatch.setattr(training, "_timed_wait", lambda job: done.append("wait"))
-    monkeypatch.setattr(training, "_save", lambda job: (done.append("save"), save(job)))
+    done, save = [], run_module._save
+    monkeypatch.setattr(run_module, "_wait", lambda training: done.append("wait"))
+    monkeypatch.setattr(run_module, "_save", lambda job: (done.append("save"), save(job)))
     train(settings("sgd", epochs=1), tmp_path / "run", quiet=True, checkpoint_seconds=0)
     assert done.count("save") == 15
     assert all(done[i - 1] == "wait" for i, event in enumerate(done) if event == "save")
@@ -263,7 +264,7 @@ class TestPredict:
 
 
 def test_pixels_are_checked_where_a_set_stores_bytes(tmp_path):
-    from gossamer.runs.inputs import read_inputs
+    from gossamer.runs.reader import read_inputs
 
     task = digits.load()
     stored = task._replace(test=((task.test[0] * 255).to(torch.uint8), task.test[1]))

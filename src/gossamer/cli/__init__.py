@@ -111,7 +111,7 @@ def _dispatch(given: list[str]) -> int:
 def _explain(error: BaseException) -> int:
     """One line on standard error; returns the exit code."""
     from gossamer.record import RecordError
-    from gossamer.runs.stopping import Interrupted
+    from gossamer.runs.interrupt import Interrupted
 
     rank = os.environ.get("LOCAL_RANK", "0")
     is_expected = isinstance(error, RecordError | ValueError | OSError | FloatingPointError)

@@ -13,7 +13,7 @@ from jsonargparse import Namespace
 from gossamer.cli.config import known_method
 from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder
-from gossamer.runs.comparing import SEEDS, compare, read_recipe
+from gossamer.runs.comparison import SEEDS, compare, read_recipe
 from gossamer.runs.published import PublishedFigures, beside_published
 from gossamer.runs.settings import Settings, options_of
 from gossamer.runs.trials import Trials

@@ -17,7 +17,7 @@ def run(given: list[str]) -> int:
     """Print the metrics of a run, computed again."""
     options = parser().parse(given)
     Run.open(Path(options.run))  # a wrong path is found out before the training loop is imported
-    from gossamer.runs.reading import evaluate_run
+    from gossamer.runs.reader import evaluate_run
 
     metrics = evaluate_run(options.run, options.n_draws, options.split)
     print(json.dumps(metrics, indent=1) if options.json else columns({k: f"{v:.4f}" for k, v in metrics.items()}))

@@ -16,7 +16,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from gossamer.cli.errors import UsageError
 from gossamer.names import suggestion
-from gossamer.runs.checking import describe_type
+from gossamer.runs.settings import describe_type
 
 __all__ = ["Parser", "folder", "with_underscores"]
 

@@ -17,7 +17,7 @@ def run(given: list[str]) -> int:
     """Print the predictions of a run for new inputs, as CSV or JSON."""
     options = parser().parse(given)
     Run.open(Path(options.run))  # a wrong path is found out before the training loop is imported
-    from gossamer.runs.reading import predict_run
+    from gossamer.runs.reader import predict_run
 
     rows = predict_run(options.run, options.input, options.n_draws)
     if options.json:

@@ -10,7 +10,7 @@ __all__ = ["print_run"]
 
 def print_run(run: Run) -> None:
     """What a run reached, and where it is; once, however many processes trained it."""
-    from gossamer.runs.starting import is_first_process
+    from gossamer.runs.run import is_first_process
 
     if not is_first_process():
         return

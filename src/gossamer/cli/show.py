@@ -10,7 +10,7 @@ __all__ = ["parser", "run"]
 def run(given: list[str]) -> int:
     """Print a run in a few lines."""
     options = parser().parse(given)
-    from gossamer.runs.showing import show
+    from gossamer.runs.reader import show
 
     print(show(options.run))
     return 0

@@ -41,7 +41,7 @@ def run(given: list[str]) -> int:
     if "--print_config" in given:
         print_config(settings)
         return 0
-    from gossamer.runs.training import train
+    from gossamer.runs.run import train
 
     out = None if options.out is None else folder(options.out)
     print_run(train(settings, out, **_way_of_running(options)))
@@ -90,7 +90,7 @@ def _resume(given: Sequence[str]) -> int:
     _add_way_of_running(parser)
     options = parser.parse(given)
     run = Run.open(folder(options.resume))  # a wrong path is found out before the training loop is imported
-    from gossamer.runs.training import resume
+    from gossamer.runs.run import resume
 
     print_run(resume(run.folder, **_way_of_running(options)))
     return 0

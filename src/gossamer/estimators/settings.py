@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from gossamer.names import unknown
-from gossamer.runs.checking import check_type
-from gossamer.runs.settings import options_of
+from gossamer.runs.settings import check_type, options_of
 
 __all__ = ["check_parameters", "default_density", "method_options"]
 

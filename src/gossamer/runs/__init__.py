@@ -1,6 +1,6 @@
 """Runs: train, continue, evaluate, compare. What the command line does, as functions.
 
-Each is imported when it is asked for: settings and tables can be had without waiting for the training loop.
+Each is imported on first use, so that settings and tables do not wait for the import of the training loop.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gossamer.runs.comparing import compare, read_recipe
-    from gossamer.runs.reading import evaluate_run, predict_run
+    from gossamer.runs.comparison import Comparison, compare, read_recipe
+    from gossamer.runs.interrupt import Interrupted
+    from gossamer.runs.reader import evaluate_run, predict_run, show
+    from gossamer.runs.run import resume, train
     from gossamer.runs.settings import Settings
-    from gossamer.runs.showing import show
-    from gossamer.runs.stopping import Interrupted
-    from gossamer.runs.table import Comparison
-    from gossamer.runs.training import resume, train
     from gossamer.runs.trials import Trial, Trials
 
 __all__ = [
@@ -34,18 +32,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Comparison": "table",
-    "Interrupted": "stopping",
+    "Comparison": "comparison",
+    "Interrupted": "interrupt",
     "Settings": "settings",
     "Trial": "trials",
     "Trials": "trials",
-    "compare": "comparing",
-    "evaluate_run": "reading",
-    "predict_run": "reading",
-    "read_recipe": "comparing",
-    "resume": "training",
-    "show": "showing",
-    "train": "training",
+    "compare": "comparison",
+    "evaluate_run": "reader",
+    "predict_run": "reader",
+    "read_recipe": "comparison",
+    "resume": "run",
+    "show": "reader",
+    "train": "run",
 }
 
 

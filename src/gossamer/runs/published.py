@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from gossamer.metrics.registry import METRICS
 from gossamer.names import unknown
 from gossamer.record import RecordError
-from gossamer.runs.comparing import load_recipe
-from gossamer.runs.table import Comparison
+from gossamer.runs.comparison import load_recipe
+from gossamer.runs.comparison import Comparison
 from gossamer.tables import Table
 
 __all__ = ["PublishedFigures", "beside_published", "read_published"]
@@ -48,7 +48,7 @@ def beside_published(comparison: Comparison, published: Mapping[str, PublishedFi
     Measured figures are means ± standard errors over the seeds, in the unit and with the digits of the printed one.
 
     Example:
-        >>> from gossamer.runs.table import Comparison, Entry
+        >>> from gossamer.runs.comparison import Comparison, Entry
         >>> results = [{"metrics": {"accuracy": 0.90}, "cost": {}}, {"metrics": {"accuracy": 0.94}, "cost": {}}]
         >>> printed = {"ssvi": PublishedFigures("a paper, Table 2", 3, {"accuracy": "93.74 %"})}
         >>> print(beside_published(Comparison([Entry("ssvi", results)], []), printed).to_text())

@@ -1,53 +1,62 @@
-"""What a run is told: everything that ``config.toml`` holds."""
+"""The settings of a run, as ``config.toml`` holds them, and the check of their types."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 
 from gossamer import data, methods, models
 from gossamer.kernels.fused import Fused
 from gossamer.names import unknown
-from gossamer.runs.checking import check_type
 from gossamer.types import Task
 
-__all__ = ["CHECKPOINT_SECONDS", "Device", "Precision", "Settings", "options_of", "with_defaults"]
+__all__ = [
+    "CHECKPOINT_SECONDS",
+    "Device",
+    "Precision",
+    "Settings",
+    "check_type",
+    "describe_type",
+    "options_of",
+    "with_defaults",
+]
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "32", "bf16"]
 
-MAX_SEED = 2**32  # the order of an epoch multiplies it, and must stay a number that torch takes
+MAX_SEED = 2**32  # the order of an epoch multiplies it, and torch must still accept the product
 CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A run in full: the same settings on the same machine give the same numbers to the bit, on a CPU.
+    """Everything that determines a run: on a CPU, the same settings and machine give the same numbers to the bit.
 
-    On a GPU convolutions, and with ``fused="auto"`` what draws the noise, are chosen by measurement, which may come out
-    differently.
+    On a GPU the kernels of convolutions, and with ``fused="auto"`` those that draw the noise, are chosen by timing
+    them, so that two runs may differ in rounding.
 
     Args:
         method: Name of the method.
         data: Name of the data set.
-        model: Name of the network; without one, a network that fits the data.
+        model: Name of the network; one that fits the data if not given.
         epochs: Passes over the training data.
         batch_size: Examples per step.
-        seed: Of the order of the examples, the first active weights and all noise.
-        device: Where to train; auto is a GPU where there is one.
-        precision: Of the arithmetic; bf16 is mixed with float32, auto is that on a GPU and 32 elsewhere.
-        capture: Whether the steps of a single GPU are captured as CUDA graphs, which they are where they can be.
+        seed: Seed of the order of the examples, the first active weights and all noise.
+        device: Where to train; auto takes a GPU if there is one.
+        precision: Precision of the arithmetic; bf16 is mixed with float32, and auto is bf16 on a GPU, otherwise 32.
+        capture: Whether to capture the steps as CUDA graphs, where a single GPU trains and the method allows it.
         fused: Whether captured steps compute mean and variance of a layer in one kernel: auto where that is measured to
-            be faster, always wherever it can be, never.
+            be faster, always wherever it is possible, or never.
         ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
-        data_dir: Folder of the data files; without one, $GOSSAMER_DATA, then data/.
-        n_val: Training examples held out for choices; without, what the data set holds out. With 0 all are trained on.
+        data_dir: Folder of the data files; $GOSSAMER_DATA or data/ if not given.
+        n_val: Training examples held out for choices, 0 to train on all; as the data set says if not given.
         n_draws: Networks drawn for the final numbers.
-        options: Of the method; what is left out is added, at its default.
+        options: Options of the method; those left out are added with their defaults.
 
     Example:
         >>> Settings("ssvi", "digits", epochs=5, options={"density": 0.1}).epochs
@@ -71,7 +80,7 @@ class Settings:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work before anything is loaded or written."""
+        """Reject what cannot work before anything is loaded or written."""
         for name, hint in get_type_hints(Settings).items():
             check_type(name, getattr(self, name), hint)
         for name in ("epochs", "batch_size", "ranks", "n_draws"):
@@ -83,7 +92,7 @@ class Settings:
             raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device cpu")
         if self.method not in methods.names():
             raise ValueError(unknown("method", self.method, methods.names()))
-        data.find(self.data)  # an unknown set is an error that names the nearest
+        data.find(self.data)  # raises an error for an unknown one
         if self.model is not None and self.model not in models.names():
             raise ValueError(unknown("model", self.model, models.names()))
         known = options_of(self.method)
@@ -91,7 +100,7 @@ class Settings:
             if name not in known:
                 raise ValueError(unknown(f"option of {self.method}", name, known))
             check_type(f"{name} of {self.method}", value, known[name][0])
-        # A run records them all: a default may be another one in the next version.
+        # A run records all of them, because the next version may have other defaults.
         object.__setattr__(self, "options", with_defaults(self.method, self.options))
 
     def to_config(self) -> dict[str, Any]:
@@ -127,13 +136,13 @@ class Settings:
         return self.precision == "bf16" or (self.precision == "auto" and self.is_on_gpu())
 
     def model_name(self, task: Task) -> str:
-        """The network asked for; otherwise a residual network for colour images, an MLP for the rest."""
+        """The network asked for; otherwise a residual network for colour images and an MLP for everything else."""
         is_colour_image = len(task.input_shape) == 3 and task.input_shape[0] == 3
         return self.model or ("resnet18" if is_colour_image else "mlp")
 
 
 def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a method, those that were not given at their defaults.
+    """All options of a method: those given, and the defaults of the others.
 
     Example:
         >>> with_defaults("rigl", {"lr": 0.5})["density"]
@@ -152,3 +161,48 @@ def options_of(method: str) -> dict[str, tuple[Any, Any]]:
     function = methods.find(method)
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     return {name: (hints[name], item.default) for name, item in parameters.items() if name not in ("task", "steps")}
+
+
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Reject a value that a type hint does not allow.
+
+    Example:
+        >>> check_type("density", 1, float)
+        >>> check_type("density", "much", float | None)
+        Traceback (most recent call last):
+        ValueError: density must be a number or none; got 'much'
+    """
+    if not _fits(value, hint):
+        raise ValueError(f"{name} must be {describe_type(hint)}; got {value!r}")
+
+
+def describe_type(hint: Any) -> str:
+    """A type in words.
+
+    Example:
+        >>> describe_type(Literal["32", "bf16"]), describe_type(int | None)
+        ("'32' or 'bf16'", 'a whole number or none')
+    """
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join(describe_type(part) for part in get_args(hint))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(repr, get_args(hint)))
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}
+    return words.get(hint, "a function" if _is_callable(hint) else getattr(hint, "__name__", str(hint)))
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if _is_callable(hint):
+        return callable(value)
+    if hint in (int, float) and isinstance(value, bool):  # Python counts True as 1
+        return False
+    plain = get_origin(hint) or hint
+    return isinstance(value, int | float) if plain is float else not isinstance(plain, type) or isinstance(value, plain)
+
+
+def _is_callable(hint: Any) -> bool:
+    return get_origin(hint) is get_origin(Callable[[], None])

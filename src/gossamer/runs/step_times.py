@@ -15,8 +15,7 @@ from gossamer import kernels
 from gossamer.kernels import library
 from gossamer.layers import sparse_weights
 from gossamer.record import Run
-from gossamer.runs.starting import launch
-from gossamer.runs.training import restore, settings_of
+from gossamer.runs.run import launch, restore, settings_of
 
 __all__ = ["StepTimes", "report_steps", "time_steps"]
 

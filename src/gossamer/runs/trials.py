@@ -1,7 +1,7 @@
 """A comparison in one small file: what each method reached with each seed, and on which machine.
 
-It is made for ``results/``, from which the tables of the documentation are made: no curves, no examples, and of the
-environment what a number depends on, without names of machines, folders or users.
+It is meant to be kept, and to be the source of tables in documents: it holds no curves and no examples, and of the
+environment only what numbers depend on, without names of machines, folders or users.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from gossamer.record import RecordError, Run, write_atomically
 from gossamer.record.files import read_json
-from gossamer.runs.table import Comparison
+from gossamer.runs.comparison import Comparison
 
 __all__ = ["Trial", "Trials"]
 
@@ -27,7 +27,7 @@ FROM_ENVIRONMENT = ("python", "versions", "cpu", "cpu_count", "gpu")
 
 @dataclass(frozen=True)
 class Trial:
-    """One method with one seed: what it was told and what it reached."""
+    """One method with one seed: its settings and what it reached."""
 
     label: str
     seed: int
@@ -38,7 +38,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Trials:
-    """All of a comparison, in its order; a method that failed is there with the reason.
+    """The trials of a comparison in its order; ``failures`` has the reason for each method that failed.
 
     Example:
         >>> trials = Trials([Trial("ssvi", 0, {"epochs": 2}, {"accuracy": 0.9}, {})], {"python": "3.11.7"})
@@ -60,12 +60,12 @@ class Trials:
         return cls(trials, _common_environment(runs), failures)
 
     def by_label(self) -> dict[str, list[Trial]]:
-        """The trials of each method, in the order of the comparison; of one that failed throughout there are none."""
+        """The trials of each method, in the order of the comparison; none for a method whose runs all failed."""
         labels = dict.fromkeys([*(trial.label for trial in self.trials), *self.failures])
         return {label: [trial for trial in self.trials if trial.label == label] for label in labels}
 
     def to_json(self) -> str:
-        """JSON with a line a trial, so that a difference between two files can be read."""
+        """JSON with one line per trial, so that a diff of two files can be read."""
         rows = ",\n  ".join(json.dumps(asdict(trial)) for trial in self.trials)
         return (
             f'{{\n"format": {FORMAT},\n"kind": "{KIND}",\n"environment": {json.dumps(self.environment)},\n'
@@ -104,14 +104,14 @@ def _trial(label: str, run: Run) -> Trial:
     result = run.result()
     if result is None:
         raise RecordError(f"{run.folder} is not finished: gossamer train --resume {run.folder} continues it")
-    told = {"model": result["model"]} | run.config  # a run that named no network has chosen one
+    told = {"model": result["model"]} | run.config  # the settings may leave the choice of the network to the data
     settings = {key: told.get(key) for key in FROM_CONFIG}
     cost = {key: result["cost"][key] for key in FROM_COST}
     return Trial(label, run.config["seed"], settings, result["metrics"], cost)
 
 
 def _common_environment(runs: Sequence[Run]) -> dict[str, Any]:
-    """Of all runs, with the day of the last; what differs between them is a list of all that was found."""
+    """The environment shared by all runs, dated by the latest; values that differ become a list."""
     if not runs:
         return {}
     common = {key: _agreed([run.environment.get(key) for run in runs]) for key in FROM_ENVIRONMENT}

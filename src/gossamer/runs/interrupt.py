@@ -1,4 +1,4 @@
-"""Being stopped: by a signal, once, and with a way to go on."""
+"""Interrupting a run so that it can be continued."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
 
 
 class Stop:
-    """Whether a stop was asked for, or the time given is over."""
+    """Whether a stop was requested, or the given time is over."""
 
     def __init__(self, after: float | None = None) -> None:
         self.asked = False
@@ -39,10 +39,13 @@ class Stop:
 
 @contextlib.contextmanager
 def stop_signals(after: float | None = None) -> Iterator[Stop]:
-    """Ctrl-C, SIGTERM and a closed terminal ask for a stop after the current step; a second one stops at once.
+    """Ctrl-C, SIGTERM and a closed terminal request a stop after the current step; a second signal stops at once.
+
+    A signal that this process inherited as ignored stays ignored: ``nohup`` asks for that for a closed terminal, and a
+    shell without job control for Ctrl-C in background jobs, which is meant for the job in the foreground.
 
     Args:
-        after: Seconds after which to stop even if nobody asks.
+        after: Seconds after which to stop without a signal.
     """
     stop = Stop(after)
 
@@ -54,9 +57,9 @@ def stop_signals(after: float | None = None) -> Iterator[Stop]:
     before: dict[int, Any] = {}
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        if number is None or signal.getsignal(number) is signal.SIG_IGN:  # as nohup has it for a closed terminal
+        if number is None or signal.getsignal(number) is signal.SIG_IGN:
             continue
-        with contextlib.suppress(ValueError):  # not in the main thread: whoever runs us there stops us there
+        with contextlib.suppress(ValueError):  # not in the main thread: stopping is the caller's task
             before[number] = signal.signal(number, ask)
     try:
         yield stop
@@ -67,7 +70,7 @@ def stop_signals(after: float | None = None) -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Refuse to train in a folder in which another process is training; the system forgets the lock of a dead one."""
+    """Refuse to train in a folder where another process is training; the lock of a dead process is released."""
     try:
         import fcntl
     except ImportError:  # Windows

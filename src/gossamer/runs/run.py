@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-from gossamer import checkpoint
+from gossamer import checkpoint, methods, models
+from gossamer.layers import sparse_weights
 from gossamer.progress import Progress
 from gossamer.record import RecordError, Run
-from gossamer.runs.progress import describe
-from gossamer.runs.recording import Tally, record_epoch, record_updates
-from gossamer.runs.results import build_result
+from gossamer.runs.interrupt import Interrupted, Stop, only_one, stop_signals
+from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.runs.starting import is_first_process, launch, part, start
-from gossamer.runs.stopping import Interrupted, Stop, only_one, stop_signals
+from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
 from gossamer.sparsity.ranks import on_any_rank
 from gossamer.train import Training
 from gossamer.types import Task
 
-__all__ = ["Job", "restore", "resume", "train"]
+__all__ = ["Job", "is_first_process", "launch", "part", "restore", "resume", "settings_of", "start", "train"]
 
 N_LINES = 50  # of progress, where there is no terminal
 STEPS_BETWEEN_TALKS = 10  # of ranks: a question to all of them makes a GPU wait
@@ -153,7 +154,7 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
         with stop_signals(stop_after) as stop, progress:
             _advance(job, stop, progress, checkpoint_seconds)
         if job.run is not None:
-            job.run.write_result(build_result(job.settings, job.task, job.training, job.tally.seconds, job.run))
+            job.run.write_result(build_result(settings, job.task, training, job.tally, job.run))
     except KeyboardInterrupt:
         raise Interrupted(job.folder) from None
     finally:
@@ -162,47 +163,35 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
 
 
 def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float) -> None:
-    training, per_epoch = job.training, job.training.batches.per_epoch
-    saved = time.monotonic()
-    while training.step < training.steps:
-        _timed_step(job)
-        if job.run is not None:
-            record_updates(job.run, training, job.tally)
-            if training.step % per_epoch == 0:
-                row = record_epoch(job.run, job.task, training, job.tally)
-                progress.update(training.step, partial(describe, row, job.settings.epochs))
-        is_due = time.monotonic() - saved >= checkpoint_seconds
+    training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
+    saved = start = time.perf_counter()
+    work = work_of(weights)
+    for values in training.run():
+        is_epoch, is_last = training.step % training.batches.per_epoch == 0, training.step == training.steps
+        is_due = time.perf_counter() - saved >= checkpoint_seconds
         wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
-        is_last = training.step == training.steps
-        if wants_stop or is_due or is_last:
-            _timed_wait(job)  # a part of training, not of saving
+        saves = wants_stop or is_due or is_last
+        if is_epoch or saves:
+            _wait(training)
+        tally.add(values, work, time.perf_counter() - start)
+        if job.run is not None:
+            record_updates(job.run, training, tally)
+            if is_epoch:
+                row = record_epoch(job.run, job.task, training, tally)
+                progress.update(training.step, partial(describe, row, job.settings.epochs))
+        if saves:
             _save(job)
-            saved = time.monotonic()
+            saved = time.perf_counter()
         progress.update(training.step)
         if wants_stop and not is_last:
             raise Interrupted(job.folder)
+        work, start = work_of(weights), time.perf_counter()
 
 
-def _timed_step(job: Job) -> None:
-    with _timed(job.tally):
-        job.tally.add(job.training.advance())
-    if job.training.step % job.training.batches.per_epoch == 0:
-        _timed_wait(job)
-
-
-def _timed_wait(job: Job) -> None:
-    """Until the steps are done: on a GPU they are only queued, and whoever reads a value next would wait for them."""
-    device = job.training.fabric.device
-    if device.type == "cuda":
-        with _timed(job.tally):
-            torch.cuda.synchronize(device)
-
-
-@contextlib.contextmanager
-def _timed(tally: Tally) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    tally.seconds += time.perf_counter() - start
+def _wait(training: Training) -> None:
+    """Wait for queued steps of a GPU: their time belongs to training, not to whoever reads a value next."""
+    if training.fabric.device.type == "cuda":
+        torch.cuda.synchronize(training.fabric.device)
 
 
 def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
@@ -216,6 +205,53 @@ def _save(job: Job) -> None:
     state = {"training": job.training.state_dict(), "tally": job.tally.state_dict()}  # every rank has a part in it
     if job.run is not None:
         checkpoint.save(job.run.checkpoint_folder, state, job.training.step)
+
+
+def launch(settings: Settings) -> Fabric:
+    """The processes that train together, started and connected; each goes on from here."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # how ranks find each other interests nobody
+    fabric = Fabric(
+        accelerator=settings.device,
+        devices=settings.ranks,
+        strategy="ddp" if settings.ranks > 1 else "auto",
+        precision="bf16-mixed" if settings.is_bf16() else "32-true",
+    )
+    if settings.ranks > 1:
+        fabric.launch()
+    return fabric
+
+
+def part(fabric: Fabric) -> None:
+    """Leave the other processes; threads that still talk to them would not let this one end in peace.
+
+    A thread of torch's that is done with a message takes the interpreter's lock to let go of its tensors, while the end
+    of the group holds that lock and waits for the thread. So the lock is given up for a moment first.
+    """
+    if fabric.world_size > 1 and dist.is_initialized():
+        time.sleep(0.2)
+        dist.destroy_process_group()
+
+
+def start(settings: Settings, task: Task, fabric: Fabric) -> Training:
+    """The training, before its first step."""
+    steps = settings.epochs * -(-task.n_data // settings.batch_size)
+    method = methods.build(settings.method, task, steps, **settings.options)
+    torch.manual_seed(settings.seed)
+    model = models.build(settings.model_name(task), task.input_shape, task.n_outputs)
+    captures = settings.capture and settings.is_on_gpu()
+    options = {"batch_size": settings.batch_size, "seed": settings.seed}
+    return Training(method, model, task, steps, fabric, **options, captures=captures, fused=settings.fused)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that the user started, and not one that it started to train beside it.
+
+    Example:
+        >>> is_first_process()
+        True
+    """
+    rank: int = getattr(rank_zero_only, "rank", 0)
+    return rank == 0
 
 
 def _default_folder(settings: Settings) -> Path:

@@ -1,10 +1,10 @@
-"""The result of a run: quality, cost, and what the report draws."""
+"""The result of a run: its quality, its cost, and the curves and examples of the report."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from gossamer import metrics
 from gossamer.evaluate import predict_inputs, split_of, summarize
-from gossamer.layers import GaussianWeight, SparseModule, sparse_weights
+from gossamer.layers import GaussianWeight, SparseModule, SparseWeight, sparse_weights
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
 from gossamer.posterior import GaussianPosterior, LocalPasses, Prediction, SingleNetwork, draw
 from gossamer.record import Run
 from gossamer.runs.settings import Settings
+from gossamer.runs.tally import Tally
 from gossamer.train import Training
 from gossamer.types import Posterior, Task
 
@@ -28,8 +29,8 @@ __all__ = ["build_result", "predict_seeded", "predict_split", "quality"]
 N_EXAMPLES = 8
 
 
-def build_result(settings: Settings, task: Task, training: Training, seconds: float, run: Run) -> dict[str, Any]:
-    """What ``result.json`` holds."""
+def build_result(settings: Settings, task: Task, training: Training, tally: Tally, run: Run) -> dict[str, Any]:
+    """The content of ``result.json``: what training did and reached, never what an option promised."""
     posterior = training.posterior()
     prediction = predict_split(posterior, task, settings)
     layers = _layers(training, task)
@@ -47,7 +48,7 @@ def build_result(settings: Settings, task: Task, training: Training, seconds: fl
         "n_draws": settings.n_draws,
         **result,
         **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
-        "cost": _cost(settings, task, training, layers, seconds, run) | {"parameter_bytes": posterior.n_bytes},
+        "cost": _cost(settings, task, training, layers, tally, run) | {"parameter_bytes": posterior.n_bytes},
         "layers": [_layer_row(training, layer) for layer in layers],
         "class_names": list(task.class_names),
     }
@@ -66,12 +67,12 @@ def _other_predictions(settings: Settings, task: Task, training: Training) -> di
 
 
 def predict_split(posterior: Posterior, task: Task, settings: Settings, split: str = "test") -> Prediction:
-    """What the draws say about a split; the random state is left as it was."""
+    """Prediction of the draws for a split; the random state is left as it was."""
     return predict_seeded(posterior, task, split_of(task, split)[0], settings)
 
 
 def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settings) -> Prediction:
-    """What the draws say about ``x``, inputs as the task stores them; the draws depend on the seed alone."""
+    """Prediction of the draws for ``x``, inputs as the task stores them; the draws depend on the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         return predict_inputs(posterior, task, x, settings.n_draws)
@@ -86,7 +87,7 @@ def quality(prediction: Prediction, task: Task, split: str = "test") -> dict[str
     probs = prediction.probs
     reliability = metrics.reliability_curve(probs, y)
     selective = metrics.selective_accuracy(probs, y)
-    keep = torch.linspace(0, len(y) - 1, min(200, len(y))).long()  # a curve of ten thousand points draws no better
+    keep = torch.linspace(0, len(y) - 1, min(200, len(y))).long()  # more points would not show in a plot
     result["curves"] = {
         "reliability": {name: _list(value) for name, value in reliability._asdict().items()},
         "confidence": _histogram(prediction.confidence, (0.0, 1.0)),
@@ -159,16 +160,13 @@ def _layer_row(training: Training, layer: LayerCost) -> dict[str, Any]:
 
 
 def _cost(
-    settings: Settings, task: Task, training: Training, layers: list[LayerCost], seconds: float, run: Run
+    settings: Settings, task: Task, training: Training, layers: list[LayerCost], tally: Tally, run: Run
 ) -> dict[str, float | None]:
     weights = sparse_weights(training.model)
     plain = sum(p.numel() for n, p in training.model.named_parameters() if n.endswith("weight") and p.dim() > 1)
     active = sum(weight.support.n_active for weight in weights.values()) or plain
     total = sum(weight.support.size for weight in weights.values()) or plain
-    rule = next(iter(training.rules), None)
-    period = getattr(rule, "update_period", None)
-    until = settings.options["until"] if period else 1.0
-    per_example = metrics.training_macs(layers, period, until)
+    per_example = _training_macs(layers, weights, tally)
     return {
         "active_parameters": active,
         "total_parameters": total,
@@ -177,18 +175,33 @@ def _cost(
         "inference_macs": metrics.inference_macs(layers),
         "training_macs_per_example": per_example,
         "training_macs": per_example * task.n_data * settings.epochs,
-        "seconds": seconds,
+        "seconds": tally.seconds,
         "peak_memory_bytes": _peak_memory(),
     }
 
 
+def _training_macs(layers: list[LayerCost], weights: Mapping[str, SparseWeight], tally: Tally) -> float:
+    """MACs of one example, averaged over the steps: mean densities, and the dense gradients that were formed."""
+    if not tally.steps:  # trained to its end by an earlier version, which did not count
+        return metrics.training_macs(layers)
+    entries = {name: tally.steps * weight.support.size for name, weight in weights.items()}
+    mean = [
+        layer._replace(density=tally.active[layer.name] / entries[layer.name]) if layer.name in weights else layer
+        for layer in layers
+    ]
+    formed = [
+        tally.formed[layer.name] / entries[layer.name] * layer.dense_macs for layer in layers if layer.name in weights
+    ]
+    return metrics.training_macs(mean) + sum(formed)
+
+
 def _newest(checkpoints: Iterable[Path]) -> Path:
-    """Not the largest: a network that is pruned on the way was larger before."""
+    """The last one, not the largest: pruning makes checkpoints smaller."""
     return max(checkpoints, key=lambda path: int(path.stem.removeprefix("step-")))
 
 
 def _peak_memory() -> int | None:
-    """Of the device where there is one, otherwise of the process; nothing where the system does not say."""
+    """Peak of the GPU if there is one, otherwise of the process; ``None`` where the system does not report it."""
     if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return int(torch.cuda.max_memory_allocated())
     with suppress(ImportError):  # Windows
@@ -200,7 +213,7 @@ def _peak_memory() -> int | None:
 
 
 def _snr_histogram(training: Training, posterior: Posterior) -> dict[str, Any] | None:
-    """Distribution of log10 |μ|/σ over all Gaussian weights, of the layers or of the optimizer."""
+    """Distribution of log10 |μ|/σ over all Gaussian weights, whether the layers or the optimizer hold them."""
     pairs = [
         (weight.mean.detach(), weight.std.detach())
         for weight in sparse_weights(training.model).values()

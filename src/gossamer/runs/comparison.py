@@ -1,22 +1,124 @@
-"""Several methods, several seeds, one comparison."""
+"""Several methods, several seeds, one table: for the terminal and as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import math
+import statistics
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gossamer.record import RecordError, Run
+from gossamer.metrics.registry import Metric, shown
+from gossamer.record import RecordError, Run, write_atomically
 from gossamer.record.files import one_line
+from gossamer.runs.interrupt import Interrupted
 from gossamer.runs.settings import Settings, with_defaults
-from gossamer.runs.stopping import Interrupted
-from gossamer.runs.table import Comparison, Entry
+from gossamer.tables import Table
 
-__all__ = ["compare", "read_recipe"]
+__all__ = ["Comparison", "Entry", "compare", "read_recipe"]
 
 SEEDS = 3
+ARROWS = {"higher": " ↑", "lower": " ↓"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What became of a method: one result per seed, and what went wrong, if anything did."""
+
+    label: str
+    results: Sequence[Mapping[str, Any]]
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods side by side, and the folders of their runs. Columns and formats are those of the registry of metrics.
+
+    Example:
+        >>> results = [{"metrics": {"accuracy": 0.90}, "cost": {}}, {"metrics": {"accuracy": 0.94}, "cost": {}}]
+        >>> print(Comparison([Entry("ssvi", results), Entry("vi", [], "out of memory")], []).to_text())
+        method  seeds  accuracy ↑    failed
+        ssvi    2      92.0 ± 2.0 %
+        vi      0      -             out of memory
+    """
+
+    entries: Sequence[Entry]
+    folders: Sequence[Path]
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether anything went wrong."""
+        return any(entry.failure for entry in self.entries)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row per entry: mean and standard error of every metric over the seeds; one seed has no standard error."""
+        return [_row(entry) for entry in self.entries]
+
+    def to_text(self) -> str:
+        """For the terminal."""
+        return self._as_table().to_text()
+
+    def to_markdown(self) -> str:
+        """As a Markdown table."""
+        return self._as_table().to_markdown()
+
+    def to_csv(self) -> str:
+        """As CSV, with the standard errors in columns of their own."""
+        rows = self.table()
+        file = io.StringIO()
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return file.getvalue()
+
+    def to_json(self) -> str:
+        """As JSON; a number that is not finite is null."""
+        rows = [{key: _finite(value) for key, value in row.items()} for row in self.table()]
+        return json.dumps(rows, indent=1) + "\n"
+
+    def write(self, folder: Path) -> None:
+        """``comparison.md``, ``.csv`` and ``.json`` in the folder."""
+        for suffix, text in (("md", self.to_markdown()), ("csv", self.to_csv()), ("json", self.to_json())):
+            write_atomically(folder / f"comparison.{suffix}", text)
+
+    def _as_table(self) -> Table:
+        rows = self.table()
+        columns = [metric for metric in shown("terminal") if any(metric.name in row for row in rows)]
+        last = ["failed"] if self.has_failures else []
+        head = ["method", "seeds", *(f"{metric.heading}{ARROWS.get(str(metric.better), '')}" for metric in columns)]
+        body = [
+            [row["method"], str(row["seeds"]), *(_cell(metric, row) for metric in columns)]
+            + [row.get(key, "") for key in last]
+            for row in rows
+        ]
+        return Table("", "", head + last, body, n_labels=len(head + last))
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    row: dict[str, Any] = {"method": entry.label, "seeds": len(entry.results)}
+    for metric in shown("terminal"):
+        found = [result[group] for result in entry.results for group in ("metrics", "cost")]
+        values = [group[metric.name] for group in found if group.get(metric.name) is not None]
+        if values:
+            row[metric.name] = statistics.fmean(values)
+            row[f"{metric.name}_se"] = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
+    return row | ({"failed": entry.failure} if entry.failure else {})
+
+
+def _cell(metric: Metric, row: Mapping[str, Any]) -> str:
+    mean, error = row.get(metric.name), row.get(f"{metric.name}_se")
+    if mean is None:
+        return "-"
+    return metric.text(mean, error) if math.isfinite(mean) else str(mean)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(
@@ -29,15 +131,15 @@ def compare(
 ) -> Comparison:
     """Train every entry with several seeds and put the results side by side.
 
-    Runs are folders of ``out``, ``<label>-<seed>``; finished ones are not trained again and unfinished ones are
-    continued, so a comparison can be stopped and started at will. A method that fails is a row that says so.
+    Runs are folders of ``out``, ``<label>-<seed>``. Finished ones are not trained again and unfinished ones are
+    continued, so a comparison can be stopped and started at will. A method that fails is a row that says why.
 
     Args:
         entries: Settings by label; their seeds are replaced by 0, 1, ….
         seeds: How many runs of each.
         out: Folder of the comparison, where the table is written as ``comparison.md``, ``.csv`` and ``.json``.
-        quiet: No progress.
-        say: Is told what is being trained.
+        quiet: Show no progress.
+        say: Called with what is being trained, as text.
 
     Example:
         >>> import tempfile
@@ -59,9 +161,10 @@ def compare(
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
-    """Entries and number of seeds of a recipe: a TOML file with common settings and a table ``[methods.LABEL]`` each.
+    """Entries and number of seeds of a recipe: a TOML file with common settings and one table ``[methods.LABEL]`` each.
 
-    A table's keys are settings, or options of its method, whose name is the label unless it says ``method = …``.
+    The keys of a table are settings, or options of its method; the label is the name of the method unless the table
+    has ``method = …``.
     """
     recipe = load_recipe(path)
     tables, seeds = recipe.pop("methods"), recipe.pop("seeds", SEEDS)
@@ -98,7 +201,7 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 
 def _runs(out: Path, label: str, settings: Settings, seeds: int) -> dict[Path, Settings]:
-    """Settings by folder; one that holds something else is refused now, and not after an hour of training."""
+    """Settings by folder; a folder with another run in it is rejected now, not after an hour of training."""
     name = label.replace("/", "-").replace(" ", "-")
     runs = {out / f"{name}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
     for folder, told in runs.items():
@@ -109,9 +212,9 @@ def _runs(out: Path, label: str, settings: Settings, seeds: int) -> dict[Path, S
 def _entry(
     label: str, runs: Mapping[Path, Settings], trained: list[Path], quiet: bool, say: Callable[[str], None]
 ) -> Entry:
-    """The runs of one label; the folders of those that got to their end join ``trained``."""
+    """Train the runs of one label; the folders of those that finish are added to ``trained``."""
     results: list[dict[str, Any]] = []
-    failures: dict[str, list[str]] = {}  # what went wrong -> the seeds of which it is true
+    failures: dict[str, list[str]] = {}  # what went wrong -> the seeds it happened to
     for folder, settings in runs.items():
         say(f"{label}, seed {settings.seed}")
         try:
@@ -123,14 +226,14 @@ def _entry(
             failures.setdefault(f"{kind}{one_line(error)}", []).append(str(settings.seed))
             say(f"{label}, seed {settings.seed} failed: {kind}{one_line(error)}")
         else:
-            assert result is not None  # what is trained to its end has one
+            assert result is not None  # a finished run has one
             results.append(result)
             trained.append(folder)
     return Entry(label, results, "; ".join(f"seed {', '.join(seeds)}: {why}" for why, seeds in failures.items()))
 
 
 def _train_or_continue(settings: Settings, folder: Path, quiet: bool) -> Run:
-    from gossamer.runs.training import resume, train
+    from gossamer.runs.run import resume, train
 
     has_begun = (folder / "config.toml").exists()
     return resume(folder, quiet=quiet) if has_begun else train(settings, folder, quiet=quiet)
@@ -139,7 +242,7 @@ def _train_or_continue(settings: Settings, folder: Path, quiet: bool) -> Run:
 def _refuse_other_settings(folder: Path, settings: Settings) -> None:
     if not (folder / "config.toml").exists():
         return
-    # A run of an earlier version was not asked for what was added since: there it did as the default does.
+    # Settings that were added since the version of the run have their defaults there.
     earlier = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
     config = earlier | Run.open(folder).config
     options = with_defaults(settings.method, config.get("options", {}))

@@ -1,0 +1,127 @@
+"""What a training records as it goes: a row per epoch, a row per update of the subspace, the work of its steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gossamer.evaluate import evaluate
+from gossamer.layers import SparseWeight, density, sparse_weights
+from gossamer.posterior import SingleNetwork
+from gossamer.record import Run
+from gossamer.train import Training
+from gossamer.types import Task
+
+__all__ = ["Tally", "Work", "describe", "record_epoch", "record_updates", "work_of"]
+
+Work = dict[str, tuple[int, int]]
+"""By weight: its active entries, and the inactive ones whose gradient is formed as well."""
+
+
+def work_of(weights: Mapping[str, SparseWeight]) -> Work:
+    """The work of the coming step."""
+    return {
+        name: (weight.support.n_active, 0 if weight.probe is None else weight.support.size - weight.support.n_active)
+        for name, weight in weights.items()
+    }
+
+
+@dataclass
+class Tally:
+    """Sums over the steps of a training; a checkpoint holds them, so that a resumed run ends with the same ones.
+
+    Example:
+        >>> import torch
+        >>> tally = Tally()
+        >>> tally.add({"loss": torch.tensor(1.0)}, {"head": (30, 0)}, seconds=0.1)
+        >>> tally.add({"loss": torch.tensor(2.0)}, {"head": (10, 90)}, seconds=0.1)
+        >>> tally.means(), tally.count, tally.active, tally.formed
+        ({'loss': 1.5}, 0, {'head': 40}, {'head': 90})
+    """
+
+    sums: dict[str, Tensor] = field(default_factory=dict)  # since the last row of metrics
+    count: int = 0
+    seconds: float = 0.0  # of the whole training
+    seconds_before: float = 0.0  # at the last row of metrics
+    n_updates: int = 0  # how many updates of the subspace are in the record
+    steps: int = 0  # that the two below sum over
+    active: dict[str, int] = field(default_factory=dict)  # active entries of each weight
+    formed: dict[str, int] = field(default_factory=dict)  # inactive entries of each weight whose gradient was formed
+
+    def add(self, values: Mapping[str, Tensor], work: Work, seconds: float) -> None:
+        """One step: its losses, which stay on their device, its work and its time."""
+        self.sums = {name: self.sums.get(name, 0) + value.double() for name, value in values.items()}
+        self.count += 1
+        self.steps += 1
+        self.seconds += seconds
+        for name, (active, formed) in work.items():
+            self.active[name] = self.active.get(name, 0) + active
+            self.formed[name] = self.formed.get(name, 0) + formed
+
+    def means(self) -> dict[str, float]:
+        """The means since the last call."""
+        means = {name: float(total) / self.count for name, total in self.sums.items()}
+        self.sums, self.count, self.seconds_before = {}, 0, self.seconds
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """From the checkpoint; one of an earlier version has not counted the work of its steps."""
+        for name, value in vars(self).items():
+            setattr(self, name, state.get(name, value) if name in ("steps", "active", "formed") else state[name])
+
+
+def record_updates(run: Run, training: Training, tally: Tally) -> None:
+    """Write down the updates of the subspace that are not in the record yet."""
+    updates = [update for rule in training.rules for update in rule.record]
+    for update in updates[tally.n_updates :]:
+        run.append_update(update)
+    tally.n_updates = len(updates)
+
+
+def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict[str, Any]:
+    """Write down the epoch that just ended and return its row; a loss that is not finite is an error."""
+    speed = tally.count * training.batches.batch_size / max(tally.seconds - tally.seconds_before, 1e-9)
+    means = tally.means()
+    row: dict[str, Any] = {
+        "step": training.step,
+        "epoch": training.step // training.batches.per_epoch,
+        "loss": means["loss"],
+        "nll": means["nll"],
+        "kl": means["penalty"],
+        "lr": training.method.lr(training.step - 1),
+        "density": density(training.model) if sparse_weights(training.model) else 1.0,
+    }
+    if not math.isfinite(row["loss"]):  # it never recovers, so do not train on to the end
+        raise FloatingPointError(f"the loss is {row['loss']} in epoch {row['epoch']}: try again with a smaller lr")
+    if len(task.val[1]):
+        # The network at its means draws no random number, so this evaluation does not change the training.
+        values = evaluate(SingleNetwork(training.model), task, n_draws=1, split="val")
+        row |= {f"val_{name}": values[name] for name in ("accuracy", "rmse", "nll") if name in values}
+    row |= {"examples_per_second": speed, "seconds": tally.seconds}
+    run.append_metrics(row)
+    return row
+
+
+def describe(row: Mapping[str, Any], epochs: int) -> str:
+    """The row of an epoch in words.
+
+    Example:
+        >>> row = {"epoch": 2, "loss": 0.5, "kl": 0.01, "density": 0.05, "val_accuracy": 0.931}
+        >>> describe(row | {"examples_per_second": 12000}, epochs=5)
+        'epoch 2/5  loss 0.500  val accuracy 93.1%  KL 0.010  density 5.0%  12,000 examples/s'
+    """
+    parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['loss']:.3f}"]
+    if "val_accuracy" in row:
+        parts.append(f"val accuracy {row['val_accuracy']:.1%}")
+    elif "val_rmse" in row:
+        parts.append(f"val rmse {row['val_rmse']:.3f}")
+    parts += [f"KL {row['kl']:.3f}", f"density {row['density']:.1%}", f"{row['examples_per_second']:,.0f} examples/s"]
+    return "  ".join(parts)

@@ -1,0 +1,107 @@
+"""Results come from what training did: a method of a newcomer, and the densities that every step really had."""
+
+import sys
+
+import pytest
+
+from gossamer import methods
+from gossamer.cli import main
+from gossamer.layers import sparse_weights
+from gossamer.runs import Interrupted, Settings, resume, train
+from gossamer.train import Training
+
+NEWCOMER = '''"""Sparse evolutionary training: the smallest weights go, random ones come."""
+
+import torch
+from gossamer import sparsify
+from gossamer.posterior import Last
+from gossamer.schedules import cosine
+from gossamer.sparsity import Subspace
+from gossamer.types import Method
+
+
+def newcomer(task, steps, *, lr: float = 0.1, density: float = 0.1, period: int = 5) -> Method:
+    """Sparse evolutionary training.
+
+    Args:
+        lr: Learning rate.
+        density: Share of active weights.
+        period: Steps between updates.
+    """
+    return Method(
+        prepare=lambda model: sparsify(model, density=density),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=lr),
+        lr=cosine(lr, steps),
+        collector=Last,
+        rules=lambda model, optimizer: [
+            Subspace(model, optimizer, total_steps=steps, update_period=period, removal="magnitude", addition="random")
+        ],
+    )
+'''
+
+
+@pytest.fixture
+def newcomer(tmp_path, monkeypatch):
+    """A method file that somebody has just added, whose options are its own."""
+    folder = tmp_path / "methods"
+    folder.mkdir()
+    (folder / "newcomer.py").write_text(NEWCOMER)
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(folder)])
+    yield "newcomer"
+    sys.modules.pop("gossamer.methods.newcomer", None)
+
+
+def test_a_new_method_trains_resumes_and_compares(newcomer, tmp_path, capsys):
+    options = {"density": 0.2}
+    whole = train(Settings(newcomer, "digits", epochs=2, n_draws=1, options=options), tmp_path / "whole", quiet=True)
+    with pytest.raises(Interrupted):
+        train(Settings(newcomer, "digits", epochs=2, n_draws=1, options=options), tmp_path / "run", stop_after=0)
+    again = resume(tmp_path / "run", quiet=True)
+    assert again.result()["metrics"] == whole.result()["metrics"]
+    assert again.result()["cost"]["training_macs"] == whole.result()["cost"]["training_macs"]
+    flags = ["--epochs", "1", "--n-draws", "1", "--seeds", "1", "--quiet", "--out", str(tmp_path / "compared")]
+    assert main(["compare", f"sgd,{newcomer}", *flags]) == 0
+    assert newcomer in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["sgd", "vi", "ssvi", "rigl", "em_mcmc"])
+def test_training_is_charged_the_densities_that_its_steps_had(method, settings, tmp_path, monkeypatch):
+    """Σ over steps of c d_t f, and (1 - d_t) f where the dense gradient is formed; c is 6 for Gaussian weights."""
+    density, formed, advance = [], [], Training.advance
+
+    def watched(self):
+        weights = sparse_weights(self.model)
+        density.append({name: weight.support.n_active / weight.support.size for name, weight in weights.items()})
+        before = sum(len(rule.record) for rule in self.rules)
+        values = advance(self)
+        formed.append(method in ("ssvi", "rigl") and sum(len(rule.record) for rule in self.rules) > before)
+        return values
+
+    monkeypatch.setattr(Training, "advance", watched)
+    run = train(settings(method), tmp_path / "run", quiet=True)
+    result = run.result()
+    products = 6 if method in ("vi", "ssvi") else 3
+    total = 0.0
+    for layer in result["layers"]:
+        shares = [step.get(layer["name"], 1.0) for step in density]
+        updates = [(1 - share) * moved for share, moved in zip(shares, formed, strict=True)]
+        total += layer["dense_macs"] * (products * sum(shares) + sum(updates)) / len(density)
+    assert result["cost"]["training_macs_per_example"] == pytest.approx(total, rel=1e-12)
+    if method == "em_mcmc":  # it starts dense, and only its last steps are as sparse as it ends
+        last = 3 * sum(layer["dense_macs"] * density[-1][layer["name"]] for layer in result["layers"])
+        assert density[0] == dict.fromkeys(density[0], 1.0)
+        assert total > 1.5 * last
+
+
+def test_a_checkpoint_of_an_earlier_version_is_continued(settings, tmp_path):
+    """Its tally has not counted the work of its steps: the later ones stand for all."""
+    from gossamer import checkpoint
+
+    with pytest.raises(Interrupted):
+        train(settings("rigl"), tmp_path / "run", quiet=True, stop_after=0)
+    folder = tmp_path / "run" / "checkpoint"
+    state = checkpoint.load(folder)
+    for name in ("steps", "active", "formed"):
+        del state["tally"][name]
+    checkpoint.save(folder, state, state["training"]["step"])
+    assert resume(tmp_path / "run", quiet=True).result()["cost"]["training_macs"] > 0
