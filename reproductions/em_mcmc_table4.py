@@ -17,11 +17,11 @@ from gossamer import data, methods
 from gossamer.data.sun1 import VARIANTS
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
-from gossamer.runs.replicates import Replicates, Tables
 from gossamer.tables import Table
 from gossamer.types import Task
 from reproductions import _selection_plot, _selection_tables
 from reproductions._published import EXAMPLES
+from reproductions._replicates import Replicates, Tables
 from reproductions._results import Results, Row, Settings
 from reproductions._running import Tick
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gossamer.models import mlp
-from gossamer.runs.stacking import stack
 from gossamer.sparsity.moves import remove
+from reproductions._stack import stack
 
 
 @pytest.fixture

@@ -1,20 +1,23 @@
-"""One method on several sets of data at once: a training of a stack, network r on data r.
+"""One method on several data sets at once: a stack is trained, network r on data r.
 
-The optimizer, the learning rate and the rules are those of the method; only the product of a layer and the sum of the
-losses are the stack's. The gradients of a sum are those of its terms, so every network is trained as if alone.
+The step is that of every training, with the optimizer, learning rate, penalty and rules of the method; only the product
+of a layer and the sum of the losses are the stack's. The gradients of a sum are those of its terms, so every network is
+trained as if alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.likelihoods import Categorical
-from gossamer.runs.stacking import Stack, stack
-from gossamer.types import Method, Split, Step, Task
+from gossamer.train import EagerSteps, take_step
+from gossamer.types import Method, Split, Task, as_penalty
+from reproductions._stack import Stack, stack
 
 __all__ = ["Replicates", "Tables"]
 
@@ -43,11 +46,12 @@ class Replicates:
     """Networks in training side by side.
 
     Args:
-        method: As for one of them; its ``prepare`` is not asked, since a stack is sparse already.
-        networks: A plain network for each set, or n for each.
-        tasks: The sets of data, of one size and one likelihood.
-        batch_size: Examples per step of each.
-        seeds: Of the order of the examples of each set.
+        method: As for one of them. Its ``prepare`` is not called, since a stack is sparse already; a method that would
+            make the weights Gaussian there is rejected.
+        networks: One plain network per data set, or n of them.
+        tasks: The data sets, of one size and one likelihood.
+        batch_size: Examples per step and network.
+        seeds: Seed of the order of the examples, one per data set.
         device: Where to train.
 
     Example:
@@ -74,36 +78,39 @@ class Replicates:
     ) -> None:
         self.method, self.likelihood = method, tasks[0].likelihood
         self.model = (networks if isinstance(networks, Stack) else stack(networks)).to(device)
+        prepared = sparse_weights(method.prepare(self.model.network(0)))
+        if any(isinstance(weight, GaussianWeight) for weight in prepared.values()):
+            raise ValueError(
+                "a stack trains one value per weight, this method a Gaussian: train its networks one by one"
+            )
         self.train = Tables.of([task.train for task in tasks]).to(device)
         self.batch_size, self.seeds = batch_size, list(seeds)
         self.per_epoch = -(-self.train.x.shape[1] // batch_size)
         self.optimizer = method.optimizer(self.model)
         self.rules = method.rules(self.model, self.optimizer)
+        self._steps = EagerSteps(self.model, self.optimizer, self._objective, as_penalty(method.penalty))
         self.step = 0
         self._read = self.model.first.read()
         self._orders = torch.empty(0)
         self._epoch = -1
 
     def advance(self) -> Tensor:
-        """One step of every network; returns the mean of their losses."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.method.lr(self.step)
+        """One step of every network; returns the mean of their losses, penalties included."""
+        rates = [self.method.lr(self.step)] * len(self.optimizer.param_groups)
         x, y = self._batch()
+        self.step += 1
+        nll, penalty = take_step(self._steps, self.rules, self.step, rates, x, y)
+        self._forget_inputs()
+        return (nll + penalty) / self.model.first.n
 
+    def _objective(self, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
         def total() -> Tensor:
             # Batches are of one size, so the sum of the mean losses is the mean over all, times the networks.
             output = self.model(x)
             targets = y.repeat_interleave(len(output) // len(y), 0)
             return len(output) * self.likelihood.loss(output.flatten(0, 1), targets.flatten(0, 1))
 
-        self.optimizer.zero_grad()
-        loss = total()
-        loss.backward()
-        self.step += 1
-        if not any([rule(Step(self.step, self.model, self.optimizer, total)) for rule in self.rules]):
-            self.optimizer.step()
-        self._forget_inputs()
-        return loss.detach() / self.model.first.n
+        return total
 
     def losses(self, tables: Tables) -> Tensor:
         """Mean negative log-likelihood of each network on its own data, ``(R,)``."""
