@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from gossamer.metrics.registry import METRICS
 from gossamer.names import unknown
 from gossamer.record import RecordError
-from gossamer.runs.comparison import load_recipe
-from gossamer.runs.comparison import Comparison
+from gossamer.runs.comparison import Comparison, load_recipe
 from gossamer.tables import Table
 
 __all__ = ["PublishedFigures", "beside_published", "read_published"]
