@@ -155,7 +155,7 @@ class CapturedSteps:
         return scale
 
     def _is_noisy(self) -> bool:
-        return self.working is None or self.working.weights[0].noisy
+        return self.working is None or self.working.weights[0].is_noisy
 
     def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.task.transform(x)

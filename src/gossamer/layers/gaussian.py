@@ -93,15 +93,15 @@ class GaussianWeight(SparseWeight):
         return normal_kl(self.mean, self.std, self.prior_std)
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map with fresh noise, an output's or a weight's as ``noise`` says, or at the means when not ``noisy``."""
+        """The map with fresh noise, an output's or a weight's as ``noise`` says, or at the means when not noisy."""
         x, plain = without_autocast(x)
         support = self.support
         where = (support.position, support.shape, weight_map)
         floor = REFERENCE_FLOOR if self.mode == "reference" else None
         with plain:
             if self.dense_copy is not None and (self.training or not self.draws_weights):
-                return self.dense_copy.multiply(x, bias, weight_map, noisy=self.noisy, floor=floor)
-            if not self.noisy:
+                return self.dense_copy.multiply(x, bias, weight_map, noisy=self.is_noisy, floor=floor)
+            if not self.is_noisy:
                 return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
             if self.training and self.draws_weights:
                 return self.watched(kernels.product(x, self.sample(), bias, *where), x, weight_map)

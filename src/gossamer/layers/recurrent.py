@@ -76,7 +76,7 @@ def _values(source: SparseWeight | Tensor) -> Tensor:
     """A draw of the active entries of a weight; a bias is itself."""
     if isinstance(source, Tensor):
         return source
-    return source.sample() if source.noisy else source.mean
+    return source.sample() if source.is_noisy else source.mean
 
 
 def _dense(source: SparseWeight | Tensor, values: Tensor) -> Tensor:

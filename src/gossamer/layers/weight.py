@@ -28,10 +28,10 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 class SparseWeight(nn.Module, ABC):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
-    Four attributes are set from outside, for a while. ``probe`` is a tensor of zeros in the dense shape that receives
+    Five attributes are set from outside, for a while. ``probe`` is a tensor of zeros in the dense shape that receives
     the dense gradient, and ``sink`` takes it piece by piece instead; :class:`gossamer.Subspace` sets both for the
-    backward pass before an update. ``noisy`` is false while a pass must use the means. ``dense_copy`` is a dense copy
-    to compute with.
+    backward pass before an update. ``noisy`` is false while every pass must use the means, ``trains_at_mean`` true
+    while training passes must and evaluations must not. ``dense_copy`` is a dense copy to compute with.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters that have one number an active entry
@@ -44,7 +44,7 @@ class SparseWeight(nn.Module, ABC):
         self.probe: Tensor | None = None
         self.sink: kernels.Sink | None = None
         self.dense_copy: DenseCopy | None = None
-        self.noisy = True
+        self.noisy, self.trains_at_mean = True, False
 
     @property
     @abstractmethod
@@ -77,6 +77,11 @@ class SparseWeight(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the active entries are."""
         return self.mean.device
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the pass at hand draws noise. A training pass is one in training mode that records gradients."""
+        return self.noisy and not (self.trains_at_mean and self.training and torch.is_grad_enabled())
 
     def dense_mean(self) -> Tensor:
         """The dense tensor of means, zeros where nothing is active."""
@@ -112,7 +117,7 @@ class SparseWeight(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # Nobody would take the dense gradients of a copy, nor give it its noise back.
-        return {**self.__dict__, "probe": None, "sink": None, "dense_copy": None, "noisy": True}
+        return {**self.__dict__, "probe": None, "sink": None, "dense_copy": None, "noisy": True, "trains_at_mean": False}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

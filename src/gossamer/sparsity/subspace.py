@@ -202,7 +202,7 @@ class Subspace(Rule):
 
     def _arm(self) -> None:
         trained, rate = self._trained(), self.rate(self.index + 1)
-        self._set_noisy(not (isinstance(self.addition, GradientCriterion) and self.addition.noise_free))
+        self._train_at_mean(isinstance(self.addition, GradientCriterion) and self.addition.noise_free)
         self._shortlists = {
             name: Shortlist(weight.support, int(rate * weight.support.n_active), weight)
             for name, weight in trained.items()
@@ -241,15 +241,15 @@ class Subspace(Rule):
         gathered, self._gathered = self._gathered, None
         if gathered is not None:
             return gathered
-        self._set_noisy(True)
+        self._train_at_mean(False)
         for passes in self._passes:
             passes.detach()
         self._passes = []
         return collect(self.weights)
 
-    def _set_noisy(self, noisy: bool) -> None:
+    def _train_at_mean(self, at_mean: bool) -> None:
         for weight in self.all_weights:
-            weight.noisy = noisy
+            weight.trains_at_mean = at_mean
 
     @torch.no_grad()
     def _update(self, closure: Callable[[], Tensor] | None) -> bool:
