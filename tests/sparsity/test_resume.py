@@ -110,3 +110,60 @@ def test_a_postponed_update_is_still_due_after_a_resume(hand_made):
     assert second.step()
     assert [entry["step"] for entry in second.record] == [5, 6]
     assert len(first.record) == 1  # the state is a copy
+
+
+@pytest.mark.parametrize(
+    ("stop", "loads", "updates"),
+    [
+        (18, "after", [20, 38]),  # nobody had asked for the gradient of step 19: its update comes a step later
+        (25, "after", [38]),
+        (37, "after", [39]),
+        (18, "before", [19, 38]),
+        (25, "before", [38]),
+        (37, "before", [38]),
+    ],
+)
+def test_model_and_optimizer_alone_carry_the_clock(stop, loads, updates):
+    """What most trainers save: without the clock the rate would start over, and the moves would never end."""
+    first = Training(0, "SGD", "layer", "sampled_gradient")
+    first.run(0, stop)
+    second = Training(1, "SGD", "layer", "sampled_gradient")
+    for part, state in zip(second.parts[:2], first.state()[0][:2], strict=True):
+        part.load_state_dict(state)
+    if loads == "before":  # the subspace is built last, and cannot know whether this is a resume
+        second.subspace = gossamer.Subspace(second.model, second.optimizer, total_steps=N_STEPS, update_period=19)
+        with pytest.warns(UserWarning, match=f"goes on at step {stop}"):
+            second.run(stop, stop + 1)
+        stop += 1
+    second.run(stop, N_STEPS)
+    assert second.subspace.index == N_STEPS
+    assert [entry["step"] for entry in second.subspace.record] == updates
+    assert all(entry["rate"] < 0.3 for entry in second.subspace.record)
+
+
+def test_two_subspaces_of_one_optimizer_have_their_own_clocks():
+    models = [gossamer.sparsify(nn.Linear(9, 9), density=0.3) for _ in range(2)]
+    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
+    options = {"removal": "magnitude", "update_period": 3}
+    fast, slow = (gossamer.Subspace(model, optimizer, total_steps=40, **options) for model in models)
+    for number in range(8):
+        optimizer.zero_grad()
+        sum(model(torch.randn(4, 9)).square().mean() for model in models).backward()
+        optimizer.step()
+        fast.step()
+        if number % 2:
+            slow.step()
+    assert (fast.index, slow.index) == (8, 4)
+
+
+def test_a_new_training_with_the_old_optimizer():
+    model = gossamer.sparsify(nn.Linear(9, 9), density=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = gossamer.Subspace(model, optimizer, total_steps=4, removal="magnitude", update_period=1)
+    for _ in range(4):
+        first.step()
+    second = gossamer.Subspace(model, optimizer, total_steps=4, removal="magnitude", update_period=1)
+    assert second.index == 4
+    second.index = 0
+    second.step()
+    assert second.index == 1

@@ -194,6 +194,7 @@ def test_a_global_budget_moves_to_where_the_gradient_is():
     assert n_active(model) == {"0": 20 - 16, "1": 16}
     # A weight that is full still gives entries away, also in a training that is resumed here.
     resumed = gossamer.Subspace(model, optimizer, **options)
+    resumed.index = 0
     assert set(resumed.weights) == {"0", "1"}
     for _ in range(10):
         optimizer.zero_grad()
@@ -348,3 +349,37 @@ def test_a_criterion_is_the_same_by_name_and_as_a_function(scope, monkeypatch):
         found.append((subspace.record, [layer.support.position.tolist() for layer in model]))
     assert found[0] == found[1]
     assert set(found[0][0][0]["iou"]["lamp"].values()) == {1.0}
+
+
+def test_a_training_without_a_planned_end():
+    torch.manual_seed(0)
+    model = gossamer.sparsify(nn.Linear(20, 10), density=0.3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    subspace = gossamer.Subspace(model, optimizer, removal="magnitude", update_period=5, replacement_rate=0.2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(torch.randn(8, 20)).square().mean().backward()
+        optimizer.step()
+        subspace.step()
+    assert [entry["step"] for entry in subspace.record] == list(range(5, 41, 5))
+    assert {entry["rate"] for entry in subspace.record} == {0.2}
+    falling = gossamer.Subspace(
+        model, torch.optim.SGD(model.parameters()), removal="magnitude", replacement_rate=lambda step: 1 / step
+    )
+    assert falling.rate(10) == 0.1
+    with pytest.raises(ValueError, match="give total_steps as well"):
+        gossamer.Subspace(model, optimizer, removal="magnitude", until=0.5)
+
+
+def test_sharded_parameters_are_refused(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = gossamer.bayesianize(nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)), density=0.2)
+        fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match=r"FSDP2 .* DistributedDataParallel"):
+            gossamer.Subspace(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=10)
+    finally:
+        torch.distributed.destroy_process_group()

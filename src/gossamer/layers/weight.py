@@ -117,7 +117,14 @@ class SparseWeight(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # Nobody would take the dense gradients of a copy, nor give it its noise back.
-        return {**self.__dict__, "probe": None, "sink": None, "dense_copy": None, "noisy": True, "trains_at_mean": False}
+        return {
+            **self.__dict__,
+            "probe": None,
+            "sink": None,
+            "dense_copy": None,
+            "noisy": True,
+            "trains_at_mean": False,
+        }
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -8,17 +8,19 @@ another. The budget is constant to the last integer.
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
-from gossamer.schedules import cosine
+from gossamer.schedules import constant, cosine
 from gossamer.sparsity.batched_exchange import exchange, fits, holds
 from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, n_removed, overlap, removal_scores, survivors
 from gossamer.sparsity.criteria import (
@@ -39,6 +41,10 @@ from gossamer.types import Criterion, Rule, Schedule, Step
 __all__ = ["Subspace"]
 
 NOT_FINITE = "a gradient is not finite"
+CONTINUED = (
+    "the state of this optimizer carries the clock of a subspace, which goes on at step {step}: call load_state_dict() "
+    "of the subspace for an exact resume, or set subspace.index = 0 before the first step of a new training"
+)
 
 
 class Subspace(Rule):
@@ -54,7 +60,8 @@ class Subspace(Rule):
         model: A network converted by :func:`gossamer.bayesianize` or :func:`gossamer.sparsify`.
         optimizer: Any ``torch.optim`` optimizer, or a list of several (one for the means, another for the stds); their
             states follow the moves. A layer whose mean none of them holds, or whose mean is frozen, stays as it is.
-        total_steps: Length of the training.
+        total_steps: Length of the training. ``None`` for a training without a planned end: ``replacement_rate`` is then
+            constant unless it is a schedule, updates never stop, and ``until`` cannot be given.
         removal: Score of the active entries, the lowest are removed: a name in ``gossamer.sparsity.criteria.REMOVAL``
             or a function of :class:`WeightStats`.
         addition: Score of the other entries, the highest are added: a name in ``ADDITION`` or a function.
@@ -62,7 +69,7 @@ class Subspace(Rule):
         update_period: Steps from one update to the next, M.
         replacement_rate: Share of the active entries that is removed at an update: a number, from which a cosine goes
             down to zero at the last update, or a schedule.
-        until: Share of the training after which nothing moves any more.
+        until: Share of the training after which nothing moves any more; 0.75.
         regrow_std: σ of a new entry: ``"mean"`` of the layer's, ``"mean_raw"`` (mean of the raw stds, as the released
             code), or a number. ``None`` is ``"mean"``, and ``"mean_raw"`` for a model in reference mode.
         scope: ``"layer"`` keeps the number of active entries of every layer, ``"global"`` only their sum. ``None``
@@ -89,12 +96,12 @@ class Subspace(Rule):
         model: nn.Module,
         optimizer: Optimizer | list[Optimizer] | tuple[Optimizer, ...],
         *,
-        total_steps: int,
+        total_steps: int | None = None,
         removal: str | Criterion = "snr_abs",
         addition: str | Criterion = "sampled_gradient",
         update_period: int = 100,
         replacement_rate: float | Schedule = 0.3,
-        until: float = 0.75,
+        until: float | None = None,
         regrow_std: RegrowStd | None = None,
         scope: Scope | None = None,
         compare: Sequence[str] = (),
@@ -113,11 +120,14 @@ class Subspace(Rule):
             self.removal = snr_abs_reference
         self.addition = addition_criterion(addition)
         self.compare = {name: removal_criterion(name) for name in ([compare] if isinstance(compare, str) else compare)}
-        self.update_period, self.last_step = update_period, int(until * total_steps)
-        self.rate = replacement_rate if callable(replacement_rate) else cosine(replacement_rate, max(1, self.last_step))
+        self.update_period = update_period
+        self.last_step = None if total_steps is None else int((0.75 if until is None else until) * total_steps)
+        self.rate = replacement_rate if callable(replacement_rate) else _rate(replacement_rate, self.last_step)
         self.regrow_std = regrow_std
         self.capturable = self.scope == "layer" and self._n_draws() == 1  # updates keep shapes, need no further pass
-        self.index = 0
+        self._clock = Clock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
+        self.index = self._clock.read() or 0
+        self._is_resumed = self.index > 0  # by a clock alone
         self.record: list[dict[str, Any]] = []
         self._postponed = False
         self._shortlists: dict[str, Shortlist] = {}
@@ -141,8 +151,15 @@ class Subspace(Rule):
             Whether there was an update. In a loop of the released code's kind, ``if not subspace.step():
             optimizer.step()``, the gradient of an update step is spent on the move.
         """
-        self.index += 1
-        moved = self._is_due(self.index) and self._update(closure)
+        if self._is_resumed and self.index > 0:
+            warnings.warn(CONTINUED.format(step=self.index), stacklevel=2)
+        loaded, self._is_resumed = self._clock.loaded, False
+        self.index = (self.index if loaded is None else loaded) + 1
+        if loaded is not None:  # no gradient was asked for: an update that is due now is made at the next step
+            self._disarm()
+            self._postponed = self._is_due(self.index)
+        moved = loaded is None and self._is_due(self.index) and self._update(closure)
+        self._clock.write(self.index)
         self._prepare()
         return moved
 
@@ -156,7 +173,10 @@ class Subspace(Rule):
         return self._is_due(self.index + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock and the record; positions are in the model's state, moments in the optimizer's."""
+        """The clock and the record; positions are in the model's state, moments in the optimizer's.
+
+        The optimizer's state carries the clock too, so that a checkpoint of model and optimizer alone continues it.
+        """
         return {
             "index": self.index,
             "postponed": self._postponed,
@@ -168,11 +188,17 @@ class Subspace(Rule):
         """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self._postponed = int(state["index"]), bool(state["postponed"])
         self.record, self._single = list(state["record"]), set(state.get("single", ()))
+        for name in self._watched:
+            self.weights[name].sink = None
+        self._watched, self._is_resumed = {}, False
         self._disarm()
+        self._clock.write(self.index)
         self._prepare()
 
     def _is_due(self, index: int) -> bool:
-        return index < self.last_step and (self._postponed or index % self.update_period == 0)
+        return (self.last_step is None or index < self.last_step) and (
+            self._postponed or index % self.update_period == 0
+        )
 
     def _trained(self) -> Weights:
         """The weights that may move now: one whose mean is frozen, or in no optimizer, stays where it is."""
@@ -345,6 +371,11 @@ class Subspace(Rule):
 
     def _check_parts(self) -> None:
         """Fail here rather than at the first update."""
+        if dist.is_available() and dist.is_initialized() and any(_is_sharded(w.mean) for w in self.weights.values()):
+            raise ValueError(
+                "FSDP2 (fully_shard) splits the active entries of a weight between ranks, and a subspace moves them as "
+                "a whole: train with DistributedDataParallel, or shard without a Subspace"
+            )
         if self.scope == "global" and world_size() > 1:
             raise ValueError("a global budget changes parameters' shapes, which DDP cannot follow: use scope='layer'")
         if any(weight.mean.requires_grad for weight in self.weights.values()) and not self._trained():
@@ -357,6 +388,50 @@ class Subspace(Rule):
                 removal_scores(criterion, self.weights)
 
 
+class Clock:
+    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
+
+    Args:
+        optimizers: Those of the subspace.
+        mean: A mean of its own, by which it is told from another subspace of the same optimizer.
+
+    Example:
+        >>> mean = torch.zeros(2, requires_grad=True)
+        >>> optimizers = [torch.optim.SGD([mean]) for _ in range(2)]
+        >>> clocks = [Clock([optimizer], mean) for optimizer in optimizers]
+        >>> clocks[0].write(7)
+        >>> optimizers[1].load_state_dict(optimizers[0].state_dict())
+        >>> clocks[0].loaded, clocks[1].loaded
+        (None, 7)
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
+        self._place: tuple[Optimizer, int] | None = None
+        for optimizer in optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                slots = [slot for slot, parameter in enumerate(group["params"]) if parameter is mean]
+                if slots and self._place is None:
+                    self._place, self._key = (optimizer, number), f"subspace_step_{slots[0]}"
+        self._written = self.read()
+
+    def read(self) -> int | None:
+        """The step that the group carries."""
+        step = None if self._place is None else self._place[0].param_groups[self._place[1]].get(self._key)
+        return None if step is None else int(step)
+
+    @property
+    def loaded(self) -> int | None:
+        """A step that somebody else wrote since: ``optimizer.load_state_dict``."""
+        step = self.read()
+        return None if step == self._written else step
+
+    def write(self, step: int) -> None:
+        """Carry this step from now on."""
+        if self._place is not None:
+            self._place[0].param_groups[self._place[1]][self._key] = step
+        self._written = step
+
+
 def _call_after_steps(optimizers: Sequence[Optimizer], method: weakref.WeakMethod[Callable[[], None]]) -> None:
     """Weakly, so that an optimizer does not keep a subspace alive that nobody uses any more."""
 
@@ -367,6 +442,12 @@ def _call_after_steps(optimizers: Sequence[Optimizer], method: weakref.WeakMetho
 
     for optimizer in optimizers:
         optimizer.register_step_post_hook(stepped)
+
+
+def _is_sharded(parameter: Tensor) -> bool:
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(parameter, DTensor)
 
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
@@ -403,19 +484,27 @@ def _checked_rate(rate: float, step: int) -> float:
     return rate
 
 
+def _rate(start: float, last_step: int | None) -> Schedule:
+    return constant(start) if last_step is None else cosine(start, max(1, last_step))
+
+
 def _check(
-    total_steps: int,
+    total_steps: int | None,
     update_period: int,
     replacement_rate: float | Schedule,
-    until: float,
+    until: float | None,
     regrow_std: RegrowStd | None,
     scope: Scope | None,
 ) -> None:
-    if total_steps < 1 or update_period < 1:
+    if (total_steps is not None and total_steps < 1) or update_period < 1:
         raise ValueError(f"total_steps and update_period count steps from 1; got {total_steps} and {update_period}")
     if not callable(replacement_rate) and not 0 <= replacement_rate <= 1:
         raise ValueError(f"replacement_rate is a share of the active entries, in [0, 1]; got {replacement_rate}")
-    if not 0 <= until <= 1:
+    if until is not None and total_steps is None:
+        raise ValueError(
+            "until is a share of the training: give total_steps as well, or a schedule as replacement_rate"
+        )
+    if until is not None and not 0 <= until <= 1:
         raise ValueError(f"until is a share of the training, in [0, 1]; got {until}")
     is_number = isinstance(regrow_std, int | float) and 0 < regrow_std < math.inf
     if regrow_std not in (None, "mean", "mean_raw") and not is_number:  # from 0 a std could not grow
