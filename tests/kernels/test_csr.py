@@ -7,13 +7,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gossamer
-from gossamer.kernels import LinearMap, csr, dispatch, library, reference, use
+from gossamer.kernels import LinearMap, autotune, csr, dispatch, library, reference, use
 
 
 @pytest.fixture
 def no_binary(monkeypatch):
     monkeypatch.setattr(library, "LIBRARY", {})
-    monkeypatch.setattr(dispatch, "_said", False)
+    monkeypatch.setattr(dispatch, "_warned", False)
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def test_the_crossover(no_binary, patterns, density, size, kernel, by_csr):
 
 
 def test_autotune_times_it(no_binary, monkeypatch):
-    monkeypatch.setattr(dispatch, "_measured", {})
+    monkeypatch.setattr(autotune, "_measured", {})
     layer = gossamer.bayesianize(nn.Linear(256, 256), density=0.02)
     with use("autotune"):
         for _ in range(2):
             layer(torch.randn(16, 256))
-    assert len(dispatch._measured) == 1
+    assert len(autotune._measured) == 1
 
 
 def test_convolutions_keep_the_reference(no_binary, patterns):

@@ -59,3 +59,9 @@ def test_all_weights_at_once_are_the_same_supports_and_records(results):
         assert at_once["record"] == one_by_one["record"]
         for name, value in one_by_one["state"].items():
             torch.testing.assert_close(at_once["state"][name], value, msg=name)
+
+
+def test_a_network_used_before_its_positions_are_broadcast_follows_them(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    torch.multiprocessing.spawn(two_ranks.forward_then_meet, args=(str(tmp_path),), nprocs=2)
+    assert all(torch.load(tmp_path / f"rank{rank}.pt") < 1e-5 for rank in (0, 1))

@@ -88,3 +88,19 @@ def worker(rank: int, folder: str) -> None:
         results["global"] = {"error": str(error)}
     torch.save(results, Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()
+
+
+def forward_then_meet(rank: int, folder: str) -> None:
+    """Use the network before the ranks agree on its positions; write how far it then is from its own dense means."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    model = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
+    model.weight.noisy = False
+    x = torch.randn(5, 40)
+    model(x)
+    gossamer.Subspace(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=10)
+    with torch.no_grad():
+        error = (model(x) - F.linear(x, model.dense_mean(), model.bias)).abs().max()
+    torch.save(error, Path(folder) / f"rank{rank}.pt")
+    dist.destroy_process_group()

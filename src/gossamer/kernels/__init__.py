@@ -1,10 +1,10 @@
 """y = W x for a weight W of which only the active entries are stored.
 
-``maps`` says what the product is (linear, convolution, embedding). ``reference`` computes it on any device by
-scattering the active vector into a temporary dense weight that is gone when the call returns; ``native`` computes it on
-a CPU from the active entries alone, and so does ``csr``, for linear layers, where ``native`` is not built. ``dispatch``
-chooses, and :func:`use` tells it what to choose. ``watch`` tells who asks for it the dense gradient, whatever kernel it
-was.
+``maps`` defines the products (linear, convolution, embedding). ``reference`` computes them on any device by scattering
+the active vector into a temporary dense weight that is freed when the call returns. The others work from the active
+entries alone: ``native`` on a CPU, ``csr`` for linear layers where ``native`` is not built, ``lookup`` for embeddings.
+``dispatch`` chooses between them, as :func:`use` tells it to. :func:`watch` exposes the dense gradient, whichever
+kernel computed the product.
 """
 
 from gossamer.kernels import operators as _operators

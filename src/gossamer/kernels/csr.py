@@ -131,7 +131,7 @@ class _Sparse(torch.autograd.Function):
         assert position is not None
         assert isinstance(weight_map, LinearMap)
         for name, vector in (("mean", mean), ("std", std)):
-            reference.check_length(name, vector, position)
+            reference.check_length(name, vector, len(position))
         pattern = _pattern(position, shape, weight_map.rows)
         columns = x.reshape(-1, shape[1]).T.contiguous()
         m = pattern.rows(mean[pattern.part]) @ columns

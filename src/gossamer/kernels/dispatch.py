@@ -1,6 +1,7 @@
-"""Which kernel computes a product: a sparse one, whose cost follows the active entries, or the dense reference.
+"""Chooses the kernel of a product: a sparse one, whose cost follows the active entries, or the dense reference.
 
-The sparse one is the native kernel. Where that is not built, torch's own sparse matrices serve linear layers.
+The sparse kernel of embeddings is a lookup; that of linear layers and convolutions is native code, and where that is
+not built, torch's own sparse matrices for linear layers.
 """
 
 from __future__ import annotations
@@ -8,22 +9,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from gossamer.kernels import csr, library, native, reference
-from gossamer.kernels.maps import LinearMap, Placement, WeightMap
+from gossamer.kernels import csr, library, lookup, native, reference
+from gossamer.kernels.maps import EmbeddingMap, LinearMap, Placement
 
 __all__ = ["Kernel", "in_use", "moments", "noisy_product", "product", "use"]
 
 Kernel = Literal["auto", "sparse", "dense", "autotune"]
 
-# Densities up to which a kernel was measured to win (make bench). For a handful of examples a linear layer is
-# bound by reading its weights, and the indices with them.
+# Densities up to which a kernel was measured to win (make bench). For a handful of examples a linear layer is bound by
+# reading its weights, and the indices with them.
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
 FEW = 8
@@ -31,10 +31,10 @@ FEW = 8
 # or lose a tenth, and the calls around them eat the gain of a layer smaller than this.
 MOST_DENSE_CSR = 0.15
 LEAST_CSR = 2**15
+LEAST_LOOKUP = 2**18  # entries of a table; a smaller one is formed faster than its rows are searched for
 
 _setting: Kernel = "auto"
-_measured: dict[tuple[Any, ...], bool] = {}  # what autotune found: whether the sparse kernel is faster
-_said = False
+_warned = False
 
 
 class _Setting(contextlib.AbstractContextManager[None]):
@@ -94,7 +94,7 @@ def noisy_product(
 
 
 class _Functions(Protocol):
-    """What a kernel is: a module with these three functions."""
+    """A kernel: a module with these functions."""
 
     @property
     def product(self) -> Callable[..., Tensor]: ...
@@ -105,65 +105,40 @@ class _Functions(Protocol):
 
 
 def _kernel(x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> _Functions:
-    """The kernel that is asked; a sparse one hands what it cannot compute to the reference."""
+    """The kernel to ask; a sparse one hands what it cannot compute to the reference."""
     position, shape, weight_map = where
-    if _setting == "dense" or position is None or x.device.type != "cpu":
+    embeds = isinstance(weight_map, EmbeddingMap)
+    if _setting == "dense" or position is None or not (x.is_cpu or embeds):
         return reference
-    if not library.LIBRARY:
-        _say_once()
-    sparse = native if library.LIBRARY else csr
+    exports = torch.compiler.is_exporting()
+    if exports and torch.onnx.is_in_onnx_export():  # ONNX has no operators of ours
+        return reference
+    if not (library.LIBRARY or embeds):
+        _warn_once()
+    sparse = lookup if embeds else native if library.LIBRARY else csr
     if _setting == "sparse":
         return sparse
     if _setting == "autotune" and not torch.compiler.is_compiling():
-        return sparse if sparse.takes(x, mean, *where) and _is_faster(sparse, x, mean, std, where) else reference
-    return sparse if len(position) <= _most_dense(x, shape, weight_map, sparse is csr) * math.prod(shape) else reference
+        from gossamer.kernels import autotune
+
+        return sparse if sparse.takes(x, mean, *where) and autotune.wins(sparse, x, mean, std, where) else reference
+    size = math.prod(shape)
+    density = len(position) / size if size else 1.0
+    if embeds:
+        return sparse if density <= MOST_DENSE and size >= LEAST_LOOKUP else reference
+    if sparse is csr:
+        return sparse if density <= MOST_DENSE_CSR and size >= LEAST_CSR else reference
+    if density > MOST_DENSE_OF_FEW and isinstance(weight_map, LinearMap) and not exports:
+        # Not while exporting: a program for batches of any size must not be chosen by the size of one.
+        return sparse if density <= MOST_DENSE and x.numel() >= FEW * shape[1] else reference
+    return sparse if density <= MOST_DENSE else reference
 
 
-def _most_dense(x: Tensor, shape: tuple[int, ...], weight_map: WeightMap, by_csr: bool) -> float:
-    if by_csr:
-        return MOST_DENSE_CSR if math.prod(shape) >= LEAST_CSR else 0.0
-    few = isinstance(weight_map, LinearMap) and x.numel() < FEW * shape[1]
-    return MOST_DENSE_OF_FEW if few else MOST_DENSE
-
-
-def _say_once() -> None:
-    global _said
-    if not _said and not torch.compiler.is_compiling():
-        _said = True
+def _warn_once() -> None:
+    global _warned
+    if not _warned and not torch.compiler.is_compiling():
+        _warned = True
         logging.getLogger("gossamer").warning(
             "gossamer's native kernels are not built: sparse linear layers run on torch's sparse matrices, all others "
             "as dense ones (pip install gossamer where there is a C++ compiler, or python setup.py build_ext --inplace)"
         )
-
-
-def _is_faster(sparse: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> bool:
-    """Times both kernels on this input, the first time that one of its kind comes by."""
-    position, shape, weight_map = where
-    assert position is not None
-    share = math.floor(20 * len(position) / math.prod(shape))  # remembered for each twentieth of density
-    kind = (tuple(x.shape), x.dtype, shape, weight_map, share, std is None)
-    key = (*kind, sparse is csr, torch.is_grad_enabled(), torch.get_num_threads())
-    if key not in _measured:
-        _measured[key] = _seconds(sparse, x, mean, std, where) < _seconds(reference, x, mean, std, where)
-    return _measured[key]
-
-
-def _seconds(kernel: _Functions, x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> float:
-    learns = torch.is_grad_enabled()
-    leaves = [None if t is None else t.detach().requires_grad_(learns) for t in (x, mean, std)]
-
-    def once() -> None:
-        if std is None:
-            outputs = [kernel.product(*leaves[:2], None, *where)]
-        else:
-            outputs = list(kernel.moments(*leaves, None, *where))
-        if learns:
-            torch.autograd.grad(outputs, [leaf for leaf in leaves if leaf is not None], [y.detach() for y in outputs])
-
-    return min(_timed(once) for _ in range(3))
-
-
-def _timed(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start

@@ -16,7 +16,7 @@ from torch import Tensor
 from gossamer.autograd import Function
 from gossamer.kernels.maps import Placement, WeightMap
 
-__all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter"]
+__all__ = ["check_length", "gather", "moments", "noisy_product", "perturb", "product", "scatter"]
 
 # Below this the variance of an output counts as zero, and so do its noise and the gradient of it: both stay finite in
 # float32 and in bfloat16, whose exponent range is the same.
@@ -38,7 +38,7 @@ def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...], pro
         return dense
     if position is None:
         return values.view(shape)
-    check_length("values", values, position)
+    check_length("values", values, position.shape[-1])
     size = 1
     for extent in shape:
         size *= extent
@@ -56,10 +56,10 @@ def gather(dense: Tensor, position: Tensor | None) -> Tensor:
     return flat if position is None else flat.index_select(0, position)
 
 
-def check_length(name: str, vector: Tensor | None, position: Tensor) -> None:
-    """Raise unless ``vector`` has one entry per position (torch's scatter ignores entries that are too many)."""
-    if vector is not None and vector.shape[-1] != position.shape[-1]:
-        n, n_active = vector.shape[-1], position.shape[-1]
+def check_length(name: str, vector: Tensor | None, n_active: int) -> None:
+    """Raise unless ``vector`` has one entry per active position (torch's scatter ignores entries that are too many)."""
+    if vector is not None and vector.shape[-1] != n_active:
+        n = vector.shape[-1]
         raise ValueError(f"{name} has {n} entries but {n_active} positions are active: give one entry for each")
 
 
