@@ -1,0 +1,135 @@
+"""Somebody who has only the extending guide adds a method, a criterion, a data set and a metric, and every command works.
+
+The files are those of ``docs/guides/extending.md``, word for word, in an empty folder that is not on Python's path.
+"""
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from gossamer import data, methods
+from gossamer.cli import main
+from gossamer.layers import swap
+from gossamer.metrics import METRICS
+from gossamer.sparsity.criteria import removal_criterion
+from gossamer.types import LayerStats, WeightStats
+
+GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "extending.md"
+FILES = dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```$', GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL))
+QUICK = ("--epochs=4", "--n_draws=3", "--quiet", "--debug")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder with the files of the guide; what they register is forgotten afterwards."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    metrics, rules = dict(METRICS), dict(swap.RULES)
+    yield tmp_path
+    for table, kept in ((METRICS, metrics), (swap.RULES, rules)):
+        table.clear()
+        table.update(kept)
+    for name in FILES:
+        sys.modules.pop(Path(name).stem, None)
+
+
+def gossamer(*arguments: str) -> int:
+    return main([*arguments])
+
+
+def result(run: str) -> dict:
+    return json.loads(Path(run, "result.json").read_text("utf-8"))
+
+
+def test_the_guide_has_a_file_for_each_kind_of_addition():
+    assert set(FILES) == {"lamp.py", "square_root.py", "worst_class.py", "breast_cancer.py", "evolution.py", "causal.py"}
+
+
+def test_the_method_trains_and_leaves_a_complete_run():
+    assert gossamer("train", "evolution:evolution", "digits", "--density=0.2", "--out=run", *QUICK) == 0
+    config = tomllib.loads(Path("run/config.toml").read_text("utf-8"))
+    assert (config["method"], config["options"]["density"]) == ("evolution:evolution", 0.2)
+    assert config["options"]["update_period"] == 10  # the signature is the configuration
+    found = result("run")
+    assert found["metrics"]["accuracy"] > 0.6
+    assert found["cost"]["density"] == pytest.approx(0.2, abs=1e-3)
+    updates = Path("run/subspace.jsonl").read_text("utf-8").splitlines()
+    assert sum(json.loads(updates[0])["replaced"].values()) > 0
+
+
+def test_the_method_resumes_to_the_bit(monkeypatch):
+    given = ("train", "evolution:evolution", "breast_cancer:load", *QUICK)
+    assert gossamer(*given, "--out=whole") == 0
+    assert gossamer(*given, "--out=stopped", "--stop_after=0", "--checkpoint_seconds=0") == 130
+    assert not Path("stopped/result.json").exists()
+    sys.modules.pop("evolution")  # as in a new process
+    assert gossamer("train", "--resume", "stopped", "--quiet", "--debug") == 0
+    assert result("stopped")["metrics"] == result("whole")["metrics"]
+
+
+def test_the_method_the_data_set_and_the_metric_are_compared_and_reported(capsys):
+    given = ("compare", "evolution:evolution,ssvi", "--data=breast_cancer:load", "--seeds=1", "--out=both")
+    assert gossamer(*given, *QUICK) == 0
+    printed = capsys.readouterr().out
+    assert "worst class" in printed
+    assert "evolution:evolution" in printed
+    page = Path("both/report.html").read_text("utf-8")
+    assert "Worst class" in page
+    assert "Accuracy on the class that it recognises worst." in page
+    assert "breast_cancer:load" in page
+    assert gossamer(*given, *QUICK) == 0  # finished runs are found again
+
+
+def test_a_report_by_itself_shows_the_metric():
+    assert gossamer("train", "evolution:evolution", "breast_cancer:load", "--out=run", *QUICK) == 0
+    assert 0 < result("run")["metrics"]["worst_class"] <= 1
+    METRICS.pop("worst_class")  # as in a new process, which imports nothing of ours
+    assert gossamer("report", "run", "--out=page.html", "--debug") == 0
+    assert "worst class" in Path("page.html").read_text("utf-8").lower()
+
+
+def test_the_criterion_and_the_allocation_work_by_name():
+    given = ("train", "ssvi", "breast_cancer:load", "--removal=lamp:lamp", "--allocation=square_root:square_root")
+    assert gossamer(*given, "--out=run", *QUICK) == 0
+    config = tomllib.loads(Path("run/config.toml").read_text("utf-8"))
+    assert config["options"]["removal"] == "lamp:lamp"
+    assert config["options"]["allocation"] == "square_root:square_root"
+    assert gossamer("evaluate", "run", "--n_draws=2", "--debug") == 0
+
+
+def test_the_criterion_is_lamp():
+    weights = torch.tensor([3.0, -1.0, 0.0, 2.0, -2.0])
+    score = removal_criterion("lamp:lamp")(WeightStats(weights))
+    torch.testing.assert_close(score[[0, 1, 2]].float(), torch.tensor([1.0, 1 / 18, 0.0]))
+    assert sorted(score[[3, 4]].tolist()) == pytest.approx([4 / 17, 4 / 13])  # a tie counts once above the other
+
+
+def test_what_the_names_lead_to():
+    task = data.load("breast_cancer:load")
+    assert (task.input_shape, task.n_data, task.n_outputs) == ((30,), 369, 2)
+    assert methods.build("evolution:evolution", task, 10).lr(0) == 0.1
+    from square_root import square_root
+
+    assert square_root([LayerStats("a", (10, 10)), LayerStats("b", (5, 5), keep_dense=True)], 0.1) == [10, 25]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "evolutoin:evolution", "digits"), "evolutoin"),
+        (("train", "evolution:evoltion", "digits"), "did you mean 'evolution'"),
+        (("train", "ssvi", "breast_cancer:laod"), "did you mean 'load'"),
+        (("train", "ssvi", "digits", "--removal=lamp:lmap"), "did you mean 'lamp'"),
+    ],
+)
+def test_a_misspelt_name_is_an_error_before_training(arguments, message, capsys):
+    assert gossamer(*arguments, "--out=run", *QUICK) in (1, 2)
+    assert message in capsys.readouterr().err
+    assert not Path("run/metrics.jsonl").exists()
