@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["lookup", "suggestion", "unknown"]
+__all__ = ["imported", "lookup", "suggestion", "unknown"]
 
 Part = TypeVar("Part", bound=Callable[..., Any])
 
@@ -52,3 +53,28 @@ def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
     if choice in known:
         return known[choice]
     raise ValueError(f"{unknown(kind, choice, known)}. Any callable is accepted too.")
+
+
+def imported(kind: str, name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names, from any module that Python can import.
+
+    Example:
+        >>> imported("norm", "math:hypot")(3, 4)
+        5.0
+        >>> imported("norm", "math:hypo")
+        Traceback (most recent call last):
+        ValueError: norm 'math:hypo': the module math has no function 'hypo'; did you mean 'hypot'?
+    """
+    module, _, function = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"{kind} {name!r}: there is no module {error.name!r}; install it, or put its folder on PYTHONPATH"
+        ) from error
+    if not callable(getattr(found, function, None)):
+        raise ValueError(
+            f"{kind} {name!r}: the module {module} has no function {function!r}{suggestion(function, dir(found))}"
+        )
+    result: Callable[..., Any] = getattr(found, function)
+    return result

@@ -1,13 +1,18 @@
-"""Methods: one file each, a function that names its parts. The folder is the registry."""
+"""Methods: one file each, a function that names its parts. The folder is the registry.
+
+A method of your own needs no place in it: ``module:function`` names a function in any module that can be imported, for
+:func:`build`, on the command line and in the configuration of a run.
+"""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from typing import Any
 
-from gossamer.names import unknown
+from gossamer.names import imported, unknown
 from gossamer.types import Method, Task
 
 __all__ = ["build", "find", "names"]
@@ -24,12 +29,17 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Callable[..., Method]:
-    """The function called ``name`` in the file of that name.
+    """The function called ``name`` in the file of that name, or one of yours, as ``module:function``.
 
     Example:
-        >>> find("ssvi").__name__
-        'ssvi'
+        >>> find("ssvi").__name__, find("gossamer.methods.ssvi:ssvi") is find("ssvi")
+        ('ssvi', True)
     """
+    if ":" in name:
+        own = imported("method", name)
+        if list(inspect.signature(own).parameters)[:2] != ["task", "steps"]:
+            raise ValueError(f"method {name!r} must be a function of (task, steps, *, …) that returns a Method")
+        return own
     if name not in names():
         raise ValueError(unknown("method", name, names()))
     function: Callable[..., Method] = getattr(importlib.import_module(f"gossamer.methods.{name}"), name)
@@ -44,4 +54,7 @@ def build(name: str, task: Task, steps: int, **options: Any) -> Method:
         >>> build("ssvi", digits.load(), steps=100, density=0.1).lr(0) > 0
         True
     """
-    return find(name)(task, steps, **options)
+    method = find(name)(task, steps, **options)
+    if not isinstance(method, Method):
+        raise TypeError(f"method {name!r} must return a gossamer.types.Method; it returned {type(method).__name__}")
+    return method
