@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import sys
 import warnings
 
 import hypothesis
@@ -42,3 +43,20 @@ def gossamer(capsys):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def own_modules(tmp_path, monkeypatch):
+    """A folder for modules of a user's own; afterwards they and what they registered are forgotten."""
+    from gossamer.layers.swap import RULES
+    from gossamer.metrics import METRICS
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tables = [(table, dict(table)) for table in (METRICS, RULES)]
+    yield tmp_path
+    for table, before in tables:
+        table.clear()
+        table.update(before)
+    for name in [path.stem for path in tmp_path.glob("*.py")]:
+        sys.modules.pop(name, None)

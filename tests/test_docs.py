@@ -54,13 +54,12 @@ def runs(block: Block) -> bool:
 
 
 @pytest.mark.parametrize("page", [page for page in GUIDES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
-def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, tmp_path, monkeypatch):
+def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, own_modules, monkeypatch):
     """In an empty folder: Python in one namespace, titled blocks as files, commands as in a shell.
 
     README is read in pieces, so each of its Python blocks gets a namespace of its own.
     """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)  # files of the page can be imported
+    monkeypatch.syspath_prepend(own_modules)
     monkeypatch.delenv("GOSSAMER_DATA", raising=False)
     module = types.ModuleType("a_page_of_the_documentation")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # so that what is defined there can be pickled

@@ -1,4 +1,4 @@
-"""Somebody who has only the extending guide adds a method, a criterion, a data set and a metric, and every command works.
+"""With the extending guide alone, somebody adds a method, a criterion, a data set and a metric; every command works.
 
 The files are those of ``docs/guides/extending.md``, word for word, in an empty folder that is not on Python's path.
 """
@@ -14,7 +14,6 @@ import torch
 
 from gossamer import data, methods
 from gossamer.cli import main
-from gossamer.layers import swap
 from gossamer.metrics import METRICS
 from gossamer.sparsity.criteria import removal_criterion
 from gossamer.types import LayerStats, WeightStats
@@ -25,19 +24,10 @@ QUICK = ("--epochs=4", "--n_draws=3", "--quiet", "--debug")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """A folder with the files of the guide; what they register is forgotten afterwards."""
+def files(own_modules):
+    """The files of the guide, in an empty folder."""
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    metrics, rules = dict(METRICS), dict(swap.RULES)
-    yield tmp_path
-    for table, kept in ((METRICS, metrics), (swap.RULES, rules)):
-        table.clear()
-        table.update(kept)
-    for name in FILES:
-        sys.modules.pop(Path(name).stem, None)
+        (own_modules / name).write_text(text, encoding="utf-8")
 
 
 def gossamer(*arguments: str) -> int:
@@ -49,7 +39,14 @@ def result(run: str) -> dict:
 
 
 def test_the_guide_has_a_file_for_each_kind_of_addition():
-    assert set(FILES) == {"lamp.py", "square_root.py", "worst_class.py", "breast_cancer.py", "evolution.py", "causal.py"}
+    assert set(FILES) == {
+        "lamp.py",
+        "square_root.py",
+        "worst_class.py",
+        "breast_cancer.py",
+        "evolution.py",
+        "causal.py",
+    }
 
 
 def test_the_method_trains_and_leaves_a_complete_run():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
-__all__ = ["imported", "lookup", "suggestion", "unknown"]
+__all__ = ["file_name", "imported", "lookup", "suggestion", "unknown"]
 
 Part = TypeVar("Part", bound=Callable[..., Any])
 
@@ -39,7 +41,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
-    """The function called ``choice``; a callable is returned as it is.
+    """The function called ``choice``, or one of yours as ``module:function``; a callable is returned as it is.
 
     Example:
         >>> lookup("norm", "abs", {"abs": abs}) is lookup("norm", abs, {}) is abs
@@ -52,11 +54,13 @@ def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
         return choice
     if choice in known:
         return known[choice]
+    if isinstance(choice, str) and ":" in choice:
+        return cast(Part, imported(kind, choice))
     raise ValueError(f"{unknown(kind, choice, known)}. Any callable is accepted too.")
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names, from any module that Python can import.
+    """The function that ``module:function`` names, from the current folder or wherever else Python finds modules.
 
     Example:
         >>> imported("norm", "math:hypot")(3, 4)
@@ -66,11 +70,14 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
         ValueError: norm 'math:hypo': the module math has no function 'hypo'; did you mean 'hypot'?
     """
     module, _, function = name.partition(":")
+    here = str(Path.cwd())
+    if not {"", here} & set(sys.path):  # python -m puts it there, an installed command does not
+        sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{kind} {name!r}: there is no module {error.name!r}; install it, or put its folder on PYTHONPATH"
+            f"{kind} {name!r}: there is no module {error.name!r} here; install it, or put its folder on PYTHONPATH"
         ) from error
     if not callable(getattr(found, function, None)):
         raise ValueError(
@@ -78,3 +85,13 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
         )
     result: Callable[..., Any] = getattr(found, function)
     return result
+
+
+def file_name(name: str) -> str:
+    """A name as a part of a path.
+
+    Example:
+        >>> file_name("uci/yacht"), file_name("evolution:evolution")
+        ('uci-yacht', 'evolution-evolution')
+    """
+    return name.translate(str.maketrans("/: ", "---"))

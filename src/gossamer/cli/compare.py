@@ -13,6 +13,7 @@ from jsonargparse import Namespace
 from gossamer.cli.config import known_method
 from gossamer.cli.errors import UsageError
 from gossamer.cli.parser import Parser, folder
+from gossamer.names import file_name
 from gossamer.runs.comparison import SEEDS, compare, read_recipe
 from gossamer.runs.published import PublishedFigures, beside_published
 from gossamer.runs.settings import Settings, options_of
@@ -31,7 +32,7 @@ def run(given: list[str], published: Mapping[str, PublishedFigures] | None = Non
         entries, seeds, name = _plan(options)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    out = folder(options.out or f"runs/{name.replace('/', '-')}")
+    out = folder(options.out or f"runs/{file_name(name)}")
     kept = _checked(options.json)  # after an hour of training it would be too late
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)

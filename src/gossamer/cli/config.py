@@ -53,8 +53,10 @@ def as_flags(path: Path, content: dict[str, Any], method: str) -> list[str]:
 
 def known_method(name: str) -> str:
     """The name, if a method has it."""
-    if name not in methods.names():
-        raise UsageError(unknown("method", name, methods.names()))
+    try:
+        methods.find(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     return name
 
 

@@ -110,11 +110,15 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
     One name beside a file that has a method is that of the data, unless a method is called so.
     """
     in_file, names = content.pop("method", None), _positions(given)
-    if names and (len(names) > 1 or in_file is None or given[names[0]] in methods.names()):
+    if names and (len(names) > 1 or in_file is None or _is_method(given[names[0]])):
         return known_method(given[names[0]]), [*given[: names[0]], *given[names[0] + 1 :]]
     if in_file is None:
         raise UsageError("the file names no method: write method = … in it, or say gossamer train METHOD --config FILE")
     return known_method(str(in_file)), given
+
+
+def _is_method(name: str) -> bool:
+    return name in methods.names() or ":" in name
 
 
 def _flags_of(file: str, content: dict[str, Any], method: str) -> list[str]:

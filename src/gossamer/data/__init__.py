@@ -1,4 +1,6 @@
-"""Data sets, one file each: ``load()`` gives a Task. The folder is the registry.
+"""Data sets, one file each: ``load()`` returns a Task. The folder is the registry.
+
+A data set of your own needs no place in it: ``module:function`` names a function of ``root`` in any module.
 
 Sets that are read from files look in ``root``, else in the folder named by the environment variable ``GOSSAMER_DATA``,
 else in ``data/`` of the working directory. Nothing is ever downloaded.
@@ -15,7 +17,7 @@ from typing import Any
 
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._transforms import CropFlip, Normalize
-from gossamer.names import unknown
+from gossamer.names import imported, unknown
 from gossamer.types import Task
 
 __all__ = ["CropFlip", "DataNotFoundError", "Normalize", "find", "load", "names"]
@@ -35,12 +37,16 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Callable[..., Task]:
-    """The loader of the set called ``name``, a function of ``root`` and the options of the set.
+    """The loader of the set called ``name``, or one of yours as ``module:function``.
+
+    It is a function of ``root`` and the options of the set.
 
     Example:
         >>> find("digits").__module__
         'gossamer.data.digits'
     """
+    if ":" in name:
+        return imported("data set", name)
     folder, _, member = name.partition("/")
     if folder == "uci" and member:
         from gossamer.data.uci import load as load_uci

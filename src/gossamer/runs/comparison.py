@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.metrics.registry import Metric, shown
+from gossamer.names import file_name
 from gossamer.record import RecordError, Run, write_atomically
 from gossamer.record.files import one_line
 from gossamer.runs.interrupt import Interrupted
@@ -202,8 +203,7 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 def _runs(out: Path, label: str, settings: Settings, seeds: int) -> dict[Path, Settings]:
     """Settings by folder; a folder with another run in it is rejected now, not after an hour of training."""
-    name = label.replace("/", "-").replace(" ", "-")
-    runs = {out / f"{name}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
+    runs = {out / f"{file_name(label)}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
     for folder, told in runs.items():
         _refuse_other_settings(folder, told)
     return runs

@@ -18,6 +18,7 @@ from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from gossamer import checkpoint, methods, models
 from gossamer.layers import sparse_weights
+from gossamer.names import file_name
 from gossamer.progress import Progress
 from gossamer.record import RecordError, Run
 from gossamer.runs.interrupt import Interrupted, Stop, only_one, stop_signals
@@ -255,8 +256,7 @@ def is_first_process() -> bool:
 
 
 def _default_folder(settings: Settings) -> Path:
-    name = f"{date.today().isoformat()}-{settings.method}-{settings.data}-{settings.seed}"
-    return Path("runs") / name.replace("/", "-")
+    return Path("runs") / file_name(f"{date.today().isoformat()}-{settings.method}-{settings.data}-{settings.seed}")
 
 
 def _refuse_taken(folder: Path, other: str) -> None:

@@ -90,9 +90,8 @@ class Settings:
             raise ValueError(f"seed must be from 0 to {MAX_SEED - 1}; got {self.seed}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device cpu")
-        if self.method not in methods.names():
-            raise ValueError(unknown("method", self.method, methods.names()))
-        data.find(self.data)  # raises an error for an unknown one
+        methods.find(self.method)  # raises an error for an unknown one, and so does the next
+        data.find(self.data)
         if self.model is not None and self.model not in models.names():
             raise ValueError(unknown("model", self.model, models.names()))
         known = options_of(self.method)
