@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import citizen, state
 from benchmarks import fused_table as fused
-from benchmarks import state
+from benchmarks.citizen import citizen_tables
 from benchmarks.fused_table import fused_table
 from benchmarks.pages import fill_places
 from benchmarks.recipes import RecipeRuns, read_paper, read_recipes, recipe_tables
@@ -60,6 +61,8 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
             made[name] = trials_table(Trials.read(folder / f"{name}.json"))
         elif content["kind"] == fused.KIND:
             made[name] = fused_table(content)
+        elif content["kind"] == citizen.KIND:
+            made |= citizen_tables(content)
         else:
             made[name] = state_table([StateBytes(**row) for row in content["rows"]])
     return made
@@ -75,7 +78,7 @@ def recorded_environments(folder: Path) -> dict[str, str]:
 def _contents(folder: Path) -> dict[str, dict[str, Any]]:
     """The JSON files of a kind that has a table; others lie in the folder too."""
     read = {path.stem: read_json(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
-    kinds = (trials.KIND, state.KIND, fused.KIND)
+    kinds = (trials.KIND, state.KIND, fused.KIND, citizen.KIND)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}
 
 

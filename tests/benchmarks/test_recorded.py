@@ -14,7 +14,7 @@ from gossamer.runs.settings import with_defaults
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "guides" / "gpu.md"]
+PAGES = [ROOT / name for name in ("README.md", "docs/results.md", "docs/guides/gpu.md", "docs/citizen.md")]
 
 
 def places(page: Path) -> list[str]:

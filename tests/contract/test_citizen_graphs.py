@@ -156,6 +156,13 @@ def test_a_drawn_network_is_exported_and_scripted(citizen):
     torch.testing.assert_close(torch.jit.script(network)(citizen.x), expected)
 
 
+@pytest.mark.parametrize("citizen", ["mlp-fresh", "conv-fresh", "transformer-fresh", "tied-fresh"], indirect=True)
+def test_a_converted_network_is_not_scripted(citizen):
+    """TorchScript is deprecated: :func:`gossamer.draw` gives networks that can be scripted."""
+    with pytest.raises((RuntimeError, ValueError), match="annotation"):
+        torch.jit.script(citizen.model)
+
+
 # ---------------------------------------------------------------------- torch.func
 
 

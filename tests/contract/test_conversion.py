@@ -97,6 +97,14 @@ def test_pretrained_weights_are_kept(plain: tuple[nn.Module, Tensor]):
     torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_fresh_start_is_the_default():
+    """Without ``init="pretrained"`` the given weights are replaced."""
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 3)
+    given = layer.weight.detach().flatten().clone()
+    assert not torch.isclose(gossamer.bayesianize(layer, density=1.0).weight.mean, given).any()
+
+
 def test_batch_norm_sees_each_batch_once_in_training():
     torch.manual_seed(0)
     model = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), density=0.5).train()
