@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer.estimators.draws import Draws
-from gossamer.estimators.network import Architecture
+from gossamer.estimators.draws import Architecture, Draws
 from gossamer.posterior import InLayers, SingleNetwork
 
 

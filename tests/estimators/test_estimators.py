@@ -15,7 +15,7 @@ from sklearn.preprocessing import QuantileTransformer
 import gossamer
 from gossamer import methods
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
-from gossamer.estimators.settings import FOR_NUMBERS
+from gossamer.estimators.plan import FOR_NUMBERS
 from gossamer.runs.settings import options_of
 
 

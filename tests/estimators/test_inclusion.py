@@ -6,9 +6,8 @@ import torch
 from scipy.special import expit
 
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
-from gossamer.estimators.draws import Draws
+from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.inclusion import inclusion, information
-from gossamer.estimators.network import Architecture
 from gossamer.likelihoods import Categorical, Gaussian
 
 

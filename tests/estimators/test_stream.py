@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gossamer import methods
-from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, training
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, plan
 from gossamer.runs.settings import options_of
 from gossamer.train import Batches
 
@@ -24,7 +24,7 @@ def test_a_stream_learns(short, numbers):
 
 def test_a_pass_shows_every_row_once():
     for first in (0, 3, 7):
-        batches = training._Pass(Batches((torch.arange(10), torch.arange(10)), 4, seed=0), first)
+        batches = plan._Pass(Batches((torch.arange(10), torch.arange(10)), 4, seed=0), first)
         seen = torch.cat([batches[step][0] for step in range(first, first + batches.per_epoch)])
         assert sorted(seen.tolist()) == list(range(10))
 

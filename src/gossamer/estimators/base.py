@@ -15,13 +15,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from gossamer.estimators import files
-from gossamer.estimators.draws import Draws
-from gossamer.estimators.held_out import held_out_loss, mean_squared_error
+from gossamer.estimators.draws import Architecture, Draws, held_out_loss, mean_squared_error
 from gossamer.estimators.inclusion import MAX_ROWS, inclusion, information
-from gossamer.estimators.network import Architecture
-from gossamer.estimators.settings import check_parameters, method_options
+from gossamer.estimators.plan import Fitted, TrainingPlan, check_parameters, method_options, train, train_more
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of
-from gossamer.estimators.training import Fitted, Plan, go_on, train
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Likelihood
@@ -36,7 +33,7 @@ INPUTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float
 class Stream:
     """All that ``partial_fit`` needs to go on."""
 
-    plan: Plan
+    plan: TrainingPlan
     inputs: Scaling
     targets: Scaling
     state: dict[str, Any] | None
@@ -183,7 +180,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         rows = rows._replace(y=stream.targets.apply(rows.y))
         weight = stream.weight + float(rows.weight.sum())
         task = task_of(rows, stream.inputs, self._likelihood, n_outputs, weight)
-        fitted = go_on(stream.plan, task, stream.state)
+        fitted = train_more(stream.plan, task, stream.state)
         self._keep(fitted, Stream(stream.plan, stream.inputs, stream.targets, fitted.state, weight), rows, None)
 
     def _keep(self, fitted: Fitted, stream: Stream, rows: Rows, held: Rows | None) -> None:
@@ -203,8 +200,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         everywhere[self._inputs.columns] = importances
         return everywhere
 
-    def _plan(self, architecture: Architecture, n_data: float, rng: np.random.RandomState) -> Plan:
-        return Plan(
+    def _plan(self, architecture: Architecture, n_data: float, rng: np.random.RandomState) -> TrainingPlan:
+        return TrainingPlan(
             self.method,
             method_options(
                 self.method,
@@ -239,4 +236,4 @@ def _stream_from(state: dict[str, Any] | None) -> Stream | None:
     plan = dict(state["plan"])
     plan["architecture"] = Architecture(**plan["architecture"])
     inputs, targets = Scaling(**state["inputs"]), Scaling(**state["targets"])
-    return Stream(Plan(**plan), inputs, targets, state["state"], state["weight"])
+    return Stream(TrainingPlan(**plan), inputs, targets, state["state"], state["weight"])

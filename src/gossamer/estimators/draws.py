@@ -1,4 +1,4 @@
-"""Draws from a posterior, kept: every method leaves networks of one shape, of which only the active weights are stored.
+"""The plain network behind an estimator, and draws of it: networks of one shape, stored by their active weights.
 
 An estimator predicts with the same draws each time it is asked, so its answers are the same each time, do not depend on
 which rows are asked for together, and come back from a file as they went in.
@@ -6,8 +6,10 @@ which rows are asked for together, and come back from a file as they went in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,63 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gossamer.estimators.network import Architecture
-from gossamer.types import Posterior
+from gossamer.estimators.table import Array, Rows, Scaling, targets_of
+from gossamer.likelihoods import Gaussian
+from gossamer.models import mlp
+from gossamer.types import Likelihood, Posterior
 
-__all__ = ["Draws"]
+__all__ = ["Architecture", "ConstantNoise", "Draws", "held_out_loss", "mean_squared_error"]
 
 MAX_CELLS = 2**22  # hidden units times rows at a time: what a pass keeps in memory
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A multilayer perceptron with ReLU; for numbers with a noise std of each target, learnt as one number.
+
+    Example:
+        >>> Architecture(4, (8,), 2, constant_noise=True).build()(torch.zeros(3, 4)).shape
+        torch.Size([3, 4])
+    """
+
+    n_inputs: int
+    hidden: tuple[int, ...]
+    n_outputs: int
+    constant_noise: bool = False
+
+    def build(self) -> nn.Module:
+        """The network, with fresh weights."""
+        network = mlp(self.n_inputs, self.hidden, self.n_outputs)
+        return ConstantNoise(network, self.n_outputs) if self.constant_noise else network
+
+    @property
+    def n_weights(self) -> int:
+        """Of all layers, biases not counted."""
+        return sum(n_in * n_out for n_in, n_out in pairwise((self.n_inputs, *self.hidden, self.n_outputs)))
+
+    @property
+    def first_weight(self) -> str:
+        """Name of the parameter that reads the inputs."""
+        return "mean.1.weight" if self.constant_noise else "1.weight"
+
+
+class ConstantNoise(nn.Module):
+    """A network of means beside a noise std that does not depend on the input, as ``Gaussian()`` takes them.
+
+    Example:
+        >>> ConstantNoise(nn.Linear(4, 1), 1)(torch.zeros(3, 4))[:, 1].sigmoid().shape
+        torch.Size([3])
+    """
+
+    def __init__(self, mean: nn.Module, n_targets: int) -> None:
+        super().__init__()
+        self.mean = mean
+        self.raw_noise = nn.Parameter(torch.full((n_targets,), math.log(math.e - 1)))  # softplus of it is 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Means and raw noise stds, ``(batch, 2 · targets)``."""
+        mean: Tensor = self.mean(x)
+        return torch.cat([mean, self.raw_noise.expand_as(mean)], -1)
 
 
 @dataclass(frozen=True)
@@ -108,6 +161,25 @@ class Draws:
     def from_state(cls, state: dict[str, Any]) -> Draws:
         """What :meth:`state_dict` gave."""
         return cls(Architecture(**state["architecture"]), state["columns"], state["position"], state["values"])
+
+
+def held_out_loss(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> float:
+    """Mean over weighted rows of the negative log density that the draws together give to their targets."""
+    log_density = likelihood.log_predictive(_outputs(held, inputs, draws), targets_of(likelihood, held.y)).numpy()
+    return -float(np.average(log_density, weights=held.weight))
+
+
+def mean_squared_error(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> Array | None:
+    """Of each number, over weighted rows; classes have none."""
+    if not isinstance(likelihood, Gaussian):
+        return None
+    mean = likelihood.split(_outputs(held, inputs, draws))[0].mean(0).numpy()
+    error: Array = np.average((held.y - mean) ** 2, axis=0, weights=held.weight)
+    return error
+
+
+def _outputs(held: Rows, inputs: Scaling, draws: Draws) -> Tensor:
+    return draws.outputs(inputs.only(draws.columns.numpy()).apply(held.x))
 
 
 class _Network:
