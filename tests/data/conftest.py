@@ -1,19 +1,27 @@
-"""Tiny copies of the image sets, in each of their published forms, with sizes and checksums to match."""
+"""Tiny copies of the image sets, in each of their published forms, with sizes and checksums to match.
+
+Which sets and forms there are is read from the modules of ``gossamer.data``: those with a ``SET``, and its layouts.
+"""
 
 import dataclasses
 import gzip
 import hashlib
+import importlib
 import io
 import pickle
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.io import savemat
 
-from gossamer.data import _images, cifar10, cifar100, fashion_mnist, mnist, svhn
+from gossamer import data as sets
+from gossamer.data import _images
+from gossamer.data._files import is_archive
 
-MODULES = {"mnist": mnist, "fashion_mnist": fashion_mnist, "cifar10": cifar10, "cifar100": cifar100, "svhn": svhn}
+NAMES = [name for name in sets.names() if "/" not in name]
+MODULES = {name: module for name in NAMES if hasattr(module := importlib.import_module(f"gossamer.data.{name}"), "SET")}
 SIZES = {"train": 50, "test": 20}
 
 
@@ -64,31 +72,43 @@ def channels_first(x):
     return x.transpose(0, 3, 1, 2)
 
 
+def form_of(layout):
+    """The name of a layout's format: idx, npz, mat, pickle or bin."""
+    return layout.read.__name__.rsplit("_", 1)[-1]
+
+
+def base_of(layout):
+    """Where a set lies if nothing else is said: in the root itself, or in its first place."""
+    return "" if "" in layout.places else layout.places[0]
+
+
+def layout_of(name, form, archived=False):
+    layouts = MODULES[name].SET.layouts
+    return next(one for one in layouts if form_of(one) == form and is_archive_layout(one) == archived)
+
+
+def is_archive_layout(layout):
+    return all(is_archive(Path(place)) for place in layout.places)
+
+
 def contents(name, form, data):
-    """Relative path -> bytes of the files of a set in one of its forms."""
+    """File -> bytes of a set in one of its forms; the rows of a part are shared among its files."""
     if form == "npz":
         return {f"{name}.npz": npz(data)}
-    if form == "idx":
-        stems = {"train": "train", "test": "t10k"}
-        images = {f"{stem}-images-idx3-ubyte": idx(data[f"x_{part}"][..., 0]) for part, stem in stems.items()}
-        return images | {f"{stem}-labels-idx1-ubyte": idx(data[f"y_{part}"]) for part, stem in stems.items()}
+    files = {}
+    for part in SIZES:
+        x, y, names = data[f"x_{part}"], data[f"y_{part}"], layout_of(name, form).files[part]
+        if form == "idx":
+            files |= {file: idx(x[..., 0] if "images" in file else y) for file in names}
+        else:
+            shares = zip(names, np.array_split(x, len(names)), np.array_split(y, len(names)), strict=True)
+            files |= {file: batch(name, form, *share) for file, *share in shares}
+    return files
+
+
+def batch(name, form, x, y):
     if form == "mat":
-        return {f"{part}_32x32.mat": mat(data[f"x_{part}"], data[f"y_{part}"]) for part in SIZES}
-    folder, batches = cifar_batches(name, form, data)
-    return {f"{folder}/{file}": cifar_bytes(name, form, x, y) for file, (x, y) in batches.items()}
-
-
-def cifar_batches(name, form, data):
-    x, y = data["x_train"], data["y_train"]
-    end = ".bin" if form == "bin" else ""
-    if name == "cifar100":
-        train = {f"train{end}": (x, y)}
-        return f"cifar-100-{'binary' if end else 'python'}", train | {f"test{end}": (data["x_test"], data["y_test"])}
-    train = {f"data_batch_{i + 1}{end}": (x[10 * i : 10 * i + 10], y[10 * i : 10 * i + 10]) for i in range(5)}
-    return f"cifar-10-batches-{'bin' if end else 'py'}", train | {f"test_batch{end}": (data["x_test"], data["y_test"])}
-
-
-def cifar_bytes(name, form, x, y):
+        return mat(x, y)
     flat = channels_first(x).reshape(len(x), -1)
     if form == "bin":
         coarse = [np.zeros_like(y)[:, None]] if name == "cifar100" else []
@@ -107,14 +127,6 @@ def tar_gz(files):
     return stream.getvalue()
 
 
-ARCHIVES = {
-    ("cifar10", "pickle"): "cifar-10-python.tar.gz",
-    ("cifar10", "bin"): "cifar-10-binary.tar.gz",
-    ("cifar100", "pickle"): "cifar-100-python.tar.gz",
-    ("cifar100", "bin"): "cifar-100-binary.tar.gz",
-}
-
-
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """A function that writes a tiny set in a form and makes its sizes and checksums the expected ones."""
@@ -123,15 +135,17 @@ def write(tmp_path, monkeypatch):
         module = MODULES[name]
         data = arrays(module) if data is None else data
         files = contents(name, form, data)
-        md5 = {path.rsplit("/", 1)[-1]: hashlib.md5(blob).hexdigest() for path, blob in files.items()}
+        md5 = {file: hashlib.md5(blob).hexdigest() for file, blob in files.items()}
         layouts = tuple(
             dataclasses.replace(layout, md5={file: md5.get(file, "") for file in layout.md5})
             for layout in module.SET.layouts
         )
         tiny = dataclasses.replace(module.SET, sizes=SIZES, layouts=layouts, sha256={})
         monkeypatch.setattr(module, "SET", dataclasses.replace(tiny, sha256=digests(tiny, data)))
+        folder = base_of(layout_of(name, form))
+        files = {f"{folder}/{file}" if folder else file: blob for file, blob in files.items()}
         if archived:
-            files = {ARCHIVES[name, form]: tar_gz(files)}
+            files = {base_of(layout_of(name, form, archived=True)): tar_gz(files)}
         root = tmp_path / under
         for path, blob in files.items():
             file = root / (path + ".gz" if zipped else path)
@@ -152,32 +166,30 @@ def digests(images, data):
     return result
 
 
-FORMS = [
-    ("mnist", "idx", {}),
-    ("mnist", "idx", {"zipped": True}),
-    ("mnist", "idx", {"under": "mnist"}),
-    ("mnist", "idx", {"under": "MNIST/raw", "zipped": True}),
-    ("mnist", "npz", {}),
-    ("fashion_mnist", "idx", {"under": "fashion-mnist", "zipped": True}),
-    ("fashion_mnist", "idx", {"under": "FashionMNIST/raw"}),
-    ("fashion_mnist", "npz", {"under": "fashion_mnist"}),
-    ("cifar10", "pickle", {}),
-    ("cifar10", "pickle", {"archived": True}),
-    ("cifar10", "bin", {"under": "cifar10"}),
-    ("cifar10", "bin", {"archived": True}),
-    ("cifar10", "npz", {}),
-    ("cifar100", "pickle", {}),
-    ("cifar100", "pickle", {"archived": True}),
-    ("cifar100", "bin", {}),
-    ("cifar100", "bin", {"archived": True, "under": "cifar100"}),
-    ("cifar100", "npz", {}),
-    ("svhn", "mat", {}),
-    ("svhn", "mat", {"under": "SVHN"}),
-    ("svhn", "npz", {}),
-]
+def forms():
+    """(name, form, how it is written) for every place of every layout."""
+    for name, module in MODULES.items():
+        for layout in module.SET.layouts:
+            base, archived = base_of(layout), is_archive_layout(layout)
+            for place in layout.places:
+                where = {"under": place.removesuffix(base).rstrip("/"), "archived": archived}
+                yield name, form_of(layout), where
+            if form_of(layout) == "idx":
+                yield name, "idx", {"zipped": True}
 
 
-@pytest.fixture(params=FORMS, ids=lambda form: "-".join([*form[:2], *map(str, form[2].values())]))
+FORMS = list(forms())
+
+
+@pytest.fixture(
+    params=FORMS, ids=lambda form: "-".join([*form[:2], *(str(value) for value in form[2].values() if value)])
+)
 def form(request):
     """Name of a set, form, and where and how it is written."""
     return request.param
+
+
+@pytest.fixture(params=MODULES)
+def image_set(request):
+    """Name of a set and all its forms."""
+    return request.param, list(dict.fromkeys(map(form_of, MODULES[request.param].SET.layouts)))

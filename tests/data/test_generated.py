@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.data import _sun, digits, sun1, sun2, sun3, two_moons
+from gossamer.data import digits, sun1, sun2, sun3, two_moons
 
 
 def row(*values):
@@ -15,7 +15,7 @@ def row(*values):
 
 def test_inputs_have_unit_variance_and_correlation_one_half():
     n = 40_000
-    x = _sun.inputs(np.random.default_rng(0), n, 6).astype(np.float64)
+    x = sun1.inputs(np.random.default_rng(0), n, 6).astype(np.float64)
     covariance = np.cov(x.T)
     expected = 0.5 * np.eye(6) + 0.5
     # The standard error of a covariance of two normal numbers is at most √(2 / n); five of them.

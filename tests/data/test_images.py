@@ -40,16 +40,8 @@ def test_every_form_gives_all_images_with_their_labels(write, tmp_path, form):
     assert task.transform(task.train[0]).shape == (45, *task.input_shape)
 
 
-@pytest.mark.parametrize(
-    ("name", "forms"),
-    [
-        ("mnist", ["idx", "npz"]),
-        ("cifar10", ["pickle", "bin", "npz"]),
-        ("cifar100", ["pickle", "bin", "npz"]),
-        ("svhn", ["mat", "npz"]),
-    ],
-)
-def test_splits_do_not_overlap_and_are_the_same_each_time_and_in_each_form(write, tmp_path, name, forms):
+def test_splits_do_not_overlap_and_are_the_same_each_time_and_in_each_form(write, tmp_path, image_set):
+    name, forms = image_set
     tasks = []
     for form in forms:
         write(name, form, under=form)
@@ -127,27 +119,6 @@ def test_the_folder_comes_from_the_argument_else_the_environment_else_the_workin
 
 
 # What is missing.
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("mnist", ["train-images-idx3-ubyte", "{}/MNIST/raw", "mnist.npz in {}", "yann.lecun.com"]),
-        ("fashion_mnist", ["t10k-labels-idx1-ubyte", "{}/FashionMNIST/raw", "fashion_mnist.npz", "zalandoresearch"]),
-        ("cifar10", ["data_batch_5", "{}/cifar-10-batches-py", "{}/cifar-10-python.tar.gz", "cs.toronto.edu/~kriz"]),
-        ("cifar100", ["train.bin", "{}/cifar-100-binary", "{}/cifar-100-python.tar.gz", "cs.toronto.edu/~kriz"]),
-        ("svhn", ["test_32x32.mat", "{}/svhn", "ufldl.stanford.edu", "only_test=True"]),
-    ],
-)
-def test_a_missing_set_is_told_by_paths_names_and_source(tmp_path, name, expected):
-    with pytest.raises(FileNotFoundError) as caught:
-        data.load(name, tmp_path)
-    message = str(caught.value)
-    assert message.startswith(f"{name} not found: looked for ")
-    assert "\n" not in message
-    assert "GOSSAMER_DATA" in message
-    for part in expected:
-        assert part.format(tmp_path) in message
 
 
 def test_one_missing_file_is_named(write, tmp_path):

@@ -3,14 +3,14 @@
 import pytest
 
 from gossamer import data
-from gossamer.data import _sun
+from gossamer.data import sun1
 from reproductions import em_mcmc_table4
 
 
 @pytest.fixture
 def few_examples(monkeypatch):
     """200 training points instead of 10,000, and next to none held out."""
-    monkeypatch.setattr(_sun, "N_VAL", 10)
+    monkeypatch.setattr(sun1, "N_VAL", 10)
 
     def load(name, **options):
         return data.load(name, n_train=200, n_test=50, **options)

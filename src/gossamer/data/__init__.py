@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.data._files import DataNotFoundError
-from gossamer.data._transforms import CropFlip, Normalize
+from gossamer.data._images import CropFlip, Normalize
 from gossamer.names import imported, unknown
 from gossamer.types import Task
 

@@ -1,7 +1,8 @@
-"""Image sets: from files, in any form that a set is published in, to a Task of bytes (n, channels, height, width)."""
+"""Image sets: files in any of their published forms -> a Task of bytes (n, channels, height, width)."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,20 +12,93 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.data._files import DataNotFoundError, data_root, is_archive, missing, read_blobs
-from gossamer.data._formats import Arrays, read_npz
-from gossamer.data._transforms import Normalize
+from gossamer.data._files import (
+    Arrays,
+    DataNotFoundError,
+    data_root,
+    is_archive,
+    missing,
+    read_blobs,
+    read_idx,
+    read_npz,
+)
 from gossamer.likelihoods import Categorical
 from gossamer.types import Split, Task, identity
 
-__all__ = ["BOTH", "ImageSet", "Layout", "load_images", "npz_layout", "split_rows"]
+__all__ = [
+    "BOTH",
+    "CropFlip",
+    "ImageSet",
+    "Layout",
+    "Normalize",
+    "idx_layout",
+    "load_images",
+    "npz_layout",
+    "split_rows",
+]
 
 BOTH = ("train", "test")
 SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
 
 Part = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Bytes 0…255 ``(batch, channels, height, width)`` to float32, ``(x / 255 - mean) / std`` for each channel.
+
+    Example:
+        >>> Normalize(mean=(0.5,), std=(0.25,))(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[[[-2.,  2.]]]])
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The batch, normalised."""
+        if x.dim() != 4 or x.shape[1] != len(self.mean):
+            raise ValueError(f"expected images (batch, {len(self.mean)}, height, width), got {tuple(x.shape)}")
+        # A traced graph makes constants of them by itself.
+        mean, std = (_tensors if torch.compiler.is_compiling() else _constants)(self, x.device)
+        return (x.float() / 255 - mean) / std
+
+
+@dataclass(frozen=True)
+class CropFlip:
+    """A random crop of each image padded with zeros, then a horizontal flip of half of them.
+
+    Shape, dtype and device of the batch are kept; one gather serves the whole batch; the randomness is that of torch's
+    global generator on the batch's device.
+
+    Example:
+        >>> x = torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
+        >>> CropFlip()(x).shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    padding: int = 4
+    flip: bool = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The batch ``(batch, channels, height, width)``, cropped and flipped."""
+        if x.dim() != 4:
+            raise ValueError(f"expected images (batch, channels, height, width), got {tuple(x.shape)}")
+        n, channels, height, width = x.shape
+        offsets = torch.randint(2 * self.padding + 1, (2, n, 1), device=x.device)
+        columns = torch.arange(width, device=x.device).expand(n, width)
+        if self.flip:
+            flipped = torch.rand(n, 1, device=x.device) < 0.5
+            columns = torch.where(flipped, width - 1 - columns, columns)
+        rows = offsets[0] + torch.arange(height, device=x.device)
+        columns = offsets[1] + columns
+        image = torch.arange(n, device=x.device).view(n, 1, 1, 1)
+        channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
+        padded = F.pad(x, [self.padding] * 4)
+        return padded[image, channel, rows.view(n, 1, height, 1), columns.view(n, 1, 1, width)]
 
 
 @dataclass(frozen=True)
@@ -70,6 +144,15 @@ class ImageSet:
 def npz_layout(name: str, note: str = "") -> Layout:
     """``<name>.npz`` in the root or its folder ``<name>``."""
     return Layout(("", name), {part: (f"{name}.npz",) for part in BOTH}, read_npz, note=note)
+
+
+def idx_layout(places: tuple[str, ...], *md5: str) -> Layout:
+    """The four files of MNIST, which other sets have taken over; ``md5`` in the order of the files."""
+    files = {
+        part: (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
+        for part, stem in (("train", "train"), ("test", "t10k"))
+    }
+    return Layout(places, files, read_idx, dict(zip((*files["train"], *files["test"]), md5, strict=True)))
 
 
 def load_images(
@@ -197,3 +280,15 @@ def _check_sum(where: str, kind: str, found: str, expected: str) -> None:
 
 def _files(layout: Layout, parts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in layout.files[part]))
+
+
+@functools.lru_cache(maxsize=64)
+def _constants(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
+    # Made once a device, since each copy to a GPU waits for it; not in inference mode, whose tensors autograd refuses.
+    with torch.inference_mode(False):
+        return _tensors(normalize, device)
+
+
+def _tensors(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
+    mean = torch.tensor(normalize.mean, device=device).view(-1, 1, 1)
+    return mean, torch.tensor(normalize.std, device=device).view(-1, 1, 1)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.data._formats import read_cifar10_bin, read_cifar_pickle
-from gossamer.data._images import ImageSet, Layout, load_images, npz_layout
-from gossamer.data._transforms import CropFlip, Normalize
+from gossamer.data._files import read_cifar10_bin, read_cifar_pickle
+from gossamer.data._images import CropFlip, ImageSet, Layout, Normalize, load_images, npz_layout
 from gossamer.types import Task
 
 __all__ = ["load"]

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.data._formats import read_idx
-from gossamer.data._images import ImageSet, Layout, load_images, npz_layout
-from gossamer.data._transforms import Normalize
+from gossamer.data._images import ImageSet, Normalize, idx_layout, load_images, npz_layout
 from gossamer.types import Task
 
 __all__ = ["load"]
-
-FILES = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
 
 SET = ImageSet(
     name="fashion_mnist",
@@ -34,16 +27,12 @@ SET = ImageSet(
     ),
     normalize=Normalize(mean=(0.2860,), std=(0.3530,)),  # of the training images
     layouts=(
-        Layout(
-            places=("fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw", ""),
-            files=FILES,
-            read=read_idx,
-            md5={
-                "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-                "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-                "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-                "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
-            },
+        idx_layout(
+            ("fashion_mnist", "fashion-mnist", "FashionMNIST", "FashionMNIST/raw", ""),
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
         ),
         npz_layout("fashion_mnist"),
     ),

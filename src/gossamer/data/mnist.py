@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.data._formats import read_idx
-from gossamer.data._images import ImageSet, Layout, load_images, npz_layout
-from gossamer.data._transforms import Normalize
+from gossamer.data._images import ImageSet, Normalize, idx_layout, load_images, npz_layout
 from gossamer.types import Task
 
 __all__ = ["load"]
-
-FILES = {
-    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-    "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
-}
 
 SET = ImageSet(
     name="mnist",
@@ -23,16 +16,12 @@ SET = ImageSet(
     class_names=tuple("0123456789"),
     normalize=Normalize(mean=(0.1307,), std=(0.3081,)),  # of the training images
     layouts=(
-        Layout(
-            places=("mnist", "MNIST", "MNIST/raw", ""),
-            files=FILES,
-            read=read_idx,
-            md5={
-                "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-                "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-                "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-                "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-            },
+        idx_layout(
+            ("mnist", "MNIST", "MNIST/raw", ""),
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
         ),
         npz_layout("mnist"),
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.data._sun import Array, regression
+from gossamer.data.sun1 import Array, regression
 from gossamer.types import Task
 
 __all__ = ["N_VARIABLES", "RELEVANT", "load"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gossamer.data._sun import Array, as_split, inputs, parts
+from gossamer.data.sun1 import Array, as_split, inputs, parts
 from gossamer.likelihoods import Categorical
 from gossamer.types import Split, Task
 

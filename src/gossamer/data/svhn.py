@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossamer.data._files import DataNotFoundError
-from gossamer.data._formats import read_mat
-from gossamer.data._images import BOTH, ImageSet, Layout, load_images, npz_layout
-from gossamer.data._transforms import Normalize
+from gossamer.data._files import DataNotFoundError, read_mat
+from gossamer.data._images import BOTH, ImageSet, Layout, Normalize, load_images, npz_layout
 from gossamer.types import Task
 
 __all__ = ["load"]

@@ -7,21 +7,22 @@ for each split, ``index_train_<split>.txt`` and ``index_test_<split>.txt``.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from gossamer.data._files import DataNotFoundError, data_root
 from gossamer.data._images import split_rows
-from gossamer.data._transforms import Standardize
 from gossamer.likelihoods import Gaussian
 from gossamer.names import unknown
 from gossamer.types import Task
 
-__all__ = ["FOLDERS", "load"]
+__all__ = ["FOLDERS", "Standardize", "load"]
 
 FOLDERS = {
     "boston": "bostonHousing",
@@ -102,6 +103,24 @@ def load(
         target_mean=float(mean[0]),
         target_std=float(std[0]),
     )
+
+
+@dataclass(frozen=True)
+class Standardize:
+    """Columns of a table in their original units, float64, to ``(x - mean) / std`` in float32.
+
+    Example:
+        >>> Standardize(mean=(10.0,), std=(2.0,))(torch.tensor([[14.0]], dtype=torch.float64))
+        tensor([[2.]])
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The rows, standardised; subtracted in float64, since a column may vary in its last digits only."""
+        mean, std = (torch.tensor(part, dtype=torch.float64, device=x.device) for part in (self.mean, self.std))
+        return ((x.double() - mean) / std).float()
 
 
 def _short(name: str) -> str:

@@ -4,6 +4,8 @@ from gossamer.metrics.classification import (
     accuracy,
     brier,
     classwise_ece,
+    false_discovery_rate,
+    false_non_discovery_rate,
     marginal_l2_debiased,
     nll,
     top_label_ece,
@@ -21,7 +23,6 @@ from gossamer.metrics.curves import (
 from gossamer.metrics.quality import QUALITY
 from gossamer.metrics.registry import COST, LOG, METRICS, Metric, add, shown
 from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
-from gossamer.metrics.selection import false_discovery_rate, false_non_discovery_rate
 
 __all__ = [
     "METRICS",

@@ -12,11 +12,9 @@ from collections.abc import Callable
 
 from torch import nn
 
-from gossamer.models.conv_net import conv_net
-from gossamer.models.mlp import mlp
-from gossamer.models.resnet import resnet18
+from gossamer.models.resnet import resnet18, wide_resnet, wide_resnet28_10
+from gossamer.models.small import conv_net, mlp
 from gossamer.models.vit import vit_tiny
-from gossamer.models.wide_resnet import wide_resnet, wide_resnet28_10
 from gossamer.names import unknown
 
 __all__ = ["build", "conv_net", "mlp", "names", "resnet18", "vit_tiny", "wide_resnet", "wide_resnet28_10"]

@@ -1,4 +1,8 @@
-"""ResNet-18 in its form for 32 x 32 images: a 3 x 3 stem of stride 1 and no max-pooling (He et al., 2016)."""
+"""Residual networks for 32 x 32 images.
+
+ResNet-18 with a 3 x 3 stem of stride 1 and no max-pooling (He et al., 2016), and wide residual networks with
+pre-activation blocks (Zagoruyko and Komodakis, 2016).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from gossamer.models.arguments import require_positive
+from gossamer.models.small import require_positive
 
-__all__ = ["BasicBlock", "initialize_convolutions", "resnet18"]
+__all__ = ["BasicBlock", "WideBlock", "initialize_convolutions", "resnet18", "wide_resnet", "wide_resnet28_10"]
 
 
 def resnet18(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
@@ -30,6 +34,47 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
         parts.append((f"stage{i + 1}", nn.Sequential(first, BasicBlock(n_out, n_out))))
         n_in = n_out
     parts += [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(512, num_classes))]
+    model = nn.Sequential(OrderedDict(parts))
+    initialize_convolutions(model)
+    return model
+
+
+def wide_resnet28_10(num_classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Sequential:
+    """WRN-28-10, 36.5 million parameters.
+
+    >>> import torch
+    >>> with torch.device("meta"):
+    ...     model = wide_resnet28_10()
+    >>> sum(p.numel() for p in model.parameters())
+    36479194
+    """
+    return wide_resnet(28, 10, num_classes=num_classes, in_channels=in_channels, dropout=dropout)
+
+
+def wide_resnet(
+    depth: int, width: int, num_classes: int = 10, in_channels: int = 3, dropout: float = 0.0
+) -> nn.Sequential:
+    """WRN-``depth``-``width``: three stages of ``(depth - 4) / 6`` blocks of 16, 32 and 64 times ``width`` channels.
+
+    >>> import torch
+    >>> wide_resnet(10, 1).eval()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+    require_positive(width=width, num_classes=num_classes, in_channels=in_channels)
+    if depth < 10 or (depth - 4) % 6:
+        raise ValueError(f"depth must be 6 n + 4 with n at least 1 (10, 16, 22, 28, ...), not {depth}")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
+    n_blocks = (depth - 4) // 6
+    parts: list[tuple[str, nn.Module]] = [("stem", nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))]
+    n_in = 16
+    for i, n_out in enumerate((16 * width, 32 * width, 64 * width)):
+        blocks = [WideBlock(n_in, n_out, stride=1 if i == 0 else 2, dropout=dropout)]
+        blocks += [WideBlock(n_out, n_out, dropout=dropout) for _ in range(n_blocks - 1)]
+        parts.append((f"stage{i + 1}", nn.Sequential(*blocks)))
+        n_in = n_out
+    parts += [("norm", nn.BatchNorm2d(n_in)), ("relu", nn.ReLU())]
+    parts += [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(n_in, num_classes))]
     model = nn.Sequential(OrderedDict(parts))
     initialize_convolutions(model)
     return model
@@ -62,6 +107,38 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``(batch, in_channels, height, width) -> (batch, out_channels, height / stride, width / stride)``."""
         out: Tensor = self.relu(self.shortcut(x) + self.residual(x))
+        return out
+
+
+class WideBlock(nn.Module):
+    """``shortcut + conv(dropout(relu(bn(conv(a)))))`` with ``a = relu(bn(x))``.
+
+    The shortcut is ``x`` itself or, where the shape changes, a 1 x 1 convolution of ``a``.
+
+    >>> import torch
+    >>> WideBlock(4, 8, stride=2)(torch.zeros(2, 4, 6, 6)).shape
+    torch.Size([2, 8, 3, 3])
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.activation = nn.Sequential(nn.BatchNorm2d(in_channels), nn.ReLU())
+        self.residual = nn.Sequential(
+            nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(out_channels),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+        )
+        self.shortcut: nn.Conv2d | None = None
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, in_channels, height, width) -> (batch, out_channels, height / stride, width / stride)``."""
+        activated = self.activation(x)
+        shortcut = x if self.shortcut is None else self.shortcut(activated)
+        out: Tensor = shortcut + self.residual(activated)
         return out
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gossamer.models.arguments import require_positive
+from gossamer.models.small import require_positive
 
 __all__ = ["VisionTransformer", "vit_tiny"]
 

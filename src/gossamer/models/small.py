@@ -1,0 +1,60 @@
+"""Small networks: a multilayer perceptron and a convolutional network for small images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+__all__ = ["conv_net", "mlp", "require_positive"]
+
+
+def mlp(in_features: int, hidden: Sequence[int] = (256, 256), out_features: int = 10) -> nn.Sequential:
+    """Linear layers with ReLU between them; the input is flattened first, and an empty ``hidden`` is a linear model.
+
+    >>> import torch
+    >>> mlp(784, hidden=(32,))(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    require_positive(in_features=in_features, out_features=out_features)
+    for i, width in enumerate(hidden):
+        require_positive(**{f"hidden[{i}]": width})
+    layers: list[nn.Module] = [nn.Flatten()]
+    for n_in, n_out in pairwise((in_features, *hidden)):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear((in_features, *hidden)[-1], out_features))
+
+
+def conv_net(num_classes: int = 10, in_channels: int = 1, width: int = 16) -> nn.Sequential:
+    """Two 3×3 convolutions, pooling to 4×4, two linear layers; any image of at least 8×8 pixels.
+
+    >>> import torch
+    >>> conv_net()(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    require_positive(num_classes=num_classes, in_channels=in_channels, width=width)
+    return nn.Sequential(
+        nn.Conv2d(in_channels, width, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(width, 2 * width, 3, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveMaxPool2d(4),
+        nn.Flatten(),
+        nn.Linear(32 * width, 64),
+        nn.ReLU(),
+        nn.Linear(64, num_classes),
+    )
+
+
+def require_positive(**sizes: int) -> None:
+    """Raise ``ValueError`` for the first size that is not positive, by its name.
+
+    >>> require_positive(num_classes=10, in_channels=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: in_channels must be at least 1, not 0
+    """
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, not {size}")
