@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Literal, get_args
@@ -22,7 +23,7 @@ from gossamer.layers import (
     sparse_weights,
     swap,
 )
-from gossamer.layers.swap import why_left_alone
+from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone
 from gossamer.sparsity.allocation import allocation as allocation_by_name
 from gossamer.sparsity.allocation import global_, uniform_reference
 from gossamer.sparsity.selection import top_mask
@@ -38,6 +39,9 @@ INIT_STD_SCALE = 0.1
 
 # σ of a pretrained weight as a share of the rms of the weights of its layer: small enough to predict as before.
 PRETRAINED_STD = 0.05
+
+# The share of weights left alone, neither excluded nor frozen, from which on a conversion warns.
+WORTH_A_WARNING = 0.05
 
 # The released code of the paper (methods: section 1.3): one scale for every layer, whatever its fan-in.
 REFERENCE_PRIOR_STD = 0.005
@@ -108,7 +112,7 @@ def bayesianize(
     def gaussian(dense: DenseWeight, support: Support) -> GaussianWeight:
         scale = _scale(dense, support)
         if reference:
-            mean = _normal(support, generator) * REFERENCE_MEAN_STD if init == "fresh" else support.gather(dense.tensor)
+            mean = _normal(support, generator) * REFERENCE_MEAN_STD if init == "fresh" else support.gather(dense.values)
             std = _reference_std(support, generator) if init_std is None else _full(support, init_std)
             prior = prior_std or REFERENCE_PRIOR_STD
         else:
@@ -177,14 +181,36 @@ def _convert(
             if key in chosen:  # a tied weight is one weight, whichever of its layers comes first
                 weight, name, keeps = _tied(chosen[key], weight, keeps)
             n_frozen = weight.frozen[1] - weight.frozen[0]
-            chosen[key] = (weight, LayerStats(name, tuple(weight.tensor.shape), keeps, n_frozen))
+            chosen[key] = (weight, LayerStats(name, tuple(weight.values.shape), keeps, n_frozen))
     counts = budget([stats for _, stats in chosen.values()], density)
     weights = {}
     for (key, (weight, stats)), count in zip(chosen.items(), counts, strict=True):
         shares_budget = budget is global_ and not stats.keep_dense
         position = _choose(weight, count, init, generator)
         weights[key] = make(weight, Support(stats.shape, position, weight.frozen, shares_budget))
-    return swap(model, found, weights)
+    converted = swap(model, found, weights)
+    _warn_of_the_rest(converted)
+    return converted
+
+
+def _warn_of_the_rest(model: nn.Module) -> None:
+    """Warn where much of a network stays dense that nobody excluded or froze."""
+    left: dict[str, int] = {}
+    n_left = 0
+    for _, module, parameter in plain_weights(model):
+        n_left += parameter.numel()
+        reason = why_left_alone(module) or ""
+        if reason not in (EXCLUDED, FROZEN) and parameter.requires_grad:
+            kind = f"{type(module).__name__} ({reason})"
+            left[kind] = left.get(kind, 0) + parameter.numel()
+    total = n_left + sum(weight.support.size for weight in sparse_weights(model).values())
+    if sum(left.values()) > WORTH_A_WARNING * total:
+        rest = "; ".join(f"{count / total:.1%} in {kind}" for kind, count in sorted(left.items(), key=lambda x: -x[1]))
+        warnings.warn(
+            f"{1 - n_left / total:.1%} of the weights of this model were converted, the others stay dense and "
+            f"deterministic: {rest}. gossamer.summary(model) lists them; exclude them to say that this is meant",
+            stacklevel=4,
+        )
 
 
 def _tied(first: tuple[DenseWeight, LayerStats], second: DenseWeight, keeps: bool) -> tuple[DenseWeight, str, bool]:
@@ -211,7 +237,7 @@ def _choose(dense: DenseWeight, n_active: int, init: Init, generator: torch.Gene
     if n_active == size:
         return None
     if init == "pretrained":
-        magnitude = dense.tensor.detach().abs().flatten()
+        magnitude = dense.values.abs().flatten()
         magnitude[start:stop] = -math.inf
         return top_mask(magnitude, n_active).nonzero().flatten()
     allowed = size - (stop - start)
@@ -222,7 +248,7 @@ def _choose(dense: DenseWeight, n_active: int, init: Init, generator: torch.Gene
 
 
 def _initial_mean(dense: DenseWeight, support: Support, init: Init, generator: torch.Generator | None) -> Tensor:
-    given = dense.tensor.detach()
+    given = dense.values
     if init != "fresh":
         return support.gather(given)
     # The given weights set the scale (whoever wrote the network chose it); fewer inputs must each be larger.

@@ -66,6 +66,10 @@ REASONS = {
     "new weight_norm": (lambda: parametrizations.weight_norm(nn.Linear(4, 4)), RECOMPUTED),
     "parametrized": (parametrized, RECOMPUTED),
     "attention output": (attention_with_parametrized_output, RECOMPUTED),
+    "pruned bias": (
+        lambda: prune.random_unstructured(nn.Linear(4, 4), "bias", 0.5),
+        RECOMPUTED.replace("its weight", "its bias"),
+    ),
     "pruned": (lambda: prune.l1_unstructured(nn.Linear(4, 4), "weight", 0.5), RECOMPUTED),
     "max_norm": (lambda: nn.Embedding(4, 4, max_norm=1.0), "max_norm rescales the weight in place"),
     "complex": (lambda: nn.Linear(4, 4, dtype=torch.complex64), "its weight is not real"),
@@ -76,7 +80,9 @@ REASONS = {
 
 
 @pytest.mark.parametrize(("make", "reason"), REASONS.values(), ids=REASONS)
-@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated", "ignore:Lazy modules are a new feature")
+@pytest.mark.filterwarnings(
+    "ignore:.*weight_norm.* is deprecated", "ignore:Lazy modules are a new feature", "ignore:.*were converted"
+)
 def test_left_alone_with_a_reason(make, reason, capsys):
     torch.manual_seed(0)
     model = nn.ModuleDict({"plain": nn.Linear(3, 2), "odd": make()})

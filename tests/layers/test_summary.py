@@ -67,7 +67,8 @@ def test_density_and_active_parameters():
     assert (gossamer.active_parameters(padded), gossamer.density(padded)) == (30, 0.3)
     plain = nn.Linear(2, 2)
     assert gossamer.active_parameters(plain) == 0
-    assert math.isnan(gossamer.density(plain))
+    assert gossamer.density(plain) == 1.0
+    assert math.isnan(gossamer.density(nn.ReLU()))
 
 
 def test_a_layer_added_later_is_told_apart():
@@ -108,6 +109,7 @@ def test_a_saved_network_holds_nothing_dense(density):
     state = model.state_dict()
     n_active = round(density * 20_000)
     expected = {"weight.mean": n_active, "weight.raw_std": n_active, "bias": 200}
+    expected["weight._extra_state"] = 3  # prior, mode, noise
     if density < 1:
         expected["weight.support.position"] = n_active
     assert {name: tensor.numel() for name, tensor in state.items()} == expected

@@ -141,6 +141,7 @@ def test_the_state_of_a_network_inside_another(kind, names, absent):
         other.load_state_dict({key: value for key, value in state.items() if "encoder" not in key}, strict=True)
 
 
+@pytest.mark.filterwarnings("ignore:.*were converted")
 @pytest.mark.parametrize("exclude", ["decoder", "encoder", nn.Embedding], ids=str)
 def test_a_weight_tied_to_one_that_stays_dense_stays_dense_too(exclude):
     model = SharedWeight()
@@ -154,6 +155,7 @@ def test_a_weight_tied_to_one_that_stays_dense_stays_dense_too(exclude):
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*were converted")
 def test_ties_are_followed_from_layer_to_layer():
     """The second layer shares the excluded one's weight, the RNN the second's, and the last the RNN's other weight."""
     model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "rnn": nn.RNN(4, 4), "free": nn.Linear(4, 4)})

@@ -18,7 +18,7 @@ from gossamer.layers.structure import replica
 from gossamer.layers.support import Support
 from gossamer.layers.weight import SparseWeight
 
-__all__ = ["DenseWeight", "SparseEmbedding", "SparseLayer", "SparseLinear", "SparseModule"]
+__all__ = ["DenseWeight", "SparseConv1D", "SparseEmbedding", "SparseLayer", "SparseLinear", "SparseModule"]
 
 # Where a module keeps its hooks; the flags that belong to them are dictionaries of their own.
 HOOKS = (
@@ -39,6 +39,13 @@ class DenseWeight(NamedTuple):
     tensor: nn.Parameter
     fan_in: int | None  # how many entries add up to one output; None where an output is one entry (an embedding)
     frozen: tuple[int, int] = (0, 0)  # flat positions that must stay zero
+    transposed: bool = False  # whether the sparse weight is the transpose of the tensor
+
+    @property
+    def values(self) -> Tensor:
+        """The given weight in the layout of the sparse one, detached."""
+        tensor = self.tensor.detach()
+        return tensor.t().contiguous() if self.transposed else tensor
 
 
 class SparseModule(nn.Module):
@@ -161,7 +168,7 @@ class SparseLinear(SparseLayer):
         (torch.Size([3, 10]), 20, 20)
     """
 
-    replaces = (nn.Linear,)
+    replaces: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
@@ -171,6 +178,23 @@ class SparseLinear(SparseLayer):
     def forward(self, x: Tensor, rows: tuple[int, int] | None = None) -> Tensor:
         """The outputs, or those of a range of them."""
         return self.weight.multiply(x, self.bias, LinearMap(rows))
+
+
+class SparseConv1D(SparseLinear):
+    """The ``Conv1D`` of transformers (GPT-2): a linear layer that stores its weight as ``(in, out)``."""
+
+    replaces = ()
+
+    @classmethod
+    def dense_weights(cls, layer: Any) -> list[DenseWeight]:
+        """The one weight; a column of it adds up to an output."""
+        return [DenseWeight("weight", layer.weight, fan_in=layer.weight.shape[0], transposed=True)]
+
+    def to_plain(self, weights: Mapping[SparseWeight, nn.Parameter]) -> nn.Module:
+        """The plain layer; its weight is a view of the given one, so that both are drawn together."""
+        plain, given = super().to_plain(weights), weights[self.weight]
+        plain.weight = nn.Parameter(given.detach().t(), given.requires_grad)
+        return plain
 
 
 class SparseEmbedding(SparseLayer):

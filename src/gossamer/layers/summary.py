@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gossamer.layers.modules import SparseModule
-from gossamer.layers.swap import why_left_alone
+from gossamer.layers.swap import plain_weights, why_left_alone
 from gossamer.layers.weight import SparseWeight, sparse_weights
 from gossamer.tables import align
 
@@ -19,7 +20,7 @@ __all__ = ["Summary", "SummaryRow", "active_parameters", "density", "summary"]
 
 
 def active_parameters(model: nn.Module) -> int:
-    """Number of active weights, s; a Gaussian one stores a mean and a std.
+    """Number of active weights of the converted layers, s; a Gaussian one stores a mean and a std.
 
     Example:
         >>> import gossamer
@@ -30,15 +31,19 @@ def active_parameters(model: nn.Module) -> int:
 
 
 def density(model: nn.Module) -> float:
-    """Active weights over all weights of the converted layers, s / d.
+    """Active weights over all weights of the network, s / d; those that were not converted are all active.
+
+    Weights are parameters with at least two dimensions that belong to no normalisation layer: biases, scales and shifts
+    are not counted.
 
     Example:
         >>> import gossamer
         >>> density(gossamer.bayesianize(nn.Linear(100, 10), density=0.05))
         0.05
     """
-    total = sum(weight.support.size for weight in sparse_weights(model).values())
-    return active_parameters(model) / total if total else math.nan
+    dense = sum(parameter.numel() for _, _, parameter in plain_weights(model))
+    total = dense + sum(weight.support.size for weight in sparse_weights(model).values())
+    return (active_parameters(model) + dense) / total if total else math.nan
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class SummaryRow:
     total: int
     n_bytes: int
     note: str = ""
+    n_dense: int = 0  # of the entries of a module left alone, those that are weights
 
     @property
     def density(self) -> float:
@@ -65,24 +71,21 @@ class Summary:
 
     rows: tuple[SummaryRow, ...]
 
-    def __repr__(self) -> str:
+    @property
+    def total(self) -> SummaryRow:
+        """The weights of the whole network (biases, scales and shifts are not counted), and the bytes of everything."""
+        dense = sum(row.n_dense for row in self.rows)
         sparse = [row for row in self.rows if not row.note]
-        active, total = sum(row.active for row in sparse), sum(row.total for row in sparse)
-        return f"<Summary: {active:,} of {total:,} weights active>"
+        active, size = sum(row.active for row in sparse), sum(row.total for row in sparse)
+        return SummaryRow("total", "", (), active + dense, size + dense, sum(row.n_bytes for row in self.rows))
+
+    def __repr__(self) -> str:
+        return f"<Summary: {self.total.active:,} of {self.total.total:,} weights active>"
 
     def __str__(self) -> str:
         head = ("layer", "kind", "shape", "active / total", "density", "bytes", "left alone because")
         body = [_cells(row) for row in self.rows]
-        sparse = [row for row in self.rows if not row.note]
-        total = SummaryRow(
-            "total",
-            "",
-            (),
-            sum(row.active for row in sparse),
-            sum(row.total for row in sparse),
-            sum(row.n_bytes for row in self.rows),
-        )
-        lines = [head, *body, _cells(total)]
+        lines = [head, *body, _cells(self.total)]
         text = align(lines, right={3, 4, 5})
         rule = "-" * max(map(len, text))
         return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
@@ -127,6 +130,9 @@ def _weight_row(name: str, weight: SparseWeight, kind: str) -> SummaryRow:
 
 def _rest_rows(model: nn.Module) -> list[SummaryRow]:
     rows = []
+    dense: Counter[str] = Counter()
+    for name, _, parameter in plain_weights(model):
+        dense[name] += parameter.numel()
     for name, module in model.named_modules():
         parameters = list(module.parameters(recurse=False))
         if isinstance(module, SparseWeight) or not parameters:
@@ -139,7 +145,7 @@ def _rest_rows(model: nn.Module) -> list[SummaryRow]:
         else:
             kind, note = type(module).__name__, why_left_alone(module) or "not there when the model was converted"
         shape = tuple(parameters[0].shape) if len(parameters) == 1 else (count,)
-        rows.append(SummaryRow(name, kind, shape, count, count, n_bytes, note))
+        rows.append(SummaryRow(name, kind, shape, count, count, n_bytes, note, dense[name]))
     return rows
 
 

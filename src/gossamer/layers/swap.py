@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
 
 from gossamer.layers.attention import SparseAttention
 from gossamer.layers.conv import SparseConv, SparseConvTranspose
-from gossamer.layers.modules import DenseWeight, SparseEmbedding, SparseLinear, SparseModule
-from gossamer.layers.recurrent import SparseRecurrent
+from gossamer.layers.drawn import SparseExperts, SparseRecurrent, SparseStdConv
+from gossamer.layers.modules import DenseWeight, SparseConv1D, SparseEmbedding, SparseLinear, SparseModule
 from gossamer.layers.structure import rewire
 from gossamer.layers.weight import SparseWeight
 from gossamer.names import suggestion
 
-__all__ = ["Found", "find", "match_names", "swap", "why_left_alone"]
+__all__ = ["Found", "find", "match_names", "plain_weights", "rule_of", "swap", "why_left_alone"]
 
 SPARSE_MODULES: tuple[type[SparseModule], ...] = (
     SparseLinear,
@@ -29,7 +30,16 @@ SPARSE_MODULES: tuple[type[SparseModule], ...] = (
 )
 RULES = {plain: sparse for sparse in SPARSE_MODULES for plain in sparse.replaces}
 
-RECOMPUTED = ("weight_g", "weight_v", "weight_orig")  # what the hooks of torch.nn.utils call the true parameter
+# Layers of other libraries, by package and class: nothing of them is imported.
+FOREIGN: dict[tuple[str, str], type[SparseModule]] = {
+    ("transformers", "Conv1D"): SparseConv1D,
+    **{("timm", f"{scaled}StdConv2d{same}"): SparseStdConv for scaled in ("", "Scaled") for same in ("", "Same")},
+}
+# What a subclass may define and still compute what its base class does.
+HARMLESS = {"__init__", "__repr__", "__constants__", "extra_repr", "reset_parameters", "_reset_parameters"}
+
+RECOMPUTED = ("_g", "_orig")  # how the hooks of torch.nn.utils call the true parameter
+EXCLUDED, FROZEN = "excluded by the caller", "frozen (requires_grad=False)"
 NOTE = "gossamer_note"  # where a module that could have been converted remembers why it was not
 
 
@@ -66,15 +76,14 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
         if any(name.startswith(prefix) for prefix in inside):
             continue
         if id(module) in excluded or (kinds and isinstance(module, kinds)):
-            _leave(module, "excluded by the caller")
+            _leave(module, EXCLUDED)
             inside.append(name + ".")
-        elif type(module) in RULES:
+        elif (rule := rule_of(module)) is not None:
             inside.append(name + ".")
             reason = why_left_alone(module)
             if reason is None:
                 _check_forward(name, module)
-            if reason is None:
-                found.append(Found(name, module, RULES[type(module)].dense_weights(module)))
+                found.append(Found(name, module, rule.dense_weights(module)))
             else:
                 _leave(module, reason)
     return _without_half_tied(model, found)
@@ -116,26 +125,84 @@ def why_left_alone(module: nn.Module) -> str | None:
     note = getattr(module, NOTE, None)
     if isinstance(note, str):
         return note
-    kind = type(module)
-    base = kind if kind in RULES else next((plain for plain in RULES if isinstance(module, plain)), None)
-    if base is None:
-        return f"no rule for {kind.__name__}: stays deterministic"
+    kind, rule, base = type(module).__name__, rule_of(module), _base(type(module))
+    if rule is None and base is None:
+        return f"no rule for {kind}: stays deterministic"
     parameters = dict(module.named_parameters())
     if any(is_lazy(parameter) for parameter in parameters.values()):
         return "its shape is not known yet: run one batch through the model first"
-    if any(name.endswith(RECOMPUTED) or "parametrizations." in name for name in parameters):
-        return "its weight is recomputed at each call (weight_norm, spectral_norm, pruning): remove that first"
-    if kind is not base:
-        return f"{kind.__name__} is a subclass of {base.__name__} and may compute something else"
-    rule = RULES[kind]
+    recomputed = [name for name in parameters if name.endswith(RECOMPUTED) or "parametrizations." in name]
+    if recomputed:
+        part = "bias" if all("bias" in name for name in recomputed) else "weight"
+        return f"its {part} is recomputed at each call (weight_norm, spectral_norm, pruning): remove that first"
+    if rule is None:
+        assert base is not None
+        return f"{kind} is a subclass of {base.__name__} and may compute something else"
     weights = rule.dense_weights(module)
     if not all(weight.tensor.requires_grad for weight in weights):
-        return "frozen (requires_grad=False)"
+        return FROZEN
     if not all(weight.tensor.is_floating_point() for weight in weights):
         return "its weight is not real"
     if any(weight.tensor.numel() == weight.frozen[1] - weight.frozen[0] for weight in weights):
         return "its weight has no entry that could be active"
     return rule.refusal(module)
+
+
+def rule_of(module: nn.Module) -> type[SparseModule] | None:
+    """The sparse module that takes the place of ``module``; ``None`` where there is none.
+
+    A subclass is converted as its base class if it overrides nothing that computes, and some layers of timm and
+    transformers are known by name.
+
+    Example:
+        >>> class Mine(nn.Linear):
+        ...     pass
+        >>> rule_of(Mine(2, 2)).__name__, rule_of(nn.ReLU())
+        ('SparseLinear', None)
+    """
+    kind = type(module)
+    if kind in RULES:
+        return RULES[kind]
+    for part in kind.__mro__:
+        rule = FOREIGN.get((part.__module__.partition(".")[0], part.__name__))
+        if rule is not None and kind.forward is getattr(part, "forward", None):
+            return rule
+    if kind.__module__.startswith("transformers.") and kind.__name__.endswith("Experts"):
+        return SparseExperts if SparseExperts.dense_weights(module) else None
+    base = _base(kind)
+    return RULES[base] if base is not None and _computes_as(kind, base) else None
+
+
+def _base(kind: type) -> type[nn.Module] | None:
+    return next((part for part in kind.__mro__ if part in RULES), None)
+
+
+def _computes_as(kind: type, base: type) -> bool:
+    if kind is NonDynamicallyQuantizableLinear:  # torch's attention reads its weight, and does not call it
+        return False
+    own = {name for part in kind.__mro__[: kind.__mro__.index(base)] for name in vars(part)}
+    ours = {name for name in own if hasattr(base, name) or name in ("weight", "bias")}
+    return ours - HARMLESS <= set(dir(object)) | {"__module__", "__annotations__", "__abstractmethods__"}
+
+
+def plain_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Parameter]]:
+    """The weights that stay dense, each once, with their module and its name.
+
+    A weight is a parameter with at least two dimensions that belongs to no normalisation layer and to no converted
+    module: biases, scales and shifts are not counted.
+
+    Example:
+        >>> [name for name, _, _ in plain_weights(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1)))]
+        ['0', '2']
+    """
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, SparseModule | SparseWeight) or "Norm" in type(module).__name__:
+            continue
+        for parameter in module.parameters(recurse=False):
+            if not is_lazy(parameter) and parameter.dim() > 1 and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield name, module, parameter
 
 
 def match_names(names: Sequence[str], patterns: Iterable[str], argument: str) -> set[str]:
@@ -156,10 +223,9 @@ def swap(model: nn.Module, found: Sequence[Found], weights: Mapping[int, SparseW
     A module or a parameter that is used in two places stays one, and its state is saved once.
     """
     replacement = {
-        id(item.module): RULES[type(item.module)].from_dense(
-            item.module, {dense.name: weights[id(dense.tensor)] for dense in item.weights}
-        )
+        id(item.module): rule.from_dense(item.module, {dense.name: weights[id(dense.tensor)] for dense in item.weights})
         for item in found
+        if (rule := rule_of(item.module)) is not None
     }
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
