@@ -29,25 +29,25 @@ DEFAULT = (0.02, 0.02)
 
 
 def variational_defaults(mode: Mode, lr: float | None, kl_weight: float | None) -> tuple[float, float]:
-    """Learning rate and KL weight of a mode, where none is given."""
+    """Learning rate and KL weight, by default those of the mode."""
     default_lr, default_weight = REFERENCE if mode == "reference" else DEFAULT
     return default_lr if lr is None else lr, default_weight if kl_weight is None else kl_weight
 
 
 def variational_optimizer(mode: Mode, lr: float, std_lr: float | None = None) -> Callable[[nn.Module], Optimizer]:
-    """SGD as in the released code, where σ stands still; otherwise Adam, whose step in log σ does not shrink with N."""
+    """SGD as in the released code, with which σ hardly moves; otherwise Adam, whose step in log σ is free of N."""
     if mode == "reference":
         return lambda model: SGD(param_groups(model, weight_decay=5e-4, std_lr=std_lr), lr=lr, momentum=0.9)
     return lambda model: Adam(param_groups(model, std_lr=std_lr), lr=lr)
 
 
 def update_period_for(steps: int, update_period: int | None) -> int:
-    """The period asked for; otherwise the papers' 100 steps, or a fiftieth of a training shorter than 5,000 steps."""
+    """The given period; by default the papers' 100 steps, or a fiftieth of a training shorter than 5,000 steps."""
     return update_period or min(100, max(1, steps // 50))
 
 
 def noise_of_all_ranks() -> torch.Generator:
-    """For noise that goes into the weights: the same on every rank, or their networks would part.
+    """A generator for noise on the weights: the same on every rank, or their networks would diverge.
 
     A method's optimizer is built while all ranks are in the same random state.
     """
@@ -55,10 +55,10 @@ def noise_of_all_ranks() -> torch.Generator:
 
 
 def refresh_of(task: Task) -> Refresh:
-    """What gives a draw statistics of batch normalisation from the training data of ``task``.
+    """Recomputes batch-norm statistics of a draw from the training data of ``task``.
 
-    Augmented as in training: what follows a normalisation was trained with the statistics of augmented data, and does
-    worse with others, though the data to predict are not augmented.
+    The data are augmented as in training: the layers after a normalisation were trained with the statistics of
+    augmented data and do worse with others, even though the data to predict are not augmented.
     """
     return Refresh(task.train[0], partial(_as_in_training, task.augment, task.transform))
 
@@ -68,7 +68,7 @@ def _as_in_training(augment: Callable[[Tensor], Tensor], transform: Callable[[Te
 
 
 def first_given(*values: float | None) -> float:
-    """The first that is not ``None``.
+    """The first value that is not ``None``.
 
     Example:
         >>> first_given(None, 0.0, 1.0)

@@ -6,7 +6,7 @@ they are learnt; ``mode="reference"`` takes the paper's steps, by which they har
 
 from __future__ import annotations
 
-from gossamer.methods._cyclical import Preset, PresetName, preset_of, released_rate
+from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, preset_of, released_rate
 from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of
 from gossamer.optim import CVAdam
 from gossamer.posterior import AroundMeans
@@ -38,18 +38,18 @@ def cv_adam(
     Args:
         task: The task; its number of training examples weighs the prior and the entropy.
         steps: Length of the training.
-        lr: Learning rate at the start of a cosine, of cycles in reference mode; 0.3, and 1 in reference mode.
-        temperature: Weight of the KL: 1 is the ELBO, which underfits on digits as that of ``vi`` does; 0.02 had the
-            best NLL on what is held out of them. In reference mode it is the paper's k, 1/N or 1/√N by the preset.
-        momentum: Of the gradients; 0.9, and 0.1 in reference mode.
+        lr: Learning rate at the start of a cosine; 0.3. In reference mode 1, at the start of each cycle.
+        temperature: Weight of the KL: 1 is the ELBO, which underfits on digits as it does with ``vi``; 0.02 had the
+            best NLL on held-out digits. In reference mode it is the paper's k, 1/N or 1/√N by preset.
+        momentum: Momentum of the gradients; 0.9, and 0.1 in reference mode.
         weight_decay: Precision of the normal prior over the number of examples; 5e-4.
         scale_lr: Rate of the local scales; 0.03, and 0.1 in reference mode, where it is divided by N.
-        init_std: Of every weight before the first step; reference mode has its own.
-        refresh_batchnorm: Give each draw its own statistics of batch normalisation, by a pass over the training data.
-        preset: The paper's hyper-parameters for one of its experiments; what else is given comes first.
-        mode: ``"reference"`` for the paper's update, with its preset for images where none is given.
+        init_std: Standard deviation of every weight before the first step; fixed in reference mode.
+        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+        preset: The paper's hyper-parameters for one of its experiments; other options override it.
+        mode: ``"reference"`` for the paper's update, by default with its preset for images.
     """
-    chosen, is_reference = preset_of(preset, mode, DEFAULT), mode == "reference"
+    chosen, is_reference = preset_of(preset, mode, DEFAULT, PRESETS), mode == "reference"
     rate = first_given(lr, chosen.lr)
     return Method(
         prepare=lambda model: model,

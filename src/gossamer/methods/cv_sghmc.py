@@ -1,23 +1,23 @@
 """SGHMC in cycles, with snapshots (Ke and Fan, arXiv 2210.12957, Algorithm 2; Zhang et al., ICLR 2020).
 
 Each cycle takes the learning rate from its highest value to zero; the networks at the end of the cycles are the draws.
-``mode="reference"`` takes the paper's noise, whose temperature is not what it is called, and the released code's
+``mode="reference"`` takes the paper's noise, whose "temperature" is not a temperature, and the released code's
 hyper-parameters, cycles and snapshots.
 """
 
 from __future__ import annotations
 
-from gossamer.methods._cyclical import Preset, PresetName, preset_of, released_rate, released_snapshots
+from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of
 from gossamer.optim import SGHMC
-from gossamer.posterior import Snapshots, ends_of_cycles
-from gossamer.schedules import cyclical, phases
+from gossamer.posterior import Snapshots
+from gossamer.schedules import phases
 from gossamer.types import Method, Mode, Task
 
 __all__ = ["cv_sghmc"]
 
 # Chosen on held-out digits, an MLP and a conv net, three seeds, together with the temperature of 0.1. At twice the rate
-# the conv net takes a cycle longer to train, and with a third of the decay some of its trainings fall back to chance.
+# the conv net takes a cycle longer to train; with a third of the decay some of its trainings fall back to chance.
 DEFAULT = Preset(lr=0.1, weight_decay=1.5e-3, momentum=0.9)
 
 
@@ -37,7 +37,7 @@ def cv_sghmc(
     preset: PresetName | None = None,
     mode: Mode = "default",
 ) -> Method:
-    """Cyclical SGHMC on the plain network; its posterior are snapshots.
+    """Cyclical SGHMC on the plain network; its posterior is a set of snapshots.
 
     Args:
         task: The task; its number of training examples scales the noise.
@@ -45,24 +45,20 @@ def cv_sghmc(
         lr: Learning rate at the start of each cycle; 0.1, and 1 in reference mode.
         temperature: 1 samples the posterior, and needs a rate of 0.1 or less; 0.1 had the better NLL on held-out
             digits. In reference mode it is the paper's k: 1/N for images, 1/√N in the other presets.
-        momentum: Of the velocity; 0.9, and 0.1 in reference mode.
+        momentum: Momentum of the sampler; 0.9, and 0.1 in reference mode.
         weight_decay: Precision of the normal prior over the number of examples; 1.5e-3, and 5e-4 in reference mode.
-        scale_lr: Rate at which each weight learns a step size of its own; 0, and 0.1 in reference mode.
-        cycles: Of the learning rate; 4.
-        per_cycle: Snapshots a cycle, the last at its end, a fiftieth of the cycle apart; reference mode has its own.
+        scale_lr: Rate at which each weight learns its own step size; 0, and 0.1 in reference mode.
+        cycles: Number of cycles of the learning rate; 4.
+        per_cycle: Snapshots per cycle, a fiftieth of the cycle apart, the last at its end; ignored in reference mode.
         hot: Share of each cycle, at its end, that has noise; before it the sampler is SGD with momentum.
-        refresh_batchnorm: Give each draw its own statistics of batch normalisation, by a pass over the training data.
-        preset: The paper's hyper-parameters for one of its experiments; what else is given comes first.
-        mode: ``"reference"`` for the paper's noise, with its preset for images where none is given.
+        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+        preset: The paper's hyper-parameters for one of its experiments; other options override it.
+        mode: ``"reference"`` for the paper's noise, by default with its preset for images.
     """
-    chosen, is_reference = preset_of(preset, mode, DEFAULT), mode == "reference"
+    chosen, is_reference = preset_of(preset, mode, DEFAULT, PRESETS), mode == "reference"
     rate, n_cycles = first_given(lr, chosen.lr), chosen.cycles if cycles is None else cycles
     heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.1)
-    if is_reference:
-        schedule = released_rate(rate, steps, n_cycles, chosen.epochs)
-        at = released_snapshots(steps, n_cycles, chosen.epochs)
-    else:
-        schedule, at = cyclical(rate, steps, n_cycles), ends_of_cycles(steps, n_cycles, per_cycle)
+    schedule, at = cycles_of(mode, rate, steps, n_cycles, per_cycle=per_cycle, epochs=chosen.epochs)
     return Method(
         prepare=lambda model: model,
         optimizer=lambda model: SGHMC(

@@ -30,18 +30,18 @@ def rigl(
     until: float = 0.75,
     allocation: str = "erk",
 ) -> Method:
-    """RigL: ``density`` times the weights, moved towards the largest gradients.
+    """RigL: a fixed share of active weights, moved to where gradients are largest.
 
     Args:
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
-        replacement_rate: Share replaced at the first update.
-        until: Share of the training after which the subspace rests.
+        replacement_rate: Share of the active weights replaced at the first update; it falls to 0 along a cosine.
+        until: Share of the training after which the subspace stays as it is.
         allocation: How the active weights are spread over the layers; ``"erk"`` was the authors' best.
     """
     return Method(

@@ -1,4 +1,4 @@
-"""The plain network by Adam or SGD: what every other method is compared with."""
+"""The plain network, trained by SGD or Adam: the baseline of every other method."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def sgd(
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
 ) -> Method:
-    """The network as it is, by SGD with momentum or by Adam.
+    """The plain network, trained by SGD with momentum or by Adam.
 
     Args:
         task: The task.
         steps: Length of the training.
         optimizer: ``"sgd"`` or ``"adam"``.
         lr: Learning rate at the start of a cosine; 0.1 for SGD, 0.001 for Adam.
-        momentum: Of SGD.
-        weight_decay: Of SGD.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
     """
     if optimizer not in ("sgd", "adam"):
         raise ValueError(f"optimizer must be 'sgd' or 'adam'; got {optimizer!r}")

@@ -1,8 +1,8 @@
 """Sparse subspace variational inference (Li, Miao, Qiu and Zhang, ICLR 2024), Algorithm 1.
 
-Mean-field Gaussian variational inference in a subspace of fixed size whose axes are chosen anew during training.
-``mode="reference"`` takes the released code's hyper-parameters and arithmetic; with them σ does not learn, so the
-default uses Adam, whose step in log σ does not depend on the size of its gradient.
+Mean-field Gaussian variational inference in a subspace of fixed size whose axes change during training.
+``mode="reference"`` takes the released code's hyper-parameters and arithmetic, with which σ does not learn; the
+default therefore uses Adam, whose step in log σ does not depend on the size of the gradient.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ def ssvi(
         steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
-        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number
-            of examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
-        removal: Criterion of removal.
-        addition: Criterion of addition.
+        std_lr: Learning rate of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the
+            number of examples, so with SGD (reference mode) they hardly move unless it is orders of magnitude larger.
+        removal: Score of the active entries; the lowest are removed.
+        addition: Score of the inactive entries; the highest are added.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
-        replacement_rate: Share replaced at the first update.
-        until: Share of the training after which the subspace rests.
+        replacement_rate: Share of the active weights replaced at the first update; it falls to 0 along a cosine.
+        until: Share of the training after which the subspace stays as it is.
         kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
         kl_warmup: Share of the training over which β rises from 0.
-        prior_std: Of every weight; ``None`` scales it by the active fan-in.
-        init_std: Of every weight; ``None`` scales it by the active fan-in.
+        prior_std: Standard deviation of the prior; ``None`` scales it by the active fan-in.
+        init_std: Initial standard deviation; ``None`` scales it by the active fan-in.
         allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
-            on held-out digits, and ``"uniform"`` in reference mode.
-        noise: ``"local"`` draws one noise an output in a training step (local reparameterization), ``"weights"`` one a
-            weight for the whole batch (``same_noise`` of the released code): half the products, noisier gradients.
-        refresh_batchnorm: Give each draw its own statistics of batch normalisation, by a pass over the training data.
+            on held-out digits, or ``"uniform"`` in reference mode.
+        noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one
+            per weight for the whole batch (the released ``same_noise``): half the products, noisier gradients.
+        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         mode: ``"reference"`` for the released code's behaviour.
     """
     rate, beta = variational_defaults(mode, lr, kl_weight)

@@ -37,15 +37,15 @@ def vi(
         task: The task; its number of training examples scales the KL.
         steps: Length of the training.
         lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
-        std_lr: That of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the number
-            of examples, so with SGD, in reference mode, they stand still unless it is several orders larger.
+        std_lr: Learning rate of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the
+            number of examples, so with SGD (reference mode) they hardly move unless it is orders of magnitude larger.
         kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
         kl_warmup: Share of the training over which β rises from 0.
-        prior_std: Of every weight; ``None`` scales it by the fan-in.
-        init_std: Of every weight; ``None`` scales it by the fan-in.
-        noise: ``"local"`` draws one noise an output in a training step (local reparameterization), ``"weights"`` one a
-            weight for the whole batch (``same_noise`` of the released code): half the products, noisier gradients.
-        refresh_batchnorm: Give each draw its own statistics of batch normalisation, by a pass over the training data.
+        prior_std: Standard deviation of the prior; ``None`` scales it by the fan-in.
+        init_std: Initial standard deviation; ``None`` scales it by the fan-in.
+        noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one
+            per weight for the whole batch (the released ``same_noise``): half the products, noisier gradients.
+        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         mode: ``"reference"`` for the released code's behaviour.
     """
     rate, beta = variational_defaults(mode, lr, kl_weight)
