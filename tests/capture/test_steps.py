@@ -261,22 +261,7 @@ def test_an_optimizer_that_cannot_be_captured_is_found_while_setting_up(caplog, 
     assert plain.step == 1
 
 
-NO_GPU = "the network is not on a GPU"  # said last: nothing else stands in the way
-REASONS = {
-    "ssvi": NO_GPU,
-    "vi": NO_GPU,
-    "rigl": NO_GPU,
-    "sgd": NO_GPU,
-    "cv_adam": "CVAdam steps are not captured, those of SGD, Adam and AdamW are",
-    "cv_sghmc": "SGHMC steps are not captured, those of SGD, Adam and AdamW are",
-    "em_mcmc": "Prune as it is set changes shapes or evaluates the loss again",
-}
-
-
-@pytest.mark.parametrize("method", methods.names())
-def test_which_methods_are_captured(method):
-    parts = training(method)
-    assert why_not(parts.model, parts._inner_optimizer, parts.penalty, parts.rules) == REASONS[method]
+NO_GPU = "the network is not on a GPU"  # reported last: there is no other reason
 
 
 def test_reasons_of_layers_and_penalties():
@@ -298,7 +283,7 @@ def test_reasons_of_layers_and_penalties():
 
 
 @gpu
-@pytest.mark.parametrize("method", [method for method, reason in REASONS.items() if reason == NO_GPU])
+@pytest.mark.parametrize("method", ["ssvi", "vi", "rigl", "sgd"])
 def test_methods_are_captured(method, caplog):
     graphs = training(method, device="cuda", precision="bf16-mixed", captures=True)
     for _ in range(7):

@@ -7,23 +7,26 @@ import pytest
 import torch
 
 from gossamer import methods
+from gossamer.capture import why_not
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
 from gossamer.layers import GaussianWeight, active_parameters, sparse_weights
 from gossamer.models import mlp
 from gossamer.posterior import predict
-from gossamer.train import fit
+from gossamer.train import Training, fit
 
 STEPS = 150
 
+# density: share of active weights, None for plain networks; draws_differ: whether there is more than one network to draw;
+# captured: whether its training steps can be CUDA graphs, otherwise the start of the reason.
 METHODS = {
-    "sgd": {"density": None, "draws_differ": False},
-    "vi": {"density": 1.0, "draws_differ": True},
-    "ssvi": {"density": 0.1, "draws_differ": True},
-    "rigl": {"density": 0.1, "draws_differ": False},
-    "cv_adam": {"density": None, "draws_differ": True},
-    "cv_sghmc": {"density": None, "draws_differ": True},
-    "em_mcmc": {"density": None, "draws_differ": True},
+    "sgd": {"density": None, "draws_differ": False, "captured": True},
+    "vi": {"density": 1.0, "draws_differ": True, "captured": True},
+    "ssvi": {"density": 0.1, "draws_differ": True, "captured": True},
+    "rigl": {"density": 0.1, "draws_differ": False, "captured": True},
+    "cv_adam": {"density": None, "draws_differ": True, "captured": "CVAdam steps are not captured"},
+    "cv_sghmc": {"density": None, "draws_differ": True, "captured": "SGHMC steps are not captured"},
+    "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
 }
 
 
@@ -52,6 +55,15 @@ def run(name, task, record=None, seed=0):
 
 def test_the_table_names_every_method():
     assert sorted(METHODS) == methods.names()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_captured_steps_are_told_from_others(task, name):
+    """A missing GPU is the last reason that is reported."""
+    training = Training(methods.build(name, task, STEPS), mlp(64, (8,)), task, STEPS)
+    reason = why_not(training.model, training._inner_optimizer, training.penalty, training.rules)
+    captured = METHODS[name]["captured"]
+    assert reason.startswith("the network is not on a GPU" if captured is True else captured)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -36,10 +36,7 @@ def find(name: str) -> Callable[..., Method]:
         ('ssvi', True)
     """
     if ":" in name:
-        own = imported("method", name)
-        if list(inspect.signature(own).parameters)[:2] != ["task", "steps"]:
-            raise ValueError(f"method {name!r} must be a function of (task, steps, *, …) that returns a Method")
-        return own
+        return _checked(name, imported("method", name))
     if name not in names():
         raise ValueError(unknown("method", name, names()))
     function: Callable[..., Method] = getattr(importlib.import_module(f"gossamer.methods.{name}"), name)
@@ -58,3 +55,16 @@ def build(name: str, task: Task, steps: int, **options: Any) -> Method:
     if not isinstance(method, Method):
         raise TypeError(f"method {name!r} must return a gossamer.types.Method; it returned {type(method).__name__}")
     return method
+
+
+def _checked(name: str, function: Callable[..., Method]) -> Callable[..., Method]:
+    """A method of the user's own, if its signature can be read as its configuration."""
+    parameters = inspect.signature(function).parameters
+    if list(parameters)[:2] != ["task", "steps"]:
+        raise ValueError(f"method {name!r} must be a function of (task, steps, *, …) that returns a Method")
+    for option in list(parameters.values())[2:]:
+        if inspect.Parameter.empty in (option.annotation, option.default):
+            raise ValueError(
+                f"option {option.name} of method {name!r} needs a type and a default, as in density: float = 0.1"
+            )
+    return function
