@@ -17,7 +17,7 @@ from gossamer.train import Training, fit
 
 STEPS = 150
 
-# density: share of active weights, None for plain networks; draws_differ: whether there is more than one network to draw;
+# density: share of active weights, None for plain networks; draws_differ: whether there is more than one to draw;
 # captured: whether its training steps can be CUDA graphs, otherwise the start of the reason.
 METHODS = {
     "sgd": {"density": None, "draws_differ": False, "captured": True},
