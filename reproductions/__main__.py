@@ -15,8 +15,8 @@ from docstring_parser import parse
 
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import unreadable
-from reproductions import Results, fill, find, names, reproduce
-from reproductions._pages import document
+from reproductions import NAMES, StoredParts, fill, find, reproduce
+from reproductions.parts import document
 
 __all__ = ["main"]
 
@@ -39,7 +39,7 @@ def main(given: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m reproductions", allow_abbrev=False)
     kinds = parser.add_subparsers(dest="name", required=True)
-    for name in names():
+    for name in NAMES:
         module = find(name)
         title = (module.__doc__ or "").strip().splitlines()[0]
         flags = kinds.add_parser(name, help=title.replace("%", "%%"), description=title)
@@ -80,7 +80,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    results = Results.read(options.file)
+    results = StoredParts.read(options.file)
     chosen = find(results.name)
     for page in options.into:
         try:

@@ -17,9 +17,8 @@ from gossamer import data, methods, models
 from gossamer.sparsity.groups import grouped_weights
 from gossamer.tables import Table
 from gossamer.train import Training
-from reproductions._drawing import COLOURS, INK, SOFT, draw, tidy
-from reproductions._results import Results, Row, Settings
-from reproductions._running import Tick
+from reproductions.drawing import COLOURS, INK, SOFT, draw, tidy
+from reproductions.parts import PartSettings, Row, StoredParts, Tick
 
 __all__ = ["measure", "plan", "plot", "tables"]
 
@@ -39,7 +38,7 @@ def plan(
     temperature: float = 1e-5,
     cycles: int = 4,
     seed: int = 0,
-) -> list[Settings]:
+) -> list[PartSettings]:
     """One part: a training.
 
     Args:
@@ -65,7 +64,7 @@ def plan(
     return [{"data": data, "network": network, "epochs": epochs, "batch_size": 64, **options, "seed": seed}]
 
 
-def measure(settings: Settings, tick: Tick) -> list[Row]:
+def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     """For each of some channels the paths of its weights; for each layer and axis how many channels are near zero."""
     task = data.load(settings["data"])
     steps = settings["epochs"] * -(-task.n_data // settings["batch_size"])
@@ -89,7 +88,7 @@ def measure(settings: Settings, tick: Tick) -> list[Row]:
     return [{"kind": "rate", "step": at, "rate": rates}, *shares, *_channels(training.model, seen)]
 
 
-def tables(results: Results) -> dict[str, Table]:
+def tables(results: StoredParts) -> dict[str, Table]:
     """How many channels have all their weights near zero, along the training."""
     rows = [row for part in results.parts for row in part.rows if row["kind"] == "share"]
     moments = (0.25, 0.5, 0.75, 1.0)
@@ -107,7 +106,7 @@ def tables(results: Results) -> dict[str, Table]:
     return {"concentration": Table("Channels at zero", note, head, cells, 2)}
 
 
-def plot(results: Results, path: Path) -> None:
+def plot(results: StoredParts, path: Path) -> None:
     """Paths of the weights of five channels, and the learning rate."""
     rows = results.parts[0].rows
     rate = next(row for row in rows if row["kind"] == "rate")

@@ -17,9 +17,8 @@ from gossamer import data, methods, models
 from gossamer.tables import Table
 from gossamer.train import Training
 from gossamer.types import Task
-from reproductions._drawing import COLOURS, draw, tidy
-from reproductions._results import Results, Row, Settings
-from reproductions._running import Tick
+from reproductions.drawing import COLOURS, draw, tidy
+from reproductions.parts import PartSettings, Row, StoredParts, Tick
 
 __all__ = ["measure", "plan", "plot", "tables"]
 
@@ -46,7 +45,7 @@ OPTIONS: dict[str, Any] = {
 
 def plan(
     *, data: str = "digits", network: str = "conv_net", epochs: int = 60, seeds: int = 3, batch_size: int = 64
-) -> list[Settings]:
+) -> list[PartSettings]:
     """The parts: DFP and DPF with each seed.
 
     Args:
@@ -70,7 +69,7 @@ def plan(
     return [{"method": method, **common, "seed": seed} for seed in range(seeds) for method in METHODS]
 
 
-def measure(settings: Settings, tick: Tick) -> list[Row]:
+def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     """A row an epoch."""
     task = data.load(settings["data"])
     if not task.class_names:
@@ -90,7 +89,7 @@ def measure(settings: Settings, tick: Tick) -> list[Row]:
     return rows
 
 
-def tables(results: Results) -> dict[str, Table]:
+def tables(results: StoredParts) -> dict[str, Table]:
     """Where each training ends."""
     rows = []
     for method in METHODS:
@@ -101,7 +100,7 @@ def tables(results: Results) -> dict[str, Table]:
     return {"end": Table("At the end of training", "Mean, and the least and the most of all trainings.", head, rows)}
 
 
-def plot(results: Results, path: Path) -> None:
+def plot(results: StoredParts, path: Path) -> None:
     """Three panels over epochs, a line a training."""
 
     def paint(figure: Any) -> None:

@@ -19,11 +19,10 @@ from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
 from gossamer.tables import Table
 from gossamer.types import Task
-from reproductions import _selection_plot, _selection_tables
-from reproductions._published import EXAMPLES
-from reproductions._replicates import Replicates, Tables
-from reproductions._results import Results, Row, Settings
-from reproductions._running import Tick
+from reproductions import selection
+from reproductions.parts import PartSettings, Row, StoredParts, Tick
+from reproductions.replicates import Replicates, Tables
+from reproductions.selection import EXAMPLES
 
 __all__ = ["measure", "plan", "plot", "tables"]
 
@@ -42,7 +41,7 @@ def plan(
     starts: int = STARTS,
     epochs: int | None = None,
     seed: int = 0,
-) -> list[Settings]:
+) -> list[PartSettings]:
     """The parts: an example, a method and a network each.
 
     Args:
@@ -64,7 +63,7 @@ def plan(
     numbers = [int(number) for number in _words("examples", examples, [str(number) for number in EXAMPLES])]
     forms = _words("variants", variants, list(VARIANTS))
     structures = _words("networks", networks, ["paper", "wide"])
-    common: Settings = {"repetitions": repetitions, "seed": seed}
+    common: PartSettings = {"repetitions": repetitions, "seed": seed}
     if settings == "released":
         return [
             {**_common(number, form), "method": "DFP", **_released(number, epochs), **common}
@@ -80,7 +79,7 @@ def plan(
     ]
 
 
-def measure(settings: Settings, tick: Tick) -> list[Row]:
+def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     """A row for each start of each repetition: loss on the training data, score on fresh ones, variables selected."""
     tasks = [_task(settings, number) for number in range(settings["repetitions"])]
     steps = settings["epochs"] * -(-tasks[0].n_data // settings["batch_size"])
@@ -107,21 +106,21 @@ def measure(settings: Settings, tick: Tick) -> list[Row]:
     ]
 
 
-def tables(results: Results) -> dict[str, Table]:
+def tables(results: StoredParts) -> dict[str, Table]:
     """A table for each example."""
-    return _selection_tables.tables(results)
+    return selection.tables(results)
 
 
-def plot(results: Results, path: Path) -> None:
+def plot(results: StoredParts, path: Path) -> None:
     """Score and selection of every repetition."""
-    _selection_plot.plot(results, path)
+    selection.plot(results, path)
 
 
-def _common(number: int, form: str | None) -> Settings:
+def _common(number: int, form: str | None) -> PartSettings:
     return {"example": number, "data": EXAMPLES[number].data} | ({} if form is None else {"variant": form})
 
 
-def _tuned(number: int, structure: str, starts: int, epochs: int | None) -> Settings:
+def _tuned(number: int, structure: str, starts: int, epochs: int | None) -> PartSettings:
     example = EXAMPLES[number]
     return {
         "training": "tuned",
@@ -134,7 +133,7 @@ def _tuned(number: int, structure: str, starts: int, epochs: int | None) -> Sett
     }
 
 
-def _released(number: int, epochs: int | None) -> Settings:
+def _released(number: int, epochs: int | None) -> PartSettings:
     example = EXAMPLES[number]
     return {
         "training": "released",
@@ -148,7 +147,7 @@ def _released(number: int, epochs: int | None) -> Settings:
     }
 
 
-def _task(settings: Settings, repetition: int) -> Task:
+def _task(settings: PartSettings, repetition: int) -> Task:
     form = {"variant": settings["variant"]} if "variant" in settings else {}
     return data.load(settings["data"], seed=settings["seed"] + repetition, **form)
 

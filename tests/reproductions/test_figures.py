@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from reproductions import Results, fill, find
-from reproductions._results import Part
+from reproductions import StoredParts, fill, find
+from reproductions.parts import Part
 
 FIGURE1, FIGURE2 = "em-mcmc-figure1", "em-mcmc-figure2"
 
@@ -83,7 +83,7 @@ ENVIRONMENT = {
 @pytest.fixture
 def stored(tmp_path):
     rows = [{"epoch": 1, "accuracy": 0.5, "soft": 0.25, "hard": 0.125}]
-    results = Results(FIGURE2, [Part({"method": m, "seed": 0}, ENVIRONMENT, 1.0, rows) for m in ("DFP", "DPF")])
+    results = StoredParts(FIGURE2, [Part({"method": m, "seed": 0}, ENVIRONMENT, 1.0, rows) for m in ("DFP", "DPF")])
     results.write(tmp_path / "stored.json")
     return tmp_path / "stored.json"
 
@@ -101,7 +101,7 @@ def test_show_fills_pages_and_draws(command, stored, tmp_path):
     assert text.endswith(end)
     assert "| DFP | 1 | 50.0 (50.0 to 50.0) | 25.0 (25.0 to 25.0) | 12.5 (12.5 to 12.5) |" in text
     assert picture.stat().st_size > 1000
-    assert fill(text, Results.read(stored), find(FIGURE2)) == text
+    assert fill(text, StoredParts.read(stored), find(FIGURE2)) == text
 
 
 def test_what_show_refuses(command, stored, tmp_path):

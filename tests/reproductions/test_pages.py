@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from reproductions import Results, em_mcmc_table4, fill, find, names
-from reproductions._pages import PLACE
-from reproductions._selection_tables import best_starts, summarize
+from reproductions import NAMES, StoredParts, em_mcmc_table4, fill, find
+from reproductions.parts import PLACE
+from reproductions.selection import best_starts, summarize
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "variable-selection.md"
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", NAMES)
 def test_the_guide_holds_what_the_stored_results_say(name):
-    stored = Results.read(ROOT / "results" / f"{name}.json", name)
+    stored = StoredParts.read(ROOT / "results" / f"{name}.json", name)
     text = GUIDE.read_text(encoding="utf-8")
     assert fill(text, stored, find(name)) == text, "the guide is out of date: make figures"
     assert "<svg" in (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
@@ -22,13 +22,13 @@ def test_the_guide_holds_what_the_stored_results_say(name):
 
 def test_every_table_is_in_the_guide():
     places = {(found[2], found[3]) for found in PLACE.finditer(GUIDE.read_text(encoding="utf-8"))}
-    stored = {name: Results.read(ROOT / "results" / f"{name}.json") for name in names()}
+    stored = {name: StoredParts.read(ROOT / "results" / f"{name}.json") for name in NAMES}
     tables = {(name, table) for name, results in stored.items() for table in find(name).tables(results)}
     assert tables <= places
 
 
 def test_the_stored_table_is_that_of_the_presets_and_lengths_of_today():
-    stored = Results.read(ROOT / "results" / "em-mcmc-table4.json")
+    stored = StoredParts.read(ROOT / "results" / "em-mcmc-table4.json")
     seeds = {part.settings["example"]: part.settings["seed"] for part in stored.parts}
     for number, seed in seeds.items():
         for settings in em_mcmc_table4.plan(examples=str(number), seed=seed):
@@ -38,7 +38,7 @@ def test_the_stored_table_is_that_of_the_presets_and_lengths_of_today():
 @pytest.mark.parametrize(("example", "least", "most"), [(1, 0.9, 1.32), (2, 1.0, 2.5), (3, 0.945, 1.0)])
 def test_the_stored_selections_are_exact_and_the_scores_within_the_bars(example, least, most):
     """Of what is stored, not of a training: in nine of ten repetitions at least."""
-    stored = Results.read(ROOT / "results" / "em-mcmc-table4.json")
+    stored = StoredParts.read(ROOT / "results" / "em-mcmc-table4.json")
     parts = [part for part in stored.parts if part.settings["example"] == example]
     for part in parts:
         if part.settings.get("variant", "ke") == "ke" and part.settings["training"] == "tuned":

@@ -12,7 +12,7 @@ from gossamer import methods
 from gossamer.data import sun1
 from gossamer.models import mlp
 from gossamer.train import Training
-from reproductions._replicates import Replicates, Tables
+from reproductions.replicates import Replicates, Tables
 
 STEPS, SEEDS = 40, (0, 1, 2)
 

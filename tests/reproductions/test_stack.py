@@ -9,7 +9,7 @@ import torch
 
 from gossamer.models import mlp
 from gossamer.sparsity.moves import remove
-from reproductions._stack import stack
+from reproductions.stack import stack
 
 
 @pytest.fixture

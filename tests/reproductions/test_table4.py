@@ -9,8 +9,8 @@ import pytest
 
 import reproductions
 from reproductions import em_mcmc_table4
-from reproductions._published import EXAMPLES, PUBLISHED
-from reproductions._results import Part, Results
+from reproductions.parts import Part, StoredParts
+from reproductions.selection import EXAMPLES
 
 NAME = "em-mcmc-table4"
 SHORT = ("--repetitions", 2, "--epochs", 12, "--starts", 2, "--quiet")
@@ -127,7 +127,7 @@ def random_part(example, starts, rng):
 @pytest.mark.parametrize("example", [1, 3])
 def test_numbers_of_the_table_equal_an_independent_computation(example):
     part = random_part(example, 3, np.random.default_rng(example))
-    (table,) = em_mcmc_table4.tables(Results(NAME, [part])).values()
+    (table,) = em_mcmc_table4.tables(StoredParts(NAME, [part])).values()
     first, best = table.rows[-2:]
     assert (first[2], best[2]) == ("one start", "best of 3 starts")
     groups = np.array(part.rows, dtype=object).reshape(6, 3)
@@ -152,7 +152,7 @@ def test_numbers_of_the_table_equal_an_independent_computation(example):
 
 def test_published_rows_stand_beside_ours_and_only_where_they_belong():
     parts = [Part(s, {}, 1.0, _perfect(s)) for s in em_mcmc_table4.plan(variants="ke,sun", networks="wide")]
-    tables = em_mcmc_table4.tables(Results(NAME, parts))
+    tables = em_mcmc_table4.tables(StoredParts(NAME, parts))
     assert list(tables) == ["example1-ke", "example1-sun", "example2", "example3"]
     published = {name: [row[0] for row in table.rows if row[2] == "published"] for name, table in tables.items()}
     assert published.pop("example1-sun") == []
@@ -167,9 +167,8 @@ def _perfect(settings):
 
 
 def test_published_figures_cover_the_examples():
-    assert set(PUBLISHED) == set(EXAMPLES)
-    assert PUBLISHED[1]["DFP"].score == 1.32
-    assert PUBLISHED[3]["DPF"].score == 0.945
+    assert EXAMPLES[1].published["DFP"]["score"] == 1.32
+    assert EXAMPLES[3].published["DPF"]["score"] == 0.945
 
 
 def test_a_name_that_does_not_exist():

@@ -1,24 +1,42 @@
-"""Rows of trainings -> the tables of an example: score, FDR, FNDR, number selected, exact selections, time."""
+"""Table 4 from rows of trainings: score, FDR, FNDR, number selected, exact selections, time; and its picture."""
 
 from __future__ import annotations
 
 import importlib
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from gossamer.metrics import false_discovery_rate, false_non_discovery_rate
 from gossamer.tables import Table
-from reproductions._published import EXAMPLES, PUBLISHED
-from reproductions._results import Part, Results, Row
+from reproductions.drawing import COLOURS, INK, SOFT, draw, tidy
+from reproductions.parts import Part, Row, StoredParts
 
-__all__ = ["Summary", "lines", "summarize", "tables"]
+__all__ = ["EXAMPLES", "SimulatedExample", "best_starts", "first_starts", "lines", "plot", "summarize", "tables"]
 
 
-class Summary(NamedTuple):
+class SimulatedExample(NamedTuple):
+    """A simulated example: its data set, its networks, how long we train, and what the paper printed of each method."""
+
+    data: str
+    score: str
+    hidden: Sequence[int]  # the paper's
+    wide: Sequence[int]  # ours
+    epochs: int
+    paper_epochs: int
+    published: Mapping[str, Mapping[str, float]]
+
+
+RECIPE = tomllib.loads(Path(__file__).with_name("em_mcmc_table4.toml").read_text(encoding="utf-8"))
+EXAMPLES = {int(number): SimulatedExample(**example) for number, example in RECIPE["examples"].items()}
+
+
+class SelectionSummary(NamedTuple):
     """Means over repetitions with their standard errors, and how many selections were exact."""
 
     score: tuple[float, float]
@@ -29,15 +47,15 @@ class Summary(NamedTuple):
     scores: list[float]
 
 
-class Line(NamedTuple):
+class TrainedWay(NamedTuple):
     """One way to train, and what came of it."""
 
     label: str
     part: Part
-    summary: Summary
+    summary: SelectionSummary
 
 
-def tables(results: Results) -> dict[str, Table]:
+def tables(results: StoredParts) -> dict[str, Table]:
     """A table for each example and, of the first one, for each of its forms."""
     made = {}
     for key in dict.fromkeys(_key(part) for part in results.parts):
@@ -46,19 +64,19 @@ def tables(results: Results) -> dict[str, Table]:
     return made
 
 
-def lines(parts: Sequence[Part]) -> Iterator[Line]:
+def lines(parts: Sequence[Part]) -> Iterator[TrainedWay]:
     """What a part says: where it has several starts, of the first ones and of the best ones."""
     for part in parts:
         starts = part.settings["starts"]
         if starts > 1:
-            yield Line("one start", part, summarize(part, first_starts))
-            yield Line(f"best of {starts} starts", part, summarize(part, best_starts))
+            yield TrainedWay("one start", part, summarize(part, first_starts))
+            yield TrainedWay(f"best of {starts} starts", part, summarize(part, best_starts))
         else:
             released = part.settings["training"] == "released"
-            yield Line("released settings" if released else "one start", part, summarize(part, first_starts))
+            yield TrainedWay("released settings" if released else "one start", part, summarize(part, first_starts))
 
 
-def summarize(part: Part, choose: Callable[[Part], list[Row]]) -> Summary:
+def summarize(part: Part, choose: Callable[[Part], list[Row]]) -> SelectionSummary:
     """Means, standard errors and exact selections over the repetitions, each with the start that ``choose`` takes."""
     source = importlib.import_module(f"gossamer.data.{part.settings['data']}")
     relevant = torch.zeros(source.N_VARIABLES, dtype=torch.bool)
@@ -69,7 +87,7 @@ def summarize(part: Part, choose: Callable[[Part], list[Row]]) -> Summary:
         mask = torch.zeros_like(relevant)
         mask[row["selected"]] = True
         masks.append(mask)
-    return Summary(
+    return SelectionSummary(
         _mean([row["score"] for row in rows]),
         _mean([false_discovery_rate(mask, relevant) for mask in masks]),
         _mean([false_non_discovery_rate(mask, relevant) for mask in masks]),
@@ -80,7 +98,7 @@ def summarize(part: Part, choose: Callable[[Part], list[Row]]) -> Summary:
 
 
 def first_starts(part: Part) -> list[Row]:
-    """The first start of each repetition: what who trains once gets."""
+    """The first start of each repetition: what you get from training once."""
     return [row for row in part.rows if row["start"] == 0]
 
 
@@ -108,18 +126,19 @@ def _table(key: tuple[str, ...], parts: Sequence[Part]) -> Table:
         "relevant ones. Time is that of all repetitions and all starts together."
     )
     # Which of their two forms the figures of Ke and Fan belong to is not said; the third is that of Sun et al.
-    rows = [] if key[-1] == "sun" else [_published_row(number, name) for name in PUBLISHED[number]]
+    rows = [] if key[-1] == "sun" else [_published_row(number, name) for name in EXAMPLES[number].published]
     rows += [_row(line, score, source.N_VARIABLES) for line in lines(parts)]
     return Table(title, note, ["method", "network", "training", score, "FDR", "FNDR", "S", "exact", "time"], rows, 3)
 
 
 def _published_row(number: int, name: str) -> list[str]:
-    found, score = PUBLISHED[number][name], EXAMPLES[number].score
-    value = f"{100 * found.score:.1f} %" if score == "accuracy" else f"{found.score:.2f}"
-    return [name, "", "published", value, _rate(found.fdr), _rate(found.fndr), f"{found.n_selected:g}", "", ""]
+    found, score = EXAMPLES[number].published[name], EXAMPLES[number].score
+    value = f"{100 * found['score']:.1f} %" if score == "accuracy" else f"{found['score']:.2f}"
+    rates = [_rate(found["fdr"]), _rate(found["fndr"])]
+    return [name, "", "published", value, *rates, f"{found['n_selected']:g}", "", ""]
 
 
-def _row(line: Line, score: str, n_variables: int) -> list[str]:
+def _row(line: TrainedWay, score: str, n_variables: int) -> list[str]:
     settings, found = line.part.settings, line.summary
     n_outputs = 2 if score == "accuracy" else 1
     network = "-".join(map(str, [n_variables, *settings["hidden"], n_outputs]))
@@ -151,3 +170,56 @@ def _minutes(seconds: float) -> str:
 def _mean(values: Sequence[float]) -> tuple[float, float]:
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return statistics.fmean(values), error
+
+
+def plot(results: StoredParts, path: Path) -> None:
+    """A panel an example, of its first form where there are several; a point a repetition."""
+    numbers = sorted({part.settings["example"] for part in results.parts})
+
+    def paint(figure: Any) -> None:
+        panels = figure.subplots(len(numbers), 1, squeeze=False)[:, 0]
+        for axes, number in zip(panels, numbers, strict=True):
+            _panel(axes, number, _one_form(_of(results, number)))
+
+    n_lines = sum(len(list(lines(_one_form(_of(results, number))))) for number in numbers)
+    draw(path, (8.6, 1.1 * len(numbers) + 0.3 * n_lines), paint)
+
+
+def _of(results: StoredParts, number: int) -> list[Part]:
+    return [part for part in results.parts if part.settings["example"] == number]
+
+
+def _one_form(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if part.settings.get("variant") == parts[0].settings.get("variant")]
+
+
+def _panel(axes: Any, number: int, parts: Sequence[Part]) -> None:
+    found = list(lines(parts))
+    scale = 100 if EXAMPLES[number].score == "accuracy" else 1
+    for place, line in enumerate(found):
+        _draw_line(axes, place, line, scale)
+    for method in ("DFP", "DPF"):
+        value = scale * EXAMPLES[number].published[method]["score"]
+        axes.axvline(value, color=COLOURS[method], lw=1, ls=(0, (4, 3)))
+    axes.set_yticks(range(len(found)), [_picture_label(line) for line in found], fontsize=9)
+    axes.set_ylim(len(found) - 0.5, -0.5)
+    axes.margins(x=0.04)
+    unit = "accuracy, %" if scale == 100 else "mean squared error"
+    axes.set_xlabel(f"{unit}, on fresh data (dashed: published)", fontsize=9)
+    tidy(axes, f"Example {number}")
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x", color=SOFT, alpha=0.25, lw=0.7)
+
+
+def _draw_line(axes: Any, place: int, line: TrainedWay, scale: float) -> None:
+    colour, summary = COLOURS[line.part.settings["method"]], line.summary
+    scores = [scale * score for score in summary.scores]
+    axes.plot(scores, [place] * len(scores), "o", ms=5, color=colour, alpha=0.4, mec="none")
+    mean, error = (scale * value for value in summary.score)
+    axes.errorbar(mean, place, xerr=error, fmt="|", ms=13, mew=2, color=INK, lw=1.5)
+    exact = f"exact {summary.n_exact}/{line.part.settings['repetitions']}"
+    axes.annotate(exact, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9)
+
+
+def _picture_label(line: TrainedWay) -> str:
+    return f"{line.part.settings['method']} {'-'.join(map(str, line.part.settings['hidden']))}, {line.label}"

@@ -17,7 +17,7 @@ from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.train import EagerSteps, take_step
 from gossamer.types import Method, Split, Task, as_penalty
-from reproductions._stack import Stack, stack
+from reproductions.stack import Stack, stack
 
 __all__ = ["Replicates", "Tables"]
 
