@@ -39,14 +39,8 @@ def result(run: str) -> dict:
 
 
 def test_the_guide_has_a_file_for_each_kind_of_addition():
-    assert set(FILES) == {
-        "lamp.py",
-        "square_root.py",
-        "worst_class.py",
-        "breast_cancer.py",
-        "evolution.py",
-        "causal.py",
-    }
+    additions = {"lamp", "square_root", "worst_class", "breast_cancer", "residual", "evolution", "causal"}
+    assert {Path(name).stem for name in FILES} == additions
 
 
 def test_the_method_trains_and_leaves_a_complete_run():
@@ -92,11 +86,11 @@ def test_a_report_by_itself_shows_the_metric():
     assert "worst class" in Path("page.html").read_text("utf-8").lower()
 
 
-def test_the_criterion_and_the_allocation_work_by_name():
+def test_the_criterion_the_allocation_and_the_network_work_by_name():
     given = ("train", "ssvi", "breast_cancer:load", "--removal=lamp:lamp", "--allocation=square_root:square_root")
-    assert gossamer(*given, "--out=run", *QUICK) == 0
+    assert gossamer(*given, "--model=residual:residual", "--out=run", *QUICK) == 0
     config = tomllib.loads(Path("run/config.toml").read_text("utf-8"))
-    assert config["options"]["removal"] == "lamp:lamp"
+    assert (config["model"], config["options"]["removal"]) == ("residual:residual", "lamp:lamp")
     assert config["options"]["allocation"] == "square_root:square_root"
     assert gossamer("evaluate", "run", "--n_draws=2", "--debug") == 0
 

@@ -15,9 +15,9 @@ from torch import nn
 from gossamer.models.resnet import resnet18, wide_resnet, wide_resnet28_10
 from gossamer.models.small import conv_net, mlp
 from gossamer.models.vit import vit_tiny
-from gossamer.names import unknown
+from gossamer.names import imported, unknown
 
-__all__ = ["build", "conv_net", "mlp", "names", "resnet18", "vit_tiny", "wide_resnet", "wide_resnet28_10"]
+__all__ = ["build", "conv_net", "find", "mlp", "names", "resnet18", "vit_tiny", "wide_resnet", "wide_resnet28_10"]
 
 # Shape of an input and number of outputs -> the network that fits them.
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
@@ -38,15 +38,26 @@ def names() -> list[str]:
     return list(_BUILDERS)
 
 
+def find(name: str) -> Callable[[tuple[int, ...], int], nn.Module]:
+    """The function of (input shape, number of outputs) that builds a network; ``module:function`` names one of yours.
+
+    >>> find("mlp")((1, 8, 8), 10)[1].in_features
+    64
+    """
+    if ":" in name:
+        return imported("model", name)
+    if name not in _BUILDERS:
+        raise ValueError(unknown("model", name, _BUILDERS))
+    return _BUILDERS[name]
+
+
 def build(name: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Module:
     """The network called ``name`` for inputs of a shape and a number of outputs.
 
     >>> type(build("resnet18", (3, 32, 32), 100)).__name__
     'Sequential'
     """
-    if name not in _BUILDERS:
-        raise ValueError(unknown("model", name, _BUILDERS))
-    return _BUILDERS[name](input_shape, n_outputs)
+    return find(name)(input_shape, n_outputs)
 
 
 def _image(shape: tuple[int, ...]) -> tuple[int, ...]:

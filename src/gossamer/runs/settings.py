@@ -90,10 +90,10 @@ class Settings:
             raise ValueError(f"seed must be from 0 to {MAX_SEED - 1}; got {self.seed}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device cpu")
-        methods.find(self.method)  # raises an error for an unknown one, and so does the next
+        methods.find(self.method)  # raises an error for an unknown one, and so do the next
         data.find(self.data)
-        if self.model is not None and self.model not in models.names():
-            raise ValueError(unknown("model", self.model, models.names()))
+        if self.model is not None:
+            models.find(self.model)
         known = options_of(self.method)
         for name, value in self.options.items():
             if name not in known:
