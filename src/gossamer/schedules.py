@@ -6,7 +6,7 @@ import math
 
 from gossamer.types import Schedule
 
-__all__ = ["after", "as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "warmup"]
+__all__ = ["after", "as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "step_of", "warmup"]
 
 
 def after(value: float | Schedule, begin: int) -> Schedule:
@@ -48,19 +48,19 @@ def cosine(start: float, steps: int, end: float = 0.0) -> Schedule:
     return value
 
 
-def cubic(start: float, end: float, begin: int, until: int) -> Schedule:
-    """``start`` to step ``begin``, then fast at first and slowly at last to ``end`` at ``until`` (Zhu and Gupta 2017).
+def cubic(start: float, end: float, begin: int, stop: int) -> Schedule:
+    """``start`` up to step ``begin``, then to ``end`` at step ``stop``, fast at first (Zhu and Gupta 2017).
 
     Example:
-        >>> density = cubic(1.0, 0.1, begin=100, until=200)
+        >>> density = cubic(1.0, 0.1, begin=100, stop=200)
         >>> [round(density(step), 4) for step in (0, 100, 150, 200, 300)]
         [1.0, 1.0, 0.2125, 0.1, 0.1]
     """
-    if not 0 <= begin <= until:
-        raise ValueError(f"a cubic goes from a step to a later one; got {begin} and {until}")
+    if not 0 <= begin <= stop:
+        raise ValueError(f"a cubic goes from step begin to a later step stop; got {begin} and {stop}")
 
     def value(step: int) -> float:
-        left = 1.0 if step < begin else 0.0 if step >= until else (until - step) / (until - begin)
+        left = 1.0 if step < begin else 0.0 if step >= stop else (stop - step) / (stop - begin)
         return end + (start - end) * left**3
 
     return value
@@ -103,6 +103,23 @@ def warmup(value: float | Schedule, steps: int) -> Schedule:
     """
     after = as_schedule(value)
     return lambda step: after(step) * (min(1.0, step / steps) if steps > 0 else 1.0)
+
+
+def step_of(share: float, total_steps: int | None, name: str) -> int:
+    """The step at which a share of the training is over.
+
+    Example:
+        >>> step_of(0.25, 400, "warmup")
+        100
+        >>> step_of(0.25, None, "warmup")
+        Traceback (most recent call last):
+        ValueError: warmup is a share of the training: give total_steps as well
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name} is a share of the training, in [0, 1]; got {share}")
+    if share and total_steps is None:
+        raise ValueError(f"{name} is a share of the training: give total_steps as well")
+    return round(share * (total_steps or 0))
 
 
 def as_schedule(value: float | Schedule) -> Schedule:

@@ -37,7 +37,7 @@ def test_a_preset_in_reference_mode_is_the_paper(task, preset):
     assert (group["lr"], group["weight_decay"], group["momentum"], group["scale_lr"]) == (lr, slab, 0.1, 0.1)
     assert group["temperature"] == pytest.approx(task.n_data**-0.5)
     assert (decay.spike_decay, decay.threshold, prune.threshold) == (spike, soft, hard)
-    assert prune.warmup == decay.warmup == round(warmup * STEPS)
+    assert prune.warmup_steps == decay.warmup_steps == round(warmup * STEPS)
 
 
 @pytest.mark.parametrize("preset", ["example1", "example2_wide", "example3"])

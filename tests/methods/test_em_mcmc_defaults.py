@@ -75,7 +75,7 @@ def test_noise_begins_where_pruning_ends(task):
     model = method.prepare(mlp(64, (8,)))
     optimizer = method.optimizer(model)
     prune, decay = method.rules(model, optimizer)
-    assert (decay.warmup, prune.warmup, prune.until) == (75, 200, 300)
+    assert (decay.warmup_steps, prune.warmup_steps, prune.last_step) == (75, 200, 300)
     assert min(method.collector().at) > 300
     training, heat = Training(methods.build("em_mcmc", task, 80), mlp(64, (8,)), task, 80), []
     for _ in range(80):
@@ -89,7 +89,7 @@ def test_whatever_the_cycles_the_last_is_for_draws(task, cycles, until):
     method = methods.build("em_mcmc", task, 800, cycles=cycles, target_density=0.1)
     model = method.prepare(mlp(64, (8,)))
     prune, _ = method.rules(model, method.optimizer(model))
-    assert prune.until == until
+    assert prune.last_step == until
     assert prune.target_density(until) == 0.1
     assert len(method.collector().at) >= 3
 

@@ -101,7 +101,7 @@ def test_the_rules_are_told_what_the_method_was(task):
     prune, decay = method.rules(model, method.optimizer(model))
     assert isinstance(prune, Prune)
     assert isinstance(decay, SpikeSlabDecay)
-    assert (prune.feedback_until, prune.warmup, prune.period, prune.groups) == (200, 100, 20, "kernel")
+    assert (prune.feedback_steps, prune.warmup_steps, prune.update_period, prune.groups) == (200, 100, 20, "kernel")
     assert (decay.groups, decay.threshold, decay.spike_probability, decay.n_data) == ("kernel", None, 0.9, task.n_data)
     assert all(weight.is_conv for weight in prune.weights.values())  # the linear layers of a CNN stay whole
 
@@ -153,6 +153,6 @@ def test_the_spike_of_a_short_training_is_narrower(task):
     model = method.prepare(mlp(64, (8,)))
     _, decay = method.rules(model, method.optimizer(model))
     left = 1.0
-    for step in range(decay.warmup, 150):
+    for step in range(decay.warmup_steps, 150):
         left *= (1 - method.lr(step) / (1 - 0.9) * decay.spike_decay) ** 2
     assert 2e-3 < left < 0.1  # the rate is not its mean at every step

@@ -50,7 +50,7 @@ def test_forward_pruning_of_sparse_and_plain_weights_is_the_same_training(kind):
         if kind == "sghmc":
             for group in optimizer.param_groups:  # noise would go to other entries
                 group["temperature"] = 0.0
-        prune = Prune(model, optimizer, threshold=0.02, period=3)
+        prune = Prune(model, optimizer, threshold=0.02, update_period=3)
         train(model, optimizer, prune, 12)
         ends.append((dense(model), prune.density))
     assert 0 < ends[0][1] < 0.9
@@ -63,7 +63,7 @@ def test_forward_pruning_of_sparse_and_plain_weights_is_the_same_training(kind):
 def test_what_is_cut_leaves_the_storage_and_the_optimizer(kind):
     model = network(sparse=True)
     optimizer = OPTIMIZERS[kind](model)
-    prune = Prune(model, optimizer, target_density=0.3, period=2, groups="input")
+    prune = Prune(model, optimizer, target_density=0.3, update_period=2, groups="input")
     train(model, optimizer, prune, 5)
     weights = sparse_weights(model)
     assert [weight.support.n_active for weight in weights.values()] == [30, 12]  # 3 of 12 units, 3 of 10
@@ -78,7 +78,7 @@ def test_what_is_cut_leaves_the_storage_and_the_optimizer(kind):
 def test_noise_does_not_wake_what_is_cut(sparse):
     model = network(sparse)
     optimizer = SGHMC(model.parameters(), 0.1, n_data=10)
-    prune = Prune(model, optimizer, target_density=0.2, period=2)
+    prune = Prune(model, optimizer, target_density=0.2, update_period=2)
     train(model, optimizer, prune, 2)
     gone = dense(model) == 0
     assert gone.float().mean() > 0.7
@@ -118,7 +118,7 @@ def test_with_feedback_the_network_computes_without_and_the_held_weight_goes_on(
     """Eq. (8), step by step: w ← w - lr · gradient at m ∘ w."""
     model = network(sparse, torch.float64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01)
-    prune = Prune(model, optimizer, target_density=0.5, feedback=True, period=4)
+    prune = Prune(model, optimizer, target_density=0.5, feedback=True, update_period=4)
     twin = network(False, torch.float64)  # computes with m ∘ w, keeps w by hand
     held = {name: parameter.detach().clone() for name, parameter in twin.named_parameters()}
     mask = {name: torch.ones_like(value) for name, value in held.items()}
@@ -149,7 +149,7 @@ def test_with_feedback_a_unit_comes_back_and_forward_it_does_not():
         model = nn.Linear(2, 1, bias=False)
         model.weight.data = torch.tensor([[1.0, 0.5]])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        prune = Prune(model, optimizer, target_density=0.5, feedback=feedback, period=5)
+        prune = Prune(model, optimizer, target_density=0.5, feedback=feedback, update_period=5)
         for _ in range(30):
             optimizer.zero_grad()
             (model.weight * torch.tensor([[0.01, -1.0]])).sum().backward()
@@ -166,7 +166,7 @@ def test_a_resume_goes_on_to_the_bit(kind, sparse, feedback):
         model = network(sparse)
         optimizer = OPTIMIZERS[kind](model)
         prune = Prune(
-            model, optimizer, target_density=lambda step: max(0.3, 1 - step / 10), feedback=feedback, period=3
+            model, optimizer, target_density=lambda step: max(0.3, 1 - step / 10), feedback=feedback, update_period=3
         )
         return model, optimizer, prune
 
@@ -186,7 +186,7 @@ def test_a_resume_goes_on_to_the_bit(kind, sparse, feedback):
 def test_what_is_held_back_leaves_for_good_at_the_last_check():
     model = network(sparse=True)
     optimizer = OPTIMIZERS["sgd"](model)
-    prune = Prune(model, optimizer, target_density=0.3, feedback=True, period=2, until=4)
+    prune = Prune(model, optimizer, target_density=0.3, feedback=True, update_period=2, total_steps=8, until=0.5)
     train(model, optimizer, prune, 3)
     assert [len(weight.mean) for weight in sparse_weights(model).values()] == [120, 40]
     train(model, optimizer, prune, 3, start=3)
@@ -194,7 +194,9 @@ def test_what_is_held_back_leaves_for_good_at_the_last_check():
     assert prune.density == 42 / 160
     assert [entry["step"] for entry in prune.record] == [2, 4]
     fresh = network(sparse=True)
-    resumed = Prune(fresh, OPTIMIZERS["sgd"](fresh), target_density=0.3, feedback=True, period=2, until=4)
+    resumed = Prune(
+        fresh, OPTIMIZERS["sgd"](fresh), target_density=0.3, feedback=True, update_period=2, total_steps=8, until=0.5
+    )
     fresh.load_state_dict(model.state_dict())
     resumed.load_state_dict(prune.state_dict())
     assert resumed.density == prune.density
@@ -239,7 +241,7 @@ def test_an_excluded_layer_stays_whole_and_so_does_a_frozen_one():
         ({"threshold": -1.0}, "not be negative"),
         ({"target_density": 0.0}, r"in \(0, 1\]"),
         ({"target_density": 0.5, "scope": "all"}, "'layer' or 'global'"),
-        ({"target_density": 0.5, "warmup": -1}, "count steps"),
+        ({"target_density": 0.5, "warmup": -1}, "warmup is a share"),
         ({"target_density": 0.5, "criterion": "range", "groups": "weight"}, "has no range"),
         ({"target_density": 0.5, "criterion": "magnitude"}, "unknown criterion"),
     ],
@@ -266,7 +268,7 @@ def test_groups_of_one_weight_go_by_their_square_where_no_criterion_is_given(gro
 def test_a_step_that_a_gradient_scaler_skips_is_noticed_and_can_be_made_good():
     model = network(sparse=False)
     optimizer = OPTIMIZERS["sgd"](model)
-    prune = Prune(model, optimizer, target_density=0.5, feedback=True, period=2)
+    prune = Prune(model, optimizer, target_density=0.5, feedback=True, update_period=2)
     train(model, optimizer, prune, 3)
     gone, scaler = dense(model) == 0, torch.amp.GradScaler("cpu", init_scale=2.0)
     assert gone.float().mean() == 0.5
@@ -297,7 +299,7 @@ def test_a_posterior_around_the_means_is_pruned_by_leaving_it():
         Prune(model, optimizer, target_density=0.5)
     model = network(sparse=True)
     optimizer = CVAdam(model.parameters(), 0.1, n_data=100)
-    prune = Prune(model, optimizer, target_density=0.5, period=2)
+    prune = Prune(model, optimizer, target_density=0.5, update_period=2)
     for _ in range(5):
         optimizer.zero_grad()
         with optimizer.sampled():
@@ -325,7 +327,7 @@ def test_a_threshold_for_each_layer_and_a_state_that_brings_it_back(sparse):
         for name, weight in grouped_weights(model).items()
     }
     limits = {"0": float(scores["0"].median()), "2": 0.0}
-    prune = Prune(model, optimizer, threshold=limits, period=1)
+    prune = Prune(model, optimizer, threshold=limits, update_period=1)
     train(model, optimizer, prune, 1)
     active = prune.record[0]["active"]
     assert active == {"0": 10 * int((scores["0"] >= limits["0"]).sum()), "2": 40}

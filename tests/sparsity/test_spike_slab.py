@@ -72,7 +72,9 @@ def test_the_samplers_take_it_as_a_decay_and_step_as_sgd_does_with_the_gradient(
 
 def test_groups_move_between_spike_and_slab():
     layer = layer_with()
-    decay = SpikeSlabDecay(layer, sgd(layer), spike_decay=0.1, threshold=0.01, groups="weight", period=2, warmup=1)
+    decay = SpikeSlabDecay(
+        layer, sgd(layer), spike_decay=0.1, threshold=0.01, groups="weight", update_period=2, total_steps=10, warmup=0.1
+    )
     layer.weight.grad = torch.zeros_like(layer.weight)
     assert [decay.step(), decay.step()] == [False, True]
     assert decay.spike_share == pytest.approx(3 / 6)
@@ -104,7 +106,7 @@ def test_the_decay_follows_entries_that_are_pruned_away(make):
     layer = layer_with(sparse=True)
     optimizer = make(layer)
     prune = Prune(layer, optimizer, threshold=1e-3)
-    decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.1, period=2)
+    decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.1, update_period=2)
     for _ in range(2):
         layer(torch.randn(4, 3)).sum().backward()
         prune.step()
@@ -130,7 +132,7 @@ def test_a_resume_goes_on_as_if_nothing_had_happened():
         layer = layer_with()
         optimizer = sgd(layer, 0.001)
         optimizer.param_groups[0]["lr"] = 0.05
-        return layer, optimizer, SpikeSlabDecay(layer, optimizer, spike_decay=0.5, threshold=0.05, period=4)
+        return layer, optimizer, SpikeSlabDecay(layer, optimizer, spike_decay=0.5, threshold=0.05, update_period=4)
 
     whole = fresh()
     train(6, *whole)
@@ -150,7 +152,7 @@ def test_a_resume_goes_on_as_if_nothing_had_happened():
     [
         ({"spike_decay": 0.001, "threshold": 0.1}, "must exceed the optimizer's weight_decay"),
         ({"spike_decay": 0.1}, "give threshold, or n_data"),
-        ({"spike_decay": 0.1, "threshold": 0.1, "period": 0}, "count steps"),
+        ({"spike_decay": 0.1, "threshold": 0.1, "update_period": 0}, "counts steps"),
         ({"spike_decay": 0.1, "n_data": 10, "spike_probability": 1.0}, r"in \(0, 1\)"),
     ],
 )

@@ -207,7 +207,8 @@ class _Rules:
         common: dict[str, Any] = {
             "groups": None if self.group == "channel" else self.group,
             "exclude": [] if prunes_linear else [name for name, weight in weights.items() if not weight.is_conv],
-            "period": self.update_period,
+            "total_steps": self.steps,
+            "update_period": self.update_period,
         }
         prune = Prune(
             model,
@@ -217,8 +218,8 @@ class _Rules:
             scope=self.scope,
             criterion=self.of_conv if has_conv and self.of_conv else self.criterion,
             feedback=self._feedback(),
-            warmup=self.times.warmup,
-            until=None if self.feedback_until is not None and world_size() > 1 else self.times.until,
+            warmup=self.times.warmup / self.steps,
+            until=None if self.feedback_until is not None and world_size() > 1 else self.times.until / self.steps,
             **common,
         )
         decay = SpikeSlabDecay(
@@ -229,16 +230,16 @@ class _Rules:
             spike_probability=first_given(self.spike_probability, 0.5),
             n_data=self.n_data,
             prune=prune,
-            warmup=self.times.em_warmup,
+            warmup=self.times.em_warmup / self.steps,
             **common,
         )
         return [prune, decay]  # in this order: held-back weights are put back first, and decay as well
 
-    def _feedback(self) -> bool | int:
-        """The last step at which a group may return; with several ranks always, since DDP cannot follow a cut."""
+    def _feedback(self) -> bool | float:
+        """Share of the training in which a group may return; all of it with several ranks: DDP cannot follow a cut."""
         if self.feedback_until is None or world_size() > 1:
             return self.feedback_until is not None
-        return max(1, min(self.times.until, round(self.feedback_until * self.steps)))
+        return max(1, min(self.times.until, round(self.feedback_until * self.steps))) / self.steps
 
 
 class _Threshold(NamedTuple):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.names import lookup
-from gossamer.schedules import as_schedule
+from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.choosing import Scope
 from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut, split_networks
 from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
@@ -50,19 +50,21 @@ class Prune(Rule):
             a single weight, which has no range.
         groups: What is cut as a whole, as in :class:`SpikeSlabDecay`, or several such groupings; ``None`` is the
             paper's: input and output channels of convolutions, input units of linear layers.
-        feedback: Whether what is cut may return; a number is the step until which it may. From then on what is held
-            back is gone, and pruning goes on forward.
+        feedback: Whether what is cut may return; a number is the share of the training during which it may. From then
+            on what is held back is gone, and pruning goes on forward.
         scope: ``"layer"`` gives every weight its own share of ``target_density``, ``"global"`` all together.
         exclude: Names of layers that stay whole; they may hold ``*``.
-        warmup: Steps before the first check.
-        period: Steps between two checks.
-        until: Step of the last check; ``None`` is none.
+        total_steps: Length of the training, where any of its shares is given.
+        warmup: Share of the training before the first check.
+        update_period: Steps from one check to the next.
+        until: Share of the training after which nothing is cut any more, with a last check at its end; ``None`` never
+            stops.
 
     Example:
         >>> import gossamer
         >>> model = gossamer.sparsify(nn.Linear(50, 10), density=1.0, init="pretrained")
         >>> optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1, momentum=0.9)
-        >>> prune = Prune(model, optimizer, target_density=0.2, period=5)
+        >>> prune = Prune(model, optimizer, target_density=0.2, update_period=5)
         >>> for _ in range(5):
         ...     optimizer.zero_grad()
         ...     model(torch.randn(8, 50)).square().mean().backward()
@@ -81,20 +83,24 @@ class Prune(Rule):
         target_density: float | Schedule | None = None,
         criterion: str | GroupCriterion | None = None,
         groups: Axes | None = None,
-        feedback: bool | int = False,
+        feedback: bool | float = False,
         scope: Scope = "layer",
         exclude: Sequence[str] = (),
-        warmup: int = 0,
-        period: int = 1,
-        until: int | None = None,
+        total_steps: int | None = None,
+        warmup: float = 0.0,
+        update_period: int = 1,
+        until: float | None = None,
     ) -> None:
-        _check(threshold, target_density, scope, warmup, period)
+        _check(threshold, target_density, scope, update_period)
         self.optimizer, self.threshold = optimizer, threshold
         self.target_density = None if target_density is None else as_schedule(target_density)
         self.criterion, self.groups, self.scope = criterion, groups, scope
-        self.feedback = feedback is True or feedback > 0
-        self.feedback_until = until if feedback is True else int(feedback) or None
-        self.warmup, self.period, self.until = warmup, period, until
+        self.feedback, self.update_period = bool(feedback), update_period
+        self.warmup_steps = step_of(warmup, total_steps, "warmup")
+        self.last_step = None if until is None else step_of(until, total_steps, "until")
+        self.feedback_steps = (
+            self.last_step if isinstance(feedback, bool) else step_of(feedback, total_steps, "feedback") or None
+        )
         self.weights = grouped_weights(model, exclude)
         self.index = 0
         self.record: list[dict[str, Any]] = []
@@ -125,12 +131,12 @@ class Prune(Rule):
         self._check_hidden()
         for held in self._held.values():
             held.reveal()  # what is held back takes part in this step: its decay, its gradient, the choice
-        is_past = self.until is not None and self.index > self.until
-        is_time = self.index % self.period == 0 or self.index == self.until
-        due = self.index > self.warmup and is_time and not is_past
+        is_past = self.last_step is not None and self.index > self.last_step
+        is_time = self.index % self.update_period == 0 or self.index == self.last_step
+        due = self.index > self.warmup_steps and is_time and not is_past
         if due:
             self._cut()
-        if self.feedback and self.index == self.feedback_until:
+        if self.feedback and self.index == self.feedback_steps:
             self._release()
         return due
 
@@ -238,7 +244,7 @@ class Prune(Rule):
 
     @property
     def _may_shrink(self) -> bool:
-        return not self.feedback or self.feedback_until is not None
+        return not self.feedback or self.feedback_steps is not None
 
     def _write_positions_down(self) -> None:
         """From the start, so that a state saved after a cut fits: what is loaded may have fewer of them."""
@@ -293,8 +299,7 @@ def _check(
     threshold: float | Mapping[str, float | Tensor] | None,
     target_density: float | Schedule | None,
     scope: Scope,
-    warmup: int,
-    period: int,
+    update_period: int,
 ) -> None:
     if (threshold is None) == (target_density is None):
         raise ValueError("give either threshold or target_density")
@@ -305,5 +310,5 @@ def _check(
         raise ValueError(f"target_density is a share of the weights, in (0, 1]; got {target_density}")
     if scope not in ("layer", "global"):
         raise ValueError(f"scope must be 'layer' or 'global'; got {scope!r}")
-    if warmup < 0 or period < 1:
-        raise ValueError(f"warmup and period count steps, from 0 and from 1; got {warmup} and {period}")
+    if update_period < 1:
+        raise ValueError(f"update_period counts steps from 1; got {update_period}")

@@ -39,10 +39,10 @@ class Passes:
         >>> from gossamer.kernels import LinearMap
         >>> passes, grad, x = Passes((6, 3)), torch.ones(1, 2), torch.ones(1, 3)
         >>> for rows in ((0, 2), (4, 6)):
-        ...     passes(grad, x, LinearMap(rows))
+        ...     _ = passes(grad, x, LinearMap(rows))
         >>> passes.single
         True
-        >>> passes(grad, x, LinearMap((1, 3)))
+        >>> _ = passes(grad, x, LinearMap((1, 3)))
         >>> passes.single
         False
     """

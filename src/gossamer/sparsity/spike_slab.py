@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.schedules import step_of
 from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
 from gossamer.sparsity.pruning import Prune
 from gossamer.types import Rule, Step
@@ -71,8 +72,9 @@ class SpikeSlabDecay(Rule):
             curvature, so in the slab a sampler's noise would make them large, and bring them back, for nothing. Call
             its step first.
         exclude: Names of layers that stay in the slab; they may hold ``*``.
-        warmup: Steps before the first M-step; until then every group is in the slab.
-        period: Steps between two M-steps.
+        total_steps: Length of the training, where ``warmup`` is given.
+        warmup: Share of the training before the first M-step; until then every group is in the slab.
+        update_period: Steps from one M-step to the next.
 
     Example:
         >>> layer = nn.Linear(3, 2, bias=False)
@@ -96,14 +98,16 @@ class SpikeSlabDecay(Rule):
         groups: str | Groups | None = None,
         prune: Prune | None = None,
         exclude: Sequence[str] = (),
-        warmup: int = 0,
-        period: int = 1,
+        total_steps: int | None = None,
+        warmup: float = 0.0,
+        update_period: int = 1,
     ) -> None:
-        if warmup < 0 or period < 1:
-            raise ValueError(f"warmup and period count steps, from 0 and from 1; got {warmup} and {period}")
+        if update_period < 1:
+            raise ValueError(f"update_period counts steps from 1; got {update_period}")
         self.optimizer, self.spike_decay = optimizer, spike_decay
         self.threshold, self.spike_probability, self.n_data = threshold, spike_probability, n_data
-        self.groups, self.prune, self.warmup, self.period = groups, prune, warmup, period
+        self.groups, self.prune, self.update_period = groups, prune, update_period
+        self.warmup_steps = step_of(warmup, total_steps, "warmup")
         self.weights = grouped_weights(model, exclude)
         if not self.weights:
             raise ValueError("this model has no linear layer or convolution whose weights could be grouped")
@@ -125,7 +129,7 @@ class SpikeSlabDecay(Rule):
     def step(self) -> bool:
         """Count a step, choose between spike and slab when it is time, and see to the decay; whether it was time."""
         self.index += 1
-        due = self.index > self.warmup and self.index % self.period == 0
+        due = self.index > self.warmup_steps and self.index % self.update_period == 0
         if due:
             self._maximise()
             self.record.append({"step": self.index, "spike_share": self.spike_share})
