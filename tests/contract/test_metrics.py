@@ -16,6 +16,7 @@ from gossamer.models import mlp
 from gossamer.posterior import Prediction
 from gossamer.record import Run
 from gossamer.report import write_report
+from gossamer.runs.comparison import Comparison, Entry
 from gossamer.types import Task
 
 
@@ -161,13 +162,19 @@ def test_a_metric_of_ones_own_is_one_call(own, tmp_path):
     for page in (write_report(folders[:1], tmp_path / "one.html"), write_report(folders, tmp_path / "two.html")):
         assert "Least certain" in text_of(page)
         assert percent(found["worst"]) in text_of(page)
+    text = Comparison([Entry("a", [{"metrics": found, "cost": {}}])], []).to_text()
+    assert "worst" in text
+    assert own.text(found["worst"]) in text
 
 
 def test_a_metric_that_is_not_registered_here_is_reported_all_the_same(tmp_path):
     """It was, where the run was made."""
     page = text_of(write_report([write_run(tmp_path / "run", {"my_own": 0.25})], tmp_path))
-    assert ">my own</th>" in page
+    assert ">My own</th>" in page
     assert ">0.25</td>" in page
+    several = [write_run(tmp_path / name, {"my_own": 0.25}, name) for name in "ab"]
+    assert ">My own</button>" in text_of(write_report(several, tmp_path / "several.html"))
+    assert "my own" in Comparison([Entry("a", [{"metrics": {"my_own": 0.25}, "cost": {}}])], []).to_text()
 
 
 def test_a_name_is_taken_once(own):

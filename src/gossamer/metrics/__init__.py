@@ -20,8 +20,7 @@ from gossamer.metrics.curves import (
     reliability_curve,
     selective_accuracy,
 )
-from gossamer.metrics.quality import QUALITY
-from gossamer.metrics.registry import COST, LOG, METRICS, Metric, add, shown
+from gossamer.metrics.registry import METRICS, Metric, add, shown
 from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
 
 __all__ = [
@@ -54,5 +53,3 @@ __all__ = [
     "top_label_ece",
     "training_macs",
 ]
-
-METRICS.update((metric.name, metric) for metric in (*QUALITY, *COST, *LOG))

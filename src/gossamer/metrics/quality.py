@@ -9,7 +9,7 @@ from torch import Tensor
 from gossamer.formats import number, percent
 from gossamer.metrics.classification import accuracy, brier, classwise_ece, marginal_l2_debiased, top_label_ece
 from gossamer.metrics.curves import selective_accuracy
-from gossamer.metrics.registry import Kind, Metric, Place
+from gossamer.metrics.metric import Kind, Metric, Place
 from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
 from gossamer.posterior import Prediction
 from gossamer.types import Task

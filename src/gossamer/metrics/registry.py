@@ -1,116 +1,17 @@
-"""Every measurement in one table: what it is called, how it is written, which way is better, and what it means.
+"""Every measurement in one table, which ``evaluate``, ``gossamer compare``, the report and the benchmarks read.
 
-``evaluate``, the comparison table, the report and the benchmarks read :data:`METRICS`. A metric of your own is one call
-of :func:`add`; it is then computed, compared and reported like the rest.
+A metric of your own is one call of :func:`add`; it is then computed, compared and reported like the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
 
-from torch import Tensor
+from gossamer.formats import count, duration, integer, macs, number, percent, size, times
+from gossamer.metrics.metric import Metric, Place
+from gossamer.metrics.quality import QUALITY
 
-from gossamer.formats import Format, count, duration, integer, macs, number, percent, plain, size, times, with_error
-from gossamer.posterior import Prediction
-from gossamer.types import Task
-
-__all__ = ["COST", "LOG", "METRICS", "Better", "Compute", "Kind", "Metric", "Place", "add", "shown"]
-
-Better = Literal["higher", "lower"] | float | None
-"""Which way is better; a number is a target to come near, and ``None`` says that neither way is."""
-
-Kind = Literal["classification", "regression"]
-Place = Literal["terminal", "comparison", "headline"]
-"""``"terminal"``: a column of ``gossamer compare``. ``"comparison"``: one of the report's table of several runs.
-``"headline"``: a card at the top of the report of a run. Its table of all measurements has every metric."""
-
-Compute = Callable[[Prediction, Task, Tensor], float]
-"""(prediction, task, targets) -> the metric's value."""
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One measurement.
-
-    Args:
-        name: Its key in ``result.json`` and in what ``evaluate`` returns.
-        label: Its name in the report.
-        format: Writes a value: a function of :mod:`gossamer.formats`, or any other ``float -> str``.
-        better: ``"higher"``, ``"lower"``, a target such as ``0.9``, or ``None``.
-        meaning: One plain sentence for readers who do not know it.
-        compute: The value from (prediction, task, targets); ``None`` for what is measured elsewhere, such as costs.
-        tasks: The kinds of task that it is computed for.
-        places: Where it is shown, besides the table of all measurements.
-        winner: Title of the card that names the best method in a comparison; empty: no card.
-        heading: Head of its column in plain tables; the name unless given.
-
-    Example:
-        >>> metric = Metric("error", "Error rate", percent, "lower", "Share of the examples it gets wrong.")
-        >>> metric.text(0.0612), metric.text(0.0612, 0.002), metric.distance(0.0612)
-        ('6.1 %', '6.1 ± 0.2 %', 0.0612)
-    """
-
-    name: str
-    label: str
-    format: Format
-    better: Better
-    meaning: str
-    compute: Compute | None = None
-    tasks: tuple[Kind, ...] = ("classification", "regression")
-    places: tuple[Place, ...] = ("terminal", "comparison")
-    winner: str = ""
-    heading: str = ""
-
-    def __post_init__(self) -> None:
-        """Reject a row that a table could not show."""
-        if not (self.name and self.label and self.meaning):
-            raise ValueError(f"a metric needs a name, a label and a meaning; got {self}")
-        if isinstance(self.better, str) and self.better not in ("higher", "lower"):
-            raise ValueError(f"better must be 'higher', 'lower', a number or None; got {self.better!r}")
-        object.__setattr__(self, "heading", self.heading or self.name.replace("_", " "))
-
-    def text(self, value: float, error: float | None = None) -> str:
-        """The value, or mean ± standard error, in plain characters."""
-        return plain(with_error(value, error, self.format))
-
-    def distance(self, value: float) -> float:
-        """How far a value is from the best one: lower is better, whatever the direction of the metric."""
-        if isinstance(self.better, str):
-            return -value if self.better == "higher" else value
-        return value if self.better is None else abs(value - self.better)
-
-
-METRICS: dict[str, Metric] = {}
-"""All measurements by name, in the order in which tables show them."""
-
-
-def add(metric: Metric) -> Metric:
-    """Put a metric into :data:`METRICS`; ``METRICS[name] = metric`` replaces one.
-
-    Example:
-        >>> def error_rate(prediction, task, y):
-        ...     return 1 - float((prediction.probs.argmax(1) == y).double().mean())
-        >>> meaning = "Share of the examples it gets wrong."
-        >>> metric = add(Metric("error_rate", "Error rate", percent, "lower", meaning, error_rate, ("classification",)))
-        >>> del METRICS["error_rate"]  # an example should not stay
-    """
-    if metric.name in METRICS:
-        raise ValueError(f"there is a metric {metric.name!r} already: choose another name, or assign METRICS[name]")
-    METRICS[metric.name] = metric
-    return metric
-
-
-def shown(place: Place) -> list[Metric]:
-    """The metrics to show at a place, qualities before costs.
-
-    Example:
-        >>> [metric.name for metric in shown("terminal")][:3]
-        ['accuracy', 'rmse', 'nll']
-    """
-    return sorted((one for one in METRICS.values() if place in one.places), key=lambda one: one.compute is None)
-
+__all__ = ["METRICS", "Metric", "add", "shown"]
 
 COST = (
     Metric(
@@ -219,3 +120,38 @@ LOG = (
     ),
 )
 """What is recorded while a run trains, besides measurements that have a row above."""
+
+METRICS = {metric.name: metric for metric in (*QUALITY, *COST, *LOG)}
+"""All measurements by name, in the order in which tables show them."""
+
+
+def add(metric: Metric) -> Metric:
+    """Put a metric into :data:`METRICS`; ``METRICS[name] = metric`` replaces one.
+
+    Example:
+        >>> def error_rate(prediction, task, y):
+        ...     return 1 - float((prediction.probs.argmax(1) == y).double().mean())
+        >>> meaning = "Share of the examples it gets wrong."
+        >>> metric = add(Metric("error_rate", "Error rate", percent, "lower", meaning, error_rate, ("classification",)))
+        >>> del METRICS["error_rate"]  # an example should not stay
+    """
+    if metric.name in METRICS:
+        raise ValueError(f"there is a metric {metric.name!r} already: choose another name, or assign METRICS[name]")
+    METRICS[metric.name] = metric
+    return metric
+
+
+def shown(place: Place, measured: Iterable[str] = ()) -> list[Metric]:
+    """The metrics to show at a place, qualities before costs.
+
+    ``measured`` names what a run has measured. What is not registered here, but was where the run was made, comes last,
+    as a plain number.
+
+    Example:
+        >>> [metric.name for metric in shown("terminal", ["my_own"])][:3], shown("terminal", ["my_own"])[-1].label
+        (['accuracy', 'rmse', 'nll'], 'My own')
+    """
+    known = sorted((one for one in METRICS.values() if place in one.places), key=lambda one: one.compute is None)
+    unknown = [name for name in dict.fromkeys(measured) if name not in METRICS]
+    meaning = "A metric of the run's own."
+    return known + [Metric(name, name.replace("_", " ").capitalize(), number, None, meaning) for name in unknown]

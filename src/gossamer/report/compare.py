@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 
-from gossamer.formats import Format, count, integer, macs, percent, with_error
-from gossamer.metrics import METRICS, shown
+from gossamer.formats import Format, count, integer, macs, percent
+from gossamer.metrics import METRICS, Metric, shown
 from gossamer.report.axes import Axis, colour_class
 from gossamer.report.charts import MOST_NAMED, Mark, Series, Words, line, scatter
 from gossamer.report.figures import CURVES, Figure, selective_points
@@ -18,43 +18,41 @@ __all__ = ["confidence_figures", "cost_figure", "learning_figures", "table"]
 
 
 def table(groups: Sequence[Group]) -> Html:
-    """One row a group, mean ± standard error, with its single runs folded below; headers sort."""
-    keys = [one.name for one in shown("comparison") if any(group.values(one.name) for group in groups)]
-    columns = [("Method", "What was run; × how often.")]
-    columns += [(METRICS[key].label, METRICS[key].meaning) for key in keys]
-    heads = [
-        element(
-            "th", element("button", name, type="button", title=why), scope="col", class_="text" if not place else None
-        )
-        for place, (name, why) in enumerate(columns)
-    ]
-    good = {key: _good(groups, key) for key in keys}
-    bodies = [_body(one, keys, good) for one in groups]
+    """One row per group, mean ± standard error, with its single runs folded below; headings sort."""
+    measured = [name for one in groups for run in one.runs for name in run.measured]
+    metrics = [one for one in shown("comparison", measured) if any(group.values(one.name) for group in groups)]
+    heads = [_heading("Method", "What was run; × how often.", "text")]
+    heads += [_heading(one.label, one.meaning) for one in metrics]
+    best = {metric.name: _best(groups, metric) for metric in metrics}
+    bodies = [_body(one, metrics, best) for one in groups]
     inner = element("table", element("thead", element("tr", *heads)), *bodies, class_="sortable")
     return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label="Comparison of all runs")
+
+
+def _heading(name: str, meaning: str, class_: str | None = None) -> Html:
+    return element("th", element("button", name, type="button", title=meaning), scope="col", class_=class_)
 
 
 def cost_figure(groups: Sequence[Group]) -> Figure | None:
     """Accuracy (or error) against training cost, as in figure 1 of the SSVI paper; areas are active weights."""
     key = "accuracy" if any(one.values("accuracy") for one in groups) else "rmse"
-    shown = [one for one in groups if one.mean(key) is not None and (one.mean("training_macs") or 0) > 0]
-    if len(shown) < 2:
-        return None
-    largest = max((one.mean("active_parameters") or 0) for one in shown)
-    marks = []
-    for one in shown:
-        marks += [_speck(run, one, key) for run in one.runs if len(one.runs) > 1 and _can_be_shown(run, key)]
-        marks.append(_mark(one, key, largest))
     metric = METRICS[key]
+    drawn = [one for one in groups if one.mean(key) is not None and (one.mean("training_macs") or 0) > 0]
+    if len(drawn) < 2:
+        return None
+    largest = max((one.mean("active_parameters") or 0) for one in drawn)
+    marks = []
+    for one in drawn:
+        marks += [_speck(run, one, metric) for run in one.runs if len(one.runs) > 1 and _can_be_shown(run, key)]
+        marks.append(_mark(one, metric, largest))
     words = Words("cost", f"{metric.label} against training cost", "; ".join(mark.hover for mark in marks if mark.area))
     chart = scatter(
         marks, Axis("Training cost, multiply-adds", count, log=True), Axis(metric.label, metric.format), words
     )
     better = "Up" if key == "accuracy" else "Down"
     caption = f"{better} and to the left is better. The area of a point is the number of active weights."
-    return Figure(
-        "cost", "What training buys", caption, chart, "hero", _key(shown, key) if len(shown) <= MOST_NAMED else None
-    )
+    aside = _key(drawn, metric) if len(drawn) <= MOST_NAMED else None
+    return Figure("cost", "What training buys", caption, chart, "hero", aside)
 
 
 def learning_figures(groups: Sequence[Group]) -> list[Figure]:
@@ -105,59 +103,54 @@ def _reliability_points(run: LoadedRun) -> list[Point]:
     return [(s, a) for s, a, c in zip(*found, strict=True) if c >= 10 and math.isfinite(s + a)]
 
 
-def _key(groups: Sequence[Group], key: str) -> Html:
+def _key(groups: Sequence[Group], metric: Metric) -> Html:
     """The numbers behind the points."""
     items = []
     for one in groups:
         active = one.mean("active_parameters")
-        told = with_error(one.mean(key) or 0.0, one.error(key), METRICS[key].format)
         size = f", {count(active)} active" if active else ""
         swatch = element("i", class_=colour_class(one.colour))
-        items.append(element("li", swatch, element("b", one.label), element("span", f"{told}{size}")))
+        items.append(element("li", swatch, element("b", one.label), element("span", one.text(metric) + size)))
     return element("ul", *items, class_="legend list")
 
 
-def _good(groups: Sequence[Group], key: str) -> set[str]:
+def _best(groups: Sequence[Group], metric: Metric) -> set[str]:
     """Labels of the best group and of those within two standard errors of the difference to it."""
-    if METRICS[key].better is None or len(groups) < 2:
+    if metric.better is None or len(groups) < 2:
         return set()
-    means = [(METRICS[key].distance(mean), one) for one in groups if (mean := one.mean(key)) is not None]
-    best, first = min(means, key=lambda pair: pair[0])
-    good = set()
-    for far, one in means:
-        noise = math.hypot(one.error(key) or 0.0, first.error(key) or 0.0)
-        good |= {one.label} if far - best <= 2 * noise else set()
-    return good if len(good) < len(groups) else set()
+    means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(metric.name)) is not None]
+    nearest, first = min(means, key=lambda pair: pair[0])
+
+    def noise(one: Group) -> float:
+        return math.hypot(one.error(metric.name) or 0.0, first.error(metric.name) or 0.0)
+
+    best = {one.label for far, one in means if far - nearest <= 2 * noise(one)}
+    return best if len(best) < len(groups) else set()
 
 
-def _body(one: Group, keys: Sequence[str], good: dict[str, set[str]]) -> Html:
+def _body(one: Group, metrics: Sequence[Metric], best: dict[str, set[str]]) -> Html:
     several = len(one.runs) > 1
     swatch = element("i", class_=f"swatch {colour_class(one.colour)}")
     times = element("span", f" ×{len(one.runs)}", class_="times") if several else None
     detail = element("span", one.detail, class_="detail") if one.detail else None
     name = join([swatch, element("span", one.method, times, detail)])
-    opener = (
-        element("button", name, type="button", aria_expanded="false", class_="fold")
-        if several
-        else element("span", name, class_="fold plain")
-    )
+    opener = element("span", name, class_="fold plain")
+    if several:
+        opener = element("button", name, type="button", aria_expanded="false", class_="fold")
     head = [element("th", opener, scope="row", data_value=one.label, class_="long" if detail else None)]
-    for key in keys:
-        mean, form = one.mean(key), METRICS[key].format
-        text = with_error(mean, one.error(key), form) if mean is not None else "–"
-        sort = "" if mean is None else f"{mean:.17g}"
-        head.append(element("td", text, data_value=sort, class_="best" if one.label in good[key] else None))
-    rows = [_run_row(run, keys) for run in one.runs] if several else []
+    for metric in metrics:
+        mean, class_ = one.mean(metric.name), "best" if one.label in best[metric.name] else None
+        head.append(element("td", one.text(metric), data_value="" if mean is None else f"{mean:.17g}", class_=class_))
+    rows = [_run_row(run, metrics) for run in one.runs] if several else []
     return element("tbody", element("tr", *head), *rows)
 
 
-def _run_row(run: LoadedRun, keys: Sequence[str]) -> Html:
+def _run_row(run: LoadedRun, metrics: Sequence[Metric]) -> Html:
     seed = run.result.get("seed", run.config.get("seed"))
     name = run.folder.name if seed is None else f"seed {seed}"
     cells = [element("th", name if run.finished else f"{name}, unfinished", scope="row")]
-    for key in keys:
-        value = run.value(key)
-        cells.append(element("td", "–" if value is None else METRICS[key].format(value)))
+    values = [(metric, run.value(metric.name)) for metric in metrics]
+    cells += [element("td", "–" if value is None else metric.format(value)) for metric, value in values]
     return element("tr", *cells, class_="single")
 
 
@@ -165,17 +158,17 @@ def _can_be_shown(run: LoadedRun, key: str) -> bool:
     return run.value(key) is not None and (run.value("training_macs") or 0) > 0
 
 
-def _speck(run: LoadedRun, one: Group, key: str) -> Mark:
-    x, y = run.value("training_macs") or 0.0, run.value(key) or 0.0
-    return Mark(x, y, "", f"{one.label}, {run.folder.name}: {METRICS[key].format(y)}", one.colour)
+def _speck(run: LoadedRun, one: Group, metric: Metric) -> Mark:
+    x, y = run.value("training_macs") or 0.0, run.value(metric.name) or 0.0
+    return Mark(x, y, "", f"{one.label}, {run.folder.name}: {metric.format(y)}", one.colour)
 
 
-def _mark(one: Group, key: str, largest: float) -> Mark:
-    x, y, active = one.mean("training_macs") or 0.0, one.mean(key) or 0.0, one.mean("active_parameters") or 0.0
-    error = one.error(key) or 0.0
-    told = f"{one.label}: {with_error(y, error, METRICS[key].format)} for {macs(x)}"
+def _mark(one: Group, metric: Metric, largest: float) -> Mark:
+    x, y, active = (one.mean(key) or 0.0 for key in ("training_macs", metric.name, "active_parameters"))
+    told = f"{one.label}: {one.text(metric)} for {macs(x)}"
     told += f", {count(active)} active weights" if active else ""
-    return Mark(x, y, one.label, told, one.colour, active / largest if largest and active else 0.06, error)
+    area = active / largest if largest and active else 0.06
+    return Mark(x, y, one.label, told, one.colour, area, one.error(metric.name) or 0.0)
 
 
 def _ends(series: Sequence[Series], form: Format) -> str:

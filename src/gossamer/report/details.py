@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer.formats import integer, is_number, number, percent, size
-from gossamer.metrics import METRICS
+from gossamer.metrics import METRICS, shown
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import LoadedRun
 
@@ -60,14 +60,11 @@ def examples(run: LoadedRun) -> list[Html]:
 
 
 def measurements(run: LoadedRun) -> Html:
-    """All numbers of the result, each with its sentence; last those of metrics that are not registered here."""
-    known = [(one.label, one.format, run.value(one.name), one.meaning) for one in METRICS.values()]
-    unknown = [(name.replace("_", " "), number, run.value(name), "") for name in run.measured if name not in METRICS]
-    rows = [
-        element("tr", element("th", label, scope="row"), element("td", form(value)), element("td", meaning))
-        for label, form, value, meaning in known + unknown
-        if value is not None
-    ]
+    """All numbers of the result, each with its sentence; last the metrics that are not registered here."""
+    unknown = [one for one in shown("comparison", run.measured) if one.name not in METRICS]
+    found = [(one, value) for one in (*METRICS.values(), *unknown) if (value := run.value(one.name)) is not None]
+    cells = [(element("th", one.label, scope="row"), one.format(value), one.meaning) for one, value in found]
+    rows = [element("tr", head, element("td", text), element("td", meaning)) for head, text, meaning in cells]
     return element("div", element("table", element("tbody", *rows), class_="measurements"), class_="scroll wide")
 
 

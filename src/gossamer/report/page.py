@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
-from gossamer.formats import count, duration, integer, is_number, macs, percent, size, with_error
+from gossamer.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.metrics import METRICS, shown
 from gossamer.record import RecordError, write_atomically
 from gossamer.report import compare, figures
@@ -240,7 +240,8 @@ def _winners(groups: Sequence[Group]) -> list[Html]:
         means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(key)) is not None]
         if metric.winner and len(means) > 1:
             _, best = min(means, key=lambda pair: pair[0])
-            text = with_error(best.mean(key) or 0.0, best.error(key), METRICS[key].format)
             detail = element("p", best.detail, class_="with") if best.detail else None
-            cards.append(_card(key, best.method, "", join([detail, element("p", text, class_="by")]), metric.winner))
+            cards.append(
+                _card(key, best.method, "", join([detail, element("p", best.text(metric), class_="by")]), metric.winner)
+            )
     return cards

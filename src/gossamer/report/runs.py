@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossamer.formats import is_number
+from gossamer.formats import is_number, with_error
+from gossamer.metrics import Metric
 from gossamer.record import Run
 
 __all__ = ["Group", "LoadedRun", "group", "read"]
@@ -52,8 +53,8 @@ class LoadedRun:
 
     @property
     def measured(self) -> list[str]:
-        """Names of all measurements of the result."""
-        return [key for part in ("metrics", "cost") for key in _mapping(self.result.get(part))]
+        """Names of the metrics of the result that have a value."""
+        return [key for key, value in _mapping(self.result.get("metrics")).items() if is_number(value)]
 
     def last(self, key: str) -> float | None:
         """The latest recorded value of a metric."""
@@ -119,6 +120,11 @@ class Group:
     label: str
     colour: int
     runs: Sequence[LoadedRun]
+
+    def text(self, metric: Metric) -> str:
+        """The measurement, mean ± standard error; a dash if no run has it."""
+        mean = self.mean(metric.name)
+        return "–" if mean is None else with_error(mean, self.error(metric.name), metric.format)
 
     def values(self, key: str) -> list[float]:
         """The measurement, of the runs that have it."""

@@ -89,7 +89,8 @@ class Comparison:
 
     def _as_table(self) -> Table:
         rows = self.table()
-        columns = [metric for metric in shown("terminal") if any(metric.name in row for row in rows)]
+        metrics = shown("terminal", [name for entry in self.entries for name in _measured(entry)])
+        columns = [metric for metric in metrics if any(metric.name in row for row in rows)]
         last = ["failed"] if self.has_failures else []
         head = ["method", "seeds", *(f"{metric.heading}{ARROWS.get(str(metric.better), '')}" for metric in columns)]
         body = [
@@ -102,13 +103,17 @@ class Comparison:
 
 def _row(entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {"method": entry.label, "seeds": len(entry.results)}
-    for metric in shown("terminal"):
+    for metric in shown("terminal", _measured(entry)):
         found = [result[group] for result in entry.results for group in ("metrics", "cost")]
         values = [group[metric.name] for group in found if group.get(metric.name) is not None]
         if values:
             row[metric.name] = statistics.fmean(values)
             row[f"{metric.name}_se"] = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
     return row | ({"failed": entry.failure} if entry.failure else {})
+
+
+def _measured(entry: Entry) -> list[str]:
+    return [name for result in entry.results for name in result["metrics"]]
 
 
 def _cell(metric: Metric, row: Mapping[str, Any]) -> str:
