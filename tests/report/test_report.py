@@ -245,6 +245,17 @@ def test_several_runs_are_compared(pages):
         assert words in page.text
 
 
+def test_the_cheapest_to_train_is_told_by_the_whole_training_not_by_its_end(fake, tmp_path):
+    """A method that is pruned on the way ends as sparse as one that was sparse from the start, but cost more."""
+    folders = [fake.fake_run(tmp_path / name, name, steps=3900) for name in ("ssvi", "em_mcmc")]
+    for folder, training in zip(folders, (1e12, 6e12), strict=True):
+        cost = {"density": 0.05, "inference_macs": 1e6, "training_macs": training}
+        change_result(folder, lambda result, cost=cost: result["cost"].update(cost))
+    text = Page(write_report(folders, tmp_path / "report.html")).text
+    assert "Cheapest to train ssvi 1 TMAC" in text
+    assert "6 TMAC" in text
+
+
 def test_means_and_standard_errors_are_those_of_the_runs(fake, tmp_path):
     folders = [fake.fake_run(tmp_path / str(seed), seed=seed, steps=3900) for seed in range(3)]
     for folder, accuracy in zip(folders, (0.90, 0.92, 0.94), strict=True):
