@@ -1,4 +1,4 @@
-"""The loop: one explicit training loop for every method, on Lightning Fabric (devices, precision, ranks)."""
+"""One training step and one loop for every method, on Lightning Fabric (devices, precision, ranks)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Batches", "EagerSteps", "Steps", "Training", "fit", "take_step"]
 Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
 
-AT_ONCE = 4096  # examples that are augmented at a time: what that takes in between must fit beside the network
+AT_ONCE = 4096  # examples augmented at a time: temporary memory must fit beside the network
 
 
 def fit(
@@ -52,14 +52,14 @@ def fit(
     """Train ``model`` (a plain network, converted in place) by ``method`` and return its posterior.
 
     Args:
-        method: What :func:`gossamer.methods.build` gives.
+        method: From :func:`gossamer.methods.build`, or your own.
         model: A plain network.
         task: Data and likelihood.
         steps: How many optimizer steps.
-        fabric: Where and in which precision; ``None`` is one CPU process in float32.
+        fabric: Device and precision; ``None`` is one CPU process in float32.
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
-        seed: Of the order of the examples, the first active weights and all noise.
+        seed: Seed of the order of the examples, the first active weights and all noise.
 
     Example:
         >>> from gossamer import methods
@@ -173,7 +173,7 @@ class EagerSteps:
 
 
 class Training:
-    """A training in progress: everything that changes from step to step, and how to save and restore it.
+    """A training in progress: everything that changes from step to step, which can be saved and restored.
 
     Example:
         >>> from gossamer import methods
@@ -215,11 +215,11 @@ class Training:
         self._observes = type(self.collector).observe is not Collector.observe
         parts = self.model, self.optimizer, self._objective, self.penalty
         self._eager = EagerSteps(*parts, backward=self.fabric.backward)
-        self.captures = captures  # as long as nothing stands in the way
+        self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | None = None
         self._ratios = _lr_ratios(self.optimizer)
-        if rank > 0:  # the same weights everywhere, noise of its own on each rank
+        if rank > 0:  # the same weights on all ranks, but different noise
             torch.manual_seed(seed + rank)
         self.module.train()
 
@@ -281,9 +281,9 @@ class Training:
         return self.collector.posterior(self.model, self.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that an exact continuation needs. With several ranks every one of them must ask at the same step."""
+        """Everything an exact continuation needs. With several ranks, all must call this at the same step."""
         optimizer = self.optimizer.state_dict()
-        if self._captured is not None:  # how a graph wants its options is nobody else's business
+        if self._captured is not None:  # not the options that only graphs need
             for group, options in zip(optimizer["param_groups"], self._captured.on_device.options, strict=True):
                 group.update(options)
         noise = {"cpu": torch.get_rng_state(), "device": _device_rng_state(self.fabric.device)}
@@ -305,14 +305,14 @@ class Training:
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
         self.collector.load_state_dict(state.get("collector", {}))
-        # Copies: torch reads the state of a view from the wrong place in memory.
+        # Copies, because torch reads the state of a view from the wrong place in memory.
         cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
         torch.set_rng_state(cpu)
-        if len(device) and self.fabric.device.type == "cuda":  # a run of a GPU may be read on a machine without
+        if len(device) and self.fabric.device.type == "cuda":  # a GPU run may be read on a machine without one
             torch.cuda.set_rng_state(device, self.fabric.device)
 
     def _from_every_rank(self, state: Tensor) -> Tensor:
-        """``(n,)`` of each rank -> ``(ranks, n)``: each has noise of its own to go on with."""
+        """``(n,)`` of each rank -> ``(ranks, n)``: each rank continues with its own noise."""
         if self.fabric.world_size == 1 or not len(state):
             return state.expand(self.fabric.world_size, -1)
         own = state.to(self.fabric.device)
@@ -322,11 +322,11 @@ class Training:
 
 
 class Batches:
-    """The batch of any step, from tensors that stay where they are: one shuffle an epoch, one gather a batch.
+    """The batch of any step, from tensors on one device: one shuffle per epoch, one gather per batch.
 
-    The order of an epoch, and how its examples are augmented, depend on the seed and the number of the epoch alone, so
-    that a run can continue anywhere. An epoch is augmented at once: on a GPU that is a few kernels instead of a few a
-    batch. The last batch of an epoch may be smaller. With several ranks each takes its share of every batch.
+    The order and augmentation of an epoch depend only on the seed and the number of the epoch, so that a run can
+    continue anywhere. An epoch is augmented at once: on a GPU that is a few kernels per epoch instead of per batch. The
+    last batch of an epoch may be smaller. With several ranks each takes its share of every batch.
 
     Example:
         >>> batches = Batches((torch.arange(5), torch.arange(5)), batch_size=2, seed=0)
@@ -364,13 +364,13 @@ class Batches:
         rows = self._order[place]
         x = self.x[rows] if self.augment is identity else self._augmented[place]
         y = self.y[rows]
-        if len(rows) >= self.n_ranks > 1:  # a last batch too small to share is every rank's
+        if len(rows) >= self.n_ranks > 1:  # all ranks take a last batch that is too small to share
             x, y = x[self.rank :: self.n_ranks], y[self.rank :: self.n_ranks]
         return x, y
 
     def _start(self, epoch: int) -> None:
-        """Shuffle and augment."""
-        # Seeds of neighbouring runs and epochs must not meet: a large odd factor keeps them apart.
+        """Shuffle and augment an epoch."""
+        # A large odd factor keeps the seeds of neighbouring runs and epochs apart.
         key = self.seed * 1_000_003 + epoch
         self._order = torch.randperm(len(self.y), generator=torch.Generator().manual_seed(key)).to(self.y.device)
         self._epoch = epoch
@@ -383,7 +383,7 @@ class Batches:
 
 
 def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:
-    """The rules or the collector of a method, which must be subclasses of what declares their defaults."""
+    """The rules or the collector of a method, which must be subclasses of ``kind``."""
     for part in parts:
         if not isinstance(part, kind):
             raise TypeError(f"{type(part).__name__} must be a subclass of gossamer.types.{kind.__name__}")
@@ -391,14 +391,14 @@ def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:
 
 
 def _lr_ratios(optimizer: Optimizer) -> list[float]:
-    """Rates of the groups over the optimizer's own: a group with a rate of its own keeps its ratio to the schedule.
+    """Rates of the groups relative to the optimizer's default: a group with its own rate keeps this ratio.
 
-    Not over the schedule's first value, which is 0 where it warms up.
+    Relative to the default, because a schedule that warms up starts at 0.
     """
     default = optimizer.defaults["lr"]
     return [group["lr"] / default if default else 1.0 for group in optimizer.param_groups]
 
 
 def _device_rng_state(device: torch.device) -> Tensor:
-    """Random state of a GPU; the CPU has no second one."""
+    """Random state of a GPU; empty for the CPU."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0, dtype=torch.uint8)

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 Mode = Literal["default", "reference"]
-"""``"default"`` is the corrected mathematics; ``"reference"`` is what the released code of the paper does."""
+"""``"default"`` is the corrected mathematics; ``"reference"`` does what the released code of the paper does."""
 
 Noise = Literal["local", "weights"]
 """Noise of a training pass: ``"local"`` draws one value per output, ``"weights"`` one per active weight and batch."""
@@ -103,7 +103,7 @@ def identity(x: Tensor) -> Tensor:
 
 
 class Task(NamedTuple):
-    """A data set as a method sees it. ``val`` is held out of training and is what choices are made on.
+    """A data set as a method sees it. ``val`` is held out of training, for choosing hyper-parameters.
 
     Inputs are stored compactly (images as bytes, ``(n, channels, height, width)``); ``transform`` turns a batch into
     what the network reads, ``augment`` changes a training batch at random before that. Targets of a regression are

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from gossamer.capture.optimizers import OnDevice
+from gossamer.capture.graphs import OnDevice
 
 
 def test_the_count_of_a_checkpoint_follows_its_parameter():

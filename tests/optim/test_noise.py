@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gossamer.optim.noise import Noise
+from gossamer.optim.sampler import Noise
 
 
 def test_it_is_standard_normal_in_the_precision_of_the_tensor():

@@ -1,4 +1,4 @@
-"""Training on one GPU without the overhead of Python: dense working weights, compiled passes, CUDA graphs."""
+"""Training on one GPU without Python overhead: dense working weights, compiled passes, CUDA graphs."""
 
 from gossamer.capture.flat_weights import FlatWeights
 from gossamer.capture.steps import CapturedSteps, CaptureError, why_not

@@ -1,34 +1,36 @@
-"""All active vectors of a network in one flat buffer, and the dense working weights that are written from it.
+"""All active vectors of a network in one flat buffer, and the dense working weights written from it.
 
-A step of a GPU is bound by the number of its kernels before anything else. Here softplus, KL, its gradient, the gather
-of the gradients and the scatter of the new weights are each one kernel over the active entries of the whole network.
+The time of a step on a GPU is mostly the number of its kernels. Here softplus, KL, its gradient, the gather of the
+gradients and the scatter of the new weights are each one kernel over the active entries of the whole network.
 
-Where training draws weights (``noise="weights"``) the working weights are μ + σ ε, written anew for every pass, and
-there are no dense variances: with g the gradient of a drawn weight, that of μ is g and that of σ is g ε.
+Where training draws weights (``noise="weights"``) the working weights are μ + σ ε, rewritten for every pass, and there
+are no dense variances: if g is the gradient of a drawn weight, the gradient of μ is g and that of σ is g ε.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from gossamer.capture.plans import plan_products
-from gossamer.kernels.fused import Fused, Plan
+from gossamer.kernels.fused import Fused, Geometry, Plan, as_images, choose, compile_all, load, why_not
 from gossamer.layers import DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
 from gossamer.layers.gaussian import raw_std_gradient, std_of
 from gossamer.priors import normal_kl_gradients, normal_kl_sum
 
-__all__ = ["FlatWeights"]
+__all__ = ["FlatWeights", "plan_products"]
 
 
 class FlatWeights:
     """Dense weights of a converted network in the precision ``dtype``, kept in step with its active vectors.
 
-    The network's parameters stay the same objects, with the same contents, but become parts of flat buffers, and so do
-    their gradients. While it is open, the network computes with the dense weights; :meth:`close` ends that.
+    The network's parameters stay the same objects with the same values, but become slices of flat buffers, and so do
+    their gradients. The network computes with the dense weights until :meth:`close`.
 
     Example:
         >>> import gossamer
@@ -68,7 +70,7 @@ class FlatWeights:
             self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
         self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        # On the device from the start: to send them at each update, the host would have to wait for it.
+        # On the device from the start: sending them at each update would make the host wait for the device.
         self._layout, self._lengths = self._layouts(), torch.tensor(lengths, device=self.mean.device)
         self.seed = torch.zeros(1, dtype=torch.int64, device=self.mean.device)
         self._plans: dict[int, Plan] = {}  # by the number of the weight
@@ -79,7 +81,7 @@ class FlatWeights:
         return [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
 
     def _connect(self) -> None:
-        """Give every weight its part of the dense buffers, as leaves of autograd."""
+        """Give every weight its slice of the dense buffers, as leaves of autograd."""
         self._targets: list[Tensor] = []
         for weight, start in zip(self.weights, self._starts, strict=True):
             mean = _part(self.dense_mean, start, weight).requires_grad_()
@@ -97,23 +99,23 @@ class FlatWeights:
 
     @property
     def dense(self) -> list[Tensor]:
-        """The flat buffers in which the dense leaves lie."""
+        """The flat buffers of the dense leaves."""
         return [self.dense_mean, self.dense_variance] if self.has_variance else [self.dense_mean]
 
     @torch.no_grad()
     def draw(self, noisy: bool = True) -> None:
-        """New ε for the coming pass, where it draws weights; zeros for a pass at the means. :meth:`write` follows."""
+        """New ε for a pass that draws weights, zeros for a pass at the means; call :meth:`write` afterwards."""
         if self.draws_weights and noisy:
             self.noise.normal_()
         elif self.draws_weights:
             self.noise.zero_()
 
     def prepare_noise(self, run: Callable[[], object], fused: Fused = "never") -> Tensor | None:
-        """One buffer for the noise of a whole pass, which ``run`` makes once; it must be filled before each pass.
+        """One buffer for the noise of a whole pass, to be filled before each pass; ``run`` makes a pass to measure it.
 
-        One kernel then draws all normals, four at a time. A weight that is used twice goes on drawing its own. With
-        ``fused`` products that gain by it are planned for the fused kernels, some of which draw their noise themselves,
-        from :attr:`seed`: where :attr:`draws_inside`, it must be changed before each pass.
+        One kernel then draws all normals, four at a time. A weight that is used twice goes on drawing its own noise.
+        With ``fused``, products that gain by it are planned for the fused kernels, some of which draw their noise
+        themselves from :attr:`seed`: if :attr:`draws_inside`, change the seed before each pass.
         """
         workings = [weight.dense_copy for weight in self.weights if weight.dense_copy is not None]
         for working in workings:
@@ -143,14 +145,14 @@ class FlatWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Follow positions that have changed: everything is computed anew, in place."""
+        """Follow moved positions: recompute everything in place."""
         self.address.copy_(self._addresses())
         for flat in self.dense:
             flat.zero_()
         self.write()
 
     def _addresses(self) -> Tensor:
-        """Where the active entries are in the flat dense buffers: their positions, the second dimension moved last."""
+        """Indices of the active entries in the flat dense buffers, which have the second dimension last."""
         start, space, width = self._layout.repeat_interleave(self._lengths, dim=1, output_size=len(self.address))
         position = torch.cat([_positions(weight, self.address.device) for weight in self.weights]).long()
         rest = position // space
@@ -158,7 +160,7 @@ class FlatWeights:
         return address
 
     def _layouts(self) -> Tensor:
-        """Of each weight where it starts in the flat dense buffers, its entries a channel and its channels."""
+        """For each weight: its start in the flat dense buffers, its entries per channel, its channels."""
         shapes = [weight.support.shape for weight in self.weights]
         space = [math.prod(shape[2:]) for shape in shapes]
         width = [shape[1] if len(shape) > 2 else 1 for shape in shapes]
@@ -166,7 +168,7 @@ class FlatWeights:
 
     @torch.no_grad()
     def write(self) -> None:
-        """Write the active entries into the dense weights: means and variances, or the weights drawn with ε."""
+        """Write the active entries into the dense weights: means and variances, or weights drawn with ε."""
         values = torch.addcmul(self.mean, std_of(self.raw_std), self.noise) if self.draws_weights else self.mean
         self.dense_mean[self.address] = values.to(self.dense_mean.dtype)
         if self.has_variance:
@@ -175,11 +177,11 @@ class FlatWeights:
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Bring the gradients of the leaves, wherever autograd put them, into the flat buffers."""
+        """Copy the gradients of the leaves into the flat buffers."""
         pairs = [(to, leaf.grad) for to, leaf in zip(self._targets, self.leaves, strict=True)]
         torch._foreach_copy_([to for to, grad in pairs if grad is not None], [g for _, g in pairs if g is not None])
         for to, grad in pairs:
-            if grad is None:  # a weight without a part in the loss
+            if grad is None:  # a weight that the loss does not depend on
                 to.zero_()
 
     @torch.no_grad()
@@ -190,7 +192,7 @@ class FlatWeights:
 
     @torch.no_grad()
     def differentiate(self, scale: Tensor) -> Tensor:
-        """As :meth:`gather`, from what :meth:`collect` brought: one kernel when it is compiled."""
+        """As :meth:`gather`, after :meth:`collect`: one kernel when compiled."""
         grad = self.grad_of_mean[self.address].to(self.mean.dtype)
         if not self.is_gaussian:
             self.mean_grad.copy_(grad)
@@ -206,13 +208,13 @@ class FlatWeights:
         return scale * normal_kl_sum(self.mean, std, self.prior_std)
 
     def close(self) -> None:
-        """Let the network compute with its active vectors again."""
+        """Return the network to computing with its active vectors."""
         for weight in self.weights:
             weight.dense_copy = None
 
 
 def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
-    """One buffer that holds them all, and one for their gradients."""
+    """One buffer that holds all parameters, and one for their gradients."""
     flat = torch.cat([parameter.detach() for parameter in parameters])
     grad = torch.zeros_like(flat)
     start = 0
@@ -224,7 +226,7 @@ def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
 
 
 def _part(flat: Tensor, start: int, weight: SparseWeight) -> Tensor:
-    """A weight's part of a flat buffer in its dense shape, channels last as the fast convolutions want them."""
+    """A weight's slice of a flat buffer in its dense shape, channels last for fast convolutions."""
     shape = weight.support.shape
     return _channels_last(flat[start : start + math.prod(shape)], shape)
 
@@ -238,3 +240,59 @@ def _channels_last(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _positions(weight: SparseWeight, device: torch.device) -> Tensor:
     position = weight.support.position
     return torch.arange(math.prod(weight.support.shape), device=device) if position is None else position
+
+
+def plan_products(
+    workings: Mapping[int, DenseCopy], plans: dict[int, Plan], seed: Tensor, fused: Fused = "auto"
+) -> None:
+    """Decide for each weight, for inputs of the shape it has just seen, whether a fused kernel computes its product.
+
+    Args:
+        workings: Weights by number, each used once.
+        plans: Plans made before, for batches of another size, which are kept; new ones are added.
+        seed: Seed of the noise that kernels draw themselves.
+        fused: ``"never"`` plans nothing; otherwise candidates are measured.
+
+    Example:
+        >>> from gossamer.kernels import LinearMap
+        >>> working = DenseCopy(torch.ones(2, 3), torch.ones(2, 3))
+        >>> y = working.multiply(torch.ones(4, 3), None, LinearMap())
+        >>> plan_products({0: working}, {}, torch.zeros(1, dtype=torch.int64))
+        >>> working.plan.name
+        'cudnn'
+    """
+    if fused == "never":
+        return
+    geometries = {i: found for i, working in workings.items() if (found := _geometry(working)) is not None}
+    new = {i: geometry for i, geometry in geometries.items() if i not in plans}
+    if new:
+        start = time.perf_counter()
+        plans |= _choose(new, workings[next(iter(new))].mean, fused)
+        _say([plans[i] for i in new], time.perf_counter() - start)
+    for i in geometries:
+        workings[i].plan, workings[i].planned = plans[i], workings[i].inputs[0][0]
+        workings[i].seed, workings[i].layer = seed, i
+
+
+def _geometry(working: DenseCopy) -> Geometry | None:
+    """The geometry of a product as a convolution, where the fused kernels support it."""
+    shape, weight_map = working.inputs[0]
+    x = torch.empty(shape, dtype=working.mean.dtype, device="meta")
+    images = as_images(x, working.mean, weight_map)
+    if images is None:
+        return None
+    pictures, weight, stride, padding = images
+    geometry = Geometry.of(tuple(pictures.shape), tuple(weight.shape), stride, padding)
+    return geometry if why_not(geometry, working.mean.dtype, working.mean.device) is None else None
+
+
+def _choose(geometries: dict[int, Geometry], like: Tensor, fused: Fused) -> dict[int, Plan]:
+    load()
+    compile_all(dict.fromkeys(geometries.values()), like.dtype, like.device)
+    return {i: choose(geometry, like.dtype, like.device, fused=fused) for i, geometry in geometries.items()}
+
+
+def _say(plans: list[Plan], seconds: float) -> None:
+    counts = Counter(plan.name for plan in plans)
+    found = "; ".join(f"{n} by {name}" for name, n in counts.most_common())
+    logging.getLogger("gossamer").info(f"products with noise, measured in {seconds:.0f} s: {found}")

@@ -1,31 +1,34 @@
-"""A function of static tensors as a CUDA graph: captured once, replayed without a single launch from Python."""
+"""CUDA graphs: a function of static tensors, and an optimizer whose step can be one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
-__all__ = ["Graph", "Undone"]
+__all__ = ["Graph", "OnDevice", "Undone", "refusal"]
 
-N_WARMUPS = 3  # what is compiled, chosen by measurement or allocated at first use must not be part of a capture
+N_WARMUPS = 3  # compilation, tuning and first allocations must happen before the capture
+FLAGS = ("lr", "fused", "foreach", "capturable")
 
 
 class Graph:
-    """``function()`` as a graph on the current device; :meth:`replay` runs it again on the same memory.
+    """``function()`` captured once on the current device; :meth:`replay` runs it again on the same memory.
 
-    Random numbers are new in each replay. What the function returns is kept as ``result``, and overwritten by a replay.
+    Every replay draws new random numbers and overwrites ``result``, which holds what the function returned.
 
     Args:
-        function: Reads and writes tensors that stay where they are.
-        state: Tensors that the function changes: they are put back after the runs that warm it up.
+        function: Reads and writes tensors that keep their place in memory.
+        state: Tensors that the function changes; they are restored after the warm-up runs.
     """
 
     def __init__(self, function: Callable[[], object], state: Iterable[Tensor] = ()) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), Undone(state):  # in this order: what is put back waits for the runs before it
+        with torch.cuda.stream(stream), Undone(state):  # in this order: restoring waits for the warm-up runs
             for _ in range(N_WARMUPS):
                 function()
         torch.cuda.current_stream().wait_stream(stream)
@@ -39,7 +42,7 @@ class Graph:
 
 
 class Undone:
-    """A block after which ``tensors`` and the random state of their device are what they were before it.
+    """A block that leaves ``tensors`` and the random states as they were before it.
 
     Example:
         >>> x = torch.ones(2)
@@ -53,16 +56,88 @@ class Undone:
         self.tensors = list(tensors)
 
     def __enter__(self) -> None:
-        """Remember."""
+        """Copy the tensors and random states."""
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
         self.cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
         self.cpu = torch.get_rng_state()
 
     @torch.no_grad()
     def __exit__(self, *_: object) -> None:
-        """Put back."""
+        """Restore them."""
         for tensor, copy in zip(self.tensors, self.copies, strict=True):
             tensor.detach().copy_(copy)
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda)
+
+
+def refusal(optimizer: Optimizer) -> str | None:
+    """Why the steps of an optimizer cannot be captured; ``None`` if they can.
+
+    Example:
+        >>> refusal(torch.optim.LBFGS([torch.zeros(1, requires_grad=True)]))
+        'LBFGS steps are not captured, those of SGD, Adam and AdamW are'
+    """
+    if type(optimizer) in (SGD, Adam, AdamW):
+        return None
+    return f"{type(optimizer).__name__} steps are not captured, those of SGD, Adam and AdamW are"
+
+
+class OnDevice:
+    """Prepares an optimizer for capture: rates are tensors on the device, state exists before the first step.
+
+    :meth:`release` restores its options.
+
+    Example:
+        >>> parameter = torch.zeros(2, requires_grad=True)
+        >>> optimizer = SGD([parameter], lr=0.1, momentum=0.9)
+        >>> on_device = OnDevice(optimizer)
+        >>> on_device.set_rates([0.05])
+        >>> optimizer.param_groups[0]["lr"], on_device.options[0]["lr"]
+        (tensor(0.0500), 0.1)
+        >>> on_device.release()
+        >>> optimizer.param_groups[0]["lr"]
+        0.1
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.options = [{flag: group[flag] for flag in FLAGS if flag in group} for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            device = group["params"][0].device
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+            group["fused"], group["foreach"] = True, False
+            if "capturable" in group:
+                group["capturable"] = device.type == "cuda"
+            for parameter in group["params"]:
+                _start(optimizer, parameter, group)
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Learning rates of the parameter groups for the coming steps."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"].fill_(rate)
+
+    def state(self) -> list[Tensor]:
+        """All tensors that a step changes, except the parameters."""
+        states = self.optimizer.state.values()
+        return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+    def release(self) -> None:
+        """Restore the options."""
+        for group, options in zip(self.optimizer.param_groups, self.options, strict=True):
+            group.update(options)
+
+
+def _start(optimizer: Optimizer, parameter: Tensor, group: dict[str, Any]) -> None:
+    """Create the state with which the first step does what it would do without one."""
+    state = optimizer.state[parameter]
+    names = ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(group.get("amsgrad"))
+    if isinstance(optimizer, SGD):
+        names = ["momentum_buffer"] if group["momentum"] else []
+        if group["momentum"] and group["dampening"]:  # the first gradient is not damped
+            raise ValueError("SGD with dampening cannot be captured")
+    else:  # a checkpoint loads it to the CPU, where a fused kernel would not find it
+        state["step"] = torch.as_tensor(state.get("step", 0.0), dtype=torch.float32).to(parameter.device)
+    for name in names:
+        if state.get(name) is None:
+            state[name] = torch.zeros_like(parameter)

@@ -1,8 +1,8 @@
-"""Training steps of one GPU: forward, backward and optimizer as CUDA graphs, with dense working weights.
+"""Training steps on one GPU: forward, backward and optimizer as CUDA graphs, with dense working weights.
 
-Between two updates of the subspace a step is two replays and a handful of small copies. Learning rates and the weight
-of the KL are numbers on the device; an update of the subspace rewrites everything in place, so nothing is captured
-again. Batches of another size and noise-free passes are graphs of their own, captured when they first come.
+Between two updates of the subspace a step is two replays and a few small copies. Learning rates and the weight of the
+KL are numbers on the device; an update of the subspace rewrites everything in place, so nothing is captured again.
+Batches of another size and noise-free passes get graphs of their own when they first occur.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture.flat_weights import FlatWeights
-from gossamer.capture.graphs import Graph, Undone
-from gossamer.capture.optimizers import OnDevice, refusal
+from gossamer.capture.graphs import Graph, OnDevice, Undone, refusal
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
 from gossamer.types import Penalty, Rule, Task
@@ -29,9 +28,9 @@ NO_KL = "its penalty is not a weighted KL"
 
 
 def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Sequence[Rule]) -> str | None:
-    """Why this training cannot be captured, if it cannot; the same training then runs as it does everywhere.
+    """Why this training cannot be captured; ``None`` if it can. Training that cannot be captured runs eagerly.
 
-    That there is no GPU is said last: elsewhere it is the one reason against all that would be captured on one.
+    A missing GPU is reported last, so that on a CPU the other reasons are still visible.
     """
     owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
     if set(sparse_weights(model).values()) - owned:
@@ -58,13 +57,13 @@ class CapturedSteps:
     Args:
         model: The converted network (or a plain one), on its GPU.
         optimizer: SGD, Adam or AdamW over its parameters.
-        task: For the transform and the likelihood.
-        penalty: A :class:`gossamer.layers.WeightedKL`, or none (:func:`gossamer.types.no_penalty`).
-        dtype: Precision of activations and of the working weights.
-        captures: Without, the same functions run eagerly: on a CPU, and to find out what a graph hides.
+        task: Its transform and likelihood are used.
+        penalty: A :class:`gossamer.layers.WeightedKL`, or :data:`gossamer.types.no_penalty`.
+        dtype: Precision of activations and working weights.
+        captures: ``False`` runs the same functions eagerly: on a CPU, or to debug what a graph hides.
         compiles: Whether the pass through the network is compiled.
-        fused: Whether mean and variance of a layer are computed by one kernel: ``"auto"`` where that is measured to be
-            faster, ``"always"`` wherever it can be, ``"never"``.
+        fused: Whether one kernel computes mean and variance of a layer: ``"auto"`` where that is measured to be faster,
+            ``"always"`` wherever possible, ``"never"``.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class CapturedSteps:
         self.on_device.set_rates(rates)
 
     def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass of a batch as the task stores it; the gradients are where the optimizer looks.
+        """Forward and backward pass of a batch as the task stores it, into the gradients that the optimizer reads.
 
         Raises:
             CaptureError: If a new graph cannot be captured; the network is then as it was before.
@@ -125,7 +124,7 @@ class CapturedSteps:
         known.run(x, y)
 
     def apply(self) -> None:
-        """The optimizer's step, and the new weights written out."""
+        """The optimizer's step; the working weights follow."""
         if not self.captures:
             self._step()
             return
@@ -136,12 +135,12 @@ class CapturedSteps:
         self._apply.replay()
 
     def refresh(self) -> None:
-        """After the subspace has moved."""
+        """Follow a moved subspace."""
         if self.working is not None:
             self.working.refresh()
 
     def close(self) -> None:
-        """Give the network and the optimizer back as they are everywhere else, with the same numbers."""
+        """Return network and optimizer to eager computation, with the same numbers."""
         self._gradients.clear()
         self._apply = None
         self.on_device.release()
@@ -212,7 +211,7 @@ class _Pass:
         self._run = run
         with torch.backends.cudnn.flags(
             enabled=True, benchmark=True
-        ):  # shapes stay as they are: let the fastest be found
+        ):  # shapes never change: let cuDNN find the fastest
             self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
         self.leaf_grads = [] if steps.working is None else [leaf.grad for leaf in steps.working.leaves]
 
@@ -223,14 +222,14 @@ class _Pass:
             self._run()
             return
         self.graph.replay()
-        if self.steps.working is not None:  # each graph has its own; the subspace looks for them at the leaves
+        if self.steps.working is not None:  # each graph has its own; the subspace reads them from the leaves
             for leaf, grad in zip(self.steps.working.leaves, self.leaf_grads, strict=True):
                 leaf.grad = grad
 
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """What goes wrong inside is a :class:`CaptureError`, with the first line of its message."""
+    """Turns errors inside into a :class:`CaptureError` with the first line of their message."""
     try:
         yield
     except (RuntimeError, ValueError, torch.cuda.CudaError) as error:

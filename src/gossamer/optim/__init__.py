@@ -1,4 +1,4 @@
-"""Samplers and variational optimizers: ``torch.optim.Optimizer`` and nothing else. The network stays plain."""
+"""Samplers and variational optimizers, each a ``torch.optim.Optimizer``; the network stays plain."""
 
 from gossamer.optim.cv_adam import CVAdam, sampled
 from gossamer.optim.sampler import Sampler

@@ -1,13 +1,13 @@
 """Constrained variational Adam: Algorithm 1 of Ke and Fan (arXiv 2210.12957).
 
-A Gaussian N(μ, (ατ)²) over every weight, α > 0 common to all, τ in (0, 1) of its own. The parameters are μ. One step:
+A Gaussian N(μ, (ατ)²) over every weight: α > 0 is shared, τ in (0, 1) its own. The parameters are μ. One step:
 
     ε ~ N(0, 1),  w = μ + ατε,  g = dL/dw                          inside ``sampled()``
     m ← β1 m + β2 (g + d w)
     ρ ← ρ - η · (slope of the divergence, see ``scales``),  τ = 1/(1 + e^-ρ)
     μ ← μ - l τ m
 
-The weight decay enters m, not the ε g of the line of ρ, where the paper's text counts it twice.
+The weight decay enters m, but not the ε g in the line of ρ, where the paper's text counts it twice.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ __all__ = ["CVAdam", "sampled"]
 class CVAdam(Sampler):
     """Variational inference by an optimizer: the network stays plain, its parameters are the means.
 
-    ``with optimizer.sampled():`` draws weights for a forward and backward pass and puts the means back. All passes
+    ``with optimizer.sampled():`` draws weights for a forward and backward pass and restores the means. All passes
     before one ``step()`` share a draw, so gradients may be accumulated, scaled and clipped.
 
-    In the default mode q comes to minimise E_q N (L + d/2 ‖w‖²)/T - entropy: at temperature 1 the negative ELBO. For a
-    Gaussian posterior with independent weights q becomes the posterior.
+    In the default mode q minimises E_q N (L + d/2 ‖w‖²)/T - entropy: at temperature 1 the negative ELBO. For a Gaussian
+    posterior with independent weights q becomes the posterior.
 
     Args:
         params: Parameters, or groups of them.
-        lr: l; what a mean moves by is l τ m.
+        lr: l; a mean moves by l τ m.
         n_data: N, the number of examples over which the loss is a mean.
-        temperature: T; 1 is the posterior, smaller ones sharpen it. In reference mode it is the paper's k, which only
+        temperature: T; 1 is the posterior, smaller values sharpen it. In reference mode it is the paper's k, which only
             sets the global scale. ``None`` is 1, and 1/√N in reference mode.
         momentum: β1; ``None`` is 0.9, and 0.1 in reference mode.
         gradient_weight: β2.
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
         scale_lr: η, the rate of the local scales; ``None`` is 0.01, and 0.1 in reference mode. The two have different
             units: see :mod:`gossamer.optim.scales`.
-        init_std: σ = ατ of every weight before the first step; ``None`` is 0.01, or α/2 where that is less. In
-            reference mode τ starts at ½.
+        init_std: σ = ατ of every weight before the first step; ``None`` is 0.01, or α/2 if that is less. In reference
+            mode τ starts at ½.
         global_scale: α, a bound on every σ; ``None`` is the std of the prior, √(T/(N d)), and k l^¾ in reference mode.
         mode: ``"reference"`` for the paper's steps of ρ, global scale and first values.
         maximize: Whether the loss is a mean log-likelihood.
         foreach: Step all parameters at once; ``None`` does so on a GPU.
-        generator: Of the noise; ``None`` takes torch's global one.
+        generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
         >>> w = torch.zeros(1000, requires_grad=True)
@@ -68,7 +68,7 @@ class CVAdam(Sampler):
         True
     """
 
-    limits = LIMITS | {"temperature": (0, False, math.inf)}  # at 0 there would be no distribution
+    limits = LIMITS | {"temperature": (0, False, math.inf)}  # at 0 there is no distribution
 
     def __init__(
         self,
@@ -88,10 +88,10 @@ class CVAdam(Sampler):
         foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_settings({"n_data": n_data}, LIMITS)  # what is not given follows from it
+        check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it
         published = {"temperature": n_data**-0.5, "momentum": 0.1, "scale_lr": 0.1} if mode == "reference" else {}
         usual: dict[str, Any] = {"temperature": 1.0, "momentum": 0.9, "scale_lr": 0.01} | published
-        self._passes = {"open": 0}  # how many sampled() are open; a dictionary, since wrappers share it and not us
+        self._passes = {"open": 0}  # how many sampled() are open; a dictionary, because wrappers copy attributes
         defaults = {
             "lr": lr,
             "n_data": n_data,
@@ -110,11 +110,11 @@ class CVAdam(Sampler):
 
     @contextlib.contextmanager
     def sampled(self, train: bool = True) -> Iterator[None]:
-        """Weights drawn from q inside, the means again afterwards, whatever happens.
+        """Weights drawn from q inside the block, the means again afterwards, also after an exception.
 
         Args:
-            train: Whether the gradients that arise inside are for the next ``step()``. Otherwise the draw is a fresh
-                one each time and nothing of it is kept.
+            train: Whether gradients computed inside are for the next ``step()``. Otherwise each block makes a fresh
+                draw and keeps nothing of it.
         """
         if self._passes["open"]:
             yield  # already sampled
@@ -137,7 +137,7 @@ class CVAdam(Sampler):
         return _global_scale(group) * self._scales(group, [parameter])[0]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, and the draw they belong to."""
+        """Clear the gradients, and the draw they belong to."""
         super().zero_grad(set_to_none)
         if not self._passes["open"]:
             self._forget_draw()
@@ -153,7 +153,7 @@ class CVAdam(Sampler):
             )
         decay, noises = self._decay(group, params), self._buffers(params, "noise")
         scales, global_scale = self._scales(group, params), _global_scale(group)
-        # The published pull is that of the draw; at the mean it is the same on average, with less noise.
+        # The published decay is that of the draw; the decay of the mean is the same on average, with less noise.
         shift = global_scale if group["mode"] == "reference" else 0.0
         update = _foreach_momentum if together else one_by_one(_single_momentum)
         buffers = self._buffers(params, "momentum_buffer")
@@ -208,7 +208,7 @@ class CVAdam(Sampler):
 
 
 def sampled(optimizer: Optimizer) -> contextlib.AbstractContextManager[None]:
-    """``optimizer.sampled()`` where the optimizer holds the posterior, otherwise nothing: for loops that take any.
+    """``optimizer.sampled()`` if the optimizer holds a posterior, otherwise a block that does nothing.
 
     Example:
         >>> with sampled(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)):

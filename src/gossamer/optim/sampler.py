@@ -1,10 +1,10 @@
-"""What the optimizers share: rates that may follow the step, noise of their own, one state tensor an entry.
+"""What the optimizers share: rates that may be schedules, their own noise, state tensors in the shape of parameters.
 
-The loss L is a mean over examples, as everywhere in torch, and ``n_data`` says over how many: with a weight decay d and
-N examples the target is exp(-N · (L + d/2 · ‖w‖²) / temperature).
+The loss L is a mean over ``n_data`` examples, as usual in torch: with a weight decay d and N examples the target is
+exp(-N · (L + d/2 · ‖w‖²) / temperature).
 
 Every state tensor has the shape of its parameter and is zero for a weight that was never stepped. That is what
-:class:`gossamer.Subspace` writes where it activates an entry, which so starts afresh.
+:class:`gossamer.Subspace` writes where it activates an entry, so the entry starts afresh.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gossamer.optim.noise import Noise
 from gossamer.types import Schedule
 
-__all__ = ["LIMITS", "Each", "Limits", "Sampler", "check_settings", "one_by_one"]
+__all__ = ["LIMITS", "Each", "Limits", "Noise", "Sampler", "check_settings", "one_by_one"]
 
 Each = float | list[Tensor]
-"""Something that each of a list of parameters has: one number for all, or a tensor of its shape for each."""
+"""A value for each of a list of parameters: one number for all, or one tensor each, in their shapes."""
 
 Limits = dict[str, tuple[float, bool, float]]
-# Smallest value, and whether it is itself allowed; largest value, which never is.
+# Smallest value, whether it is itself allowed, and the upper bound, which is excluded.
 LIMITS: Limits = {
     "lr": (0, True, math.inf),
     "temperature": (0, True, math.inf),
@@ -44,8 +43,7 @@ class Sampler(Optimizer, ABC):
     """A ``torch.optim.Optimizer`` with noise; subclasses write :meth:`advance`.
 
     Each of its numbers can be a function of the step (counted from 0, per group); the group then holds the value of
-    the step last taken. ``optimizer.state[p]["extra_decay"]``, a tensor of the shape of ``p``, adds a weight decay of
-    its own to each entry.
+    the last step. ``optimizer.state[p]["extra_decay"]``, a tensor in the shape of ``p``, adds a weight decay per entry.
     """
 
     limits: ClassVar[Limits] = LIMITS
@@ -63,7 +61,7 @@ class Sampler(Optimizer, ABC):
         """One step of a group's parameters that have a gradient; ``together`` asks for torch's foreach functions."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, with numbers or functions of the step of its own."""
+        """Add a group, which may have its own numbers or functions of the step."""
         given = dict(param_group)
         schedules = {name: value for name, value in self._default_schedules.items() if name not in given}
         schedules |= {name: value for name, value in given.items() if name in self.limits and callable(value)}
@@ -77,7 +75,7 @@ class Sampler(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; with a closure, which computes the loss and its gradients, first that."""
+        """One step; a closure, which computes the loss and its gradients, is called first."""
         loss = None if closure is None else self._evaluate(closure)
         self._follow_schedules()
         for group in self.param_groups:
@@ -89,7 +87,7 @@ class Sampler(Optimizer, ABC):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer, with the state of the generator where there is one."""
+        """As for any optimizer, plus the state of the generator if there is one."""
         return {**super().state_dict(), "generator": self.noise.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -102,7 +100,7 @@ class Sampler(Optimizer, ABC):
         return {**super().__getstate__(), **{name: self.__dict__[name] for name in own}}
 
     def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
-        """Check a new group, and fill in what follows from the rest of it."""
+        """Check a new group, and fill in values that follow from others."""
         check_settings(group, self.limits)
         if any(parameter.is_complex() for parameter in group["params"]):
             raise ValueError(f"{type(self).__name__} takes real parameters; give torch.view_as_real of complex ones")
@@ -130,7 +128,7 @@ class Sampler(Optimizer, ABC):
     def _buffers(
         self, params: list[Tensor], name: str, start: Callable[[Tensor], Tensor] = torch.zeros_like
     ) -> list[Tensor]:
-        """The state tensor ``name`` of each parameter, made when first asked for."""
+        """The state tensor ``name`` of each parameter, created on first use."""
         for parameter in params:
             if name not in self.state[parameter]:
                 self.state[parameter][name] = start(parameter)
@@ -143,6 +141,63 @@ class Sampler(Optimizer, ABC):
             return common
         pairs = zip(params, extra, strict=True)
         return [torch.full_like(parameter, common) if own is None else own + common for parameter, own in pairs]
+
+
+class Noise:
+    """Standard normal numbers from a generator, or from torch's global one.
+
+    A generator serves tensors on every device: each other device gets its own generator, seeded from the given one.
+    Ranks whose generators are in the same state draw the same numbers.
+
+    Example:
+        >>> noise = Noise(torch.Generator().manual_seed(0))
+        >>> state = noise.state_dict()
+        >>> first = noise.like(torch.zeros(3))
+        >>> noise.load_state_dict(state)
+        >>> torch.equal(noise.like(torch.zeros(3)), first)
+        True
+    """
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+        self._elsewhere: dict[str, torch.Generator] = {}
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """Independent N(0, 1) in the shape, precision and device of ``tensor``."""
+        noise = torch.empty_like(tensor, memory_format=torch.preserve_format)
+        return noise.normal_(generator=self._generator_on(tensor.device))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """States of the generators by device; empty without a generator."""
+        if self.generator is None:
+            return {}
+        own = {device: generator.get_state() for device, generator in self._elsewhere.items()}
+        return {"given": self.generator.get_state(), **own}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from ``state_dict``."""
+        if not state:
+            return
+        if self.generator is None:
+            raise ValueError(
+                "this state was saved with a generator, and this optimizer has none: build it with generator="
+            )
+        self.generator.set_state(state["given"].cpu())
+        self._elsewhere.clear()
+        for name, saved in state.items():
+            # The state of a GPU may be read on a machine without one, where nothing will be drawn on it.
+            if name != "given" and (name == "cpu" or torch.cuda.is_available()):
+                self._elsewhere[name] = torch.Generator(name)
+                self._elsewhere[name].set_state(saved.cpu())
+
+    def _generator_on(self, device: torch.device) -> torch.Generator | None:
+        if self.generator is None or self.generator.device == device:
+            return self.generator
+        name = str(device)
+        if name not in self._elsewhere:
+            seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
+            self._elsewhere[name] = torch.Generator(device).manual_seed(int(seed))
+        return self._elsewhere[name]
 
 
 def one_by_one(update: Callable[..., None]) -> Callable[..., None]:
@@ -163,7 +218,7 @@ def one_by_one(update: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_settings(group: dict[str, Any], limits: Limits) -> None:
-    """Refuse numbers that mean nothing, by name.
+    """Reject numbers out of range, by name.
 
     Example:
         >>> check_settings({"lr": 0.1, "momentum": 1.0}, LIMITS)
@@ -189,5 +244,5 @@ def _is_inside(value: Any, low: float, is_low_allowed: bool, high: float) -> boo
 
 
 def _is_together(foreach: bool | None, params: list[Tensor]) -> bool:
-    """Whether all parameters are stepped at once: as torch does, by default on a GPU only."""
+    """Whether all parameters are stepped at once: by default on a GPU only, as in torch."""
     return all(parameter.is_cuda for parameter in params) if foreach is None else foreach

@@ -5,8 +5,8 @@ With σ = ατ the divergence from the target, per example, is J = E L + (KL to 
     dJ/dτ = α (α d τ + ε g) - T/(N τ)
 
 for one draw w = μ + ατε with gradient g. The paper steps ρ ← ρ - η dJ/dτ. J is a mean over N examples, so this step
-is of order 1/N and τ hardly moves in a training. The default steps by η Nτ/T times the slope, that is by η times the
-slope of the whole divergence in log τ: near its minimum log τ comes closer by the factor 1 - 2η (1 - τ) a step, for
+is of order 1/N and τ hardly moves during training. The default steps by η Nτ/T times the slope, which is η times the
+slope of the whole divergence in log τ: near the minimum, the distance in log τ shrinks by 1 - 2η (1 - τ) per step, for
 every N, T and τ.
 """
 
@@ -22,12 +22,12 @@ from gossamer.optim.sampler import Each, one_by_one
 
 __all__ = ["check_scales", "learn_scales", "local_scales"]
 
-LARGEST_STEP = 1.0  # of ρ: a draw far out in a steep valley may ask for thousands, and τ would not come back
+LARGEST_STEP = 1.0  # of ρ: an outlying draw in a steep valley may ask for thousands, from which τ would not recover
 LARGEST_LOGIT = 20.0  # beyond it float32 cannot tell 1 - τ from 0
 
 
 def local_scales(offsets: list[Tensor], start: float) -> list[Tensor]:
-    """τ from the state: the state is how far ρ is from its start, so that zero stands for a fresh weight.
+    """τ from the state, which is the distance of ρ from its start, so that zero stands for a fresh weight.
 
     Example:
         >>> local_scales([torch.zeros(2)], start=0.25)
@@ -58,7 +58,7 @@ def learn_scales(
 
 
 def check_scales(group: dict[str, Any]) -> None:
-    """Refuse scales that cannot be learnt, and fill in the global one."""
+    """Reject scales that cannot be learnt, and fill in the global one."""
     start, learns = group["local_scale"], group["learns_scales"]
     if not (0 < start < 1 or (start == 1 and not learns)):
         raise ValueError(f"a local scale starts between 0 and 1, and at 1 only where none is learnt; got {start}")
@@ -70,7 +70,7 @@ def check_scales(group: dict[str, Any]) -> None:
             raise ValueError(
                 "to learn scales without a prior (weight_decay=0) give global_scale, a bound on the posterior stds"
             )
-        # The temperature may begin at 0 and rise later.
+        # The temperature may start at 0 and rise later.
         group["global_scale"] = math.sqrt((group["temperature"] or 1.0) / (group["n_data"] * group["weight_decay"]))
 
 

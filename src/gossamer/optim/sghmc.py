@@ -5,15 +5,15 @@ It discretises dw = τ r dt, dr = -β2 (g + d w) dt - h r dt + noise, with (Δt)
     r ← β1 r - β2 √l (g + d w) + n ε,   w ← w + √l τ r,   n = √(2 (1 - β1) β2 T / (N τ))
 
 For a fixed τ this samples exp(-N (L + d/2 ‖w‖²) / T). On a quadratic of curvature λ the variance is T/(Nλ) times
-1/(1 - a/(2 (1 + β1))) with a = β2 l τ λ: keep a well below 1. The rate may change from step to step, since the law of r
-does not depend on it.
+1/(1 - a/(2 (1 + β1))) with a = β2 l τ λ: keep a well below 1. The rate may change from step to step, because the
+distribution of r does not depend on it.
 
 ``mode="reference"`` is the paper's update of v = √l r, as released:
 
     v ← β1 v - β2 l (g + d w) + √(2 + 2 β1²) k l^¾ ε,   w ← w + τ v
 
-Its noise gives each weight a temperature of its own, N k² τ √l (1 + β1²) / ((1 - β1) β2), and where the
-rate falls, v is too large for 1/(1 - β1) steps. In both modes τ = 1/(1 + e^-ρ) can be learnt, see ``scales``.
+Its noise gives each weight its own temperature, N k² τ √l (1 + β1²) / ((1 - β1) β2), and when the rate falls, v is
+too large for 1/(1 - β1) steps. In both modes τ = 1/(1 + e^-ρ) can be learnt, see ``scales``.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ __all__ = ["SGHMC"]
 
 
 class SGHMC(Sampler):
-    """Momentum, friction and noise in balance; each weight w may have a step size τ of its own, learnt on the way.
+    """Momentum, friction and noise in balance; each weight w may have its own step size τ, learnt during training.
 
     Args:
         params: Parameters, or groups of them.
         lr: l = (Δt)², as in SGD with momentum.
         n_data: N, the number of examples over which the loss is a mean.
         temperature: T; 1 samples the posterior, 0 is SGD with momentum. In reference mode it is the paper's k, which is
-            not a temperature: the variance that comes out is k² τ √l (1 + β1²)/((1 - β1) β2 λ) for a curvature λ.
+            not a temperature: the resulting variance is k² τ √l (1 + β1²)/((1 - β1) β2 λ) for a curvature λ.
             ``None`` is 1, and 1/√N in reference mode (for images the paper takes 1/N).
         momentum: β1; ``None`` is 0.9, and 0.1 in reference mode.
         gradient_weight: β2.
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
-        scale_lr: η, the rate at which the local scales τ are learnt; ``None`` is 0, and 0.1 in reference mode. Only a τ
-            that rests leaves the target invariant: let a schedule end it before you sample.
-        local_scale: τ before the first step; ``None`` is 1, no preconditioner, and ½ where it is learnt or published.
-        global_scale: α: the local scale of a weight goes to min(1, std/α), std that of its posterior. ``None`` is the
-            std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
+        scale_lr: η, the rate at which the local scales τ are learnt; ``None`` is 0, and 0.1 in reference mode. Only a
+            constant τ leaves the target invariant: let a schedule bring it to 0 before you sample.
+        local_scale: τ before the first step; ``None`` is 1, no preconditioner, or ½ if τ is learnt or in reference mode.
+        global_scale: α: the local scale of a weight tends to min(1, std/α), with the std of its posterior. ``None`` is
+            the std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
         mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
         maximize: Whether the loss is a mean log-likelihood.
         foreach: Step all parameters at once; ``None`` does so on a GPU.
-        generator: Of the noise; ``None`` takes torch's global one.
+        generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
         >>> w = torch.zeros(1000, requires_grad=True)
@@ -85,7 +85,7 @@ class SGHMC(Sampler):
         foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_settings({"n_data": n_data}, LIMITS)  # what is not given follows from it
+        check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it
         published = {"temperature": n_data**-0.5, "momentum": 0.1, "scale_lr": 0.1} if mode == "reference" else {}
         usual: dict[str, Any] = {"temperature": 1.0, "momentum": 0.9, "scale_lr": 0.0} | published
         defaults = {
@@ -140,14 +140,14 @@ class SGHMC(Sampler):
     def _learn(
         self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], decay: Each, together: bool
     ) -> list[Tensor]:
-        """Step the local scales, by the noise of the last step and the gradient that it led to, and return them."""
+        """Step the local scales, using the noise of the last step and the gradient after it, and return them."""
         offsets = self._buffers(params, "scale_logit")
         scales = _scales(group, offsets)
         if group["mode"] == "reference":
             probes, global_scale = self._buffers(params, "noise", self.noise.like), _published_scale(group)
         elif group["lr"] * group["temperature"] * group["scale_lr"] > 0:
             global_scale = group["global_scale"]
-            # The last noise moved w by √l τ n ε, not by ατ ε, so its ε g tells a curvature √l n/α times as large.
+            # The last noise moved w by √l τ n ε, not by ατ ε, so its ε g shows a curvature √l n/α times as large.
             scaled = torch._foreach_mul(self._buffers(params, "noise"), global_scale / math.sqrt(group["lr"]))
             probes = list(torch._foreach_div(scaled, _noise_std(group, scales)))
         else:
@@ -172,7 +172,7 @@ def _published_scale(group: dict[str, Any]) -> float:
 
 
 def _noise_std(group: dict[str, Any], scales: Each) -> Each:
-    """n: the standard deviation of what the noise adds to a velocity, one number or one for each weight."""
+    """n, the standard deviation of the noise in a velocity: one number, or one per weight."""
     momentum = group["momentum"]
     if group["mode"] == "reference":
         return math.sqrt(2 + 2 * momentum**2) * _published_scale(group)

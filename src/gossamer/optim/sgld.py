@@ -25,13 +25,13 @@ class SGLD(Sampler):
         params: Parameters, or groups of them.
         lr: l, as in SGD.
         n_data: N, the number of examples over which the loss is a mean.
-        temperature: T; 1 samples the posterior, 0 is gradient descent. In reference mode ``None`` is 1/N, the default
-            of the released code, which its authors call temperature too: a posterior N times as cold.
+        temperature: T; 1 samples the posterior, 0 is gradient descent. In reference mode ``None`` is 1/N, the
+            "temperature" of the released code: a posterior N times as cold.
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
         mode: ``"reference"`` for the released code's temperature; the update is the same.
         maximize: Whether the loss is a mean log-likelihood.
         foreach: Step all parameters at once; ``None`` does so on a GPU.
-        generator: Of the noise; ``None`` takes torch's global one.
+        generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
         >>> w = torch.zeros(1000, requires_grad=True)
@@ -57,7 +57,7 @@ class SGLD(Sampler):
         foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_settings({"n_data": n_data}, LIMITS)  # what is not given follows from it
+        check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it
         if temperature is None:
             temperature = 1.0 if mode == "default" else 1 / n_data
         defaults = {
