@@ -1,9 +1,9 @@
-"""Which of a thousand variables matter: the estimators on the simulated sets of Sun, Song and Liang (2021).
+"""Which of a thousand variables matter? The estimators on the simulated data sets of Sun, Song and Liang (2021).
 
     python examples/variable_selection.py [--rows 2000] [--seeds 3] [--methods ssvi …]
 
-Prints for each set how many of the relevant variables were selected, how many of the others, and the score on fresh
-rows: R² for sun1 and sun2, accuracy for sun3. All settings are the defaults of the estimators.
+For each data set, prints how many relevant and how many irrelevant variables were selected, and the score on fresh rows: R²
+for sun1 and sun2, accuracy for sun3. The estimators use their defaults.
 """
 
 import argparse
