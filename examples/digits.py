@@ -2,9 +2,10 @@
 
     python examples/digits.py [--seeds 3] [--epochs 100] [--out runs/example-digits]
 
-Trains everything in recipes/digits.toml on an MLP 64-256-256-10 and on a small conv net, and prints a table for each: mean ±
-standard error over the seeds, on the test third. All hyper-parameters are the library's defaults. They were chosen on
-held-out splits of the other two thirds, but earlier versions of this table were seen before the last of them were chosen.
+Trains everything in recipes/digits.toml on an MLP 64-256-256-10 and on a small conv net, and prints a table for each:
+mean ± standard error over the seeds, on the test third. All hyper-parameters are the library's defaults. They were
+chosen on held-out splits of the other two thirds, but earlier versions of this table were seen before the last of them
+were chosen.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python examples/variable_selection.py [--rows 2000] [--seeds 3] [--methods ssvi …]
 
-For each data set, prints how many relevant and how many irrelevant variables were selected, and the score on fresh rows: R²
-for sun1 and sun2, accuracy for sun3. The estimators use their defaults.
+For each data set, prints how many relevant and how many irrelevant variables were selected, and the score on fresh
+rows: R² for sun1 and sun2, accuracy for sun3. The estimators use their defaults.
 """
 
 import argparse
