@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import signal
 import sys
 import warnings
 
@@ -14,6 +15,18 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def _signals_have_their_effect():
+    """Tests that send signals also work where they are ignored: a shell starts its background jobs without SIGINT."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    ignored = [number for number in usual if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, usual[number])
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True)

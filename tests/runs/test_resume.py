@@ -109,6 +109,23 @@ def test_an_accident_while_writing(place, settings, whole, assert_same_runs, mon
     assert_same_runs(folder, whole("ssvi"))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_ignored(number, settings, whole, assert_same_runs, tmp_path, monkeypatch):
+    """As it is in a background job for Ctrl-C, and under nohup for a closed terminal; SIGTERM still stops the run."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        at_step(monkeypatch, 3, lambda: os.kill(os.getpid(), number))
+        at_step(monkeypatch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted):
+            train(settings("rigl"), tmp_path / "run", quiet=True)
+        assert checkpoint.load(tmp_path / "run" / "checkpoint")["training"]["step"] == 7
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    monkeypatch.undo()
+    assert_same_runs(resume(tmp_path / "run", quiet=True).folder, whole("rigl"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(
     number, settings, whole, assert_same_runs, monkeypatch, tmp_path
@@ -154,16 +171,6 @@ def test_a_signal_during_the_final_numbers_says_how_to_go_on(settings, monkeypat
             train(settings("sgd"), tmp_path / "run", quiet=True)
     assert steps_in(tmp_path / "run") == [STEPS]
     assert resume(tmp_path / "run", quiet=True).result()["metrics"]["accuracy"] > 0.5
-
-
-def test_a_signal_that_is_ignored_stays_ignored(settings, monkeypatch, tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
-    try:
-        with monkeypatch.context() as patch:
-            at_step(patch, 5, lambda: os.kill(os.getpid(), signal.SIGHUP))
-            assert train(settings("sgd", epochs=1), tmp_path / "run", quiet=True).result() is not None
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_training_in_another_thread_works(settings, whole, assert_same_runs, tmp_path):
