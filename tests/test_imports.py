@@ -28,7 +28,6 @@ BESIDE = {
     "data": {"types", "names", "likelihoods"},
     "record": set(),
     "report": {"formats", "metrics", "record"},
-    "completion": set(),
 }
 
 # Which rooms of the line may import the rooms beside it.

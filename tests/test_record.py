@@ -12,8 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.record import FORMAT, RecordError, Run, environment, write_atomically
-from gossamer.record.toml import to_toml
+from gossamer.record import FORMAT, RecordError, Run, environment, to_toml, write_atomically
 
 CONFIG = {"method": "ssvi", "seed": 0, "lr": 0.01, "options": {"density": 0.05, "layers": [1, 2]}}
 
@@ -310,7 +309,7 @@ def test_an_interrupt_leaves_no_temporary_file(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("value", [{1, 2}, [None], [{"a": 1}], object()])
+@pytest.mark.parametrize("value", [{1, 2}, [None], object()])
 def test_what_toml_cannot_hold_is_named(tmp_path, value):
     with pytest.raises(RecordError) as caught:
         Run.create(tmp_path / "run", {"options": {"odd": value}})

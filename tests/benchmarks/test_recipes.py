@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recipes import as_told, read_paper, read_recipes, recipe_tables, setup_seconds
-from gossamer.record import RecordError
-from gossamer.record.toml import to_toml
+from gossamer.record import RecordError, to_toml
 from gossamer.runs import read_recipe
 from gossamer.runs.published import PublishedFigures
 

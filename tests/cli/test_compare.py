@@ -127,5 +127,5 @@ def test_a_small_file_to_keep(gossamer, again, tmp_path, compared):
     ("path", "message"), [("no/kept.json", "the folder .*no does not exist"), (".", "is a folder, give a file in it")]
 )
 def test_a_file_that_cannot_be_written_is_refused_before_training(refused, again, tmp_path, monkeypatch, path, message):
-    monkeypatch.setattr("gossamer.cli.compare.compare", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("gossamer.cli.compare.compare_runs", lambda *_, **__: pytest.fail("it was trained"))
     assert re.search(message, refused(2, *again, "--json", tmp_path / path))

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gossamer import __version__
-from gossamer.cli.errors import UsageError
 from gossamer.names import suggestion
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "UsageError", "main"]
 
 USAGE = """usage: gossamer COMMAND [...]
 
@@ -44,21 +43,25 @@ Examples:
   gossamer compare sgd,vi,ssvi --data digits --seeds 3
 """
 
-COMMANDS = {  # name -> the module with its function ``run``, imported when it is asked for
-    "train": "train",
-    "evaluate": "evaluate",
-    "compare": "compare",
-    "reproduce": "reproduce",
-    "report": "report",
-    "predict": "predict",
-    "list": "lists",
-    "show": "show",
-    "completion": "completion",
+COMMANDS = {  # name -> the function that runs it, as module:function of this package, imported on use
+    "train": "train:train",
+    "evaluate": "run:evaluate",
+    "compare": "compare:compare",
+    "reproduce": "compare:reproduce",
+    "report": "run:report",
+    "predict": "run:predict",
+    "list": "names:list_names",
+    "show": "run:show",
+    "completion": "names:completion",
 }
 
 MOVED = {  # commands that left, and what replaced them
     "bench": "gossamer bench is no command any more: make bench in a checkout of the repository measures this machine",
 }
+
+
+class UsageError(Exception):
+    """The command line cannot be understood."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,7 +107,8 @@ def _dispatch(given: list[str]) -> int:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"
         )
-    run: Callable[[list[str]], int] = importlib.import_module(f"gossamer.cli.{COMMANDS[command]}").run
+    module, _, function = COMMANDS[command].partition(":")
+    run: Callable[[list[str]], int] = getattr(importlib.import_module(f"gossamer.cli.{module}"), function)
     return run(rest)
 
 

@@ -1,41 +1,61 @@
-"""``gossamer compare``."""
+"""``gossamer compare`` and ``gossamer reproduce``."""
 
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
-
-from gossamer.cli.config import known_method
-from gossamer.cli.errors import UsageError
+from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder
+from gossamer.cli.train import known_method
 from gossamer.names import file_name
-from gossamer.runs.comparison import SEEDS, compare, read_recipe
-from gossamer.runs.published import PublishedFigures, beside_published
+from gossamer.runs.comparison import SEEDS, read_recipe
+from gossamer.runs.comparison import compare as compare_runs
+from gossamer.runs.published import PublishedFigures, beside_published, read_published
 from gossamer.runs.settings import Settings, options_of
 from gossamer.runs.trials import Trials
 
-__all__ = ["parser", "run"]
+__all__ = ["add_compare_flags", "add_reproduce_flags", "compare", "reproduce"]
 
 DATA = "digits"
 NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "quiet"}
 
 
-def run(given: list[str], published: Mapping[str, PublishedFigures] | None = None) -> int:
+def compare(given: list[str]) -> int:
     """Train several methods with several seeds; print one table, write it and a report."""
-    options = parser().parse(given)
+    parser = Parser("gossamer compare", "Several methods, several seeds, one table and one report.")
+    return _compare(add_compare_flags(parser).parse(given), {})
+
+
+def reproduce(given: list[str]) -> int:
+    """Train what a recipe says, as ``compare`` does, and print the published figures beside the measured ones."""
+    title = "Train what a recipe says; measured figures beside the published ones."
+    options = add_reproduce_flags(Parser("gossamer reproduce", title)).parse(given)
+    recipe = folder(options.what)
+    if recipe.suffix != ".toml":
+        raise UsageError(
+            f"reproduce takes a recipe, a TOML file, not {recipe.name!r}; tables and figures that it knew by name are "
+            f"measured in a checkout of the repository by python -m reproductions {recipe.name}"
+        )
+    published = read_published(recipe)
+    if not published:
+        raise UsageError(f"{recipe} quotes no published figures: give it a table [published.NAME], or use compare")
+    return _compare(options, published)
+
+
+def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> int:
     try:
         entries, seeds, name = _plan(options)
     except ValueError as error:
         raise UsageError(str(error)) from error
     out = folder(options.out or f"runs/{file_name(name)}")
-    kept = _checked(options.json)  # after an hour of training it would be too late
+    kept = _checked(options.json)  # now, not after an hour of training
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
-    comparison = compare(entries, seeds, out, quiet=options.quiet, say=say)
+    comparison = compare_runs(entries, seeds, out, quiet=options.quiet, say=say)
     print(comparison.to_text())
     if published:
         print(f"\n{beside_published(comparison, published).to_text()}")
@@ -55,30 +75,28 @@ def run(given: list[str], published: Mapping[str, PublishedFigures] | None = Non
     return 1 if comparison.has_failures else 0
 
 
-def parser(
-    prog: str = "gossamer compare", description: str = "Several methods, several seeds, one table and one report."
-) -> Parser:
-    """Its flags."""
-    flags = Parser(prog, description)
-    flags.add_argument("what", type=str, help="Methods with commas between them, or a recipe (a TOML file).")
+def add_compare_flags(flags: Parser) -> Parser:
+    """Flags of ``compare``."""
+    flags.add_argument("what", help="Methods with commas between them, or a recipe (a TOML file).")
     flags.add_flag("data", str | None, f"Name of the data set; {DATA} if not given.")
-    flags.add_flag("density", float | None, "For the methods that have one.")
+    flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
     flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
     flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
     flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
-    flags.add_argument(
-        "--time_steps", action="store_true", help="Time training steps with native kernels and with dense products."
-    )
-    flags.add_argument("--quiet", action="store_true", help="No progress.")
+    flags.add_flag("time_steps", None, "Time training steps with native kernels and with dense products.")
+    flags.add_flag("quiet", None, "Show no progress.")
     skip = {"method", "data", "seed", "ranks", "options"}
     flags.add_signature(Settings, "settings of every run; they win over those of a recipe", skip, optional=True)
     return flags
 
 
+add_reproduce_flags = add_compare_flags
+
+
 def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
-    """Settings by label, the number of seeds and the name of the whole."""
+    """Settings by label, the number of seeds and the name of the comparison."""
     given = {key: value for key, value in vars(options).items() if key not in NOT_SETTINGS and value is not None}
-    recipe = Path(options.what)
+    recipe = folder(options.what)
     if recipe.suffix == ".toml":
         entries, seeds = read_recipe(recipe)
         entries = {label: replace(settings, **given) for label, settings in entries.items()}

@@ -1,83 +1,93 @@
-"""``gossamer train``."""
+"""``gossamer train``: a new run from flags and a configuration file, or an interrupted one."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from gossamer import methods
-from gossamer.cli.config import as_flags, known_method, print_config, read_config
-from gossamer.cli.errors import UsageError
+from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder, with_underscores
-from gossamer.cli.printing import print_run
-from gossamer.record import Run
+from gossamer.names import unknown
+from gossamer.record import Run, to_toml
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
+from gossamer.tables import columns
 
-__all__ = ["common_parser", "method_parser", "run"]
+__all__ = ["add_common_flags", "add_method_flags", "known_method", "train"]
 
-WITHOUT_VALUE = {"--quiet", "--print_config", "--help", "-h"}
+SWITCHES = {"--quiet", "--print_config", "--help", "-h"}
 
 
-def run(given: list[str]) -> int:
+def train(given: list[str]) -> int:
     """Train a new run, or continue one."""
     given = with_underscores(given)
     if any(argument.split("=")[0] == "--resume" for argument in given):
         return _resume(given)
     file, given = _take_value(given, "--config")
-    content = read_config(folder(file)) if file is not None else {}
+    content = _read_config(folder(file)) if file is not None else {}
     if not content and not _positions(given):
         return _without_method(given)
     method, given = _take_method(given, content)
     data = content.pop("data", None)
     flags = _flags_of(file or "", content, method)  # before those of the command line: the last one wins
     names = [] if data is None or _positions(given) else [str(data)]
-    # The parser of jsonargparse has a meaning of its own for this flag.
-    to_parse = [flag for flag in [*names, *flags, *given] if flag != "--print_config"]
-    options = method_parser(method).parse(to_parse)
+    options = _method_parser(method).parse([*names, *flags, *given])
     settings = _settings(method, vars(options))
-    if "--print_config" in given:
-        print_config(settings)
+    if options.print_config:
+        _print_config(settings)
         return 0
-    from gossamer.runs.run import train
+    from gossamer.runs.run import train as train_run
 
-    out = None if options.out is None else folder(options.out)
-    print_run(train(settings, out, **_way_of_running(options)))
+    _print_run(train_run(settings, None if options.out is None else folder(options.out), **_way_of_running(options)))
     return 0
 
 
-def method_parser(method: str) -> Parser:
-    """All that can be said about training by a method."""
-    function = methods.find(method)
-    parser = Parser(f"gossamer train {method}", (function.__doc__ or method).splitlines()[0].replace("``", ""))
-    parser.add_argument("data", type=str, help="Name of the data set; gossamer list data has them.")
-    parser.add_signature(function, f"options of {method}", skip={"task", "steps"})
-    return _with_settings(parser)
+def add_method_flags(parser: Parser, method: str) -> Parser:
+    """The data, the options of a method, and the settings of any run."""
+    parser.add_argument("data", help="Name of the data set; gossamer list data has them.")
+    parser.add_signature(methods.find(method), f"options of {method}", skip={"task", "steps"})
+    return _add_settings(parser)
 
 
-def common_parser() -> Parser:
+def add_common_flags(parser: Parser) -> Parser:
     """What can be said about training by any method."""
-    description = f"Train a run: gossamer train METHOD DATA [options]. Methods: {', '.join(methods.names())}."
-    parser = Parser("gossamer train", description)
     parser.add_flag("resume", str | None, "Continue the run in this folder, to the bit.")
-    return _with_settings(parser)
+    return _add_settings(parser)
 
 
-def _with_settings(parser: Parser) -> Parser:
+def known_method(name: str) -> str:
+    """The name, if a method has it."""
+    try:
+        methods.find(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return name
+
+
+def _method_parser(method: str) -> Parser:
+    title = (methods.find(method).__doc__ or method).splitlines()[0].replace("``", "")
+    return add_method_flags(Parser(f"gossamer train {method}", title), method)
+
+
+def _add_settings(parser: Parser) -> Parser:
     parser.add_signature(Settings, "settings of the run", skip={"method", "data", "options"})
     parser.add_flag("out", str | None, "The run folder; runs/<date>-<method>-<data>-<seed> if not given.")
     parser.add_flag("config", str | None, "A TOML or YAML file with any of these; flags given here win.")
-    parser.add_argument("--print_config", action="store_true", help="Print the configuration as TOML and stop.")
-    _add_way_of_running(parser)
-    return parser
+    parser.add_flag("print_config", None, "Print the configuration as TOML and stop.")
+    return _add_way_of_running(parser)
 
 
-def _add_way_of_running(parser: Parser) -> None:
-    parser.add_flag("checkpoint_seconds", float, "Time between checkpoints.", CHECKPOINT_SECONDS)
+def _add_way_of_running(parser: Parser) -> Parser:
+    parser.add_flag("checkpoint_seconds", float, "Seconds between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_flag("stop_after", float | None, "Seconds after which to stop with a checkpoint; --resume goes on.")
-    parser.add_argument("--quiet", action="store_true", help="No progress.")
+    parser.add_flag("quiet", None, "Show no progress.")
+    return parser
 
 
 def _way_of_running(options: Any) -> dict[str, Any]:
@@ -87,18 +97,30 @@ def _way_of_running(options: Any) -> dict[str, Any]:
 def _resume(given: Sequence[str]) -> int:
     parser = Parser("gossamer train", "Continue a run, with the settings it has.")
     parser.add_flag("resume", str, "The run folder.")
-    _add_way_of_running(parser)
-    options = parser.parse(given)
-    run = Run.open(folder(options.resume))  # a wrong path is found out before the training loop is imported
+    options = _add_way_of_running(parser).parse(given)
+    run = Run.open(folder(options.resume))  # reports a wrong path before the training loop is imported
     from gossamer.runs.run import resume
 
-    print_run(resume(run.folder, **_way_of_running(options)))
+    _print_run(resume(run.folder, **_way_of_running(options)))
     return 0
+
+
+def _print_run(run: Run) -> None:
+    """What a run reached, and where it is; printed once, however many processes trained it."""
+    from gossamer.runs.run import is_first_process
+
+    if not is_first_process():
+        return
+    result = run.result()
+    if result is not None:
+        print(columns({name: f"{value:.4f}" for name, value in result["metrics"].items()}))
+    print(f"run: {run.folder}")
 
 
 def _without_method(given: Sequence[str]) -> int:
     if "-h" in given or "--help" in given:
-        common_parser().print_help()
+        title = f"Train a run: gossamer train METHOD DATA [options]. Methods: {', '.join(methods.names())}."
+        add_common_flags(Parser("gossamer train", title)).print_help()
         print("\ngossamer train METHOD --help adds the options of a method; gossamer list methods describes them.")
         return 0
     raise UsageError(f"train needs a method: gossamer train METHOD DATA; methods are {', '.join(methods.names())}")
@@ -107,7 +129,7 @@ def _without_method(given: Sequence[str]) -> int:
 def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[str]]:
     """The method, from the command line or the file, and the arguments without it.
 
-    One name beside a file that has a method is that of the data, unless a method is called so.
+    A single name beside a file that has a method is the name of the data, unless a method has that name.
     """
     in_file, names = content.pop("method", None), _positions(given)
     if names and (len(names) > 1 or in_file is None or _is_method(given[names[0]])):
@@ -119,16 +141,6 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
 
 def _is_method(name: str) -> bool:
     return name in methods.names() or ":" in name
-
-
-def _flags_of(file: str, content: dict[str, Any], method: str) -> list[str]:
-    """The keys of a file as flags; what is wrong with them is said of the file."""
-    flags = as_flags(Path(file), content, method)
-    try:
-        method_parser(method).parse(["data", *flags])
-    except UsageError as error:
-        raise UsageError(f"{file}: {error}") from error
-    return flags
 
 
 def _take_value(given: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -147,9 +159,8 @@ def _positions(given: Sequence[str]) -> list[int]:
     """Where the arguments stand that are neither flags nor values of flags."""
     found, is_value = [], False
     for at, argument in enumerate(given):
-        is_flag = re.match(r"-+[A-Za-z]", argument) is not None
-        if is_flag:
-            is_value = "=" not in argument and argument not in WITHOUT_VALUE
+        if re.match(r"-+[A-Za-z]", argument):
+            is_value = "=" not in argument and argument not in SWITCHES
             continue
         if not is_value:
             found.append(at)
@@ -164,3 +175,54 @@ def _settings(method: str, values: dict[str, Any]) -> Settings:
         return Settings(method, **common, options={name: values[name] for name in options_of(method)})
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """The keys of a TOML or YAML file; options of the method stand among the others."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+    try:
+        if path.suffix in (".yaml", ".yml"):
+            import yaml
+
+            content = yaml.safe_load(text) or {}
+        else:
+            content = tomllib.loads(text)
+    except Exception as error:  # each of the two parsers has its own
+        raise UsageError(f"{path} is broken: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("options", {}), dict):
+        raise UsageError(f"{path} must hold keys and values")
+    if isinstance(content.get("methods"), dict):
+        raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
+    options = content.pop("options", {})
+    content.pop("format", None)
+    return {**content, **options}
+
+
+def _flags_of(file: str, content: dict[str, Any], method: str) -> list[str]:
+    """The keys of a file as flags of a method; an error names the file."""
+    known = [item.name for item in fields(Settings) if item.name != "options"] + list(options_of(method)) + ["out"]
+    for key in content:
+        if key.replace("-", "_") not in known:
+            raise UsageError(f"{file}: {unknown('key', key, known)}")
+    flags = [f"--{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in content.items()]
+    try:
+        _method_parser(method).parse(["data", *flags])
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+    return flags
+
+
+def _print_config(settings: Settings) -> None:
+    """Everything that determines a run, as TOML that ``--config`` reads; what is not set, as a comment."""
+    plain = settings.to_config()
+    options = plain.pop("options")
+    parts = [to_toml(plain), _unset(plain), "\n", to_toml({"options": options}), _unset(options)]
+    print("".join(parts), end="")
+
+
+def _unset(values: dict[str, Any]) -> str:
+    names = [name for name, value in values.items() if value is None]
+    return f"# not set: {', '.join(names)}\n" if names else ""

@@ -1,11 +1,11 @@
-"""A run is a folder: its configuration, its environment, a line a step, its result. Format: ``docs/run-folder.md``.
+"""A run is a folder: its configuration, environment, metrics and result. Format: ``docs/run-folder.md``.
 
-Files that are rewritten are replaced in one move, so a reader sees the old one or the new one, never half of either;
-files that grow, grow by whole lines, and a line cut short by a crash is dropped when it is read.
+Files that are rewritten are replaced in one move, so a reader sees the old one or the new one, never half of either.
+Files that grow do so by whole lines, and a line cut short by a crash is dropped when it is read.
 """
 
 from gossamer.record.environment import environment
-from gossamer.record.files import RecordError, write_atomically
+from gossamer.record.files import RecordError, to_toml, write_atomically
 from gossamer.record.run import FORMAT, Run
 
-__all__ = ["FORMAT", "RecordError", "Run", "environment", "write_atomically"]
+__all__ = ["FORMAT", "RecordError", "Run", "environment", "to_toml", "write_atomically"]

@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 __all__ = [
     "RecordError",
     "Row",
@@ -19,6 +21,7 @@ __all__ = [
     "read_json",
     "read_lines",
     "to_json",
+    "to_toml",
     "unreadable",
     "unwritable",
     "write_atomically",
@@ -118,6 +121,36 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps(
         value, indent=indent, default=lambda item: item.tolist() if hasattr(item, "tolist") else str(item)
     )
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """A TOML document without the keys whose value is ``None``; scalars and arrays of torch and numpy become plain.
+
+    Example:
+        >>> print(to_toml({"epochs": 3, "model": None, "options": {"density": 0.1}}), end="")
+        epochs = 3
+        <BLANKLINE>
+        [options]
+        density = 0.1
+    """
+    return tomli_w.dumps(_plain(table, ()))
+
+
+def _plain(value: Any, path: tuple[str, ...]) -> Any:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {_plain(key, path): _plain(item, (*path, key)) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(item, path) for item in value]
+    if isinstance(value, str | os.PathLike):
+        try:
+            return str(value).encode().decode()
+        except UnicodeEncodeError:
+            raise RecordError(f"config.toml cannot hold {str(value)!a}: it is not valid Unicode, rename it") from None
+    if isinstance(value, bool | int | float):
+        return value
+    kind = type(value).__name__
+    raise RecordError(f"config.toml cannot hold {'.'.join(path)}, a {kind}: give a str, int, float, bool or a list")
 
 
 def unreadable(path: Path, error: OSError) -> RecordError:

@@ -16,11 +16,11 @@ from gossamer.record.files import (
     read_json,
     read_lines,
     to_json,
+    to_toml,
     unreadable,
     unwritable,
     write_atomically,
 )
-from gossamer.record.toml import to_toml
 
 __all__ = ["FORMAT", "Run"]
 
