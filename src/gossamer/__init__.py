@@ -7,7 +7,7 @@ from gossamer.compaction import compact
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
 from gossamer.likelihoods import Categorical, Gaussian
-from gossamer.posterior import Prediction, draw, predict
+from gossamer.posterior import Prediction, averaged, draw, predict
 from gossamer.sparsity import Subspace
 
 __version__ = "0.1.0"
@@ -20,6 +20,7 @@ __all__ = [
     "SparseBayesRegressor",
     "Subspace",
     "active_parameters",
+    "averaged",
     "bayesianize",
     "compact",
     "data",

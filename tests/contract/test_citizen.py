@@ -170,13 +170,9 @@ def test_the_objective_does_not_depend_on_the_batch_size(citizen):
 # ---------------------------------------------------------------------- other machinery of torch
 
 
-@pytest.mark.parametrize("use_buffers", [
-    False,
-    pytest.param(True, marks=pytest.mark.xfail(reason="torch averages integers too, and truncates", strict=True)),
-])  # fmt: skip
-def test_averaged_weights(citizen, use_buffers: bool):
-    """EMA of weights, over steps in which nothing moves (the last quarter of a training with the defaults)."""
-    averaged = AveragedModel(citizen.model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=use_buffers)
+def test_averaged_weights(citizen):
+    """EMA of weights by torch, over steps in which nothing moves (the last quarter of a training with the defaults)."""
+    averaged = AveragedModel(citizen.model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     training = citizen.training_loop(citizen.model, citizen.x, citizen.y, until=0.0)
     averaged.update_parameters(citizen.model)
     expected = {name: parameter.detach().clone() for name, parameter in citizen.model.named_parameters()}
@@ -188,6 +184,52 @@ def test_averaged_weights(citizen, use_buffers: bool):
     same(citizen.positions(averaged.module), citizen.positions(citizen.model))
     update_bn([citizen.x], averaged)
     assert gossamer.predict(averaged, citizen.x, n_draws=3).probs.isfinite().all()
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_averaged_weights_over_moves(citizen, decay: float | None, use_buffers: bool):
+    """Dense means and variances, averaged over steps in which entries move, where the model has entries at the end."""
+    averaged = gossamer.averaged(citizen.model, decay, use_buffers=use_buffers)
+    weights = sparse_weights(citizen.model)
+    dense: dict[str, list[Tensor]] = {}
+    for n in range(7):
+        citizen.training.steps(1)
+        averaged.update_parameters(citizen.model)
+        new = 1.0 if n == 0 else 1 / (n + 1) if decay is None else 1 - decay
+        for name, weight in weights.items():
+            latest = [weight.dense_mean().detach(), weight.dense_std().detach().square()]
+            past = dense.get(name, latest)
+            active = (weight.dense_std() > 0).detach()
+            dense[name] = [torch.lerp(one, other, new) * active for one, other in zip(past, latest, strict=True)]
+    assert citizen.training.moves > 0
+    same(citizen.positions(averaged.module), citizen.positions(citizen.model))
+    for name, weight in sparse_weights(averaged.module).items():
+        torch.testing.assert_close(weight.dense_mean().detach(), dense[name][0])
+        torch.testing.assert_close(weight.dense_std().detach().square(), dense[name][1])
+    update_bn([citizen.x], averaged)
+    assert gossamer.predict(averaged, citizen.x, n_draws=3).probs.isfinite().all()
+    other = gossamer.averaged(citizen.fresh(seed=3))
+    other.load_state_dict(averaged.state_dict())
+    same(dict(other.state_dict()), dict(averaged.state_dict()))
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+def test_averages_that_do_not_know_positions_are_loud(citizen, use_buffers: bool):
+    """Torch's average over moves raises when it is used, or already when lengths differ."""
+    averaged = AveragedModel(citizen.model, use_buffers=use_buffers)
+
+    def train() -> None:
+        for _ in range(7):
+            citizen.training.steps(1)
+            averaged.update_parameters(citizen.model)
+            averaged(citizen.x)
+
+    with pytest.raises(RuntimeError, match=r"average with gossamer\.averaged|must match|not match|same size"):
+        train()
+    if citizen.network.allocation == "uniform":
+        with pytest.raises(RuntimeError, match=r"gossamer\.averaged"):
+            gossamer.predict(averaged, citizen.x, n_draws=2)
 
 
 def test_replicas_of_data_parallel(citizen, monkeypatch):

@@ -132,6 +132,7 @@ def _values(source: SparseWeight | Tensor) -> Tensor:
     """A draw of the active entries of a weight; a bias is itself."""
     if isinstance(source, Tensor):
         return source
+    source.check_average()
     return source.sample() if source.is_noisy else source.mean
 
 

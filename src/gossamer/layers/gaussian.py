@@ -94,6 +94,7 @@ class GaussianWeight(SparseWeight):
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map with fresh noise, an output's or a weight's as ``noise`` says, or at the means when not noisy."""
+        self.check_average()
         x, plain = without_autocast(x)
         support = self.support
         where = (support.position, support.shape, weight_map)

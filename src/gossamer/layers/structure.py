@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _WrappedHook
 
+from gossamer.layers.support import Support
 from gossamer.layers.weight import SparseWeight
 
 __all__ = ["Rewiring", "replica", "rewire"]
@@ -74,6 +76,9 @@ class Rewiring:
         if isinstance(value, weakref.ReferenceType):
             target = self.replaced.get(id(value()), value)
             return value if target is value else None if target is None else weakref.ref(target)
+        if isinstance(value, _WrappedHook) and value.with_module:
+            owner = self.replaced.get(id(value.module()))
+            return value if owner is None else _WrappedHook(self(value.hook, path), owner)
         if isinstance(value, types.FunctionType):
             return self._closure(value, path)
         if isinstance(value, nn.Module | types.SimpleNamespace) or is_dataclass(value):
@@ -192,7 +197,7 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
                 replaced[id(tensor)] = copy.deepcopy(tensor) if is_parameter else tensor.detach().clone()
     rewiring = Rewiring(replaced, in_place=False)
     for module in originals:
-        state = module.__getstate__() if isinstance(module, SparseWeight) else vars(module)
+        state = module.__getstate__() if isinstance(module, SparseWeight | Support) else vars(module)
         replaced[id(module)].__dict__.update({name: _fresh(rewiring(item)) for name, item in state.items()})
     twin: nn.Module = replaced[id(model)]
     return twin

@@ -6,7 +6,10 @@ one number an entry (means, raw stds, gradients, optimizer state) is a vector in
 
 from __future__ import annotations
 
+import copy
 import math
+import weakref
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +17,36 @@ from torch import Tensor, nn
 from gossamer import kernels
 
 __all__ = ["Support"]
+
+
+class Origin:
+    """Where a deep copy of a support comes from, and what must be so for its entries to be where it says."""
+
+    def __init__(self, support: weakref.ref[Support], version: int) -> None:
+        self.support = support
+        self.first = self.checked = version  # of the positions of the copy, when it was made and when last looked at
+        self.mixes_after: int | None = None  # the version after which a change mixes entries of different positions
+
+    def note_move(self, version: int) -> None:
+        """The original has moved: once positions were copied from it, copying them again goes wrong."""
+        if version > self.first and self.mixes_after is None:
+            self.mixes_after = version
+
+    def check(self, position: Tensor) -> None:
+        """Raise if the positions of the copy changed in another way than by one copy of all that the original holds."""
+        version = _version(position)
+        if version == self.checked:
+            return
+        original = self.support()
+        mixed = self.mixes_after is not None and version > self.mixes_after
+        if not mixed and self.mixes_after is None and original is not None and original.position is not None:
+            mixed = not torch.equal(position, original.position.to(position.device))
+        if mixed or not bool((position[1:] > position[:-1]).all()):
+            raise RuntimeError(
+                "this copy of a network holds averages of entries at different positions (AveragedModel, or another "
+                "average that does not know positions): average with gossamer.averaged(model) instead"
+            )
+        self.checked = version
 
 
 class Support(nn.Module):
@@ -48,6 +81,8 @@ class Support(nn.Module):
         self.frozen = frozen
         self.shares_budget = shares_budget
         self.register_buffer("position", None if position is None else position.to(self._dtype()))
+        self._copies: weakref.WeakSet[Support] = weakref.WeakSet()
+        self.origin: Origin | None = None  # of a deep copy that has not moved on its own
 
     @property
     def size(self) -> int:
@@ -88,6 +123,23 @@ class Support(nn.Module):
             self.position.copy_(position)
         else:
             self.position = position.to(self.position)
+        self.moved()
+
+    def moved(self) -> None:
+        """To be called after the positions and what is stored at them have changed together."""
+        self.origin = None
+        for copied in self._copies:
+            if copied.origin is not None:
+                copied.origin.note_move(_version(copied.position))
+
+    def check_average(self) -> None:
+        """Raise if positions were written into this copy of a network without moving its entries along.
+
+        ``torch.optim.swa_utils.AveragedModel`` does so: it averages the n-th entries of two networks, wherever they
+        are, and copies the positions of the last, or averages these too.
+        """
+        if self.origin is not None and self.position is not None and not torch.compiler.is_compiling():
+            self.origin.check(self.position)
 
     def check(self, position: Tensor) -> None:
         """Raise unless ``position`` is sorted, without repeats, inside the weight and off its frozen range."""
@@ -105,6 +157,33 @@ class Support(nn.Module):
         """Shape and counts, for ``print(model)``."""
         return f"shape={self.shape}, active={self.n_active}/{self.size}"
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Support:
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
+        twin.origin = Origin(weakref.ref(self), _version(twin.position))
+        self._copies.add(twin)
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copies": weakref.WeakSet(), "origin": None}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = self.__getstate__()
+        del state["_copies"]
+        return _unpickled, (type(self), state)
+
     def _dtype(self) -> torch.dtype:
         # Half the bytes of int64, and enough for any weight below two thousand million entries.
         return torch.int32 if math.prod(self.shape) <= torch.iinfo(torch.int32).max else torch.int64
+
+
+def _version(position: Tensor | None) -> int:
+    """How often the positions were written to; inference tensors do not count."""
+    return 0 if position is None or position.is_inference() else position._version
+
+
+def _unpickled(kind: type[Support], state: dict[str, Any]) -> Support:
+    support = object.__new__(kind)
+    support.__dict__.update(state, _copies=weakref.WeakSet())
+    return support

@@ -96,6 +96,11 @@ class SparseWeight(nn.Module, ABC):
         std = self.std
         return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
 
+    def check_average(self) -> None:
+        """Raise if entries and positions of this copy of a network do not belong together (wrong averages)."""
+        if self.support.origin is not None:
+            self.support.check_average()
+
     def watched(self, y: Tensor, x: Tensor, weight_map: WeightMap) -> Tensor:
         """The product ``y`` of this weight and ``x``, for who wants to know the dense gradient."""
         return kernels.watch(y, x, weight_map, self.probe, self.sink)
@@ -149,6 +154,8 @@ class SparseWeight(nn.Module, ABC):
             if len(position) != self.support.n_active:
                 self.resize(len(position))
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if position is not None:
+            self.support.origin = None  # positions and entries of one network
 
     def resize(self, n_active: int) -> None:
         """Give every vector the length ``n_active`` (contents undefined); the parameters stay the same objects."""
@@ -176,6 +183,7 @@ class PointWeight(SparseWeight):
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map applied to ``x`` and this weight."""
+        self.check_average()
         x, plain = without_autocast(x)
         with plain:
             if self.dense_copy is not None:

@@ -1,5 +1,6 @@
 """Draws of networks, and what they predict together."""
 
+from gossamer.posterior.average import Averaged, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
 from gossamer.posterior.draw import DrawnNetwork, draw
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
@@ -9,6 +10,7 @@ from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_c
 
 __all__ = [
     "AroundMeans",
+    "Averaged",
     "DrawnNetwork",
     "GaussianPosterior",
     "InLayers",
@@ -19,6 +21,7 @@ __all__ = [
     "SingleNetwork",
     "SnapshotPosterior",
     "Snapshots",
+    "averaged",
     "draw",
     "ends_of_cycles",
     "predict",

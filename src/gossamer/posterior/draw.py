@@ -51,6 +51,8 @@ class DrawnNetwork:
     def __init__(self, model: nn.Module) -> None:
         model = unwrapped(model)
         weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
+        for weight in weights:
+            weight.check_average()
         self._dense = {
             weight: nn.Parameter(weight.mean.detach().new_zeros(weight.support.shape), weight.mean.requires_grad)
             for weight in weights

@@ -88,6 +88,8 @@ def move_together(
     if len({one.dtype for one in old}) == 1:
         position = position.to(old[0].dtype)  # one kernel copies what needs no conversion
     torch._foreach_copy_(old, list(position.split(batch.active.lengths)))
+    for weight in batch.weights:
+        weight.support.moved()
 
 
 def remove(weight: SparseWeight, kept: Tensor, optimizers: Iterable[Optimizer] = ()) -> None:

@@ -1,0 +1,92 @@
+"""Averages of weights over training (EMA, SWA) for networks whose active entries move."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from gossamer.layers import GaussianWeight, SparseWeight, inverse_softplus, replica
+from gossamer.posterior.draw import unwrapped
+
+__all__ = ["Averaged", "averaged"]
+
+
+def averaged(model: nn.Module, decay: float | None = None, *, use_buffers: bool = False) -> Averaged:
+    """A copy of ``model`` that averages its weights over training, as ``torch.optim.swa_utils.AveragedModel`` does.
+
+    The average is one of *dense* weights, kept where the model has active entries now: an entry counts as zero for the
+    time in which it was not active, and what left the support leaves the average. Of Gaussian weights the means and the
+    variances are averaged. (Torch's own class averages the n-th entries, wherever they are; such an average raises when
+    it is used.)
+
+    Args:
+        model: A converted network; plain ones are averaged as torch does.
+        decay: Weight of the past in an exponential average; ``None`` is the plain mean over all updates.
+        use_buffers: Average buffers such as the statistics of batch normalisation too, rather than copy the last ones.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Linear(10, 5), density=0.2)
+        >>> average = gossamer.averaged(model, decay=0.99)
+        >>> average.update_parameters(model)  # after each step, or each epoch
+        >>> gossamer.predict(average, torch.randn(3, 10)).probs.shape
+        torch.Size([3, 5])
+    """
+    if decay is not None and not 0 <= decay < 1:
+        raise ValueError(f"decay is the weight of the past, at least 0 and less than 1; got {decay}")
+    return Averaged(model, decay, use_buffers)
+
+
+class Averaged(AveragedModel):
+    """What :func:`averaged` returns: ``module`` is the averaged network, ``n_averaged`` the number of updates."""
+
+    def __init__(self, model: nn.Module, decay: float | None = None, use_buffers: bool = False) -> None:
+        nn.Module.__init__(self)  # not AveragedModel's, which deep-copies the model
+        self.module = replica(unwrapped(model))
+        self.register_buffer("n_averaged", torch.zeros((), dtype=torch.long))
+        self.decay, self.use_buffers = decay, use_buffers
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take the weights of ``model`` into the average."""
+        model, n = unwrapped(model), int(self.n_averaged)
+        new = 1.0 if n == 0 else 1 / (n + 1) if self.decay is None else 1 - self.decay
+        moving: set[int] = set()
+        for mine, other in zip(self.module.modules(), model.modules(), strict=True):
+            if isinstance(mine, SparseWeight) and isinstance(other, SparseWeight):
+                _average(mine, other, new)
+                moving |= {id(tensor) for tensor in (*mine.parameters(), *mine.buffers())}
+        for kept, latest in zip(self.module.parameters(), model.parameters(), strict=True):
+            if id(kept) not in moving:
+                kept.lerp_(latest.detach().to(kept.device), new)
+        for held, last in zip(self.module.buffers(), model.buffers(), strict=True):
+            if id(held) not in moving:
+                averages = self.use_buffers and held.is_floating_point()
+                held.lerp_(last.to(held), new) if averages else held.copy_(last)
+        self.n_averaged += 1
+
+
+def _average(mine: SparseWeight, other: SparseWeight, new: float) -> None:
+    """Move ``mine`` to the support of ``other``, and average what is there."""
+    values = {"mean": mine.mean.detach()} | ({"var": _var(mine)} if isinstance(mine, GaussianWeight) else {})
+    latest = {"mean": other.mean.detach().to(mine.mean)}
+    if isinstance(other, GaussianWeight):
+        latest["var"] = _var(other).to(mine.mean)
+    if other.support.position is not None:
+        position = other.support.position.to(mine.mean.device)
+        old = mine.support.explicit(mine.mean.device)
+        slot = torch.searchsorted(old, position).clamp_max_(max(0, len(old) - 1))
+        stays = old[slot] == position
+        values = {name: torch.where(stays, value[slot], 0) for name, value in values.items()}
+        if len(position) != len(old):
+            mine.resize(len(position))
+        mine.support.set_position(position)
+    result = {name: value.lerp(latest[name], new) for name, value in values.items()}
+    mine.mean.copy_(result["mean"])
+    if isinstance(mine, GaussianWeight):
+        mine.raw_std.copy_(inverse_softplus(result["var"].sqrt()))
+
+
+def _var(weight: GaussianWeight) -> Tensor:
+    return weight.std.detach().square()
