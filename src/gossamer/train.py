@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
@@ -30,7 +30,7 @@ from gossamer.types import (
     no_penalty,
 )
 
-__all__ = ["Batches", "EagerSteps", "Steps", "Training", "fit", "take_step"]
+__all__ = ["Batches", "EagerSteps", "Training", "fit", "take_step"]
 
 Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
@@ -77,31 +77,8 @@ def fit(
     return training.posterior()
 
 
-class Steps(Protocol):
-    """How the steps of a training are computed: eagerly (:class:`EagerSteps`) or captured as CUDA graphs."""
-
-    model: nn.Module
-    optimizer: Optimizer
-
-    def set_rates(self, rates: Sequence[float]) -> None:
-        """Learning rates of the parameter groups for the coming step."""
-        ...
-
-    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
-        ...
-
-    def refresh(self) -> None:
-        """Follow what a rule has changed."""
-        ...
-
-    def apply(self) -> None:
-        """The optimizer's step."""
-        ...
-
-
 def take_step(
-    steps: Steps, rules: Sequence[Rule], number: int, rates: Sequence[float], x: Tensor, y: Tensor
+    steps: EagerSteps | CapturedSteps, rules: Sequence[Rule], number: int, rates: Sequence[float], x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The one training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
 
@@ -121,7 +98,7 @@ def take_step(
 
 
 class EagerSteps:
-    """Steps on any device, operation by operation.
+    """Steps on any device, operation by operation: the interface of :class:`gossamer.capture.CapturedSteps`, too.
 
     Args:
         model: The converted network.
@@ -151,7 +128,7 @@ class EagerSteps:
             group["lr"] = rate
 
     def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass of a batch."""
+        """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
         evaluate = self.objective(x, y)
 
         def loss() -> tuple[Tensor, Tensor]:

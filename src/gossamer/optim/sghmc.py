@@ -48,7 +48,7 @@ class SGHMC(Sampler):
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
         scale_lr: η, the rate at which the local scales τ are learnt; ``None`` is 0, and 0.1 in reference mode. Only a
             constant τ leaves the target invariant: let a schedule bring it to 0 before you sample.
-        local_scale: τ before the first step; ``None`` is 1, no preconditioner, or ½ if τ is learnt or in reference mode.
+        local_scale: τ before the first step; ``None`` is 1 (no preconditioner), or ½ where τ is learnt or published.
         global_scale: α: the local scale of a weight tends to min(1, std/α), with the std of its posterior. ``None`` is
             the std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
         mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
