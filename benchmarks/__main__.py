@@ -14,10 +14,9 @@ import torch
 
 from benchmarks import cpu, gpu
 from benchmarks.bars import judge
-from benchmarks.pages import document, fill, headline
+from benchmarks.measurements import Measurements
+from benchmarks.pages import document, fill, fill_recorded, headline, recorded_tables
 from benchmarks.plot import plot
-from benchmarks.recorded import fill_recorded, recorded_tables
-from benchmarks.results import Results
 from benchmarks.tables import all_tables
 from gossamer.kernels import library
 from gossamer.record import RecordError, write_atomically
@@ -119,7 +118,7 @@ def _show(options: argparse.Namespace) -> int:
         if options.markdown or options.plot or options.check:
             raise argparse.ArgumentTypeError("--markdown, --plot and --check are for a file, not for a folder")
         return _show_folder(options.file, options.into)
-    results = Results.read(options.file)
+    results = Measurements.read(options.file)
     _fill(options.into, lambda text: fill(text, results))
     return _present(results, options)
 
@@ -145,7 +144,7 @@ def _fill(pages: Sequence[Path], filled: Callable[[str], str]) -> None:
             raise RecordError(f"{page}: {error}") from error
 
 
-def _present(results: Results, options: argparse.Namespace) -> int:
+def _present(results: Measurements, options: argparse.Namespace) -> int:
     """Write the files, print the tables; returns the exit code."""
     if getattr(options, "json", None):
         results.write(options.json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.bars import Bar, Unit, Verdict
+from benchmarks.bars import AcceptanceBar, Unit, Verdict
 from benchmarks.timing import Spread
 
 __all__ = ["figure", "found", "megabytes", "milliseconds", "must", "percent", "spread_of", "times"]
@@ -72,7 +72,7 @@ def figure(found: Spread, unit: Unit) -> str:
     return f"{median}{UNITS[unit]}" + ("" if low == high else f" [{low}–{high}]")
 
 
-def must(bar: Bar) -> str:
+def must(bar: AcceptanceBar) -> str:
     """What a bar asks for."""
     value = 100 * bar.must if bar.unit == "%" else bar.must
     return f"{'at least' if bar.unit == 'x' else 'at most'} {value:g}{UNITS[bar.unit]}"

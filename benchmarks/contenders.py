@@ -1,4 +1,4 @@
-"""Ways to train one network on a GPU, each a row of ``python -m benchmarks gpu``.
+"""Ways to train one network on a GPU, each a row of ``python -m benchmarks gpu``, and the device they run on.
 
 Ours go through :class:`gossamer.train.Training` as any training does, with the settings of the released code
 (``mode="reference"``); the released style is ``released.py``, with images that are on the device already and
@@ -7,19 +7,23 @@ convolutions chosen by measurement, as ours.
 
 from __future__ import annotations
 
+import gc
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.place import Place
+from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI
+from benchmarks.memory import training_bytes
 from benchmarks.released import ReleasedSteps, released
-from benchmarks.resident import training_bytes
-from benchmarks.results import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI
+from benchmarks.timing import WALL, Clock
 from gossamer import checkpoint, methods
 from gossamer.convert import bayesianize
 from gossamer.data import CropFlip, Normalize
@@ -27,13 +31,76 @@ from gossamer.likelihoods import Categorical
 from gossamer.train import Batches, Training
 from gossamer.types import Task
 
-__all__ = ["CASES", "Case", "Contender", "build", "bytes_in_training", "checkpoint_bytes", "random_images"]
+__all__ = [
+    "CASES",
+    "CPU",
+    "GPU",
+    "Contender",
+    "ContenderCase",
+    "Device",
+    "build",
+    "bytes_in_training",
+    "checkpoint_bytes",
+    "random_images",
+]
+
+
+def _when_all_is_done() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device for training, the precision there, and the clock.
+
+    Args:
+        accelerator: ``"cuda"`` or ``"cpu"``.
+        precision: Of Lightning Fabric.
+        clock: Waits for the device before it is read.
+        captures: Whether steps are captured as CUDA graphs.
+    """
+
+    accelerator: str
+    precision: str
+    clock: Clock
+    captures: bool
+
+    def fabric(self) -> Fabric:
+        """One process there."""
+        return Fabric(accelerator=self.accelerator, devices=1, precision=self.precision)  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        """For tensors."""
+        return torch.device(self.accelerator)
+
+    def tidy(self) -> None:
+        """Nothing that is not in use is held any more, and peaks count from here."""
+        gc.collect()
+        if self.accelerator == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+
+    def allocated(self) -> int:
+        """Highest number of bytes in tensors since :meth:`tidy`; a CPU does not count them."""
+        return torch.cuda.max_memory_allocated() if self.accelerator == "cuda" else 0
+
+    def reserved(self) -> int:
+        """Highest number of bytes taken from the device since :meth:`tidy`, the memory of captured graphs included."""
+        return torch.cuda.max_memory_reserved() if self.accelerator == "cuda" else 0
+
+
+GPU = Device("cuda", "bf16-mixed", Clock("wall time, the GPU waited for", _when_all_is_done), captures=True)
+CPU = Device("cpu", "32-true", WALL, captures=False)  # to try out what is measured where there is no GPU
+
 
 DENSITY = 0.05
 EPOCHS = 200  # of the paper: the share replaced at an update falls to zero over three quarters of them
 
 
-class Case(NamedTuple):
+class ContenderCase(NamedTuple):
     """A method of ours with its options; the released style where there is no method."""
 
     way: str
@@ -49,12 +116,12 @@ class Case(NamedTuple):
 
 _SSVI = {"mode": "reference", "density": DENSITY}
 CASES = (
-    Case(SSVI, "ssvi", _SSVI),  # first, so that the time of its set-up finds nothing that others have compiled
-    Case(PLAIN, "sgd"),
-    Case(VI, "vi", {"mode": "reference"}),
-    Case(DRAWN, "ssvi", _SSVI | {"noise": "weights"}),
-    Case(EAGER, "ssvi", _SSVI, captures=False),
-    Case(RELEASED),
+    ContenderCase(SSVI, "ssvi", _SSVI),  # first, so that the time of its set-up finds nothing that others have compiled
+    ContenderCase(PLAIN, "sgd"),
+    ContenderCase(VI, "vi", {"mode": "reference"}),
+    ContenderCase(DRAWN, "ssvi", _SSVI | {"noise": "weights"}),
+    ContenderCase(EAGER, "ssvi", _SSVI, captures=False),
+    ContenderCase(RELEASED),
 )
 
 
@@ -82,19 +149,21 @@ class Contender(Protocol):
         ...
 
 
-def build(case: Case, task: Task, network: Callable[[], nn.Module], batch: int, period: int, place: Place) -> Contender:
+def build(
+    case: ContenderCase, task: Task, network: Callable[[], nn.Module], batch: int, period: int, device: Device
+) -> Contender:
     """The training of a case.
 
     Example:
-        >>> from benchmarks.place import CPU
+        >>> from benchmarks.contenders import CPU
         >>> contender = build(CASES[1], random_images(64), lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), 8,
-        ...                   period=5, place=CPU)
+        ...                   period=5, device=CPU)
         >>> contender.step()
         >>> contender.is_captured
         True
     """
     torch.manual_seed(0)
-    return (_Released if case.method is None else _Ours)(case, task, network(), batch, period, place)
+    return (_Released if case.method is None else _Ours)(case, task, network(), batch, period, device)
 
 
 def random_images(n: int, device: torch.device | str = "cpu") -> Task:
@@ -118,13 +187,15 @@ def bytes_in_training(contender: Contender) -> int:
 
 
 class _Ours:
-    def __init__(self, case: Case, task: Task, model: nn.Module, batch: int, period: int, place: Place) -> None:
+    def __init__(
+        self, case: ContenderCase, task: Task, model: nn.Module, batch: int, period: int, device: Device
+    ) -> None:
         steps = EPOCHS * -(-task.n_data // batch)
         options = dict(case.options) | ({"update_period": period} if case.moves else {})
         assert case.method is not None
         method = methods.build(case.method, task, steps, **options)
-        self.captures = case.captures and place.captures
-        self.training = Training(method, model, task, steps, place.fabric(), batch_size=batch, captures=self.captures)
+        self.captures = case.captures and device.captures
+        self.training = Training(method, model, task, steps, device.fabric(), batch_size=batch, captures=self.captures)
         self.model, self.optimizer = self.training.model, self.training._inner_optimizer
 
     def step(self) -> None:
@@ -148,8 +219,10 @@ class _Ours:
 class _Released:
     is_captured = True
 
-    def __init__(self, case: Case, task: Task, model: nn.Module, batch: int, period: int, place: Place) -> None:
-        self.task, self.device = task, place.device
+    def __init__(
+        self, case: ContenderCase, task: Task, model: nn.Module, batch: int, period: int, device: Device
+    ) -> None:
+        self.task, self.device = task, device.device
         self.model = released(bayesianize(model, density=DENSITY, mode="reference")).to(self.device).train()
         total_steps = EPOCHS * -(-task.n_data // batch)
         self.steps = ReleasedSteps(self.model, task.n_data, total_steps, period)

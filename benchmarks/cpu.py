@@ -16,24 +16,22 @@ from typing import Any
 import torch
 
 from benchmarks import cells
-from benchmarks.effort import Effort
 from benchmarks.environment import surroundings
 from benchmarks.layers import FORWARD, LAYERS, RESIDUAL, TRAINING, LayerCase, measure_layer
+from benchmarks.measurements import DENSE, MASKED, PLAIN, Effort, Footprint, Measurements, Timing, UpdateCost, sparse
 from benchmarks.memory import MemoryCase, measure_memory
-from benchmarks.networks import NETWORKS, RESNET, NetworkCase, measure_network
-from benchmarks.progress import Progress
-from benchmarks.results import DENSE, MASKED, PLAIN, Footprint, Results, Timing, UpdateCost, sparse
+from benchmarks.networks import NETWORKS, RESNET, UPDATES, NetworkCase, UpdateCase, measure_network, measure_updates
 from benchmarks.rivals import sparseprop_version
 from benchmarks.timing import THREAD, WALL
-from benchmarks.updates import UPDATES, UpdateCase, measure_updates
+from gossamer.progress import Progress
 
-__all__ = ["FULL", "QUICK", "SECTIONS", "Plan", "measure"]
+__all__ = ["FULL", "QUICK", "SECTIONS", "CpuPlan", "measure"]
 
 SECTIONS = ("layers", "networks", "memory", "updates")
 
 
 @dataclass(frozen=True)
-class Plan:
+class CpuPlan:
     """Which rows are measured, and with how much effort; a ResNet may have fewer rounds (``most_rounds``)."""
 
     effort: Effort = field(default_factory=Effort)
@@ -43,7 +41,7 @@ class Plan:
     updates: tuple[UpdateCase, ...] = ()
     most_rounds: int | None = None
 
-    def restricted(self, sections: Collection[str]) -> Plan:
+    def restricted(self, sections: Collection[str]) -> CpuPlan:
         """Some of the sections only.
 
         Example:
@@ -53,7 +51,7 @@ class Plan:
         left_out: dict[str, Any] = {name: () for name in SECTIONS if name not in sections}
         return replace(self, **left_out)
 
-    def with_rounds(self, rounds: int) -> Plan:
+    def with_rounds(self, rounds: int) -> CpuPlan:
         """The same rows, measured more or less often."""
         return replace(self, effort=self.effort._replace(rounds=rounds), most_rounds=None)
 
@@ -64,14 +62,14 @@ def _footprints(ways: tuple[str, ...], steps: int, runs: int) -> tuple[MemoryCas
 
 WAYS = (DENSE, MASKED, PLAIN, *(sparse(density) for density in (1.0, 0.1, 0.05, 0.01)))
 
-FULL = Plan(
+FULL = CpuPlan(
     layers=tuple((case, batch, work) for case in LAYERS for batch in (1, 32, 128) for work in (FORWARD, TRAINING)),
     networks=NETWORKS,
     memory=_footprints(WAYS, steps=4, runs=3),
     updates=UPDATES,
 )
 
-QUICK = Plan(
+QUICK = CpuPlan(
     effort=Effort(densities=(0.1, 0.05), rival_densities=(), rounds=3, with_masked=False),
     layers=(
         (LAYERS[1], 128, FORWARD),
@@ -87,29 +85,30 @@ QUICK = Plan(
 """The rows that have bars."""
 
 
-def measure(plan: Plan, threads: int = 1, *, quiet: bool = False) -> Results:
+def measure(plan: CpuPlan, threads: int = 1, *, quiet: bool = False) -> Measurements:
     """Measure everything in the plan.
 
     Example:
-        >>> plan = Plan(updates=(UPDATES[1],)).with_rounds(1)
+        >>> plan = CpuPlan(updates=(UPDATES[1],)).with_rounds(1)
         >>> measure(plan, quiet=True).updates[0].subject
         'MLP 784-1024-1024-10'
     """
     plan = replace(plan, effort=plan.effort._replace(clock=THREAD if threads == 1 else WALL))
-    with _threads(threads), Progress(_n_rows(plan), quiet=quiet) as progress:
-        results = Results("cpu", plan.effort.rounds, surroundings(plan.effort.clock))
+    n_rows = _n_rows(plan)
+    with _threads(threads), Progress("benchmarks", n_rows, lines=n_rows, quiet=quiet) as progress:
+        results = Measurements("cpu", plan.effort.rounds, surroundings(plan.effort.clock))
         counted, spent = time.thread_time(), time.process_time()
-        for section, title, work in _jobs(plan, threads):
-            progress.begin(title)
+        for number, (section, title, work) in enumerate(_jobs(plan, threads), 1):
+            progress.begin(f"[{number}/{n_rows}] {title}", done=number - 1)
             row = work()
             getattr(results, section).append(row)
-            progress.end(_said(row))
+            progress.update(number, partial(_said, row))
         counted, spent = time.thread_time() - counted, time.process_time() - spent
     results.notes.extend(_notes(plan, counted, spent))
     return results
 
 
-def _jobs(plan: Plan, threads: int) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+def _jobs(plan: CpuPlan, threads: int) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """Section, title and work of each row."""
     effort = plan.effort
     few = effort._replace(rounds=min(effort.rounds, plan.most_rounds or effort.rounds))
@@ -127,7 +126,7 @@ def _jobs(plan: Plan, threads: int) -> Iterator[tuple[str, str, Callable[[], Any
         yield "updates", title, partial(measure_updates, update, rounds.rounds, effort.clock)
 
 
-def _n_rows(plan: Plan) -> int:
+def _n_rows(plan: CpuPlan) -> int:
     return len(plan.layers) + len(plan.networks) + len(plan.memory) + len(plan.updates)
 
 
@@ -141,7 +140,7 @@ def _said(row: Timing | Footprint | UpdateCost) -> str:
     return f"{row.training_bytes / 1e6:.1f} MB, checkpoint {row.checkpoint_bytes / 1e6:.1f}, peak {row.peak / 1e6:.0f}"
 
 
-def _notes(plan: Plan, counted: float, spent: float) -> list[str]:
+def _notes(plan: CpuPlan, counted: float, spent: float) -> list[str]:
     """What a reader of the tables should know."""
     notes = []
     if plan.layers and plan.effort.rival_densities:

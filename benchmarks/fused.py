@@ -29,7 +29,7 @@ if "--dry" in sys.argv:
 import torch
 import torch.nn.functional as F
 
-from benchmarks.fused_table import KIND
+from benchmarks.kept import FUSED
 from gossamer import methods
 from gossamer.capture import CapturedSteps
 from gossamer.kernels.fused import Geometry, Plan, Tile, choosing, compile_all, load, measure
@@ -280,7 +280,7 @@ def main() -> None:
     name = "cpu" if given.dry else torch.cuda.get_device_name()
     versions = {"torch": torch.__version__, "triton": triton.__version__}
     environment = {"gpu": name, "python": platform.python_version(), "versions": versions, "date": str(date.today())}
-    report: dict[str, Any] = {"kind": KIND, "environment": environment, "batch": given.batch, "seconds": {}}
+    report: dict[str, Any] = {"kind": FUSED, "environment": environment, "batch": given.batch, "seconds": {}}
 
     def section(key: str, run: Callable[[], Any]) -> None:
         start = time.perf_counter()

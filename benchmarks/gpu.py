@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -23,23 +23,32 @@ import torch
 from torch import nn
 
 from benchmarks import cells
-from benchmarks.contenders import CASES, Case, Contender, build, bytes_in_training, checkpoint_bytes, random_images
+from benchmarks.contenders import (
+    CASES,
+    GPU,
+    Contender,
+    ContenderCase,
+    Device,
+    build,
+    bytes_in_training,
+    checkpoint_bytes,
+    random_images,
+)
 from benchmarks.environment import surroundings
+from benchmarks.measurements import EXAMPLES, PLAIN, RELEASED, SSVI, Measurements, TrainingCost
 from benchmarks.networks import RESNET
-from benchmarks.place import GPU, Place
-from benchmarks.progress import Progress
-from benchmarks.results import EXAMPLES, PLAIN, RELEASED, SSVI, Results, TrainingCost
 from benchmarks.timing import laps, milliseconds, undisturbed
 from gossamer.models import resnet18
+from gossamer.progress import Progress
 from gossamer.types import Task
 
-__all__ = ["FULL", "QUICK", "Plan", "measure"]
+__all__ = ["FULL", "QUICK", "GpuPlan", "measure"]
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where a compiler keeps what it has made
 
 
 @dataclass(frozen=True)
-class Plan:
+class GpuPlan:
     """Which ways are measured, of which network, and how often.
 
     Args:
@@ -52,7 +61,7 @@ class Plan:
         n_batches: Of an epoch, all full, so that every step is of one kind; ``None`` is as many as CIFAR has.
     """
 
-    cases: tuple[Case, ...] = CASES
+    cases: tuple[ContenderCase, ...] = CASES
     rounds: int = 11
     batch: int = 128
     period: int = 50
@@ -61,7 +70,7 @@ class Plan:
     n_batches: int | None = None
 
 
-FULL = Plan()
+FULL = GpuPlan()
 QUICK = replace(FULL, cases=tuple(case for case in CASES if case.way in (SSVI, PLAIN, RELEASED)), rounds=7, period=25)
 """The ways that have bars."""
 
@@ -69,19 +78,19 @@ QUICK = replace(FULL, cases=tuple(case for case in CASES if case.way in (SSVI, P
 class _Ready(NamedTuple):
     """A contender that has been set up, and what that took."""
 
-    case: Case
+    case: ContenderCase
     contender: Contender
     setup_seconds: float
     peak_bytes: int
     held_bytes: int
 
 
-def measure(plan: Plan = FULL, place: Place = GPU, *, quiet: bool = False) -> Results:
+def measure(plan: GpuPlan = FULL, device: Device = GPU, *, quiet: bool = False) -> Measurements:
     """Measure everything in the plan.
 
     Example:
-        >>> from benchmarks.place import CPU
-        >>> tiny = Plan(CASES[:1], rounds=1, batch=4, period=2, subject="tiny", n_batches=4,
+        >>> from benchmarks.contenders import CPU
+        >>> tiny = GpuPlan(CASES[:1], rounds=1, batch=4, period=2, subject="tiny", n_batches=4,
         ...             network=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
         >>> [row.way for row in measure(tiny, CPU, quiet=True).training]
         ['SSVI 5 %']
@@ -89,63 +98,65 @@ def measure(plan: Plan = FULL, place: Place = GPU, *, quiet: bool = False) -> Re
     if plan.rounds < 1 or plan.batch < 1 or plan.period < 2:
         given = f"{plan.rounds}, {plan.batch} and {plan.period}"
         raise ValueError(f"rounds and batch count from 1, period from 2; got {given}")
-    with _surprises_switched_off(), Progress(len(plan.cases) + 1, quiet=quiet) as progress:
-        results = Results("gpu", plan.rounds, surroundings(place.clock))
+    n_rows = len(plan.cases) + 1
+    with _surprises_switched_off(), Progress("benchmarks", n_rows, lines=n_rows, quiet=quiet) as progress:
+        results = Measurements("gpu", plan.rounds, surroundings(device.clock))
         n_batches = plan.n_batches or math.ceil(EXAMPLES / plan.batch)
-        task = random_images(n_batches * plan.batch, place.device)
+        task = random_images(n_batches * plan.batch, device.device)
         ready = []
-        for case in plan.cases:
-            progress.begin(f"{plan.subject}, {case.way}")
-            one = _set_up(case, plan, task, place)
+        for number, case in enumerate(plan.cases, 1):
+            progress.begin(f"[{number}/{n_rows}] {plan.subject}, {case.way}", done=number - 1)
+            one = _set_up(case, plan, task, device)
             if one.contender.is_captured:
                 ready.append(one)
             else:
                 results.notes.append(f"{case.way} is left out: its steps could not be captured")
-            progress.end(f"set up in {one.setup_seconds:.1f} s")
-        progress.begin(f"{plan.rounds} rounds")
-        times = _take_turns(ready, plan, place)
+            progress.update(number, partial("set up in {:.1f} s".format, one.setup_seconds))
+        progress.begin(f"[{n_rows}/{n_rows}] {plan.rounds} rounds", done=n_rows - 1)
+        times = _take_turns(ready, plan, device)
         results.training.extend(_row(one, plan, *times[one.case.way]) for one in ready)
-        progress.end(", ".join(f"{row.way} {cells.milliseconds(median(row.ms))}" for row in results.training))
+        said = ", ".join(f"{row.way} {cells.milliseconds(median(row.ms))}" for row in results.training)
+        progress.update(n_rows, lambda: said)
     results.notes.append(f"batch {plan.batch}, turns of {plan.period} steps")
     results.notes.append("set-up is from cold for the first, the others find some of what it has compiled")
     return results
 
 
-def _set_up(case: Case, plan: Plan, task: Task, place: Place) -> _Ready:
+def _set_up(case: ContenderCase, plan: GpuPlan, task: Task, device: Device) -> _Ready:
     """Build, take the first step, then two periods: one to warm up, one to see what training holds."""
-    place.tidy()
-    allocated, reserved = place.allocated(), place.reserved()
+    device.tidy()
+    allocated, reserved = device.allocated(), device.reserved()
     contender: Contender | None = None
 
     def first_step() -> None:
         nonlocal contender
-        contender = build(case, task, plan.network, plan.batch, plan.period, place)
+        contender = build(case, task, plan.network, plan.batch, plan.period, device)
         contender.step()
 
-    seconds = laps(first_step, 1, place.clock)[0] / 1e3
+    seconds = laps(first_step, 1, device.clock)[0] / 1e3
     assert contender is not None
     _steps(contender, plan.period - 1)
-    peak = place.allocated() - allocated
-    place.tidy()
+    peak = device.allocated() - allocated
+    device.tidy()
     _steps(contender, plan.period)
-    return _Ready(case, contender, seconds, peak, place.reserved() - reserved)
+    return _Ready(case, contender, seconds, peak, device.reserved() - reserved)
 
 
-def _take_turns(ready: Sequence[_Ready], plan: Plan, place: Place) -> dict[str, tuple[list[float], list[float]]]:
+def _take_turns(ready: Sequence[_Ready], plan: GpuPlan, device: Device) -> dict[str, tuple[list[float], list[float]]]:
     """Milliseconds of a step, and of an update beyond it, in each round."""
     times: dict[str, tuple[list[float], list[float]]] = {one.case.way: ([], []) for one in ready}
     for i in range(plan.rounds):
         with undisturbed():
             for one in ready[:: -1 if i % 2 else 1]:
-                step = milliseconds(one.contender.step, plan.period - 1, place.clock)
-                last = milliseconds(one.contender.step, 1, place.clock)
+                step = milliseconds(one.contender.step, plan.period - 1, device.clock)
+                last = milliseconds(one.contender.step, 1, device.clock)
                 times[one.case.way][0].append(step)
                 if one.case.moves:
                     times[one.case.way][1].append(round(last - step, 5))
     return times
 
 
-def _row(one: _Ready, plan: Plan, ms: list[float], update_ms: list[float]) -> TrainingCost:
+def _row(one: _Ready, plan: GpuPlan, ms: list[float], update_ms: list[float]) -> TrainingCost:
     return TrainingCost(
         plan.subject,
         one.case.way,
@@ -181,21 +192,3 @@ def _surprises_switched_off() -> Iterator[None]:
                 os.environ.pop(name)
                 if folder is not None:
                     os.environ[name] = folder
-
-
-def _main(given: Sequence[str]) -> None:
-    """Without the command line's libraries: write the results, print the tables."""
-    from benchmarks.pages import document
-
-    names = [word for word in given if not word.startswith("--")]
-    if len(names) != 1 or set(given) - {*names, "--quick"}:
-        raise SystemExit("usage: python -m benchmarks.gpu RESULTS.json [--quick]")
-    if not torch.cuda.is_available():
-        raise SystemExit("torch sees no CUDA device")
-    results = measure(QUICK if "--quick" in given else FULL)
-    results.write(Path(names[0]))
-    print(document(results))
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1:])

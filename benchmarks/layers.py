@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.effort import Effort
-from benchmarks.results import DENSE, MASKED, PLAIN, Timing, sparse
+from benchmarks.measurements import DENSE, MASKED, PLAIN, Effort, Timing, sparse
 from benchmarks.rivals import rivals
 from benchmarks.timing import Work, alternate
 from gossamer import kernels

@@ -8,7 +8,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.layers import FORWARD, TRAINING
-from benchmarks.results import PLAIN, Results, Timing, density_of
+from benchmarks.measurements import PLAIN, Measurements, Timing, density_of
 from gossamer.record.files import unwritable
 
 __all__ = ["plot"]
@@ -19,7 +19,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK, SOFT = "#24292f", "#8c959f"
 
 
-def plot(results: Results, path: Path) -> None:
+def plot(results: Measurements, path: Path) -> None:
     """Write a picture (the suffix says which kind: ``.svg``, ``.png``, ``.pdf``) of the layers at batch 32.
 
     A thin line is a layer, a thick one the geometric mean of its family; the grey band holds the deterministic layers.

@@ -1,8 +1,9 @@
-"""What else computes with sparse weights on a CPU: torch's own CSR matrices, and SparseProp where it is installed.
+"""What the sparse layers are compared with, on a CPU.
 
 torch CSR does the same work as our layer, two products and noise, but knows linear layers only. SparseProp (Nikdan et
 al., ICML 2023) has linear layers and convolutions without a distribution: what is timed of it is one product, half of
-the arithmetic. A rival whose answer is not that of a dense product is not timed.
+the arithmetic. A rival whose answer is not that of a dense product is not timed. :func:`published` builds networks as
+published implementations have them: dense, with masks where they are sparse, by plain autograd.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.results import sparse
+from benchmarks.measurements import sparse
 from benchmarks.timing import Work
+from gossamer.convert import bayesianize
+from gossamer.kernels import WeightMap
+from gossamer.layers import GaussianWeight, SparseModule
+from gossamer.layers.gaussian import REFERENCE_FLOOR
+from gossamer.priors import normal_kl
 
-__all__ = ["CSR", "SPARSEPROP", "CsrLayer", "rivals", "sparseprop_version"]
+__all__ = ["CSR", "SPARSEPROP", "CsrLayer", "PublishedWeight", "published", "rivals", "sparseprop_version"]
 
 CSR, SPARSEPROP = "torch CSR", "SparseProp"
 
@@ -148,3 +155,56 @@ def _agrees(module: Any, layer: nn.Module, x: Tensor) -> bool:
     with torch.no_grad():
         expected = layer(x)
         return bool(torch.allclose(module(x), expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max())))
+
+
+def published(build: Callable[[], nn.Module], density: float = 1.0) -> nn.Module:
+    """A dense Bayesian network, all but a share ``density`` of whose weights are masked out.
+
+    Example:
+        >>> network = published(lambda: nn.Sequential(nn.Linear(20, 10)), density=0.1)
+        >>> len(network[0].mean), int((network[0].dense_std() > 0).sum())
+        (200, 20)
+    """
+    network, pattern = bayesianize(build(), density=1.0), bayesianize(build(), density=density)
+    for layer, other in zip(network.modules(), pattern.modules(), strict=True):
+        if isinstance(layer, SparseModule) and isinstance(other, SparseModule):
+            for name, weight in layer.named_weights().items():
+                assert isinstance(weight, GaussianWeight)
+                position = other.named_weights()[name].support.position if density < 1 else None
+                setattr(layer, name, PublishedWeight(weight, position))
+    return network
+
+
+class PublishedWeight(GaussianWeight):
+    """A dense weight of which only the entries at ``position`` are let through, where there is one."""
+
+    mask: Tensor | None
+
+    def __init__(self, dense: GaussianWeight, position: Tensor | None) -> None:
+        mask = None
+        if position is not None:
+            mask = torch.zeros_like(dense.mean.detach())
+            mask[position.long()] = 1
+        mean = dense.mean.detach() * (1 if mask is None else mask)
+        super().__init__(dense.support, mean, dense.std.detach(), dense.prior_std)
+        self.register_buffer("mask", mask)
+
+    @property
+    def std(self) -> Tensor:
+        """σ, zero where the mask is."""
+        return super().std if self.mask is None else super().std * self.mask
+
+    def kl(self) -> Tensor:
+        """KL(q ‖ prior) of the entries let through; one whose σ is the prior's adds nothing."""
+        if self.mask is None:
+            return super().kl()
+        std = torch.lerp(self.mask.new_tensor(self.prior_std), super().std, self.mask)
+        return normal_kl(self.mean * self.mask, std, self.prior_std)
+
+    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        """The map with one fresh noise an output, as the formula reads."""
+        shape, std = self.support.shape, self.std
+        mean = self.mean if self.mask is None else self.mean * self.mask
+        m = weight_map(x, mean.view(shape), bias)
+        v = weight_map(x * x, (std * std).view(shape))
+        return m + torch.sqrt(v + REFERENCE_FLOOR) * torch.randn_like(m)

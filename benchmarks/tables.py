@@ -1,4 +1,4 @@
-"""Results as tables, for a terminal and for Markdown. No cell is made anywhere else."""
+"""Measurements as tables, for a terminal and for Markdown. All cells are made here."""
 
 from __future__ import annotations
 
@@ -8,22 +8,109 @@ from statistics import median
 from benchmarks import cells
 from benchmarks.bars import judge
 from benchmarks.layers import FORWARD, TRAINING
-from benchmarks.results import DENSE, MASKED, PLAIN, Footprint, Results, Timing, density_of, sparse
+from benchmarks.measurements import (
+    DENSE,
+    EXAMPLES,
+    MASKED,
+    PLAIN,
+    RELEASED,
+    VI,
+    Footprint,
+    Measurements,
+    Timing,
+    TrainingCost,
+    density_of,
+    sparse,
+)
 from benchmarks.rivals import CSR, SPARSEPROP
-from benchmarks.training_tables import TRAINING_TABLES
+from benchmarks.timing import speedup, spread
 from gossamer.tables import Table
 
-__all__ = ["TABLES", "all_tables"]
+__all__ = ["TABLES", "TRAINING_TABLES", "all_tables"]
+
+
+def _steps(results: Measurements) -> Table:
+    head = ["training", "batch", "step", "epoch", "images/s", f"over {RELEASED}", f"times {PLAIN}", "set-up"]
+
+    def line(row: TrainingCost) -> list[str]:
+        slow, plain = _beside(results, row, RELEASED), _beside(results, row, PLAIN)
+        return [
+            row.way,
+            str(row.batch),
+            cells.figure(spread(row.ms), "ms"),
+            f"{row.epoch_seconds:.2f} s",
+            f"{row.images_per_second:,.0f}",
+            MISSING if slow is None else cells.spread_of(speedup(slow.ms, row.ms)),
+            MISSING if plain is None else cells.figure(speedup(row.ms, plain.ms), "cost"),
+            f"{row.setup_seconds:.1f} s",
+        ]
+
+    note = (
+        f"A step: median [quartiles] over rounds; an epoch of {EXAMPLES:,} images with its updates of the subspace, "
+        f"but not the few milliseconds of its shuffling and augmenting; how many times faster than the {RELEASED}, and "
+        f"how many times as long as the {PLAIN} network, round by round."
+    )
+    return Table(f"Training steps, {_subjects(results)}", note, head, [line(row) for row in results.training])
+
+
+def _state(results: Measurements) -> Table:
+    columns: dict[str, Callable[[TrainingCost], float]] = {
+        "parameters, gradients, momentum": lambda row: row.training_bytes,
+        "checkpoint": lambda row: row.checkpoint_bytes,
+        "working copy or masks": lambda row: row.working_bytes,
+        "peak, set-up included": lambda row: row.peak_bytes,
+        "held in training": lambda row: row.held_bytes,
+    }
+
+    def line(row: TrainingCost) -> list[str]:
+        dense = _beside(results, row, VI)
+        return [row.way, *(cells.megabytes(of(row), of(dense) if dense else None) for of in columns.values())]
+
+    note = (
+        f"MB (a million bytes), in brackets the share of {VI}. The peak is of tensors (max_memory_allocated), from "
+        "before there was a network to the end of the first updates; held is what training then takes from the device "
+        "(max_memory_reserved), captured graphs and an epoch of augmented images included. Both are above what the "
+        "process held before, which is the data and the other ways to train."
+    )
+    return Table("Memory on the GPU", note, ["training", *columns], [line(row) for row in results.training])
+
+
+def _moves(results: Measurements) -> Table:
+    body = [
+        [
+            row.way,
+            cells.milliseconds(median(row.ms)),
+            cells.figure(spread(row.update_ms), "ms"),
+            cells.figure(row.update_share, "%"),
+        ]
+        for row in results.training
+        if row.update_ms
+    ]
+    note = "An update beyond an ordinary step, and its share of a training with one every 100 steps for 75 % of it."
+    return Table("Updates of the subspace on the GPU", note, ["training", "step", "update", "share of training"], body)
+
+
+TRAINING_TABLES: dict[str, Callable[[Measurements], Table]] = {"steps": _steps, "state": _state, "moves": _moves}
+
+
+def _beside(results: Measurements, row: TrainingCost, way: str) -> TrainingCost | None:
+    """The same work in another way."""
+    return next((r for r in results.training if (r.subject, r.batch, r.way) == (row.subject, row.batch, way)), None)
+
+
+def _subjects(results: Measurements) -> str:
+    return ", ".join(dict.fromkeys(row.subject for row in results.training))
+
 
 MISSING = "–"
 
 
-def all_tables(results: Results) -> dict[str, Table]:
+def all_tables(results: Measurements) -> dict[str, Table]:
     """Every table that the results have rows for, by name.
 
     Example:
         >>> row = Timing("MLP", "network", "training step", 8, {DENSE: [9.0], PLAIN: [4.0], "sparse 0.05": [2.0]})
-        >>> print(all_tables(Results("cpu", 1, {}, networks=[row]))["networks"].to_markdown(), end="")
+        >>> print(all_tables(Measurements("cpu", 1, {}, networks=[row]))["networks"].to_markdown(), end="")
         | network | work | batch | dense LRT | deterministic | 5 % |
         | --- | --- | ---: | ---: | ---: | ---: |
         | MLP | training step | 8 | 9.00 ms | 2.2x | 4.5x [4.5–4.5] (2.0x) |
@@ -35,15 +122,15 @@ def all_tables(results: Results) -> dict[str, Table]:
 GAINS = "Times faster than dense LRT: median [quartiles] over rounds; (median over the deterministic one)."
 
 
-def _layers(work: str) -> Callable[[Results], Table]:
-    def table(results: Results) -> Table:
+def _layers(work: str) -> Callable[[Measurements], Table]:
+    def table(results: Measurements) -> Table:
         rows = [row for row in results.layers if row.work == work]
         return _timings(f"Layers, {work}", ["layer", "batch"], rows, lambda row: [row.subject, str(row.batch)])
 
     return table
 
 
-def _networks(results: Results) -> Table:
+def _networks(results: Measurements) -> Table:
     names = ["network", "work", "batch"]
     return _timings("Networks", names, results.networks, lambda row: [row.subject, row.work, str(row.batch)])
 
@@ -62,7 +149,7 @@ def _timings(title: str, names: list[str], rows: Sequence[Timing], label: Callab
     return Table(title, GAINS, head, body, len(names) - 1)
 
 
-def _rivals(results: Results) -> Table:
+def _rivals(results: Measurements) -> Table:
     """Ours beside the rivals, at the densities at which they were timed."""
     kinds = (CSR, SPARSEPROP)
     rows = [row for row in results.layers if any(way.startswith(kinds) for way in row.ms)]
@@ -77,7 +164,7 @@ def _rivals(results: Results) -> Table:
     return Table("Rivals", note, ["layer", "work", "batch", *columns.values()], body, 2)
 
 
-def _memory(results: Results) -> Table:
+def _memory(results: Measurements) -> Table:
     columns: dict[str, Callable[[Footprint], float]] = {
         "parameters, gradients, momentum": lambda row: row.training_bytes,
         "indices or mask": lambda row: row.index_bytes,
@@ -99,7 +186,7 @@ def _memory(results: Results) -> Table:
     return Table("Memory", note, ["network", "way", *columns], [line(row) for row in results.memory], 2)
 
 
-def _updates(results: Results) -> Table:
+def _updates(results: Measurements) -> Table:
     head = ["network", "batch", "density", "step", "update", "share of training"]
     body = [
         [
@@ -116,7 +203,7 @@ def _updates(results: Results) -> Table:
     return Table("Updates of the subspace", note, head, body)
 
 
-def _bars(results: Results) -> Table:
+def _bars(results: Measurements) -> Table:
     """The bars of which something was measured."""
     verdicts = [verdict for verdict in judge(results) if verdict.met is not None]
     body = [[v.bar.what, cells.must(v.bar), cells.found(v), "pass" if v.met else "FAIL"] for v in verdicts]
@@ -126,7 +213,7 @@ def _bars(results: Results) -> Table:
     return Table("Bars", note, ["bar", "must be", "measured", ""], body)
 
 
-TABLES: dict[str, Callable[[Results], Table]] = {
+TABLES: dict[str, Callable[[Measurements], Table]] = {
     "layers-forward": _layers(FORWARD),
     "layers-training": _layers(TRAINING),
     "rivals": _rivals,

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks import cpu, layers, networks
-from benchmarks.effort import Effort
-from benchmarks.updates import UpdateCase
+from benchmarks.measurements import Effort
+from benchmarks.networks import UpdateCase
 from gossamer.models import mlp
 
 
@@ -46,7 +46,7 @@ def tiny_bench(monkeypatch):
         "conv 8@6x6", "conv 3x3", lambda: torch.nn.Conv2d(8, 8, 3, padding=1, bias=False), (8, 6, 6)
     )
     network = networks.NetworkCase("MLP 48-32-10", "training step", lambda: mlp(48, (32,)), (48,), 8, networks.training)
-    plan = cpu.Plan(
+    plan = cpu.CpuPlan(
         effort=Effort(densities=(0.1, 0.05), rival_densities=(0.1,), rounds=2),
         layers=tuple((case, 32, work) for case in (linear, conv) for work in (layers.FORWARD, layers.TRAINING)),
         networks=(network,),

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.bars import BARS, judge
 from benchmarks.layers import RESIDUAL
+from benchmarks.measurements import DENSE, PLAIN, Footprint, Measurements, Timing, UpdateCost
 from benchmarks.networks import MLP, RESNET
-from benchmarks.results import DENSE, PLAIN, Footprint, Results, Timing, UpdateCost
 
 
 def timing(subject, work, batch, gains, plain=2.0):
@@ -21,21 +21,21 @@ def verdict(results, beginning):
 
 @pytest.mark.parametrize(("gain", "met"), [(5.49, False), (5.51, True), (9.0, True)])
 def test_a_layer(gain, met):
-    results = Results("cpu", 1, {}, layers=[timing("linear 1024x1024", "forward", 128, {0.05: gain})])
+    results = Measurements("cpu", 1, {}, layers=[timing("linear 1024x1024", "forward", 128, {0.05: gain})])
     assert verdict(results, "linear 1024x1024, batch 128, 5%: forward over").met is met
 
 
 def test_the_slowest_of_four_counts_once_all_are_there():
     rows = [timing(case.name, "forward+backward", 32, {0.05: 6.0 + i}) for i, case in enumerate(RESIDUAL)]
-    assert verdict(Results("cpu", 1, {}, layers=rows[1:]), "slowest 3x3").found is None
-    found = verdict(Results("cpu", 1, {}, layers=rows), "slowest 3x3")
+    assert verdict(Measurements("cpu", 1, {}, layers=rows[1:]), "slowest 3x3").found is None
+    found = verdict(Measurements("cpu", 1, {}, layers=rows), "slowest 3x3")
     assert found.met
     assert found.found.median == pytest.approx(6.0)
 
 
 def test_a_network_against_two_others():
     step = timing(RESNET, "training step", 32, {0.05: 6.1, 0.1: 3.0}, plain=2.6)
-    results = Results("cpu", 1, {}, networks=[step])
+    results = Measurements("cpu", 1, {}, networks=[step])
     assert verdict(results, f"{RESNET}, batch 32, 5%: training step over dense LRT").met
     assert not verdict(results, f"{RESNET}, batch 32, 5%: training step over deterministic").met  # 6.1 / 2.6 < 2.5
     assert not verdict(results, f"{RESNET}, batch 32, 10%: training step over dense LRT").met
@@ -45,7 +45,7 @@ def test_a_network_against_two_others():
 def test_memory_is_a_share_of_dense_or_a_multiple_of_the_density(peak, met):
     dense = Footprint(RESNET, DENSE, 1000, 0, 1000, 500, [1000])
     own = Footprint(RESNET, "sparse 0.05", 54, 20, 71, 50, [peak])
-    results = Results("cpu", 1, {}, memory=[dense, own])
+    results = Measurements("cpu", 1, {}, memory=[dense, own])
     assert verdict(results, f"{RESNET}, batch 32, 5%: peak").met is met
     weights, checkpoint = (verdict(results, f"{RESNET}, 5%: {what}") for what in ("parameters", "checkpoint"))
     assert weights.met  # 1.08 d
@@ -55,15 +55,15 @@ def test_memory_is_a_share_of_dense_or_a_multiple_of_the_density(peak, met):
 
 def test_updates():
     rows = [UpdateCost(RESNET, 32, 0.05, 100, [10.0], [70.0]), UpdateCost(MLP, 128, 0.05, 100, [10.0], [90.0])]
-    results = Results("cpu", 1, {}, updates=rows)
+    results = Measurements("cpu", 1, {}, updates=rows)
     assert [verdict(results, f"{name}, 5%: updates").met for name in (RESNET, MLP)] == [True, False]
 
 
 def test_nothing_measured_is_no_verdict():
-    found = judge(Results("cpu", 1, {}))
+    found = judge(Measurements("cpu", 1, {}))
     assert len(found) == len(BARS["cpu"]) == 16
     assert {(one.found, one.met) for one in found} == {(None, None)}
 
 
 def test_a_device_without_bars():
-    assert judge(Results("toaster", 1, {})) == []
+    assert judge(Measurements("toaster", 1, {})) == []

@@ -9,9 +9,8 @@ from torch import nn
 
 import gossamer
 from benchmarks import layers, networks, rivals
-from benchmarks.published import PublishedWeight, published
-from benchmarks.results import DENSE, MASKED, PLAIN
-from benchmarks.rivals import CsrLayer
+from benchmarks.measurements import DENSE, MASKED, PLAIN
+from benchmarks.rivals import CsrLayer, PublishedWeight, published
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp
 

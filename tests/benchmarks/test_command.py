@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from benchmarks import Results
-from benchmarks.results import DENSE, Timing
+from benchmarks.measurements import DENSE, Measurements, Timing
 from gossamer.kernels import library
 from gossamer.runs import Trial, Trials
 
@@ -20,7 +19,7 @@ def stored(tmp_path):
         "clock": "a clock", "time": "2026-01-31T12:00:00",
     }  # fmt: skip
     row = Timing("linear 1024x1024", "linear", "forward", 128, {DENSE: [50.0], "sparse 0.05": [10.0]})
-    Results("cpu", 1, environment, layers=[row]).write(tmp_path / "stored.json")
+    Measurements("cpu", 1, environment, layers=[row]).write(tmp_path / "stored.json")
     return tmp_path / "stored.json"
 
 
@@ -47,8 +46,8 @@ def test_some_sections_some_rounds_and_no_progress(command, tmp_path):
     code, out, err = command(*given)
     assert (code, err) == (0, "")
     assert "Layers" not in out
-    assert Results.read(path).rounds == 1
-    assert len(Results.read(path).networks[0].ms[DENSE]) == 1
+    assert Measurements.read(path).rounds == 1
+    assert len(Measurements.read(path).networks[0].ms[DENSE]) == 1
 
 
 def test_bars_are_printed_and_judged_only_if_asked_for(command, stored):
@@ -137,7 +136,7 @@ def test_a_run_on_a_gpu_prints_tables_and_writes_files(command, tmp_path, monkey
     from torch import nn
 
     from benchmarks import gpu
-    from benchmarks.place import CPU
+    from benchmarks.contenders import CPU
 
     seen = []
 
@@ -157,7 +156,7 @@ def test_a_run_on_a_gpu_prints_tables_and_writes_files(command, tmp_path, monkey
     assert out.startswith("a GPU; gossamer 1; torch 2, CUDA 13, Triton 3, Python 3; a clock; 2026-01-31; 2 rounds; ")
     assert "Training steps, ResNet-18" in out
     assert err.splitlines()[0].startswith("[1/4] ResNet-18, SSVI 5 %: set up in")
-    assert Results.read(files[0]).training[0].batch == 4
+    assert Measurements.read(files[0]).training[0].batch == 4
     assert files[1].read_text().startswith("# benchmarks gpu\n")
     assert command("show", files[0])[1] == out
 

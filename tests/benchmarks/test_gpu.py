@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from benchmarks import gpu
-from benchmarks.contenders import CASES, build, bytes_in_training, checkpoint_bytes, random_images
-from benchmarks.place import CPU, Place
-from benchmarks.results import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI, Results
+from benchmarks.contenders import CASES, CPU, Device, build, bytes_in_training, checkpoint_bytes, random_images
+from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI, Measurements
 from benchmarks.timing import Clock
 from gossamer.capture import CapturedSteps
 from gossamer.layers import sparse_weights
@@ -28,7 +27,7 @@ def _no_collections(monkeypatch):
     monkeypatch.setattr("gc.collect", lambda *generation: 0)
 
 
-PLAN = gpu.Plan(rounds=3, batch=4, period=3, subject="tiny", network=network, n_batches=5)
+PLAN = gpu.GpuPlan(rounds=3, batch=4, period=3, subject="tiny", network=network, n_batches=5)
 
 
 def test_every_way_is_measured_in_every_round(tmp_path):
@@ -46,7 +45,7 @@ def test_every_way_is_measured_in_every_round(tmp_path):
     assert files[SSVI] < files[PLAIN] < files[VI]
     assert results.notes[0] == "batch 4, turns of 3 steps"
     results.write(tmp_path / "bench.json")
-    assert Results.read(tmp_path / "bench.json") == results
+    assert Measurements.read(tmp_path / "bench.json") == results
 
 
 def test_updates_fall_on_the_last_step_of_a_turn(monkeypatch):
@@ -61,7 +60,7 @@ def test_updates_fall_on_the_last_step_of_a_turn(monkeypatch):
     assert [entry["step"] for entry in subspace.record] == [PLAN.period * (i + 1) for i in range(turns)]
 
 
-class Ticking(Place):
+class Ticking(Device):
     """A device where a step takes as long as the tests say, and that counts the bytes it was told of."""
 
     def tidy(self):

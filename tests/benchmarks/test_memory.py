@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import gossamer
-from benchmarks import resident
+from benchmarks import memory as resident
+from benchmarks.measurements import DENSE, MASKED, PLAIN
 from benchmarks.memory import MemoryCase, measure_memory
 from benchmarks.networks import MLP
-from benchmarks.results import DENSE, MASKED, PLAIN
 
 N_WEIGHTS = 784 * 1024 + 1024 * 1024 + 1024 * 10
 N_REST = 1024 + 1024 + 10  # biases
@@ -22,9 +22,9 @@ def test_bytes_of_dense_masked_and_plain_networks():
     assert dense["training_bytes"] == masked["training_bytes"] == 4 * 3 * (2 * N_WEIGHTS + N_REST)
     assert plain["training_bytes"] == 4 * 3 * (N_WEIGHTS + N_REST)
     assert (dense["index_bytes"], masked["index_bytes"], plain["index_bytes"]) == (0, 4 * N_WEIGHTS, 0)
-    # Tensors, and less than a page of names for each of the two files.
-    assert 0 < dense["checkpoint_bytes"] - 4 * 2 * (2 * N_WEIGHTS + N_REST) < 4096
-    assert 0 < dense["model_bytes"] - 4 * (2 * N_WEIGHTS + N_REST) < 4096
+    # Tensors, and less than two pages of names for each of the two files.
+    assert 0 < dense["checkpoint_bytes"] - 4 * 2 * (2 * N_WEIGHTS + N_REST) < 8192
+    assert 0 < dense["model_bytes"] - 4 * (2 * N_WEIGHTS + N_REST) < 8192
     assert masked["model_bytes"] - dense["model_bytes"] == pytest.approx(4 * N_WEIGHTS, abs=1024)
 
 
@@ -34,8 +34,8 @@ def test_bytes_of_a_sparse_network():
     found = footprint("sparse 0.05")
     assert found["training_bytes"] == 4 * 3 * (2 * active + N_REST)
     assert found["index_bytes"] >= 4 * active
-    assert 0 < found["checkpoint_bytes"] - 4 * (5 * active + 2 * N_REST) < 4096  # twice two vectors, and positions
-    assert 0 < found["model_bytes"] - 4 * (3 * active + N_REST) < 4096
+    assert 0 < found["checkpoint_bytes"] - 4 * (5 * active + 2 * N_REST) < 8192  # twice two vectors, and positions
+    assert 0 < found["model_bytes"] - 4 * (3 * active + N_REST) < 8192
 
 
 def test_a_fresh_process_says_its_peak():

@@ -7,10 +7,9 @@ import pytest
 
 from benchmarks.cpu import FULL
 from benchmarks.gpu import FULL as GPU_PLAN
+from benchmarks.measurements import Measurements, UpdateCost
 from benchmarks.pages import PLACE, document, fill
-from benchmarks.results import Results, UpdateCost
-from benchmarks.tables import TABLES, all_tables
-from benchmarks.training_tables import TRAINING_TABLES
+from benchmarks.tables import TABLES, TRAINING_TABLES, all_tables
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "results" / "bench-cpu.json"
@@ -20,7 +19,7 @@ PAGES = [ROOT / "docs" / "guides" / "cpu.md"]
 
 @pytest.fixture(scope="module")
 def stored():
-    return Results.read(STORED)
+    return Measurements.read(STORED)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -38,7 +37,7 @@ def test_every_table_is_in_the_guide():
 @pytest.mark.parametrize("page", [ROOT / "docs" / "guides" / "gpu.md"], ids=lambda page: page.name)
 def test_a_page_holds_what_was_measured_on_a_gpu(page):
     text = page.read_text(encoding="utf-8")
-    assert fill(text, Results.read(STORED_GPU)) == text, f"{page.name} is out of date: make figures"
+    assert fill(text, Measurements.read(STORED_GPU)) == text, f"{page.name} is out of date: make figures"
     assert [found for found in PLACE.finditer(text) if found[2] == "gpu"]
 
 
@@ -49,7 +48,7 @@ def test_every_table_of_a_gpu_is_in_its_guide():
 
 
 def test_the_stored_results_of_a_gpu_are_those_of_a_full_run():
-    results = Results.read(STORED_GPU)
+    results = Measurements.read(STORED_GPU)
     assert (results.device, results.rounds) == ("gpu", GPU_PLAN.rounds)
     assert [(row.way, row.batch) for row in results.training] == [(c.way, GPU_PLAN.batch) for c in GPU_PLAN.cases]
 
@@ -70,7 +69,7 @@ def test_the_picture_is_there():
     assert "<svg" in (ROOT / "docs" / "images" / "bench-cpu.svg").read_text(encoding="utf-8")
 
 
-RESULTS = Results("cpu", 1, {}, updates=[UpdateCost("MLP", 8, 0.05, 100, [5.0], [10.0])])
+RESULTS = Measurements("cpu", 1, {}, updates=[UpdateCost("MLP", 8, 0.05, 100, [5.0], [10.0])])
 
 
 def test_only_places_change_and_filling_twice_is_filling_once():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks import plot
-from benchmarks.results import DENSE, PLAIN, Results, Timing
+from benchmarks.measurements import DENSE, PLAIN, Measurements, Timing
+from benchmarks.plot import plot
 from gossamer.record import RecordError
 
 pytest.importorskip("matplotlib")
@@ -22,7 +22,7 @@ def results():
         for work in ("forward", "forward+backward")
         for name, family in (("linear 4x4", "linear"), ("linear 8x8", "linear"), ("conv 2@4x4", "conv 3x3"))
     ]
-    return Results("cpu", 1, {}, layers=rows)
+    return Measurements("cpu", 1, {}, layers=rows)
 
 
 def test_an_svg_names_families_densities_and_works(results, tmp_path):
@@ -50,7 +50,7 @@ def test_a_png(results, tmp_path):
 
 def test_without_layers_there_is_nothing_to_draw(tmp_path):
     with pytest.raises(ValueError, match="a plot needs layers"):
-        plot(Results("cpu", 1, {}), tmp_path / "speed.svg")
+        plot(Measurements("cpu", 1, {}), tmp_path / "speed.svg")
 
 
 def test_a_file_that_cannot_be_written(results, tmp_path):

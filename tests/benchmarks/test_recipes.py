@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.recipes import as_told, read_paper, read_recipes, recipe_tables, setup_seconds
+from benchmarks.kept import as_told, read_paper, read_recipes, recipe_tables, setup_seconds
 from gossamer.record import RecordError, to_toml
 from gossamer.runs import read_recipe
 from gossamer.runs.published import PublishedFigures

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import PLACE
-from benchmarks.recorded import PLACES, fill_recorded, recorded_environments, recorded_tables
+from benchmarks.pages import PLACE, PLACES, fill_recorded, recorded_environments, recorded_tables
 from benchmarks.state import CASES
 from gossamer.record import RecordError
 from gossamer.runs import Trial, Trials, read_recipe

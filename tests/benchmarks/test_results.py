@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from benchmarks.results import DENSE, PLAIN, Footprint, Results, Timing, UpdateCost
+from benchmarks.measurements import DENSE, PLAIN, Footprint, Measurements, Timing, UpdateCost
 from gossamer.record import RecordError
 
-RESULTS = Results(
+RESULTS = Measurements(
     "cpu",
     3,
     {"cpu": "a CPU", "threads": 1},
@@ -21,7 +21,7 @@ RESULTS = Results(
 
 def test_round_trip(tmp_path):
     RESULTS.write(tmp_path / "bench.json")
-    assert Results.read(tmp_path / "bench.json") == RESULTS
+    assert Measurements.read(tmp_path / "bench.json") == RESULTS
 
 
 def test_a_row_is_a_line():
@@ -59,11 +59,11 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, why):
     path = tmp_path / "bench.json"
     path.write_text(text)
     with pytest.raises(RecordError) as error:
-        Results.read(path)
+        Measurements.read(path)
     assert why in str(error.value)
     assert str(path) in str(error.value)
 
 
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(RecordError, match="does not exist: python -m benchmarks cpu --json"):
-        Results.read(tmp_path / "no.json")
+        Measurements.read(tmp_path / "no.json")

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks.recorded import recorded_tables
+from benchmarks.pages import recorded_tables
 from benchmarks.state import StateBytes, StateCase, measure_state, state_table, write_states
 from gossamer.models import mlp
 

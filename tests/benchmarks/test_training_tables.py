@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks.bars import judge
+from benchmarks.measurements import PLAIN, RELEASED, SSVI, VI, Measurements, TrainingCost
 from benchmarks.pages import document, fill
-from benchmarks.results import PLAIN, RELEASED, SSVI, VI, Results, TrainingCost
 from benchmarks.tables import all_tables
 
 ENVIRONMENT = {
@@ -25,7 +25,7 @@ ROWS = [
     row(VI, [4.0, 4.0, 4.0]),
     row(RELEASED, [24.0, 24.0, 24.6], [20.0, 20.0, 20.0], setup=1.5),
 ]
-RESULTS = Results("gpu", 3, ENVIRONMENT, training=ROWS, notes=["a note"])
+RESULTS = Measurements("gpu", 3, ENVIRONMENT, training=ROWS, notes=["a note"])
 
 
 def test_steps():
@@ -38,7 +38,7 @@ def test_steps():
 
 
 def test_without_those_to_compare_with():
-    table = all_tables(Results("gpu", 3, ENVIRONMENT, training=ROWS[:1]))["steps"]
+    table = all_tables(Measurements("gpu", 3, ENVIRONMENT, training=ROWS[:1]))["steps"]
     assert table.rows[0][5:7] == ["–", "–"]
 
 
@@ -67,17 +67,17 @@ def test_moves():
 )
 def test_bars(changed, missed):
     rows = [row(r.way, changed.get(r.way, r.ms), r.update_ms) for r in ROWS]
-    verdicts = judge(Results("gpu", 3, ENVIRONMENT, training=rows))
+    verdicts = judge(Measurements("gpu", 3, ENVIRONMENT, training=rows))
     assert [v.bar.what.split(": ")[1] for v in verdicts if not v.met] == missed
 
 
 def test_set_up_has_a_bar():
     slow = [row(SSVI, [4.0], [1.0], setup=61.0)]
-    assert [v.met for v in judge(Results("gpu", 1, ENVIRONMENT, training=slow))] == [True, None, None, False]
+    assert [v.met for v in judge(Measurements("gpu", 1, ENVIRONMENT, training=slow))] == [True, None, None, False]
 
 
 def test_milliseconds_of_another_gpu_are_not_judged():
-    other = Results("gpu", 3, ENVIRONMENT | {"gpu": "NVIDIA L4"}, training=ROWS)
+    other = Measurements("gpu", 3, ENVIRONMENT | {"gpu": "NVIDIA L4"}, training=ROWS)
     assert [verdict.met for verdict in judge(other)] == [None, True, True, True]
     table = all_tables(other)["bars"]
     assert table.note.startswith("3 of 3 bars are met, 1 were not measured here")
@@ -86,12 +86,12 @@ def test_milliseconds_of_another_gpu_are_not_judged():
 
 def test_another_batch_is_not_judged():
     rows = [TrainingCost(**(r.__dict__ | {"batch": 512})) for r in ROWS]
-    assert {verdict.met for verdict in judge(Results("gpu", 3, ENVIRONMENT, training=rows))} == {None}
+    assert {verdict.met for verdict in judge(Measurements("gpu", 3, ENVIRONMENT, training=rows))} == {None}
 
 
 def test_round_trip_and_pages(tmp_path):
     RESULTS.write(tmp_path / "bench.json")
-    again = Results.read(tmp_path / "bench.json")
+    again = Measurements.read(tmp_path / "bench.json")
     assert again == RESULTS
     assert json.loads(RESULTS.to_json())["training"][0]["way"] == SSVI
     assert document(again).startswith("# benchmarks gpu\n\nNVIDIA H200; gossamer 1; torch 2.11, CUDA 13.0, Triton 3.6")

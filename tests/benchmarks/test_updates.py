@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from benchmarks import updates
+from benchmarks import networks as updates
+from benchmarks.networks import UpdateCase, measure_updates
 from benchmarks.timing import Clock
-from benchmarks.updates import UpdateCase, measure_updates
 from gossamer.models import mlp
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.citizen import FILES, citizen_tables
-from benchmarks.recorded import fill_recorded
+from benchmarks.pages import fill_recorded
 
 ROOT = Path(__file__).parents[2]
 STORED = json.loads((ROOT / "results" / "citizen.json").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""What a benchmark found: raw samples and where they come from. Every table, bar and plot is made from this alone."""
+"""What the benchmarks measure: raw samples and their environment. Tables, bars and plots are made from this alone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from benchmarks.timing import Spread, speedup, spread
+from benchmarks.timing import THREAD, Clock, Spread, speedup, spread
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import read_json
 
@@ -23,14 +23,26 @@ __all__ = [
     "RELEASED",
     "SSVI",
     "VI",
+    "Effort",
     "Footprint",
-    "Results",
+    "Measurements",
     "Timing",
     "TrainingCost",
     "UpdateCost",
     "density_of",
     "sparse",
 ]
+
+
+class Effort(NamedTuple):
+    """Densities of the sparse ways and of their rivals, rounds, clock, and whether the masked way takes part."""
+
+    densities: tuple[float, ...] = (0.2, 0.1, 0.05, 0.02, 0.01)
+    rival_densities: tuple[float, ...] = (0.1, 0.05)
+    rounds: int = 7
+    clock: Clock = THREAD
+    with_masked: bool = True
+
 
 FORMAT = 1
 
@@ -176,7 +188,7 @@ class TrainingCost:
 
 
 @dataclass(frozen=True)
-class Results:
+class Measurements:
     """All that was measured on a device, section by section, and in which environment."""
 
     device: str

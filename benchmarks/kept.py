@@ -1,4 +1,4 @@
-"""Runs of recipes that were kept, ``results/<recipe>/<seed>/``, as tables beside the figures of the paper.
+"""Tables of what is kept in ``results/``: runs of recipes beside the paper's figures, comparisons, fused kernels.
 
 A recipe has a row if a seed of it was trained; how many were is a column. The figures of the paper are those that the
 recipe quotes. Runs that shared their GPU with others are marked ``"gpu_shared": true`` in their environment, and their
@@ -7,6 +7,7 @@ times are left out.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,21 +16,35 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.tables import MISSING
+from gossamer.metrics.registry import METRICS
 from gossamer.record import RecordError, Run
 from gossamer.runs.published import PublishedFigures, read_published
 from gossamer.runs.settings import with_defaults
+from gossamer.runs.trials import Trial, Trials
 from gossamer.tables import Table
 
-__all__ = ["RecipeRuns", "as_told", "read_paper", "read_recipes", "recipe_tables", "setup_seconds"]
+__all__ = [
+    "FUSED",
+    "RecipeRuns",
+    "as_told",
+    "fused_table",
+    "read_paper",
+    "read_recipes",
+    "recipe_tables",
+    "setup_seconds",
+    "trials_table",
+]
 
-# How a metric is headed and written; accuracies are in per cent.
-METRICS: dict[str, tuple[str, float, int]] = {
+# How a metric is headed and written beside the figures of the paper: in their units, with their digits.
+AS_PRINTED: dict[str, tuple[str, float, int]] = {
     "accuracy": ("accuracy, %", 100, 2),
     "nll": ("NLL", 1, 3),
     "ece": ("top-label ECE", 1, 4),
     "marginal_l2_debiased": ("marginal L2", 1, 4),
     "brier": ("Brier", 1, 4),
 }
+COMPARED = ("accuracy", "nll", "ece", "mutual_information")
+FUSED = "fused"  # the kind of file that python -m benchmarks.fused writes
 SHORT = ("accuracy", "nll", "marginal_l2_debiased")
 WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
 SETUP_FACTOR = 2  # an epoch that took longer than that many typical ones has set something up
@@ -99,7 +114,7 @@ def setup_seconds(seconds: Sequence[float]) -> float:
 def recipe_tables(recipes: Sequence[RecipeRuns], paper: Paper) -> dict[str, Table]:
     """The tables by name: quality beside the paper's, a short version of it for README, three ways to predict, cost."""
     made = {
-        "recipes": _quality(recipes, paper, tuple(METRICS)),
+        "recipes": _quality(recipes, paper, tuple(AS_PRINTED)),
         "recipes-short": _quality([r for r in recipes if r.results[0]["data"] == "cifar10"], paper, SHORT),
         "recipes-predictions": _predictions(recipes),
         "recipes-cost": _costs(recipes, paper),
@@ -134,7 +149,7 @@ def _quality(recipes: Sequence[RecipeRuns], paper: Paper, names: Sequence[str]) 
             # The heads name the units.
             figures = [printed.figures.get(name, MISSING).removesuffix(" %") for name in names]
             rows.append([f"paper, {printed.source.split(', ')[-1]}", str(printed.seeds), *figures])
-    head = ["recipe", "seeds", *(METRICS[name][0] for name in names)]
+    head = ["recipe", "seeds", *(AS_PRINTED[name][0] for name in names)]
     return Table("Recipes", "Mean ± standard deviation over the seeds.", head, rows)
 
 
@@ -145,8 +160,10 @@ def _predictions(recipes: Sequence[RecipeRuns]) -> Table:
             found = [result["predictions"][way] for result in recipe.results if way in result.get("predictions", {})]
             if found:
                 label = words.format(n=recipe.results[0]["n_draws"])
-                rows.append([f"`{recipe.name}`", label, str(len(found)), *(_metric(name, found) for name in METRICS)])
-    head = ["recipe", "prediction", "seeds", *(title for title, _, _ in METRICS.values())]
+                rows.append(
+                    [f"`{recipe.name}`", label, str(len(found)), *(_metric(name, found) for name in AS_PRINTED)]
+                )
+    head = ["recipe", "prediction", "seeds", *(title for title, _, _ in AS_PRINTED.values())]
     return Table("Three ways to predict", "Mean ± standard deviation over the seeds.", head, rows, 2)
 
 
@@ -184,7 +201,7 @@ def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
 
 
 def _metric(name: str, found: Sequence[Mapping[str, float]]) -> str:
-    _, scale, digits = METRICS[name]
+    _, scale, digits = AS_PRINTED[name]
     return _spread([scale * metrics[name] for metrics in found], digits)
 
 
@@ -194,3 +211,76 @@ def _spread(values: Sequence[float], digits: int) -> str:
         return MISSING
     mean = f"{statistics.fmean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if values[1:] else mean
+
+
+def trials_table(trials: Trials) -> Table:
+    """A row for each method: mean ± standard error over its seeds.
+
+    Example:
+        >>> reached = [{"accuracy": 0.90}, {"accuracy": 0.94}]
+        >>> seeds = [Trial("SSVI", i, {}, metrics, {"active_parameters": 4224}) for i, metrics in enumerate(reached)]
+        >>> trials_table(Trials(seeds, {})).rows[0][:4]
+        ['SSVI', '2', '4,224', '92.0 ± 2.0 %']
+    """
+    rows = [[label, str(len(found)), *_figures(found)] for label, found in trials.by_label().items()]
+    head = ["method", "seeds", "active weights", *(METRICS[name].heading for name in COMPARED)]
+    return Table("Comparison", "Mean ± standard error over the seeds.", head, rows)
+
+
+def _figures(found: Sequence[Trial]) -> list[str]:
+    if not found:  # it failed with every seed
+        return [MISSING] * (1 + len(COMPARED))
+    active = statistics.fmean(trial.cost["active_parameters"] for trial in found)
+    return [f"{active:,.0f}", *(_cell(name, found) for name in COMPARED)]
+
+
+def _cell(name: str, found: Sequence[Trial]) -> str:
+    values = [trial.metrics[name] for trial in found if name in trial.metrics]
+    if not values:
+        return MISSING
+    if not any(values):  # one network cannot disagree with itself
+        return "0"
+    error = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
+    return METRICS[name].text(statistics.fmean(values), error)
+
+
+def fused_table(content: Mapping[str, Any]) -> Table:
+    """A row for each kind of layer and one for the step, from what the benchmark wrote.
+
+    Example:
+        >>> layer = {"count": 4, "ms_cudnn": 0.26, "ms_chosen": 0.13, "plan": "triton forward"}
+        >>> steps = {"never": {"ms": 4.4, "quartiles": [4.4, 4.4]}, "auto": {"ms": 4.0, "quartiles": [4.0, 4.0]}}
+        >>> print(fused_table({"times": {"3x3 64": layer}, "steps": steps}).to_text())
+        Fused kernels, ResNet-18
+        A layer's forward pass and gradients, alone; the step is that of a training, everything included.
+        <BLANKLINE>
+        layer       fused    in the network  cuDNN, ms  chosen, ms  faster
+        3x3 64      forward               4      0.260       0.130   2.00x
+        whole step                               4.400       4.000   1.10x
+    """
+    rows = [
+        [name, _parts(row["plan"]), str(row["count"]), _ms(row["ms_cudnn"]), _ms(row["ms_chosen"]), _ratio(row)]
+        for name, row in content["times"].items()
+        if "plan" in row
+    ]
+    never, auto = content["steps"]["never"]["ms"], content["steps"]["auto"]["ms"]
+    rows.append(["whole step", "", "", _ms(never), _ms(auto), f"{never / auto:.2f}x"])
+    return Table(
+        "Fused kernels, ResNet-18",
+        "A layer's forward pass and gradients, alone; the step is that of a training, everything included.",
+        ["layer", "fused", "in the network", "cuDNN, ms", "chosen, ms", "faster"],
+        rows,
+        n_labels=2,
+    )
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    return f"{row['ms_cudnn'] / row['ms_chosen']:.2f}x"
+
+
+def _parts(plan: str) -> str:
+    return plan.removeprefix("triton ") if plan.startswith("triton ") else "–"
