@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer.layers import sparse_weights
+from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.schedules import constant
-from gossamer.sparsity import batched_exchange
-from gossamer.sparsity.moves import forget_histories, move
+from gossamer.sparsity import selection
+from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
+from gossamer.sparsity.selection import Segments
 
 OPTIMIZERS = {
     "SGD": {"momentum": 0.9},
@@ -104,10 +105,10 @@ def test_state_follows_its_entry(row, scope):
 @pytest.mark.parametrize("batched", [False, True])
 def test_the_states_of_several_optimizers_follow(batched, monkeypatch):
     """SGD for the means, Adam for the stds: both must find the entries where they went."""
-    monkeypatch.setattr(batched_exchange, "DEVICES", {"cpu"} if batched else set())
+    monkeypatch.setattr(selection, "DEVICES", {"cpu"} if batched else set())
     model = network()
-    weights = sparse_weights(model).values()
-    means, stds = [weight.mean for weight in weights], [weight.raw_std for weight in weights]
+    weights = sparse_weights(model)
+    means, stds = [weight.mean for weight in weights.values()], [weight.raw_std for weight in weights.values()]
     first = torch.optim.SGD([*means, model[0].bias, model[2].bias], lr=0.01, momentum=0.9)
     second = torch.optim.Adam(stds, lr=0.01)
     options = {"update_period": 2, "replacement_rate": constant(0.4), "until": 1.0}
@@ -191,8 +192,10 @@ def test_lbfgs_forgets_its_history_and_goes_on(convert, max_iter):
 def test_a_move_without_optimizer_and_a_gradient_is_enough(hand_made):
     layer = hand_made.layer
     layer.mean.grad = torch.arange(6.0)
-    survives = move(layer.weight, torch.tensor([2, 3, 8]), layer.weight.regrown(torch.ones(6, dtype=torch.bool)))
-    assert survives.tolist() == [True, False, True]
+    batch = WeightBatch({"": layer.weight})
+    to = Moved.to(batch, torch.tensor([2, 3, 8]), Segments([3], torch.device("cpu")))
+    assert to.is_new.tolist() == [False, True, False]
+    move(batch, to, batch.regrown(torch.ones(6, dtype=torch.bool), None))
     assert hand_made.by_position(layer.mean) == {2: -1.0, 3: 0.0, 8: -4.0}
     assert layer.mean.grad.tolist() == [1.0, 0.0, 4.0]
     assert layer.weight.raw_std.grad is None
@@ -208,8 +211,9 @@ def test_storage_stays_where_it_is_when_the_count_does(hand_made):
     optimizer.step()
     tensors = [layer.support.position, layer.mean, layer.mean.grad, *optimizer.state[layer.mean].values()]
     addresses = [tensor.data_ptr() for tensor in tensors]
-    kept = torch.ones(6, dtype=torch.bool)
-    move(layer.weight, torch.tensor([1, 2, 3, 4, 5, 6]), layer.weight.regrown(kept), [optimizer])
+    batch = WeightBatch({"": layer.weight})
+    regrown = batch.regrown(torch.ones(6, dtype=torch.bool), None)
+    move(batch, Moved.to(batch, torch.tensor([1, 2, 3, 4, 5, 6])), regrown, [optimizer])
     tensors = [layer.support.position, layer.mean, layer.mean.grad, *optimizer.state[layer.mean].values()]
     assert [tensor.data_ptr() for tensor in tensors] == addresses
     assert layer.support.position.tolist() == [1, 2, 3, 4, 5, 6]
@@ -222,3 +226,49 @@ def test_only_histories_are_forgotten():
     optimizer.step()
     forget_histories(optimizer)
     assert all(set(optimizer.state[parameter]) == {"step", "exp_avg", "exp_avg_sq"} for parameter in parameters)
+
+
+class Own(GaussianWeight):
+    """A kind that nobody here knows."""
+
+
+@pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
+def test_stats(convert, mlp):
+    weights = sparse_weights(mlp(convert))
+    joint = WeightBatch(weights).stats()
+    assert torch.equal(joint.mean, torch.cat([weight.mean for weight in weights.values()]))
+    if convert is gossamer.sparsify:
+        assert joint.std is None
+    else:
+        torch.testing.assert_close(joint.std, torch.cat([weight.std for weight in weights.values()]).detach())
+        assert not joint.std.requires_grad
+
+
+@pytest.mark.parametrize("devices", [set(), {"cpu"}])
+@pytest.mark.parametrize("regrow_std", [None, "mean", "mean_raw", 0.3])
+@pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
+def test_regrown(convert, regrow_std, devices, mlp, monkeypatch):
+    monkeypatch.setattr(selection, "DEVICES", devices)
+    weights = sparse_weights(mlp(convert))
+    for weight in weights.values():
+        if "raw_std" in weight.vectors:
+            weight.raw_std.data.normal_()
+    masks = [torch.rand(len(weight.mean)) < 0.6 for weight in weights.values()]
+    together = WeightBatch(weights).regrown(torch.cat(masks), regrow_std)
+    for number, (weight, mask) in enumerate(zip(weights.values(), masks, strict=True)):
+        expected = weight.regrown(mask, regrow_std)
+        torch.testing.assert_close({name: values[number] for name, values in together.items()}, expected)
+
+
+def test_only_weights_of_one_known_kind_are_one(mlp):
+    def are_one_kind(*weights):
+        return WeightBatch(dict(enumerate(weights))).is_one_kind
+
+    first, second = sparse_weights(mlp()).values()
+    assert are_one_kind(first, second)
+    assert not are_one_kind(first, *sparse_weights(mlp(gossamer.sparsify)).values())
+    first.mode = "reference"
+    assert not are_one_kind(first, second)
+    first.mode = "default"
+    assert not are_one_kind(first, second.to(torch.float64))
+    assert not are_one_kind(Own(first.support, first.mean.detach(), first.std.detach(), prior_std=1.0))

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gossamer
 from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap
 from gossamer.layers import Support, sparse_weights
-from gossamer.sparsity import shortlist as module
+from gossamer.sparsity import gradients as module
+from gossamer.sparsity.gradients import Shortlist
 from gossamer.sparsity.selection import top_mask
-from gossamer.sparsity.shortlist import Shortlist
 
 # The map, the shape of the weight, of the input and of dL/dy.
 MAPS = {

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossamer
 from gossamer.layers import sparse_weights
-from gossamer.sparsity import batched_exchange
+from gossamer.sparsity import selection
 from gossamer.sparsity.criteria import multi_sample_gradient
 from gossamer.types import WeightStats
 
@@ -48,7 +48,7 @@ class Branching(nn.Module):
 
 
 def train(rank: int, case: str) -> dict[str, Any]:
-    batched_exchange.DEVICES = {"cpu"} if case == "all at once" else {"cuda"}
+    selection.DEVICES = {"cpu"} if case == "all at once" else {"cuda"}
     torch.manual_seed(100 + rank)  # other weights, other supports, other noise and other data on each rank
     model = gossamer.bayesianize(Branching(), density=0.3)
     # Broadcast buffers would hide supports that differ.

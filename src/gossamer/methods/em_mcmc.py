@@ -28,7 +28,7 @@ from gossamer.posterior import Snapshots
 from gossamer.schedules import after, cubic
 from gossamer.schedules import warmup as rising
 from gossamer.sparsity import Prune, SpikeSlabDecay
-from gossamer.sparsity.choosing import Scope
+from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
 from gossamer.sparsity.ranks import world_size
 from gossamer.types import Method, Mode, Rule, Schedule, Task

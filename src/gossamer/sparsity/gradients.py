@@ -1,21 +1,33 @@
-"""Dense gradients of sparse weights: asked for before a backward pass, gathered after it, the same on every rank."""
+"""Dense gradients of sparse weights: asked for before a backward pass, gathered after it, the same on every rank.
+
+A weight with one gradient per step needs no dense tensor: a :class:`Shortlist` looks through the gradient a few rows at
+a time. It finds the set of a top-k of the whole, ties by position included, and keeps only the best entries so far and
+the scores of the active ones, since it is not known yet which of those will be removed.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from gossamer.kernels import Sink
-from gossamer.layers import SparseWeight
+from gossamer.kernels import Sink, WeightMap
+from gossamer.layers import SparseWeight, Support
 from gossamer.sparsity.ranks import average_over_ranks, on_any_rank
+from gossamer.sparsity.selection import top_mask, works_together
 
-__all__ = ["arm", "average", "collect", "mean_absolute"]
+__all__ = ["Grads", "Passes", "Shortlist", "Weights", "arm", "average", "collect", "fit_whole", "mean_absolute"]
 
 Weights = Mapping[str, SparseWeight]
 Grads = dict[str, Tensor]
+
+WHOLE = 1 << 27  # dense entries of the gradients that a GPU holds together: half a gigabyte in float32
+LEAST = 1 << 16  # entries of the gradient that are formed at a time: with fewer, the calls cost more than the memory
+SHARE = 64  # of a large weight, this part of its gradient is formed at a time
 
 
 def arm(weights: Weights, sinks: Mapping[str, Sink] | None = None) -> None:
@@ -68,6 +80,208 @@ def average(grads: Grads, weights: Weights) -> Grads:
                 grads[name] = weight.mean.detach().new_zeros(weight.support.shape)
             average_over_ranks(grads[name])
     return grads
+
+
+def fit_whole(weights: Weights) -> bool:
+    """Whether these weights are on a GPU, and their dense gradients few enough to be there together.
+
+    >>> fit_whole({})
+    False
+    """
+    on_gpu = bool(weights) and all(works_together(weight.mean.device) for weight in weights.values())
+    return on_gpu and sum(weight.support.size for weight in weights.values()) <= WHOLE
+
+
+class Passes:
+    """Follows the backward passes whose sum ``weight.mean.grad`` holds, so that the dense gradient is that of the same.
+
+    Autograd adds every pass to ``.grad`` until somebody clears it (``zero_grad``, with or without ``set_to_none``). A
+    pass that finds it empty starts anew, and what earlier passes left behind is dropped. A pass that does not reach
+    ``mean`` (``torch.autograd.grad`` of the input) does not count. As a sink this only counts how often each row of the
+    weight took part.
+
+    Args:
+        shape: Shape of the dense weight.
+        weight: The weight; ``None`` where nothing is ever cleared.
+
+    Example:
+        >>> from gossamer.kernels import LinearMap
+        >>> passes, grad, x = Passes((6, 3)), torch.ones(1, 2), torch.ones(1, 3)
+        >>> for rows in ((0, 2), (4, 6)):
+        ...     _ = passes(grad, x, LinearMap(rows))
+        >>> passes.single
+        True
+        >>> _ = passes(grad, x, LinearMap((1, 3)))
+        >>> passes.single
+        False
+    """
+
+    def __init__(self, shape: tuple[int, ...], weight: SparseWeight | None = None) -> None:
+        self.shape, self.weight = shape, weight
+        self.count = torch.zeros(shape[0], dtype=torch.uint8)
+        self.forget: Callable[[], None] | None = None  # drops what else was gathered
+        self._number: int | None = None  # the pass under way, by autograd's count
+        self._version: int | None = None  # of mean.grad after the last pass
+        self._hooks: list[RemovableHandle] = []
+        self._probe: Tensor | None = None
+        self._is_over = False
+
+    def attach(self) -> None:
+        """Follow the passes that reach the mean or the probe, also where no sink is called."""
+        if self.weight is not None:
+            mean = self.weight.mean
+            self._hooks = [
+                mean.register_hook(self._entered),  # type: ignore[no-untyped-call]
+                mean.register_post_accumulate_grad_hook(self._left),  # type: ignore[no-untyped-call]
+            ]
+            self._probe = self.weight.probe
+            if self._probe is not None:
+                self._hooks.append(self._probe.register_hook(self._entered))
+
+    def detach(self) -> None:
+        """Follow no further pass."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._is_over = [], True
+
+    def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> bool:
+        """Count the rows that take part in this product; whether it counts at all."""
+        if self._is_over or not self._reaches_mean():
+            return False
+        self._entered(grad)
+        for low, high in weight_map.row_ranges(self.shape, self.shape[0]):
+            self.count[low:high].add_(1).clamp_(max=2)
+        return True
+
+    @property
+    def any(self) -> bool:
+        """Whether there was a gradient."""
+        return bool(self.count.any())
+
+    @property
+    def single(self) -> bool:
+        """Whether there was one, and no row had a second: no accumulation, no weight that a network uses twice."""
+        return self.any and not bool((self.count > 1).any())
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether there is a gradient, here or in the probe that was there at :meth:`attach`."""
+        probe = self._probe
+        whole = self.weight is not None and probe is not None and self.weight.probe is probe and probe.grad is not None
+        return whole or self.any
+
+    def _reaches_mean(self) -> bool:
+        """Whether the pass under way adds to ``mean.grad``."""
+        if self.weight is None or torch._C._current_graph_task_id() < 0:
+            return True
+        if not self.weight.mean.requires_grad:  # frozen since
+            return False
+        node = torch.autograd.graph.get_gradient_edge(self.weight.mean).node
+        try:
+            return bool(torch._C._will_engine_execute_node(node))
+        except RuntimeError:  # autograd.grad of the mean itself, for a loop that sets .grad by hand
+            return True
+
+    def _entered(self, grad: Tensor) -> None:
+        """At the first call of a pass, before it has added anything: start anew if ``mean.grad`` was cleared."""
+        number = torch._C._current_graph_task_id()
+        if self.weight is None or number == self._number:
+            return
+        self._number, held = number, self.weight.mean.grad
+        # An unchanged version tells an untouched gradient of zeros from one that was zeroed.
+        if held is None or (held._version != self._version and not bool(held.any())):
+            self.count.zero_()
+            if self._probe is not None:
+                self._probe.grad = None
+            if self.forget is not None:
+                self.forget()
+
+    def _left(self, mean: Tensor) -> None:
+        self._version = None if mean.grad is None else mean.grad._version
+
+
+class Shortlist:
+    """A sink that keeps the entries of largest |gradient|. They can be told only if no row had a second gradient.
+
+    Args:
+        support: Where the active entries of the weight are.
+        n_wanted: How many entries will be asked for at most.
+        weight: The weight, whose passes are followed.
+
+    Example:
+        >>> from gossamer.kernels import LinearMap
+        >>> shortlist = Shortlist(Support((2, 2), torch.tensor([0, 3])), n_wanted=1)
+        >>> grad, x = torch.tensor([[1.0, -3.0]]), torch.tensor([[1.0, 2.0]])  # of the weight: [[1, 2], [-3, -6]]
+        >>> shortlist(grad, x, LinearMap())
+        >>> shortlist.best(torch.tensor([True, True])), shortlist.best(torch.tensor([True, False]))
+        (tensor([], dtype=torch.int64), tensor([3]))
+    """
+
+    def __init__(self, support: Support, n_wanted: int, weight: SparseWeight | None = None) -> None:
+        assert support.position is not None
+        self.support, self.n_wanted = support, n_wanted
+        self.position = support.position
+        self.row_size = math.prod(support.shape[1:])
+        self.passes = Passes(support.shape, weight)
+        self.passes.forget = self._clear
+        self._clear()
+
+    def _clear(self) -> None:
+        self.is_finite = True
+        self._active = torch.zeros(len(self.position), device=self.position.device)
+        self._score, self._where = self._active[:0], self.position[:0].long()
+        self._threshold = -math.inf
+
+    @torch.no_grad()
+    def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> None:
+        """Look through the dense gradient of one product, a few rows at a time."""
+        if not self.passes(grad, x, weight_map) or not self.passes.single:
+            return  # the sum of two gradients cannot be told from the best entries of each
+        shape = self.support.shape
+        n_rows = max(LEAST, self.support.size // SHARE) // self.row_size
+        ranges = weight_map.row_ranges(shape, n_rows)
+        bounds = self._bounds(ranges)
+        for (low, high), inside in zip(ranges, bounds, strict=True):
+            score = weight_map.weight_gradient(grad, x, shape, (low, high)).flatten().float().abs_()
+            self.is_finite = self.is_finite and bool(score.amax().isfinite())
+            self._consider(low * self.row_size, score, inside)
+
+    def best(self, kept: Tensor) -> Tensor:
+        """Flat positions, sorted, of the entries to take in when those active ones stay that ``kept`` marks."""
+        self._consider_rest()
+        removed = ~kept
+        where = torch.cat([self._where, self.position[removed].long()])
+        score = torch.cat([self._score, self._active[removed]])
+        where, order = where.sort()
+        return where[top_mask(score[order], int(removed.sum()))]
+
+    def _bounds(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The slices of the active entries that lie in ranges of rows."""
+        edges = torch.tensor(ranges, device=self.position.device) * self.row_size
+        return [(low, high) for low, high in torch.searchsorted(self.position, edges.to(self.position.dtype)).tolist()]
+
+    def _consider(self, first: int, score: Tensor, inside: tuple[int, int]) -> None:
+        """Take in the scores of the entries from ``first`` on, of which those ``inside`` the support are active."""
+        active = self.position[slice(*inside)].long() - first
+        self._active[slice(*inside)] = score[active]
+        score[active] = -torch.inf
+        low, high = (min(max(edge - first, 0), len(score)) for edge in self.support.frozen)
+        score[low:high] = -torch.inf
+        fresh = (score >= self._threshold).logical_and_(score > -torch.inf).nonzero().flatten()
+        where, order = torch.cat([self._where, fresh + first]).sort()
+        score = torch.cat([self._score, score[fresh]])[order]
+        if len(score) > self.n_wanted:
+            best = top_mask(score, self.n_wanted)
+            score, where = score[best], where[best]
+            self._threshold = float(score.amin()) if self.n_wanted else math.inf
+        self._score, self._where = score, where
+
+    def _consider_rest(self) -> None:
+        """Rows that took no part in the loss have a gradient of zero, and zeros are candidates like all others."""
+        for row in (self.passes.count == 0).nonzero().flatten().tolist():
+            ((low, high),) = self._bounds([(row, row + 1)])
+            self._consider(row * self.row_size, self._active.new_zeros(self.row_size), (low, high))
+            self.passes.count[row] = 1
 
 
 @contextmanager

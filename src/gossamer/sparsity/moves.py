@@ -1,4 +1,4 @@
-"""Moving a subspace: new positions, and every vector that has one number an entry follows them.
+"""Moving a subspace: new positions, and every vector that has one number per entry follows them.
 
 This is the only place that rewrites supports. Entries that stay keep their mean, std, gradient and optimizer state; new
 ones start as their weight says, with a gradient and a state of zero.
@@ -7,93 +7,138 @@ ones start as their weight says, with a gradient and a state of zero.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gossamer.layers import SparseWeight
-from gossamer.sparsity.weight_batch import WeightBatch
+from gossamer.layers import GaussianWeight, PointWeight, SparseWeight
+from gossamer.layers.gaussian import regrown_raw_std, std_of
+from gossamer.layers.weight import RegrowStd
+from gossamer.sparsity.selection import Segments, works_together
+from gossamer.types import WeightStats
 
-__all__ = ["forget_histories", "move", "move_together", "remove"]
+__all__ = ["Moved", "WeightBatch", "forget_histories", "move", "remove"]
+
+MOST = 1 << 15  # weights: their numbers are sorted as 16-bit integers
+
+
+class WeightBatch:
+    """Sparse weights of one device taken as one: active vectors end to end, dense entries numbered through.
+
+    Args:
+        weights: The weights by name, each with some active entries.
+
+    Example:
+        >>> import gossamer
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+        >>> batch = WeightBatch(gossamer.layers.sparse_weights(gossamer.bayesianize(model, density=0.5)))
+        >>> batch.active.lengths, batch.sizes, batch.stats().mean.shape
+        ([4, 2], [8, 4], torch.Size([6]))
+    """
+
+    def __init__(self, weights: Mapping[str, SparseWeight]) -> None:
+        self.names, self.weights = list(weights), list(weights.values())
+        self.device = self.weights[0].mean.device
+        self.active = Segments([len(weight.mean) for weight in self.weights], self.device)
+        self.sizes = [weight.shape.numel() for weight in self.weights]
+
+    @property
+    def is_one_kind(self) -> bool:
+        """Whether the weights compute their stds and new entries alike, so that one call can do it for all."""
+        # A kind of your own may compute its std otherwise, or have other vectors.
+        known = all(type(weight) in (GaussianWeight, PointWeight) for weight in self.weights)
+        kinds = {(type(w), w.mode if isinstance(w, GaussianWeight) else None, w.mean.dtype) for w in self.weights}
+        return known and len(kinds) == 1 and len(self.weights) < MOST
+
+    def vector(self, name: str) -> Tensor:
+        """One of the vectors of all weights, end to end."""
+        with torch.no_grad():
+            return torch.cat([weight.get_parameter(name) for weight in self.weights])
+
+    @cached_property
+    def numbers(self) -> tuple[Tensor, Tensor]:
+        """The number of each weight's first dense entry, ``(weights,)``, and those of all active entries."""
+        (starts,) = self.active.table([[sum(self.sizes[:i]) for i in range(len(self.sizes))]])
+        positions = [weight.support.explicit(self.device) for weight in self.weights]
+        return starts, torch.cat(positions) + self.active.spread(starts)
+
+    def stats(self) -> WeightStats:
+        """What a criterion sees of all active entries of weights of one kind."""
+        is_gaussian = isinstance(self.weights[0], GaussianWeight)
+        return WeightStats(self.vector("mean"), std_of(self.vector("raw_std")) if is_gaussian else None)
+
+    def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
+        """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
+        first = self.weights[0]
+        if not (works_together(self.device) and self.is_one_kind and isinstance(first, GaussianWeight)):
+            masks = kept.split(self.active.lengths)
+            own = [weight.regrown(mask, regrow_std) for weight, mask in zip(self.weights, masks, strict=True)]
+            names = dict.fromkeys(name for values in own for name in values)
+            return {name: torch.stack([values.get(name, kept.new_zeros(())) for values in own]) for name in names}
+        among = kept | self.active.spread(self.active.counts(kept) == 0)  # all of them where none is kept
+
+        def average(values: Tensor) -> Tensor:
+            return self.active.sums(torch.where(among, values, 0)) / self.active.counts(among)
+
+        raw_std = regrown_raw_std(self.vector("raw_std"), first.regrows(regrow_std), average)
+        zero = torch.zeros(len(self.weights), dtype=first.mean.dtype, device=self.device)
+        return {"mean": zero, "raw_std": raw_std.expand_as(zero)}
+
+
+class Moved(NamedTuple):
+    """The entries of a batch that are active after a move."""
+
+    entries: Segments  # how many each weight has
+    position: Tensor  # sorted, in the numbers of their own weight
+    slot: Tensor  # where each of them was among all active entries
+    is_new: Tensor  # which of them were nowhere
+
+    @classmethod
+    def to(cls, batch: WeightBatch, number: Tensor, entries: Segments | None = None) -> Moved:
+        """To the dense entries of these numbers, sorted; ``entries`` where weights change how many they have."""
+        starts, old = batch.numbers
+        entries = entries or batch.active
+        slot = torch.searchsorted(old, number).clamp_max_(len(old) - 1)
+        return cls(entries, number - entries.spread(starts), slot, old[slot] != number)
 
 
 @torch.no_grad()
-def move(
-    weight: SparseWeight, position: Tensor, regrown: Mapping[str, Tensor], optimizers: Iterable[Optimizer] = ()
-) -> Tensor:
-    """Make ``position`` (sorted) the active entries of ``weight``; returns which of them were active before.
+def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizers: Iterable[Optimizer] = ()) -> None:
+    """Make the entries of ``to`` the active ones.
 
-    With as many positions as before everything is rewritten in place. Otherwise the parameters get another length but
-    stay the same objects, and the tensors of the optimizer's state are replaced.
+    A weight that keeps its number of entries is rewritten in place. Otherwise its parameters get another length but
+    stay the same objects, and the tensors of the optimizers' states are replaced.
 
     Args:
-        weight: The weight to move.
-        position: The new sorted flat positions.
-        regrown: Value of a new entry for each parameter with one number an entry, by name.
+        batch: The weights.
+        to: Their entries from now on.
+        regrown: Value of a new entry of each weight for each vector, ``(weights,)``.
         optimizers: Those whose state follows; any of ``torch.optim``.
     """
-    old = weight.support.position
-    assert old is not None
-    slot = torch.searchsorted(old, position.to(old.dtype)).clamp_max_(len(old) - 1)
-    survives = old[slot] == position
-    is_new = ~survives
-
-    def follow(values: Tensor, fill: Tensor | float) -> Tensor:
-        return values[slot].masked_fill_(is_new, fill)
-
     for name, fill in regrown.items():
-        parameter = weight.get_parameter(name)
-        for state in _states(optimizers, parameter):
-            for key, value in state.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    state[key] = _rewrite(value, follow(value, 0.0))
-        grad = parameter.grad
-        parameter.grad = None  # its length may change
-        _set_data(parameter, follow(parameter.data, fill.to(parameter.dtype)))
-        if grad is not None:
-            parameter.grad = _rewrite(grad, follow(grad, 0.0))
-    weight.support.set_position(position)
-    return survives
-
-
-@torch.no_grad()
-def move_together(
-    batch: WeightBatch,
-    position: Tensor,
-    slot: Tensor,
-    is_new: Tensor,
-    regrown: Mapping[str, Tensor],
-    optimizers: Iterable[Optimizer],
-) -> None:
-    """As :func:`move`, for weights taken as one that keep their numbers of entries: all in place, in few kernels.
-
-    Args:
-        batch: The weights, each with positions.
-        position: Their new positions, each weight's sorted and in its own numbers, end to end.
-        slot: Where each of the new entries was among all active entries.
-        is_new: Which of them were nowhere.
-        regrown: Value of a new entry of each weight for each vector, ``(weights,)``.
-        optimizers: Those whose state follows.
-    """
-    for name, fill in regrown.items():
-        parameters = [weight.get_parameter(name) for weight in batch.weights]
-        states = [_merged(_states(optimizers, parameter)) for parameter in parameters]
-        _follow(batch, [parameter.data for parameter in parameters], slot, is_new, batch.active.spread(fill))
-        _follow(batch, [parameter.grad for parameter in parameters], slot, is_new)
-        for key in dict.fromkeys(key for state in states for key in state):
-            _follow(batch, [_like(s.get(key), p) for s, p in zip(states, parameters, strict=True)], slot, is_new)
-    old = batch.positions()
-    if len({one.dtype for one in old}) == 1:
-        position = position.to(old[0].dtype)  # one kernel copies what needs no conversion
-    torch._foreach_copy_(old, list(position.split(batch.active.lengths)))
-    for weight in batch.weights:
-        weight.support.moved()
+        parameters = [weight.get_parameter(name) if name in weight.vectors else None for weight in batch.weights]
+        for optimizer in optimizers:
+            states = [{} if p is None else optimizer.state.get(p, {}) for p in parameters]
+            for key in dict.fromkeys(key for state in states for key in state):
+                vectors = [_like(state.get(key), p) for state, p in zip(states, parameters, strict=True)]
+                for state, vector in zip(states, _follow(batch, to, vectors), strict=True):
+                    if vector is not None:
+                        state[key] = vector
+        grads = _follow(batch, to, [None if p is None else p.grad for p in parameters])
+        values = _follow(batch, to, [None if p is None else p.data for p in parameters], fill)
+        for parameter, value, grad in zip(parameters, values, grads, strict=True):
+            if parameter is not None and value is not None and value.shape != parameter.shape:
+                parameter.grad = None
+                _set_data(parameter, value)
+                parameter.grad = grad
+    _set_positions(batch, to)
 
 
 def remove(weight: SparseWeight, kept: Tensor, optimizers: Iterable[Optimizer] = ()) -> None:
-    """Keep only some of the active entries of ``weight``; the others leave the storage and the optimizer's state.
+    """Keep only some of the active entries of ``weight``; the others leave the storage and the optimizers' states.
 
     Args:
         weight: The weight; it may be one whose every entry is active.
@@ -102,8 +147,11 @@ def remove(weight: SparseWeight, kept: Tensor, optimizers: Iterable[Optimizer] =
     """
     if bool(kept.all()):
         return
-    position = weight.support.explicit(weight.device)
-    move(weight, position[kept], weight.regrown(kept), optimizers)
+    batch = WeightBatch({"": weight})
+    slot = kept.nonzero().flatten()
+    position = weight.support.explicit(batch.device)[slot]
+    to = Moved(Segments([len(slot)], batch.device), position, slot, torch.zeros_like(slot, dtype=torch.bool))
+    move(batch, to, batch.regrown(kept, None), optimizers)
 
 
 def forget_histories(optimizer: Optimizer) -> None:
@@ -117,30 +165,50 @@ def forget_histories(optimizer: Optimizer) -> None:
 
 
 def _follow(
-    batch: WeightBatch, vectors: Sequence[Tensor | None], slot: Tensor, is_new: Tensor, fill: Tensor | None = None
-) -> None:
-    """Rewrite one vector of each weight; where a weight has none there is nothing to rewrite."""
+    batch: WeightBatch, to: Moved, vectors: Sequence[Tensor | None], fill: Tensor | None = None
+) -> list[Tensor | None]:
+    """One vector of each weight after the move: the same tensors, rewritten, where their length stays.
+
+    A weight may have none. New entries take the ``fill`` of their weight, or zero.
+    """
     present = [vector for vector in vectors if vector is not None]
     if not present:
-        return
+        return list(vectors)
     every = zip(vectors, batch.active.lengths, strict=True)
-    values = torch.cat([present[0].new_zeros(n) if vector is None else vector for vector, n in every])[slot]
-    values = values.masked_fill_(is_new, 0.0) if fill is None else torch.where(is_new, fill.to(values.dtype), values)
-    parts = zip(values.split(batch.active.lengths), vectors, strict=True)
-    torch._foreach_copy_(present, [part for part, vector in parts if vector is not None])
+    values = torch.cat([present[0].new_zeros(n) if vector is None else vector for vector, n in every])[to.slot]
+    if fill is None:
+        values.masked_fill_(to.is_new, 0.0)
+    else:
+        values = torch.where(to.is_new, to.entries.spread(fill).to(values.dtype), values)
+    parts = list(values.split(to.entries.lengths))
+    pairs = [(old, part) for old, part in zip(vectors, parts, strict=True) if old is not None]
+    stays = [(old, part) for old, part in pairs if old.shape == part.shape]
+    if stays:
+        torch._foreach_copy_([old for old, _ in stays], [part for _, part in stays])
+    return [
+        old if old is None or old.shape == part.shape else part.to(old.dtype, copy=True)
+        for old, part in zip(vectors, parts, strict=True)
+    ]
 
 
-def _states(optimizers: Iterable[Optimizer], parameter: Tensor) -> list[dict[str, Any]]:
-    """What each optimizer knows of a parameter; asking must not make an entry, by which some tell their first step."""
-    return [optimizer.state[parameter] for optimizer in optimizers if parameter in optimizer.state]
+def _set_positions(batch: WeightBatch, to: Moved) -> None:
+    supports = [weight.support for weight in batch.weights]
+    old = [support.explicit(batch.device) for support in supports]
+    if len({position.dtype for position in old}) == 1:
+        to = to._replace(position=to.position.to(old[0].dtype))  # one kernel copies what needs no conversion
+    parts = list(to.position.split(to.entries.lengths))
+    if to.entries.lengths == batch.active.lengths:
+        torch._foreach_copy_(old, parts)
+        for support in supports:
+            support.moved()
+        return
+    for support, part in zip(supports, parts, strict=True):
+        support.set_position(part.clone())
 
 
-def _merged(states: list[dict[str, Any]]) -> dict[tuple[int, str], Any]:
-    return {(number, key): value for number, state in enumerate(states) for key, value in state.items()}
-
-
-def _like(value: Any, parameter: Tensor) -> Tensor | None:
-    return value if isinstance(value, Tensor) and value.shape == parameter.shape else None
+def _like(value: Any, parameter: Tensor | None) -> Tensor | None:
+    """What follows its parameter: a tensor with one number per entry."""
+    return value if isinstance(value, Tensor) and parameter is not None and value.shape == parameter.shape else None
 
 
 def _is_history(value: Any, total: int, parameter: Tensor) -> bool:
@@ -150,14 +218,7 @@ def _is_history(value: Any, total: int, parameter: Tensor) -> bool:
 
 
 def _set_data(parameter: Tensor, data: Tensor) -> None:
-    if data.shape == parameter.shape:
-        parameter.data.copy_(data)
-        return
     # Who still holds the last loss holds its graph, and torch would use the node that gathers this gradient again, with
     # the old length. It makes a new node only when the dtype changes.
     parameter.data = data.to(torch.float32 if data.dtype == torch.float16 else torch.float16)
     parameter.data = data
-
-
-def _rewrite(old: Tensor, new: Tensor) -> Tensor:
-    return old.copy_(new) if old.shape == new.shape else new

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from gossamer.names import lookup
 from gossamer.schedules import as_schedule, step_of
-from gossamer.sparsity.choosing import Scope
+from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut, split_networks
 from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
 from gossamer.sparsity.held_entries import HeldEntries

@@ -21,8 +21,6 @@ from torch.optim import Optimizer
 from gossamer.layers import GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
-from gossamer.sparsity.batched_exchange import exchange, fits, holds
-from gossamer.sparsity.choosing import Scope, addition_score, grow, keep, n_removed, overlap, removal_scores, survivors
 from gossamer.sparsity.criteria import (
     REMOVAL,
     GradientCriterion,
@@ -32,10 +30,20 @@ from gossamer.sparsity.criteria import (
     snr_abs,
     snr_abs_reference,
 )
-from gossamer.sparsity.gradients import Grads, Weights, arm, average, collect, mean_absolute
-from gossamer.sparsity.moves import forget_histories, move
+from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
+from gossamer.sparsity.gradients import (
+    Grads,
+    Passes,
+    Shortlist,
+    Weights,
+    arm,
+    average,
+    collect,
+    fit_whole,
+    mean_absolute,
+)
+from gossamer.sparsity.moves import WeightBatch
 from gossamer.sparsity.ranks import from_first_rank, world_size
-from gossamer.sparsity.shortlist import Passes, Shortlist
 from gossamer.types import Criterion, Rule, Schedule, Step
 
 __all__ = ["Subspace"]
@@ -123,7 +131,8 @@ class Subspace(Rule):
         self.update_period = update_period
         self.last_step = None if total_steps is None else int((0.75 if until is None else until) * total_steps)
         self.rate = replacement_rate if callable(replacement_rate) else _rate(replacement_rate, self.last_step)
-        self.regrow_std = regrow_std
+        parts = self.scope, self.compare, regrow_std, self.optimizers
+        self._exchange = Exchange(self.removal, self.addition, *parts)
         self.capturable = self.scope == "layer" and self._n_draws() == 1  # updates keep shapes, need no further pass
         self._clock = Clock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
         self.index = self._clock.read() or 0
@@ -256,7 +265,7 @@ class Subspace(Rule):
         Not on a GPU, which would have to be waited for at every piece, as long as it can hold the gradients whole.
         """
         alone = self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
-        return alone and not holds(self._trained())
+        return alone and not fit_whole(self._trained())
 
     def _optimizer_stepped(self) -> None:
         """Take the gradient that the optimizer has just used; passes between it and :meth:`step` are not part of it."""
@@ -284,60 +293,18 @@ class Subspace(Rule):
         rate = _checked_rate(self.rate(self.index), self.index)
         seen = grads.keys() | shortlists.keys()
         weights = {n: w for n, w in self._trained().items() if n in seen or self.addition is random}
-        reason: str | None = NOT_FINITE
-        if not shortlists and self._fits_together(weights, grads, rate):
-            changes = exchange(
-                weights,
-                grads,
-                rate,
-                self.removal,
-                compare=self.compare,
-                regrow_std=self.regrow_std,
-                optimizers=self.optimizers,
-            )
-        else:
-            reason = self._postponement(grads, shortlists, rate)
-            changes = None if reason else self._exchange(weights, grads, shortlists, rate)
+        changes, reason = None, self._postponement(grads, shortlists, rate)
+        if reason is None:
+            changes, reason = self._exchange(weights, grads, shortlists, rate), NOT_FINITE
         self._postponed = changes is None
         if changes is None:
             self.record.append({"step": self.index, "postponed": reason})
             return False
-        for optimizer in self.optimizers:
-            forget_histories(optimizer)
         self.record.append({"step": self.index, "rate": rate, **changes})
         return bool(weights)
 
-    def _fits_together(self, weights: Weights, grads: Grads, rate: float) -> bool:
-        """Whether all weights can be moved at once, instead of one after another."""
-        by_gradient = self.scope == "layer" and type(self.addition) is GradientCriterion
-        return by_gradient and fits(weights, grads, rate, [self.removal, *self.compare.values()])
-
-    def _exchange(
-        self, weights: Weights, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float
-    ) -> dict[str, Any]:
-        """Move the weights one after another; returns what there is to record."""
-        kept = keep(removal_scores(self.removal, weights), rate, self.scope)
-        removed = n_removed(kept, rate, self.scope)
-        stay = {name: survivors(weights[name], mask, len(mask) - removed[name]) for name, mask in kept.items()}
-        changes: dict[str, Any] = {"removed": removed}
-        if self.compare:
-            changes["iou"] = {name: self._overlaps(criterion, kept, rate) for name, criterion in self.compare.items()}
-
-        def score(name: str) -> Tensor:  # takes its dense gradient along: nothing of that size stays
-            return addition_score(self.addition, weights[name], stay[name], grads.pop(name, None))
-
-        added = {name: shortlist.best(kept[name]) for name, shortlist in shortlists.items()}
-        added |= grow({name: count for name, count in removed.items() if name not in added}, score, self.scope)
-        survives = {}
-        for name, weight in weights.items():
-            position = torch.cat([stay[name], added[name]]).sort().values
-            survives[name] = move(weight, position, weight.regrown(kept[name], self.regrow_std), self.optimizers)
-        changes["replaced"] = dict(zip(survives, _counts([~mask for mask in survives.values()]), strict=True))
-        changes["active"] = {name: len(mask) for name, mask in survives.items()}
-        return changes
-
     def _postponement(self, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> str | None:
-        """Why this step cannot be an update, if it cannot."""
+        """Why the best entries cannot be told from what was seen in pieces, if they cannot."""
         missing = {
             name
             for name, shortlist in shortlists.items()
@@ -346,12 +313,7 @@ class Subspace(Rule):
             or int(rate * shortlist.support.n_active) > shortlist.n_wanted
         }
         self._single -= missing
-        if missing:
-            return "gradients of several backward passes add up"
-        largest = torch._foreach_norm(list(grads.values()), math.inf) if grads else []
-        finite = not largest or bool(torch.stack(list(largest)).isfinite().all())
-        finite = finite and all(shortlist.is_finite for shortlist in shortlists.values())
-        return None if finite else NOT_FINITE
+        return "gradients of several backward passes add up" if missing else None
 
     def _gradients(self, closure: Callable[[], Tensor] | None) -> Grads:
         """The dense gradients that the addition criterion asks for, of the weights that took part in the loss."""
@@ -363,11 +325,6 @@ class Subspace(Rule):
                 "returns the loss, or use addition='sampled_gradient'"
             )
         return mean_absolute(self.model, self._trained(), closure, self._n_draws())
-
-    def _overlaps(self, criterion: Criterion, kept: Mapping[str, Tensor], rate: float) -> dict[str, float]:
-        """How much of what another criterion would have removed from each weight was removed."""
-        other = keep(removal_scores(criterion, {name: self.weights[name] for name in kept}), rate, self.scope)
-        return {name: overlap(kept[name], other[name]) for name in kept}
 
     def _check_parts(self) -> None:
         """Fail here rather than at the first update."""
@@ -384,8 +341,8 @@ class Subspace(Rule):
                 "after the conversion"
             )
         for criterion in (self.removal, *self.compare.values()):
-            if criterion in REMOVAL.values():  # these say what they miss
-                removal_scores(criterion, self.weights)
+            if self.weights and criterion in REMOVAL.values():  # these say what they miss
+                removal_scores(criterion, WeightBatch(self.weights))
 
 
 class Clock:
@@ -452,11 +409,6 @@ def _is_sharded(parameter: Tensor) -> bool:
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _counts(masks: Sequence[Tensor]) -> list[int]:
-    """How many entries of each mask are true; a GPU is waited for once."""
-    return [int(count) for count in torch.stack([mask.sum() for mask in masks]).tolist()] if masks else []
 
 
 def _scope(weights: Sequence[SparseWeight]) -> Scope:

@@ -1,0 +1,270 @@
+"""An update of the subspace: which entries leave, which come in, and the move that follows.
+
+A share of the active entries, those with the lowest removal scores, is exchanged for as many others, those with the
+highest addition scores. The budget is constant to the last integer: of every weight, or with ``scope="global"`` of all
+weights together. The choice is written for weights laid end to end. A GPU makes it for many at once, in two hundred
+kernels instead of two thousand and with one wait; a CPU for one after another, so that only one dense score is alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gossamer.layers import SparseWeight
+from gossamer.layers.weight import RegrowStd
+from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
+from gossamer.sparsity.gradients import Grads, Shortlist, Weights
+from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
+from gossamer.sparsity.ranks import from_first_rank
+from gossamer.sparsity.selection import Segments, top_mask, works_together
+from gossamer.types import Criterion, WeightStats
+
+__all__ = ["Exchange", "Scope", "keep", "removal_scores"]
+
+Scope = Literal["layer", "global"]
+
+LIMIT = 1 << 22  # dense entries that a GPU sorts together: some 40 bytes each, for as long as that takes
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How entries are exchanged; a call exchanges them.
+
+    Args:
+        removal: Score of the active entries, the lowest leave.
+        addition: Score of all entries, the highest that are not active come in.
+        scope: Whether every weight takes in as many as it gives, or only all together.
+        compare: Further removal criteria, whose choices are only compared.
+        regrow_std: σ of a new entry.
+        optimizers: Those whose state follows.
+
+    Example:
+        >>> import gossamer
+        >>> from gossamer.sparsity.criteria import magnitude, sampled_gradient
+        >>> layer = gossamer.sparsify(torch.nn.Linear(4, 2), density=0.5)
+        >>> exchange = Exchange(magnitude, sampled_gradient)
+        >>> exchange({"": layer.weight}, {"": torch.arange(8.0).view(2, 4)}, {}, rate=0.5)["removed"]
+        {'': 2}
+        >>> bool((layer.support.position == 7).any())
+        True
+    """
+
+    removal: Criterion
+    addition: Criterion
+    scope: Scope = "layer"
+    compare: Mapping[str, Criterion] | None = None
+    regrow_std: RegrowStd | None = None
+    optimizers: Sequence[Optimizer] = ()
+
+    @torch.no_grad()
+    def __call__(
+        self, weights: Weights, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float
+    ) -> dict[str, Any] | None:
+        """Exchange a share ``rate`` of the active entries.
+
+        Args:
+            weights: Those that move.
+            grads: Their dense gradients, where the addition criterion asks for any; they are taken out.
+            shortlists: The best entries of those weights whose gradient was seen in pieces.
+            rate: Share of the active entries that is removed.
+
+        Returns:
+            What there is to record, by weight; ``None`` if a gradient is not finite, and then nothing has changed.
+        """
+        batches = [
+            WeightBatch(part) for part in ([weights] if weights and self.scope == "global" else _by_device(weights))
+        ]
+        choices = [self._choose(batch, grads, shortlists, rate) for batch in batches]
+        if not all(choice.is_finite for choice in choices):
+            return None
+        for batch, choice in zip(batches, choices, strict=True):
+            move(batch, choice.moved, batch.regrown(choice.kept, self.regrow_std), self.optimizers)
+        for optimizer in self.optimizers:
+            forget_histories(optimizer)
+        return self._record(weights, batches, choices)
+
+    def _choose(self, batch: WeightBatch, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> _Choice:
+        kept, removed = keep(removal_scores(self.removal, batch), batch.active, rate, self.scope)
+        others = [
+            keep(removal_scores(criterion, batch), batch.active, rate, self.scope)
+            for criterion in (self.compare or {}).values()
+        ]
+        shared = [batch.active.counts(~(kept | other)) for other, _ in others]
+        number, entries, largest = self._grow(batch, kept, grads, shortlists)
+        moved = Moved.to(batch, number, entries)
+        counts = torch.stack([moved.entries.counts(moved.is_new), *shared])
+        finite = largest.isfinite().all().expand(len(counts), 1)
+        rows = torch.cat([finite, counts], 1).tolist()  # here, and only here, the host waits for a GPU
+        overlaps = [
+            [_overlap(both, mine, its) for both, mine, its in zip(row[1:], removed, n_other, strict=True)]
+            for row, (_, n_other) in zip(rows[1:], others, strict=True)
+        ]
+        return _Choice(kept, moved, bool(rows[0][0]), removed, rows[0][1:], overlaps)
+
+    def _grow(
+        self, batch: WeightBatch, kept: Tensor, grads: Grads, shortlists: Mapping[str, Shortlist]
+    ) -> tuple[Tensor, Segments | None, Tensor]:
+        """Numbers of the entries that are active from now on, how many each weight has, and the largest |gradient|."""
+        _, old = batch.numbers
+        found, largest = [], []
+        alone = [name in shortlists for name in batch.names]
+        limit = None if self.scope == "global" else LIMIT if works_together(batch.device) else 1
+        before = n_before = 0
+        for first, last in _groups(batch.sizes, alone, limit):
+            names, lengths = batch.names[first:last], batch.active.lengths[first:last]
+            dense, part = Segments(batch.sizes[first:last], batch.device), slice(n_before, n_before + sum(lengths))
+            stays, active = kept[part], old[part] - before
+            if alone[first]:
+                shortlist = shortlists[names[0]]
+                entries = torch.cat([active[stays], shortlist.best(stays)]).sort().values
+                largest.append(old.new_tensor(0.0 if shortlist.is_finite else torch.nan, dtype=torch.float32))
+            else:
+                score, size = self._addition_scores(names, batch.weights[first:last], grads, dense)
+                largest.append(size)
+                # Who stays is better than any other: the best of all entries are then the whole new support.
+                score[active] = torch.where(stays, torch.inf, score[active])
+                entries = self._chosen(dense, score, lengths)
+            found.append(entries + before)
+            before, n_before = before + dense.total, part.stop
+        number = torch.cat(found)
+        return number, self._entries(batch, number), torch.stack(largest)
+
+    def _chosen(self, dense: Segments, score: Tensor, lengths: Sequence[int]) -> Tensor:
+        if self.scope == "global":
+            return top_mask(score, sum(lengths)).nonzero().flatten()
+        return dense.top(score, lengths)
+
+    def _entries(self, batch: WeightBatch, number: Tensor) -> Segments | None:
+        """How the entries are spread over the weights, where that may have changed."""
+        if self.scope == "layer":
+            return None
+        ends = torch.tensor([sum(batch.sizes[: i + 1]) for i in range(len(batch.sizes))], device=batch.device)
+        up_to = torch.searchsorted(number, ends)
+        return Segments(up_to.diff(prepend=up_to.new_zeros(1)).tolist(), batch.device)
+
+    def _addition_scores(
+        self, names: Sequence[str], weights: Sequence[SparseWeight], grads: Grads, dense: Segments
+    ) -> tuple[Tensor, Tensor]:
+        """Scores of all entries of some weights, -∞ for those that must stay zero, and the largest |gradient|."""
+        own = [grads.pop(name, None) for name in names]
+        given = [grad for grad in own if grad is not None]
+        if type(self.addition) is GradientCriterion and len(given) == len(own):
+            score = _absolute(given, dense)
+            size = score.amax()
+        else:
+            size = torch.stack([torch.linalg.vector_norm(grad, torch.inf) for grad in given] or [torch.zeros(())])
+            size = size.amax().to(dense.device)
+            score = torch.cat([self._addition_score(w, grad) for w, grad in zip(weights, own, strict=True)])
+        for weight, start in zip(weights, dense.starts, strict=True):
+            low, high = weight.support.frozen
+            if low < high:
+                score[start + low : start + high] = -torch.inf
+        return score, size
+
+    def _addition_score(self, weight: SparseWeight, grad: Tensor | None) -> Tensor:
+        flat = None if grad is None else grad.flatten()
+        mean = weight.dense_mean().flatten()
+        score = _as_score(self.addition(WeightStats(mean=mean, grad=flat)), len(mean), "addition")
+        # Gradients are averaged over ranks already; any other score may be random.
+        return score if isinstance(self.addition, GradientCriterion) else from_first_rank(score)
+
+    def _record(self, weights: Weights, batches: Sequence[WeightBatch], choices: Sequence[_Choice]) -> dict[str, Any]:
+        def by_name(values: Sequence[Sequence[Any]]) -> dict[str, Any]:
+            found = {
+                name: value
+                for batch, row in zip(batches, values, strict=True)
+                for name, value in zip(batch.names, row, strict=True)
+            }
+            return {name: found[name] for name in weights}
+
+        record = {"removed": by_name([choice.removed for choice in choices])}
+        if self.compare:
+            record["iou"] = {
+                name: by_name([choice.overlaps[number] for choice in choices])
+                for number, name in enumerate(self.compare)
+            }
+        record["replaced"] = by_name([choice.replaced for choice in choices])
+        return record | {"active": {name: len(weight.mean) for name, weight in weights.items()}}
+
+
+class _Choice(NamedTuple):
+    kept: Tensor
+    moved: Moved
+    is_finite: bool
+    removed: list[int]
+    replaced: list[int]
+    overlaps: list[list[float]]  # by criterion
+
+
+def removal_scores(criterion: Criterion, batch: WeightBatch) -> Tensor:
+    """Scores of the active entries of all weights, finite and the same on every rank."""
+    if criterion in ENTRYWISE and batch.is_one_kind:
+        return from_first_rank(_as_score(criterion(batch.stats()), batch.active.total, "removal"))
+    scores = [_as_score(criterion(weight.stats()), len(weight.mean), "removal") for weight in batch.weights]
+    return torch.cat([from_first_rank(score) for score in scores])
+
+
+def keep(score: Tensor, active: Segments, rate: float, scope: Scope) -> tuple[Tensor, list[int]]:
+    """Which entries stay when a share ``rate``, those with the lowest scores, leaves; and how many leave each weight.
+
+    >>> keep(torch.tensor([1.0, 4.0, 2.0, 3.0]), Segments([2, 2], torch.device("cpu")), 0.5, "layer")
+    (tensor([False,  True, False,  True]), [1, 1])
+    """
+    if scope == "layer":
+        removed = [int(rate * length) for length in active.lengths]
+        n_kept = [length - n for length, n in zip(active.lengths, removed, strict=True)]
+        return active.top_mask(score, n_kept), removed
+    # The best entry of each weight is safe: an empty layer would cut the network in two.
+    safe = torch.cat([part.index_fill(0, part.argmax(), torch.inf) for part in score.split(active.lengths)])
+    kept = top_mask(safe, max(len(active.lengths), active.total - int(rate * active.total)))
+    return kept, active.counts(~kept).tolist()
+
+
+def _as_score(score: Tensor, n_entries: int, kind: str) -> Tensor:
+    """A copy in float32 at least, in which every number is finite: ±∞ are left to mark entries with."""
+    if score.shape != (n_entries,):
+        raise ValueError(f"the {kind} criterion must give {n_entries} scores, one per entry; got {tuple(score.shape)}")
+    score = score.to(torch.promote_types(score.dtype, torch.float32), copy=True)
+    # -0 and 0 are equal, but perhaps not for a sort by their bits.
+    return score.nan_to_num_(nan=torch.finfo(score.dtype).min).add_(0.0)
+
+
+def _absolute(grads: Sequence[Tensor], dense: Segments) -> Tensor:
+    """|gradient| of all entries by their numbers, whatever the order of the gradients in memory."""
+    dtype = reduce(torch.promote_types, [grad.dtype for grad in grads])
+    score = torch.empty(dense.total, dtype=dtype, device=dense.device)
+    parts = [part.view(grad.shape) for part, grad in zip(score.split(dense.lengths), grads, strict=True)]
+    torch._foreach_copy_(parts, list(grads))
+    return score.abs_()
+
+
+def _by_device(weights: Weights) -> list[dict[str, SparseWeight]]:
+    parts: dict[torch.device, dict[str, SparseWeight]] = {}
+    for name, weight in weights.items():
+        parts.setdefault(weight.mean.device, {})[name] = weight
+    return list(parts.values())
+
+
+def _groups(sizes: Sequence[int], alone: Sequence[bool], limit: int | None) -> Iterator[tuple[int, int]]:
+    """Ranges of weights with at most ``limit`` dense entries together, or of one that has more or stands alone."""
+    first, total = 0, 0
+    for number, size in enumerate(sizes):
+        is_full = limit is not None and total + size > limit
+        if number > first and (is_full or alone[number] or alone[first]):
+            yield first, number
+            first, total = number, 0
+        total += size
+    yield first, len(sizes)
+
+
+def _overlap(both: int, mine: int, its: int) -> float:
+    """Intersection over union of two sets of ``mine`` and ``its`` entries that have ``both`` in common."""
+    union = mine + its - both
+    return both / union if union else 1.0
