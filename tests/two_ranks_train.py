@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gossamer.runs.run import launch, part, start
+from gossamer.runs.job import launch, part, start
 from gossamer.runs.settings import Settings
 
 SAVED, END = 12, 22  # the subspace moves at 5, 10 and 15

@@ -15,7 +15,7 @@ import pytest
 
 from gossamer.cli import main
 from gossamer.record import Run
-from gossamer.runs import run as run_module
+from gossamer.runs import job as job_module
 from gossamer.train import Training
 
 QUICK = ["--epochs", "2", "--n-draws", "2", "--device", "cpu", "--quiet"]
@@ -219,7 +219,7 @@ def test_a_missing_package_names_the_extra(refused, monkeypatch, finished):
     def missing(*arguments, **more):
         raise ModuleNotFoundError("No module named 'lightning_fabric'", name="lightning_fabric")
 
-    monkeypatch.setattr(run_module, "resume", missing)
+    monkeypatch.setattr(job_module, "resume", missing)
     assert refused(1, "train", "--resume", finished) == (
         "the command needs lightning_fabric: pip install 'gossamer[train]'"
     )
@@ -246,7 +246,7 @@ def test_a_signal_ends_with_130_and_says_how_to_go_on(refused, gossamer, finishe
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_before_anything_is_trained(refused, monkeypatch, tmp_path, number):
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(run_module, "start", lambda *args: os.kill(os.getpid(), number))
+    monkeypatch.setattr(job_module, "start", lambda *args: os.kill(os.getpid(), number))
     assert refused(130, *NEW, "--out", tmp_path / "run") == "stopped"
     assert not (tmp_path / "run").exists()
     assert signal.getsignal(signal.SIGTERM) is before

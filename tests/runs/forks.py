@@ -12,7 +12,7 @@ import sys
 def serve() -> None:
     from gossamer.cli import main
 
-    for name in ("gossamer.runs.run", "sklearn.datasets"):
+    for name in ("gossamer.runs.job", "sklearn.datasets"):
         importlib.import_module(name)
     for line in sys.stdin:
         process = os.fork()

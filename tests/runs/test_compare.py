@@ -13,7 +13,7 @@ import pytest
 from gossamer.metrics import METRICS
 from gossamer.record import RecordError, Run
 from gossamer.runs import Interrupted, Settings, compare, read_recipe
-from gossamer.runs import run as run_module
+from gossamer.runs import job as job_module
 from gossamer.runs.comparison import Comparison, Entry
 from gossamer.train import Training
 
@@ -83,14 +83,14 @@ def test_a_method_that_fails_is_a_row_and_the_others_go_on(settings, monkeypatch
         "broken": settings("rigl", epochs=1),
         "too small": settings("ssvi", epochs=1, options={"density": 0.0}),
     }
-    start = run_module.start
+    start = job_module.start
 
     def fail_for_rigl(settings, task, fabric):
         if settings.method == "rigl" and settings.seed == 1:
             raise RuntimeError("out of\nmemory | really")
         return start(settings, task, fabric)
 
-    monkeypatch.setattr(run_module, "start", fail_for_rigl)
+    monkeypatch.setattr(job_module, "start", fail_for_rigl)
     said = []
     result = compare(entries, 2, tmp_path, quiet=True, say=said.append)
     dense, large, broken, small = result.table()

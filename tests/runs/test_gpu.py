@@ -9,7 +9,7 @@ import torch
 from gossamer import checkpoint
 from gossamer.record import Run
 from gossamer.runs import Settings, evaluate_run, predict_run, resume, train
-from gossamer.runs import run as run_module
+from gossamer.runs import job as job_module
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,7 +48,7 @@ def test_a_convolution_and_bytes(tmp_path):
 def test_a_run_goes_on_after_an_accident(method, tmp_path, monkeypatch):
     """The random stream of the device goes on too, so that the noise is that of a run without accident."""
     whole = train(settings(method), tmp_path / "whole", quiet=True)
-    advance = run_module.Training.advance
+    advance = job_module.Training.advance
 
     def fail(self):
         if self.step == 20:
@@ -56,7 +56,7 @@ def test_a_run_goes_on_after_an_accident(method, tmp_path, monkeypatch):
         return advance(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.Training, "advance", fail)
+        patch.setattr(job_module.Training, "advance", fail)
         with pytest.raises(RuntimeError, match="power is gone"):
             train(settings(method), tmp_path / "run", quiet=True, checkpoint_seconds=0)
     torch.rand(5, device="cuda")

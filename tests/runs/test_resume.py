@@ -11,8 +11,8 @@ import pytest
 from gossamer import checkpoint
 from gossamer.record import RecordError, Run
 from gossamer.runs import Interrupted, resume, train
-from gossamer.runs import run as run_module
-from gossamer.runs.run import Job
+from gossamer.runs import job as job_module
+from gossamer.runs.job import Job
 from gossamer.train import Training
 
 METHODS = ("ssvi", "vi", "rigl", "cv_adam", "cv_sghmc", "em_mcmc")
@@ -50,10 +50,10 @@ def test_an_accident_at_a_random_step(method, draw, settings, whole, assert_same
     """Checkpoints are rare, so that lines of the record have to be taken back, or there is none yet."""
     generator = random.Random(f"{method}{draw}")
     step, every = generator.randrange(1, STEPS + 1), generator.choice([1, 7, 100])
-    save = run_module._save
+    save = job_module._save
     with monkeypatch.context() as patch:
         at_step(patch, step, fail)
-        patch.setattr(run_module, "_save", lambda job: None if job.training.step % every else save(job))
+        patch.setattr(job_module, "_save", lambda job: None if job.training.step % every else save(job))
         with pytest.raises(AccidentError):
             train(settings(method), tmp_path / "run", quiet=True, checkpoint_seconds=0)
     assert Run.open(tmp_path / "run").result() is None
@@ -166,7 +166,7 @@ def test_a_second_signal_does_not_wait(settings, whole, assert_same_runs, monkey
 
 def test_a_signal_during_the_final_numbers_says_how_to_go_on(settings, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "build_result", lambda *args: os.kill(os.getpid(), signal.SIGINT))
+        patch.setattr(job_module, "build_result", lambda *args: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(Interrupted, match="gossamer train --resume"):
             train(settings("sgd"), tmp_path / "run", quiet=True)
     assert steps_in(tmp_path / "run") == [STEPS]
@@ -256,8 +256,8 @@ def test_the_loss_that_is_not_finite_ends_the_run(settings, tmp_path):
 def test_a_job_is_what_is_restored(whole):
     """The Python door of ``resume``: nothing of the run is changed by looking."""
     run = Run.open(whole("ssvi"))
-    settings = run_module.settings_of(run)
-    job = run_module.restore(run, settings, settings.load_task(), run_module.launch(settings))
+    settings = job_module.settings_of(run)
+    job = job_module.restore(run, settings, settings.load_task(), job_module.launch(settings))
     assert isinstance(job, Job)
     assert job.training.step == job.training.steps == STEPS
     assert job.run is None

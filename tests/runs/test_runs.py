@@ -12,7 +12,7 @@ from gossamer import checkpoint
 from gossamer.data import digits
 from gossamer.record import RecordError, Run
 from gossamer.runs import Settings, evaluate_run, predict_run, show, train
-from gossamer.runs import run as run_module
+from gossamer.runs import job as job_module
 from gossamer.runs.settings import with_defaults
 
 
@@ -65,9 +65,9 @@ def test_looking_and_saving_do_not_change_the_training(settings, whole, assert_s
 
 
 def test_what_a_gpu_has_queued_is_waited_for_on_the_clock_before_it_is_saved(settings, monkeypatch, tmp_path):
-    done, save = [], run_module._save
-    monkeypatch.setattr(run_module, "_wait", lambda training: done.append("wait"))
-    monkeypatch.setattr(run_module, "_save", lambda job: (done.append("save"), save(job)))
+    done, save = [], job_module._save
+    monkeypatch.setattr(job_module, "_wait", lambda training: done.append("wait"))
+    monkeypatch.setattr(job_module, "_save", lambda job: (done.append("save"), save(job)))
     train(settings("sgd", epochs=1), tmp_path / "run", quiet=True, checkpoint_seconds=0)
     assert done.count("save") == 15
     assert all(done[i - 1] == "wait" for i, event in enumerate(done) if event == "save")

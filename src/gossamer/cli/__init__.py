@@ -45,14 +45,14 @@ Examples:
 
 COMMANDS = {  # name -> the function that runs it, as module:function of this package, imported on use
     "train": "train:train",
-    "evaluate": "run:evaluate",
+    "evaluate": "queries:evaluate",
     "compare": "compare:compare",
     "reproduce": "compare:reproduce",
-    "report": "run:report",
-    "predict": "run:predict",
-    "list": "names:list_names",
-    "show": "run:show",
-    "completion": "names:completion",
+    "report": "queries:report",
+    "predict": "queries:predict",
+    "list": "lists:list_names",
+    "show": "queries:show",
+    "completion": "lists:completion",
 }
 
 MOVED = {  # commands that left, and what replaced them

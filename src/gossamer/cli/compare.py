@@ -19,7 +19,7 @@ from gossamer.runs.published import PublishedFigures, beside_published, read_pub
 from gossamer.runs.settings import Settings, options_of
 from gossamer.runs.trials import Trials
 
-__all__ = ["add_compare_flags", "add_reproduce_flags", "compare", "reproduce"]
+__all__ = ["add_compare_flags", "compare", "reproduce"]
 
 DATA = "digits"
 NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "quiet"}
@@ -34,7 +34,7 @@ def compare(given: list[str]) -> int:
 def reproduce(given: list[str]) -> int:
     """Train what a recipe says, as ``compare`` does, and print the published figures beside the measured ones."""
     title = "Train what a recipe says; measured figures beside the published ones."
-    options = add_reproduce_flags(Parser("gossamer reproduce", title)).parse(given)
+    options = add_compare_flags(Parser("gossamer reproduce", title)).parse(given)
     recipe = folder(options.what)
     if recipe.suffix != ".toml":
         raise UsageError(
@@ -76,7 +76,7 @@ def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> i
 
 
 def add_compare_flags(flags: Parser) -> Parser:
-    """Flags of ``compare``."""
+    """Flags of ``compare`` and ``reproduce``."""
     flags.add_argument("what", help="Methods with commas between them, or a recipe (a TOML file).")
     flags.add_flag("data", str | None, f"Name of the data set; {DATA} if not given.")
     flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
@@ -88,9 +88,6 @@ def add_compare_flags(flags: Parser) -> Parser:
     skip = {"method", "data", "seed", "ranks", "options"}
     flags.add_signature(Settings, "settings of every run; they win over those of a recipe", skip, optional=True)
     return flags
-
-
-add_reproduce_flags = add_compare_flags
 
 
 def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:

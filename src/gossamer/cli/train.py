@@ -42,7 +42,7 @@ def train(given: list[str]) -> int:
     if options.print_config:
         _print_config(settings)
         return 0
-    from gossamer.runs.run import train as train_run
+    from gossamer.runs.job import train as train_run
 
     _print_run(train_run(settings, None if options.out is None else folder(options.out), **_way_of_running(options)))
     return 0
@@ -99,7 +99,7 @@ def _resume(given: Sequence[str]) -> int:
     parser.add_flag("resume", str, "The run folder.")
     options = _add_way_of_running(parser).parse(given)
     run = Run.open(folder(options.resume))  # reports a wrong path before the training loop is imported
-    from gossamer.runs.run import resume
+    from gossamer.runs.job import resume
 
     _print_run(resume(run.folder, **_way_of_running(options)))
     return 0
@@ -107,7 +107,7 @@ def _resume(given: Sequence[str]) -> int:
 
 def _print_run(run: Run) -> None:
     """What a run reached, and where it is; printed once, however many processes trained it."""
-    from gossamer.runs.run import is_first_process
+    from gossamer.runs.job import is_first_process
 
     if not is_first_process():
         return

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gossamer.runs.comparison import Comparison, compare, read_recipe
     from gossamer.runs.interrupt import Interrupted
+    from gossamer.runs.job import resume, train
     from gossamer.runs.reader import evaluate_run, predict_run, show
-    from gossamer.runs.run import resume, train
     from gossamer.runs.settings import Settings
     from gossamer.runs.trials import Trial, Trials
 
@@ -41,9 +41,9 @@ _HOMES = {
     "evaluate_run": "reader",
     "predict_run": "reader",
     "read_recipe": "comparison",
-    "resume": "run",
+    "resume": "job",
     "show": "reader",
-    "train": "run",
+    "train": "job",
 }
 
 

@@ -238,7 +238,7 @@ def _entry(
 
 
 def _train_or_continue(settings: Settings, folder: Path, quiet: bool) -> Run:
-    from gossamer.runs.run import resume, train
+    from gossamer.runs.job import resume, train
 
     has_begun = (folder / "config.toml").exists()
     return resume(folder, quiet=quiet) if has_begun else train(settings, folder, quiet=quiet)

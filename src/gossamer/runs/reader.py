@@ -16,8 +16,8 @@ from gossamer import checkpoint
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.record import RecordError, Run
+from gossamer.runs.job import Job, launch, restore, settings_of
 from gossamer.runs.result import predict_seeded, predict_split, quality
-from gossamer.runs.run import Job, launch, restore, settings_of
 from gossamer.types import Task
 
 __all__ = ["evaluate_run", "predict_run", "read_inputs", "show"]

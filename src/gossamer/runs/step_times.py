@@ -15,7 +15,7 @@ from gossamer import kernels
 from gossamer.kernels import library
 from gossamer.layers import sparse_weights
 from gossamer.record import Run
-from gossamer.runs.run import launch, restore, settings_of
+from gossamer.runs.job import launch, restore, settings_of
 
 __all__ = ["StepTimes", "report_steps", "time_steps"]
 

@@ -50,7 +50,7 @@ def _whole_parser() -> Any:
     """All commands and methods as one parser, which only completion needs."""
     import shtab
 
-    from gossamer.cli import compare, run, train
+    from gossamer.cli import compare, queries, train
     from gossamer.cli.parser import Parser
 
     root = Parser("gossamer")
@@ -59,9 +59,10 @@ def _whole_parser() -> Any:
     parsers = {name: commands.add_parser(name, help=name) for name in COMMANDS}
     parsers["list"].add_argument("kind", choices=list(LISTS))
     parsers["completion"].add_argument("shell", choices=SHELLS)
-    modules = {"compare": compare, "reproduce": compare, "evaluate": run, "predict": run, "show": run, "report": run}
-    for name, module in modules.items():
-        getattr(module, f"add_{name}_flags")(parsers[name])
+    for name in ("compare", "reproduce"):
+        compare.add_compare_flags(parsers[name])
+    for name in ("evaluate", "predict", "show", "report"):
+        getattr(queries, f"add_{name}_flags")(parsers[name])
     after_train = train.add_common_flags(parsers["train"]).add_subparsers(prog="gossamer train")
     parsers |= {
         f"train {name}": train.add_method_flags(after_train.add_parser(name, help=name), name)
