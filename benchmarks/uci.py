@@ -79,7 +79,7 @@ def main() -> None:
     todo = [
         (name, split, model)
         for name in options.sets
-        for split in range(min(options.splits, uci.N_SPLITS.get(name, 20)))
+        for split in range(min(options.splits, uci.SETS[name].n_splits))
         for model in options.models
         if (name, split, model) not in cells.done
     ]

@@ -17,7 +17,7 @@ __all__ = ["evaluate", "predict_inputs", "split_of", "summarize"]
 def evaluate(
     posterior: nn.Module | Posterior, task: Task, n_draws: int = 5, *, split: str = "test", batch_size: int = 256
 ) -> dict[str, float]:
-    """Quality of the predictions of ``n_draws`` networks on a split of the task.
+    """Quality of the joint prediction of ``n_draws`` networks on a split of the task.
 
     Args:
         posterior: What :func:`gossamer.fit` returned, or a converted network.
@@ -43,9 +43,9 @@ def evaluate(
 def predict_inputs(
     posterior: nn.Module | Posterior, task: Task, x: Tensor, n_draws: int, *, batch_size: int = 256
 ) -> Prediction:
-    """What ``n_draws`` networks say about ``x``, inputs in the form that the task stores them.
+    """The prediction of ``n_draws`` networks for ``x``, inputs in the form that the task stores.
 
-    They are transformed a batch at a time, so ``x`` may be larger than the device of the networks.
+    They are transformed batch by batch, so ``x`` need not fit into the memory of the device.
 
     Example:
         >>> from gossamer.data import digits
@@ -77,7 +77,7 @@ def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]
 
 
 def split_of(task: Task, name: str) -> Split:
-    """The split called ``name``; one without rows is an error, since no number can be made of it."""
+    """The split called ``name``; one without examples is an error."""
     if name not in ("train", "val", "test"):
         raise ValueError(f"split must be train, val or test; got {name!r}")
     split: Split = getattr(task, name)
@@ -87,7 +87,7 @@ def split_of(task: Task, name: str) -> Split:
 
 
 class _Readers(Posterior):
-    """A posterior whose networks read what a task stores."""
+    """A posterior whose networks read inputs as a task stores them."""
 
     def __init__(self, posterior: Posterior, transform: Callable[[Tensor], Tensor]) -> None:
         self.posterior, self.model, self.transform = posterior, posterior.model, transform
@@ -98,7 +98,7 @@ class _Readers(Posterior):
 
 
 class _Reader(nn.Module):
-    """A network behind the transform, so that only a batch at a time is transformed, where the network is."""
+    """A network that first applies the transform, to one batch at a time and on the network's device."""
 
     def __init__(self, network: nn.Module, transform: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """To ``digits`` significant digits, with groups of thousands; very small and very large ones as powers of ten.
+    """``digits`` significant digits, thousands grouped; very small and very large numbers as powers of ten.
 
     Example:
         >>> print(*map(number, (0.21345, 12.0, 1234.5, -0.5, 0, 0.0000123)), sep=" | ")
@@ -103,7 +103,7 @@ def macs(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """How many times as much.
+    """A factor.
 
     Example:
         >>> times(2.68)
@@ -125,7 +125,7 @@ def percent(value: float, decimals: int = 1) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the two largest units that it needs.
+    """A time, in its two largest units.
 
     Example:
         >>> print(*map(duration, (0.42, 45.2, 130, 4980, 100_000)), sep=" | ")
@@ -143,13 +143,13 @@ def duration(seconds: float) -> str:
 
 
 def with_error(mean: float, error: float | None, form: Format) -> str:
-    """A mean ± its standard error, shares and plain numbers to the one or two digits that the error leaves meaningful.
+    """A mean ± its standard error; percentages and plain numbers with the one or two digits that are significant.
 
     Example:
         >>> print(with_error(0.93912, 0.0013, percent), with_error(0.21345, 0.0021, number), sep=" | ")
         93.91 ± 0.13 % | 0.213 ± 0.002
     """
-    if not error or error < 1e-9 * abs(mean):  # as equal as rounding allows
+    if not error or error < 1e-9 * abs(mean):  # equal up to rounding
         return form(mean)
     if form not in (percent, number):
         return f"{form(mean)} ± {form(error)}" if error > 0.02 * abs(mean) else form(mean)

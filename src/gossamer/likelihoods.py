@@ -39,8 +39,8 @@ class Categorical:
 class Gaussian:
     """Outputs are means, and stds too unless ``noise_std`` is given; targets are numbers.
 
-    With ``noise_std=None`` the network's output has two halves along its last dimension, means and raw stds (through a
-    softplus), so that it learns its noise as a function of the input.
+    With ``noise_std=None`` the last dimension of the output holds means, then raw stds (through a softplus): the
+    network learns its noise as a function of the input.
 
     Example:
         >>> likelihood = Gaussian(noise_std=0.1)
@@ -52,7 +52,7 @@ class Gaussian:
     noise_std: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a noise that is none."""
+        """Reject a noise that is not positive."""
         if self.noise_std is not None and not 0 < self.noise_std < math.inf:
             raise ValueError(
                 f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
@@ -89,10 +89,10 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Weighted:
-    """Another likelihood for examples that have weights, which stand in the last column of the targets.
+    """A likelihood of examples with weights, which are the last column of the targets.
 
-    A weight multiplies the log-likelihood of its example, log p(y)·w. Given with mean 1 over the training examples,
-    and their sum as ``Task.total_weight``, weights are counts: one of 3 says that the example was seen three times.
+    A weight multiplies the log-likelihood of its example, log p(y)·w. With a mean of 1 over the training examples, and
+    their sum as ``Task.total_weight``, weights are counts: an example of weight 3 counts as three.
 
     Example:
         >>> y = torch.tensor([[1.0, 0.5], [2.0, 1.5]])  # numbers 1 and 2, weights 0.5 and 1.5
@@ -107,16 +107,16 @@ class Weighted:
         return -(y[:, -1] * self.log_predictive(output.unsqueeze(0), y)).mean()
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Of the targets without their weights: ``(draws, batch, out), (batch, targets + 1) -> (batch,)``."""
+        """Log density without the weights: ``(draws, batch, out), (batch, targets + 1) -> (batch,)``."""
         return self.likelihood.log_predictive(outputs, self.targets(y))
 
     def targets(self, y: Tensor) -> Tensor:
-        """The targets as the likelihood itself takes them: ``(batch, targets + 1) -> (batch, targets)``."""
+        """The targets without the weights: ``(batch, targets + 1) -> (batch, targets)``."""
         return y[:, 0].long() if isinstance(self.likelihood, Categorical) else y[:, :-1]
 
 
 def _in_shape(y: Tensor, shape: torch.Size) -> Tensor:
-    """``y`` in the shape of the predicted means; only a last dimension of one may be missing or too much."""
+    """``y`` in the shape of the predicted means; the shapes may differ in a last dimension of one only."""
     if y.shape != shape and (*y.shape, 1) != shape and y.shape != (*shape, 1):
         # Broadcasting (batch,) against (batch, 1) would compare every target with every prediction.
         raise ValueError(f"targets of shape {tuple(y.shape)} for predictions of shape {tuple(shape)}")
@@ -124,5 +124,5 @@ def _in_shape(y: Tensor, shape: torch.Size) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """``x``, in float32 if it is in half precision: exponentials and their sums need the digits."""
+    """``x``, in float32 if it is in half precision: exponentials and their sums need the precision."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -29,8 +29,8 @@ def folder(tmp_path, monkeypatch):
         np.savetxt(folder / f"index_train_{split}.txt", order[:50], fmt="%d")
         np.savetxt(folder / f"index_test_{split}.txt", order[50:], fmt="%d")
     read = np.loadtxt(folder / "data.txt")
-    monkeypatch.setitem(uci.SHAPES, "naval", read.shape)
-    monkeypatch.setitem(uci.SHA256, "naval", hashlib.sha256(read.tobytes()).hexdigest())
+    small = uci.SETS["naval"]._replace(shape=read.shape, sha256=hashlib.sha256(read.tobytes()).hexdigest())
+    monkeypatch.setitem(uci.SETS, "naval", small)
     return folder
 
 

@@ -49,5 +49,5 @@ def test_a_network_that_reads_nothing_still_answers():
 
 
 def test_networks_of_another_shape_are_refused():
-    with pytest.raises(TypeError, match="not of the shape that it was given"):
+    with pytest.raises(TypeError, match="of another shape than it was given"):
         Draws.of(SingleNetwork(nn.Linear(3, 1)), 1, Architecture(3, (), 1))

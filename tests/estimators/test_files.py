@@ -59,7 +59,7 @@ def test_pickle_works_too(short, classes):
 
 def test_what_cannot_be_written_or_read(short, numbers, tmp_path):
     model = SparseBayesRegressor(**{**short, "random_state": np.random.RandomState(0)}).fit(*numbers)
-    with pytest.raises(TypeError, match=r"SparseBayesRegressor cannot be saved.*a random state as a number"):
+    with pytest.raises(TypeError, match=r"SparseBayesRegressor cannot be saved.*give the random state as a number"):
         model.save(tmp_path / "model")
     model.random_state = 0
     with pytest.raises(OSError, match="could not be written"):
@@ -68,7 +68,7 @@ def test_what_cannot_be_written_or_read(short, numbers, tmp_path):
     with pytest.raises(ValueError, match=r"holds a SparseBayesRegressor: use SparseBayesRegressor\.load"):
         SparseBayesClassifier.load(tmp_path / "model")
     (tmp_path / "half").write_bytes((tmp_path / "model").read_bytes()[:-10])
-    with pytest.raises(ValueError, match="half is damaged, or no file of an estimator"):
+    with pytest.raises(ValueError, match="half is damaged, or not the file of an estimator"):
         SparseBayesRegressor.load(tmp_path / "half")
     (tmp_path / "other").write_bytes(to_bytes({"step": 3}))
     with pytest.raises(ValueError, match="other holds a checkpoint, not an estimator"):

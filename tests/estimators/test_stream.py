@@ -72,7 +72,7 @@ def test_the_first_call_says_what_is_to_come(short, classes, numbers):
     with pytest.raises(ValueError, match="classes must be passed on the first call"):
         SparseBayesClassifier(**short).partial_fit(X, y)
     model = SparseBayesClassifier(**short).partial_fit(X[:9], y[:9], classes=["ash", "birch", "cedar"])
-    with pytest.raises(ValueError, match=r"classes that the first call of partial_fit was not told of: \['fir'\]"):
+    with pytest.raises(ValueError, match=r"classes that were not given to the first call of partial_fit: \['fir'\]"):
         model.partial_fit(X[:1], ["fir"])
     assert model.predict_proba(X).shape == (300, 3)
     X, y = numbers

@@ -56,7 +56,7 @@ _ALLOWED = {
 
 
 class DataNotFoundError(FileNotFoundError):
-    """A data set is not where it was looked for; the message says where, under which names, and who publishes it."""
+    """A data set was not found; the message names the places and files looked for, and who publishes it."""
 
 
 def data_root(root: str | Path | None) -> Path:
@@ -70,7 +70,7 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def missing(place: Path, files: Sequence[str]) -> list[str]:
-    """Which of ``files`` a folder lacks, plain and as ``.gz``; nothing if ``place`` is an archive, opened later.
+    """The ``files`` that a folder has neither plain nor as ``.gz``; of an archive, which is opened later, none or all.
 
     Example:
         >>> missing(Path("no/such/folder"), ["train", "test"])

@@ -62,7 +62,7 @@ class Normalize:
         """The batch, normalised."""
         if x.dim() != 4 or x.shape[1] != len(self.mean):
             raise ValueError(f"expected images (batch, {len(self.mean)}, height, width), got {tuple(x.shape)}")
-        # A traced graph makes constants of them by itself.
+        # torch.compile makes constants of them by itself.
         mean, std = (_tensors if torch.compiler.is_compiling() else _constants)(self, x.device)
         return (x.float() / 255 - mean) / std
 
@@ -71,8 +71,8 @@ class Normalize:
 class CropFlip:
     """A random crop of each image padded with zeros, then a horizontal flip of half of them.
 
-    Shape, dtype and device of the batch are kept; one gather serves the whole batch; the randomness is that of torch's
-    global generator on the batch's device.
+    Shape, dtype and device of the batch are kept; one gather does the whole batch, and the random numbers come from
+    torch's global generator on its device.
 
     Example:
         >>> x = torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
@@ -105,8 +105,8 @@ class CropFlip:
 class Layout:
     """One form of a set: the files of each part, all in one of ``places``, folders or archives below the root.
 
-    ``md5`` are the checksums of the files (unpacked); where there are none, the images are checked instead.
-    ``note`` joins the name of the task, for a form that is not the set itself.
+    ``md5`` has the checksums of the unpacked files; without them the images are checked instead. ``note`` is added to
+    the name of the task if this form is not exactly the published set.
     """
 
     places: tuple[str, ...]
@@ -122,11 +122,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """All that is particular to one set of images.
+    """The facts of one set of images.
 
-    ``sha256`` of a part is over its images, (n, channels, height, width), then its labels, all bytes. Where
-    ``has_order`` is false, copies in circulation differ in the order of their images; these are put in one random order
-    that depends on nothing but the images, so that the held-out ones are the same whatever copy they are read from.
+    ``sha256`` of a part covers its images, (n, channels, height, width), then its labels, all as bytes. If
+    ``has_order`` is false, copies in circulation differ in the order of their images. These are then put in one random
+    order that depends only on the images, so that the held-out ones are the same for every copy.
     """
 
     name: str
@@ -147,7 +147,7 @@ def npz_layout(name: str, note: str = "") -> Layout:
 
 
 def idx_layout(places: tuple[str, ...], *md5: str) -> Layout:
-    """The four files of MNIST, which other sets have taken over; ``md5`` in the order of the files."""
+    """The four files of MNIST, whose names other sets use too; ``md5`` in the order of the files."""
     files = {
         part: (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
         for part, stem in (("train", "train"), ("test", "t10k"))
@@ -162,9 +162,9 @@ def load_images(
     verify: bool,
     parts: Sequence[str] = BOTH,
 ) -> Task:
-    """Read ``parts`` of a set; a part not asked for is empty. ``n_val`` training images are held out, a tenth if None.
+    """Read ``parts`` of a set; the others stay empty. ``n_val`` training images are held out, a tenth if None.
 
-    With ``verify=False`` checksums are not compared (shapes, types and labels are), and the task is called unverified.
+    With ``verify=False`` only shapes, types and labels are checked, no checksums, and the task is called unverified.
     """
     layout, place = _locate(images, data_root(root), parts)
     read = _read(images, layout, place, parts, verify)
@@ -197,7 +197,9 @@ def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:
     n_val = n // 10 if n_val is None else n_val
     if not 0 <= n_val <= max(n - 1, 0):
         raise ValueError(f"n_val must be from 0 to {max(n - 1, 0)}, to leave some of {n} examples; got {n_val}")
-    order = torch.from_numpy(np.random.RandomState(seed).permutation(n))  # numpy has frozen this stream for good
+    order = torch.from_numpy(
+        np.random.RandomState(seed).permutation(n)
+    )  # numpy guarantees that this stream never changes
     return order[n_val:], order[:n_val]
 
 
@@ -244,7 +246,7 @@ def _read(images: ImageSet, layout: Layout, place: Path, parts: Sequence[str], v
 
 
 def _checked(images: ImageSet, part: str, where: str, xs: list[npt.NDArray[Any]], ys: list[npt.NDArray[Any]]) -> Part:
-    """One array of each, our own copy, of the shape and type it should have; else an error that says what was found."""
+    """Images and labels in one array each, checked; an error says what was found and what was expected."""
     n, n_classes = images.sizes[part], len(images.class_names)
     for array, dtype, shape in [(x, "uint8", images.shape) for x in xs] + [(y, "integers", ()) for y in ys]:
         right = array.dtype == np.uint8 if dtype == "uint8" else np.issubdtype(array.dtype, np.integer)
@@ -260,7 +262,9 @@ def _checked(images: ImageSet, part: str, where: str, xs: list[npt.NDArray[Any]]
         return x, y
     rows = np.concatenate([y.astype(np.uint8)[:, None], x.reshape(n, -1)], axis=1)
     by_content = np.argsort(rows.view(f"V{rows.shape[1]}").ravel(), kind="stable")
-    order = by_content[np.random.RandomState(SPLIT_SEED).permutation(n)]  # by content, the classes would be in a row
+    order = by_content[
+        np.random.RandomState(SPLIT_SEED).permutation(n)
+    ]  # sorted by content they would be sorted by class
     return x[order], y[order]
 
 
@@ -284,7 +288,7 @@ def _files(layout: Layout, parts: Sequence[str]) -> list[str]:
 
 @functools.lru_cache(maxsize=64)
 def _constants(normalize: Normalize, device: torch.device) -> tuple[Tensor, Tensor]:
-    # Made once a device, since each copy to a GPU waits for it; not in inference mode, whose tensors autograd refuses.
+    # Cached per device, since each copy to a GPU waits for it; not in inference mode, whose tensors autograd rejects.
     with torch.inference_mode(False):
         return _tensors(normalize, device)
 

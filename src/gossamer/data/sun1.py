@@ -27,7 +27,7 @@ from gossamer.types import Split, Task
 __all__ = ["N_VARIABLES", "RELEVANT", "Array", "as_split", "inputs", "load", "parts", "regression"]
 
 Array = npt.NDArray[Any]
-N_VAL = 1_000  # simulated anew, so that training has all the points that it has in the papers
+N_VAL = 1_000  # simulated in addition, so that training has as many points as in the papers
 N_VARIABLES = 1_000
 RELEVANT = (0, 1, 2, 3, 4)
 """Columns that the target depends on."""
@@ -48,7 +48,7 @@ def load(
         variant: Which of the published forms, see above.
         n_train: Training points; the code of Ke and Fan has 10,240.
         n_test: Test points; the code of Ke and Fan has 1,024. 1,000 more are held out for choices.
-        seed: Of the points; another one gives fresh data.
+        seed: Seed of the points; another one gives fresh data.
 
     Example:
         >>> task = load(n_train=100)

@@ -26,7 +26,7 @@ def load(root: str | Path | None = None, *, n_train: int = 10_000, n_test: int =
         root: Not used: there are no files.
         n_train: Training points.
         n_test: Test points; 1,000 more are held out for choices.
-        seed: Of the points; another one gives fresh data.
+        seed: Seed of the points; another one gives fresh data.
 
     Example:
         >>> task = load(n_train=100)

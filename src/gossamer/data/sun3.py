@@ -35,7 +35,7 @@ def load(
         balanced: As many points of each class (give or take one), as Sun et al. have them.
         n_train: Training points.
         n_test: Test points; 1,000 more are held out for choices.
-        seed: Of the points; another one gives fresh data.
+        seed: Seed of the points; another one gives fresh data.
 
     Example:
         >>> task = load(n_train=100, balanced=True)

@@ -1,9 +1,9 @@
 """SVHN, cropped digits: house numbers, 32×32 pixels in colour, 10 classes, 73,257 + 26,032 (Netzer et al. 2011).
 
-Mostly used as images that a network has never seen the like of: then ``only_test=True`` suffices, and the images are to
-go through the ``transform`` of the set that the network was trained on. The test images that circulate as ``svhn.npz``
-were cropped again from the full house numbers and are not equal byte for byte; the task is then called
-``svhn (reconstructed)``, and so should the numbers be that come of it. SVHN is for non-commercial use.
+Mostly used as out-of-distribution images: then ``only_test=True`` suffices, and the images must go through the
+``transform`` of the set that the network was trained on. The test images that circulate as ``svhn.npz`` were cropped
+again from the full house numbers and are not equal byte for byte; the task is then called ``svhn (reconstructed)``, and
+so should be the results. SVHN is for non-commercial use.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def load(root: str | Path | None = None, *, n: int = 1_500, noise: float = 0.2, 
         root: Not used: there are no files.
         n: Points in all, half of each class.
         noise: Standard deviation of the noise on both coordinates.
-        seed: Of the points; another one gives fresh data.
+        seed: Seed of the points; another one gives fresh data.
 
     Example:
         >>> task = load()

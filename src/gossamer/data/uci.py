@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,42 +24,38 @@ from gossamer.types import Task
 
 __all__ = ["FOLDERS", "Standardize", "load"]
 
-FOLDERS = {
-    "boston": "bostonHousing",
-    "concrete": "concrete",
-    "energy": "energy",
-    "kin8nm": "kin8nm",
-    "naval": "naval-propulsion-plant",
-    "power": "power-plant",
-    "protein": "protein-tertiary-structure",
-    "wine-red": "wine-quality-red",
-    "yacht": "yacht",
-}
-"""Short name -> published folder; :func:`load` takes either."""
 
-N_SPLITS = {"protein": 5}  # all others have 20
-SHAPES = {
-    "boston": (506, 14),
-    "concrete": (1_030, 9),
-    "energy": (768, 9),
-    "kin8nm": (8_192, 9),
-    "naval": (11_934, 18),
-    "power": (9_568, 5),
-    "protein": (45_730, 10),
-    "wine-red": (1_599, 12),
-    "yacht": (308, 7),
+class UciSet(NamedTuple):
+    """The facts of one set; ``sha256`` is over the numbers of data.txt, as float64 in row order."""
+
+    folder: str
+    shape: tuple[int, int]
+    sha256: str
+    n_splits: int = 20
+
+
+SETS = {
+    "boston": UciSet("bostonHousing", (506, 14), "832e894115c56dd24ec63848d4a3d9bd921d268d0be1bee2a8f4ee5ea318f5f7"),
+    "concrete": UciSet("concrete", (1_030, 9), "d0e2d2f0f50277624d7d00b98c4e8b66465e8d5f2f51738500552b8b10a4689b"),
+    "energy": UciSet("energy", (768, 9), "3563209cb65c108b72e6ee45f56f12e53c3f346f10b6b30a79ec5b7c0a0a1dd9"),
+    "kin8nm": UciSet("kin8nm", (8_192, 9), "7fad37438fc1228ed099177766b084fb5577bf7457d7a6460f8d0389b21681ab"),
+    "naval": UciSet(
+        "naval-propulsion-plant", (11_934, 18), "9e29f1dd09537ec700018dd325ce9a5ba43552398a4eb97379784e2b86e4ee42"
+    ),
+    "power": UciSet("power-plant", (9_568, 5), "d3c75624ea5df1256c9b8e81560e1f9381014565c5f558d3293831fa521b82e9"),
+    "protein": UciSet(
+        "protein-tertiary-structure",
+        (45_730, 10),
+        "19667c545027b658fa8b2fa3620154e7046b3d263df1ec263514676eb3585096",
+        5,
+    ),
+    "wine-red": UciSet(
+        "wine-quality-red", (1_599, 12), "d4f6a6d672e0ee31d41fdd93b4b58985b45a31f2f971499c18137c42229278ac"
+    ),
+    "yacht": UciSet("yacht", (308, 7), "ec08588637fd93582116a1ead33f0c1e787dae755168073608e030e5282a3f4e"),
 }
-SHA256 = {  # of the numbers of data.txt, as float64 in row order
-    "boston": "832e894115c56dd24ec63848d4a3d9bd921d268d0be1bee2a8f4ee5ea318f5f7",
-    "concrete": "d0e2d2f0f50277624d7d00b98c4e8b66465e8d5f2f51738500552b8b10a4689b",
-    "energy": "3563209cb65c108b72e6ee45f56f12e53c3f346f10b6b30a79ec5b7c0a0a1dd9",
-    "kin8nm": "7fad37438fc1228ed099177766b084fb5577bf7457d7a6460f8d0389b21681ab",
-    "naval": "9e29f1dd09537ec700018dd325ce9a5ba43552398a4eb97379784e2b86e4ee42",
-    "power": "d3c75624ea5df1256c9b8e81560e1f9381014565c5f558d3293831fa521b82e9",
-    "protein": "19667c545027b658fa8b2fa3620154e7046b3d263df1ec263514676eb3585096",
-    "wine-red": "d4f6a6d672e0ee31d41fdd93b4b58985b45a31f2f971499c18137c42229278ac",
-    "yacht": "ec08588637fd93582116a1ead33f0c1e787dae755168073608e030e5282a3f4e",
-}
+FOLDERS = {name: one.folder for name, one in SETS.items()}
+"""Short name -> published folder; :func:`load` takes either."""
 
 Array = npt.NDArray[Any]
 
@@ -69,7 +65,7 @@ def load(
 ) -> Task:
     """One split of one set; transformed inputs and targets have mean 0 and std 1 over ``train``.
 
-    The network predicts a mean and a noise std; ``target_mean`` and ``target_std`` lead back to the original units.
+    The network predicts a mean and a noise std; ``target_mean`` and ``target_std`` convert to the original units.
 
     Args:
         root: Folder with ``uci/``.
@@ -80,7 +76,7 @@ def load(
         verify: Compare checksums with those of the published files.
     """
     name = _short(name)
-    n_splits = N_SPLITS.get(name, 20)
+    n_splits = SETS[name].n_splits
     if split not in range(n_splits):
         raise ValueError(f"split of uci/{name} must be from 0 to {n_splits - 1}; got {split}")
     folder = _folder(name, data_root(root), split)
@@ -144,21 +140,21 @@ def _folder(name: str, root: Path, split: int) -> Path:
 
 
 def _table(name: str, path: Path, verify: bool) -> Array:
-    table = _numbers(path)
-    if table.shape != SHAPES[name] or not np.isfinite(table).all():
-        found = "numbers that are not finite" if table.shape == SHAPES[name] else f"shape {table.shape}"
-        raise ValueError(f"{path}: found {found}, expected finite numbers of shape {SHAPES[name]}")
+    table, (_, shape, sha256, _) = _numbers(path), SETS[name]
+    if table.shape != shape or not np.isfinite(table).all():
+        found = "numbers that are not finite" if table.shape == shape else f"shape {table.shape}"
+        raise ValueError(f"{path}: found {found}, expected finite numbers of shape {shape}")
     digest = hashlib.sha256(table.tobytes()).hexdigest()
-    if verify and digest != SHA256[name]:
+    if verify and digest != sha256:
         raise ValueError(
-            f"{path}: damaged, or not the published set: the SHA-256 of its numbers is {digest}, expected "
-            f"{SHA256[name]} (verify=False reads it all the same)"
+            f"{path}: damaged, or not the published set: the SHA-256 of its numbers is {digest}, expected {sha256} "
+            "(verify=False reads it all the same)"
         )
     return table
 
 
 def _disjoint(folder: Path, files: tuple[str, str], limit: int) -> tuple[Array, Array]:
-    """Two files of indices below ``limit``, none of them twice."""
+    """Two files of indices below ``limit``, no index twice."""
     first, second = (_indices(folder / file, limit) for file in files)
     if len(np.unique(np.concatenate([first, second]))) != len(first) + len(second):
         raise ValueError(f"{folder}: {files[0]} and {files[1]} share indices or repeat them")
@@ -183,6 +179,6 @@ def _numbers(path: Path) -> Array:
 
 
 def _mean_and_std(part: Array) -> tuple[Array, Array]:
-    """Of each column; a constant one gets the std 1 and so becomes 0."""
+    """Mean and std of each column; a constant one gets the std 1, and so becomes 0."""
     constant = part.min(0) == part.max(0)  # not std == 0, which rounding can make 1e-16
     return np.where(constant, part[0], part.mean(0)), np.where(constant, 1.0, part.std(0))

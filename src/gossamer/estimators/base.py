@@ -1,4 +1,4 @@
-"""What both estimators share: from a validated table to draws, to the inputs that matter, to a file and back."""
+"""What both estimators share: fitting, the inputs that matter, saving and loading."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gossamer.types import Likelihood
 __all__ = ["INPUTS", "SparseBayesEstimator", "Stream"]
 
 INPUTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
-"""What a table may be, for scikit-learn's validation."""
+"""Tables that are accepted, for scikit-learn's validation."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """All that ``partial_fit`` needs to go on."""
+    """Everything ``partial_fit`` needs to continue."""
 
     plan: TrainingPlan
     inputs: Scaling
@@ -41,13 +41,13 @@ class Stream:
 
 
 class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
-    """A sparse Bayesian network behind scikit-learn's interface; the two classes that rest on it say the rest."""
+    """The base class of the classifier and the regressor."""
 
     _likelihood: Likelihood
     _draws: Draws
     _inputs: Scaling
     _targets: Scaling
-    _stream: Stream | None  # none where it was not saved
+    _stream: Stream | None  # None if it was not saved
     _learnt: tuple[str, ...] = (
         "n_features_in_",
         "feature_names_in_",
@@ -89,9 +89,9 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def prediction(self, X: Any) -> Prediction:
-        """What each draw says about the rows of ``X``, with entropies and mutual information.
+        """What each draw predicts for the rows of ``X``, with entropies and mutual information.
 
-        Numbers are in units of the standard deviation of the training targets, around their mean.
+        Targets of a regression are standardised: zero is the mean of the training targets, one their deviation.
         """
         check_is_fitted(self)
         X = validate_data(self, X, **INPUTS, reset=False)
@@ -101,8 +101,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Write the fitted estimator to a safetensors file, without pickle.
 
         Args:
-            path: The file; one that is there is replaced.
-            training: Whether to write what ``partial_fit`` needs to go on, some three times the rest.
+            path: The file; an existing one is replaced.
+            training: Also write what ``partial_fit`` needs to continue, about three times the rest.
         """
         check_is_fitted(self)
         learnt = {name: getattr(self, name) for name in self._learnt if hasattr(self, name)}
@@ -119,7 +119,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The estimator that :meth:`save` wrote."""
+        """Read an estimator that :meth:`save` wrote."""
         parameters, kept = files.read(Path(path), cls.__name__)
         estimator = cls(**parameters)
         for name, value in kept["learnt"].items():
@@ -142,7 +142,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return mask
 
     def _rows(self, X: Any, y: Array, sample_weight: Any) -> Rows:
-        """The rows that have a weight."""
+        """The rows with a positive weight."""
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         counts = np.flatnonzero(weight)
         if not len(counts):
@@ -189,13 +189,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.n_steps_ = fitted.n_steps
         self.loss_curve_ = np.array(fitted.losses)
         self.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
-        sample = rows.take(np.arange(min(MAX_ROWS, len(rows.y))))  # their order is random already
+        sample = rows.take(np.arange(min(MAX_ROWS, len(rows.y))))  # the rows are in random order already
         noise = None if held is None else mean_squared_error(held, stream.inputs, self._likelihood, fitted.draws)
         known = information(fitted.draws, self._inputs.apply(sample.x), sample.weight, self._likelihood, noise)
         self.feature_importances_ = self._spread(inclusion(known, stream.weight, self.n_features_in_))
 
     def _spread(self, importances: Array) -> Array:
-        """Of the inputs that the draws read -> of all inputs."""
+        """Importances of the inputs that the draws read -> of all inputs; the others have 0."""
         everywhere = np.zeros(self.n_features_in_)
         everywhere[self._inputs.columns] = importances
         return everywhere
@@ -225,7 +225,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return Architecture(len(inputs.columns), tuple(map(int, self.hidden)), n_means, constant_noise)
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
-        """Classes are numbers that are not to be changed."""
+        """No scaling: targets are the numbers of classes, unless a subclass says otherwise."""
         n = rows.y.shape[1]
         return Scaling(np.arange(n), np.zeros(n), np.ones(n))
 

@@ -1,4 +1,4 @@
-"""Classes of rows of a table, with probabilities."""
+"""A classifier of the rows of a table, with probabilities."""
 
 from __future__ import annotations
 
@@ -19,38 +19,39 @@ __all__ = ["SparseBayesClassifier"]
 
 
 class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ignore[misc]
-    """A sparse Bayesian network that tells classes apart, says how sure it is, and which inputs it needs.
+    """A sparse Bayesian network that predicts classes, how certain they are, and which inputs matter.
 
-    Inputs are standardised inside, by the rows that are trained on. Probabilities are means over ``n_draws`` networks
-    that are drawn once, at the end of training: the same question always has the same answer.
+    Inputs are standardised by the training rows. Probabilities are means over ``n_draws`` networks, which are drawn
+    once, at the end of training: predictions are deterministic.
 
     Args:
         method: Any name of :func:`gossamer.methods.names`.
         hidden: Widths of the hidden layers; ``()`` is a linear model.
-        density: Share of active weights. Where the method takes one, ``None`` is a tenth, or less for a wide table: as
-            many weights as a quarter of the rows, but at least 500.
-        options: Options of the method by their names, as ``{"lr": 0.01}``. Those not given are the method's own, but
-            that ``kl_weight`` is 1 (the ELBO) where the method takes one.
+        density: Share of active weights, if the method takes one. ``None`` is a tenth, or less for a wide table: a
+            quarter as many weights as rows, but at least 500.
+        options: Options of the method by name, as in ``{"lr": 0.01}``. The rest are the method's defaults, except that
+            ``kl_weight`` is 1 (the ELBO).
         max_steps: Optimizer steps.
         batch_size: Rows per step.
-        n_draws: Networks kept for prediction; a method without a posterior leaves one.
-        class_weight: Weights of the classes, ``"balanced"`` or none; they multiply the sample weights.
+        n_draws: Networks kept for prediction; a method without a posterior has one.
+        class_weight: Weights of the classes, or ``"balanced"``; they multiply the sample weights.
         early_stopping: Whether to hold out rows, and keep the network that predicts them best.
         validation_fraction: Share of the rows that is held out.
-        patience: Looks at the held-out rows, of fifty over ``max_steps``, without improvement until training ends.
-        threshold: Importance from which an input is selected.
-        device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; prediction is on the CPU, in float64.
-        random_state: Of the order of the rows, the first active weights, all noise and the draws.
+        patience: Training ends after so many looks at the held-out rows without improvement; there are fifty looks
+            over ``max_steps``.
+        threshold: Inputs of at least this importance are selected.
+        device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; predictions are made on the CPU, in float64.
+        random_state: Seed of the order of the rows, the first active weights, all noise and the draws.
         verbose: 1 shows progress on standard error.
 
     Attributes:
         classes_: The classes, sorted.
-        feature_importances_: Of each input, see :mod:`gossamer.estimators.inclusion`.
-        n_steps_: Steps behind the network that is kept.
+        feature_importances_: Probability that each input matters, see :mod:`gossamer.estimators.inclusion`.
+        n_steps_: Steps after which the kept networks were drawn.
         loss_curve_: Loss of each step, ``(steps,)``.
         validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
         n_features_in_: Number of columns.
-        feature_names_in_: Their names, where they have some.
+        feature_names_in_: Their names, if they have any.
 
     Example:
         >>> from sklearn.datasets import load_wine
@@ -93,8 +94,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         Args:
             X: Numbers, ``(rows, columns)``: an array, a data frame or a sparse matrix.
             y: Classes, ``(rows,)``.
-            sample_weight: How often each row counts, ``(rows,)``: a weight of 3 is three equal rows, in the
-                likelihood and in the N that divides the KL; a weight of 0 is none.
+            sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
+                the likelihood and in the N that divides the KL.
         """
         X, y = validate_data(self, X, y, **INPUTS)
         check_classification_targets(y)
@@ -109,17 +110,17 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """One more pass, over these rows: for a stream, or for data that are larger than memory.
+        """Train for one pass over these rows: for a stream, or for data that do not fit into memory.
 
         The first call fixes the classes and the scale of the inputs, so it should have typical rows. The KL counts all
         rows seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a
-        tenth of its largest value. There is no early stopping. After ``fit`` this goes on from its last step.
-        A method that keeps snapshots keeps them within ``max_steps``: make that as long as the stream.
+        tenth of its largest value. There is no early stopping. After ``fit`` this continues from its last step.
+        Methods that keep snapshots take them within ``max_steps``: make that as long as the stream.
 
         Args:
             X: As for :meth:`fit`.
             y: As for :meth:`fit`.
-            classes: All classes that will ever come; needed at the first call.
+            classes: All classes that will ever come; required in the first call.
             sample_weight: As for :meth:`fit`.
         """
         first = not hasattr(self, "_stream")
@@ -132,7 +133,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         rows = self._rows(X, y, sample_weight)
         strange = np.setdiff1d(rows.y, self.classes_)
         if len(strange):
-            raise ValueError(f"y has classes that the first call of partial_fit was not told of: {strange}")
+            raise ValueError(f"y has classes that were not given to the first call of partial_fit: {strange}")
         self._fit_more(self._encoded(rows), len(self.classes_), constant_noise=False)
         return self
 
@@ -148,9 +149,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         return labels
 
     def _encoded(self, rows: Rows) -> Rows:
-        """Classes as numbers from 0, weights times those of the classes."""
+        """Classes as numbers from 0; weights multiplied by those of the classes."""
         index = np.searchsorted(self.classes_, rows.y)
-        if self.class_weight == "balanced":  # by weight, as scikit-learn does it by rows
+        if self.class_weight == "balanced":  # by weight, where scikit-learn counts rows
             mass = np.bincount(index, rows.weight, len(self.classes_))
             of_class = mass.sum() / (len(mass) * np.where(mass > 0, mass, 1))
         else:

@@ -1,7 +1,7 @@
 """The plain network behind an estimator, and draws of it: networks of one shape, stored by their active weights.
 
-An estimator predicts with the same draws each time it is asked, so its answers are the same each time, do not depend on
-which rows are asked for together, and come back from a file as they went in.
+An estimator always predicts with the same draws, so that its predictions are deterministic, do not depend on which rows
+are predicted together, and are the same after saving and loading.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_CELLS = 2**22  # hidden units times rows at a time: what a pass keeps in mem
 
 @dataclass(frozen=True)
 class Architecture:
-    """A multilayer perceptron with ReLU; for numbers with a noise std of each target, learnt as one number.
+    """A multilayer perceptron with ReLU, and for regression one learnt noise std per target.
 
     Example:
         >>> Architecture(4, (8,), 2, constant_noise=True).build()(torch.zeros(3, 4)).shape
@@ -48,7 +48,7 @@ class Architecture:
 
     @property
     def n_weights(self) -> int:
-        """Of all layers, biases not counted."""
+        """Number of weights of all layers, without biases."""
         return sum(n_in * n_out for n_in, n_out in pairwise((self.n_inputs, *self.hidden, self.n_outputs)))
 
     @property
@@ -58,7 +58,7 @@ class Architecture:
 
 
 class ConstantNoise(nn.Module):
-    """A network of means beside a noise std that does not depend on the input, as ``Gaussian()`` takes them.
+    """A network for the means and noise stds that do not depend on the input, in the form that ``Gaussian()`` reads.
 
     Example:
         >>> ConstantNoise(nn.Linear(4, 1), 1)(torch.zeros(3, 4))[:, 1].sigmoid().shape
@@ -78,7 +78,7 @@ class ConstantNoise(nn.Module):
 
 @dataclass(frozen=True)
 class Draws:
-    """Networks that read only ``columns`` of the inputs they were trained on; the others have no active weight.
+    """Networks that read only ``columns`` of their training inputs; the other columns have no active weight.
 
     ``values[name]`` has shape ``(draws, n)``: the entries at the flat positions ``position[name]`` of that parameter.
     """
@@ -90,15 +90,15 @@ class Draws:
 
     @classmethod
     def of(cls, posterior: Posterior, n_draws: int, architecture: Architecture) -> Draws:
-        """``n_draws`` networks from a posterior, fewer where it has fewer."""
+        """``n_draws`` networks from a posterior, or as many as it has."""
         found: dict[str, list[tuple[Tensor, Tensor]]] = {}
         shapes = {name: parameter.shape for name, parameter in _skeleton(architecture).named_parameters()}
         for network in posterior.draws(n_draws):
             parameters = {name: parameter.detach().cpu() for name, parameter in network.named_parameters()}
             if {name: parameter.shape for name, parameter in parameters.items()} != shapes or list(network.buffers()):
                 raise TypeError(
-                    f"this method draws networks that are not of the shape that it was given, {architecture}: its "
-                    "posterior cannot be kept by an estimator; use gossamer.fit"
+                    f"this method draws networks of another shape than it was given, {architecture}: an estimator "
+                    "cannot keep its posterior; use gossamer.fit"
                 )
             for name, parameter in parameters.items():
                 flat = parameter.reshape(-1)
@@ -115,7 +115,7 @@ class Draws:
         first, n = architecture.first_weight, architecture.n_inputs
         row, column = position[first] // n, position[first] % n
         columns = column.unique()
-        if not len(columns):  # no input has a way in: keep one, whose weights are all zero
+        if not len(columns):  # no input is connected: keep one, with weights of zero
             columns = torch.zeros(1, dtype=torch.long)
         position = position | {first: row * len(columns) + torch.searchsorted(columns, column)}
         kept = Architecture(len(columns), architecture.hidden, architecture.n_outputs, architecture.constant_noise)
@@ -125,7 +125,7 @@ class Draws:
         return len(next(iter(self.values.values())))
 
     def outputs(self, x: Any) -> Tensor:
-        """What each network says about the rows of ``x``, ``(rows, columns) -> (draws, rows, outputs)``, in float64."""
+        """Outputs of each network for the rows of ``x``, ``(rows, columns) -> (draws, rows, outputs)``, in float64."""
         inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))
         widest = max(self.architecture.n_inputs, *self.architecture.hidden, 1)
         parts = inputs.split(max(1, MAX_CELLS // widest))
@@ -149,7 +149,7 @@ class Draws:
         return all(bool(value.isfinite().all()) for value in self.values.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as a checkpoint takes it."""
+        """For a checkpoint."""
         return {
             "architecture": asdict(self.architecture),
             "columns": self.columns,
@@ -159,18 +159,18 @@ class Draws:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Draws:
-        """What :meth:`state_dict` gave."""
+        """The draws that :meth:`state_dict` described."""
         return cls(Architecture(**state["architecture"]), state["columns"], state["position"], state["values"])
 
 
 def held_out_loss(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> float:
-    """Mean over weighted rows of the negative log density that the draws together give to their targets."""
+    """Mean over weighted rows of the negative log density of their targets under all draws together."""
     log_density = likelihood.log_predictive(_outputs(held, inputs, draws), targets_of(likelihood, held.y)).numpy()
     return -float(np.average(log_density, weights=held.weight))
 
 
 def mean_squared_error(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> Array | None:
-    """Of each number, over weighted rows; classes have none."""
+    """Mean squared error of each target over weighted rows; ``None`` for classes."""
     if not isinstance(likelihood, Gaussian):
         return None
     mean = likelihood.split(_outputs(held, inputs, draws))[0].mean(0).numpy()
@@ -183,7 +183,7 @@ def _outputs(held: Rows, inputs: Scaling, draws: Draws) -> Tensor:
 
 
 class _Network:
-    """A network with weights that are not its own."""
+    """A network called with the weights of one draw."""
 
     def __init__(self, skeleton: nn.Module, weights: dict[str, Tensor]) -> None:
         self.skeleton, self.weights = skeleton, weights
@@ -194,12 +194,12 @@ class _Network:
 
 
 def _skeleton(architecture: Architecture) -> nn.Module:
-    with torch.device("meta"):  # no memory, and no random numbers taken from the user
+    with torch.device("meta"):  # takes no memory and no random numbers
         return architecture.build()
 
 
 def _aligned(items: list[tuple[Tensor, Tensor]], position: Tensor) -> Tensor:
-    """Values of each draw at the positions that any of them has."""
+    """Values of each draw at the positions that are active in any draw."""
     values = torch.zeros(len(items), len(position))
     for row, (at, value) in zip(values, items, strict=True):
         row[torch.searchsorted(position, at)] = value.float()

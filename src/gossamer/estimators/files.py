@@ -1,4 +1,4 @@
-"""Fitted estimators in safetensors files: no pickle, nothing that could run when it is read."""
+"""Fitted estimators in safetensors files: no pickle, so reading a file cannot run code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FORMAT = 1
 
 
 def write(path: Path, name: str, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
-    """Write what an estimator of class ``name`` was told and what it learnt; the file appears whole or not at all."""
+    """Write parameters and fitted state of an estimator of class ``name``; the file appears whole or not at all."""
     try:
         body = {"parameters": _plain(parameters), "fitted": _plain(fitted)}
         data = to_bytes({"kind": KIND, "format": FORMAT, "class": name, "gossamer": __version__, **body})
     except TypeError as error:
         raise TypeError(
-            f"{name} cannot be saved: {error}. Parameters must be numbers, texts or containers of them: a random state "
-            "as a number, criteria by their names"
+            f"{name} cannot be saved: {error}. Parameters must be numbers, strings or containers of them: give the "
+            "random state as a number, and criteria by name"
         ) from error
     try:
         write_atomically(path, data)
@@ -40,7 +40,7 @@ def read(path: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         state = from_bytes(path.read_bytes())
     except ValueError as error:
-        raise ValueError(f"{path} is damaged, or no file of an estimator") from error
+        raise ValueError(f"{path} is damaged, or not the file of an estimator") from error
     if state.get("kind") != KIND:
         raise ValueError(f"{path} holds a checkpoint, not an estimator")
     if state["format"] > FORMAT:
@@ -51,7 +51,7 @@ def read(path: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as tensors or lists, numpy numbers as Python's: what a checkpoint takes."""
+    """Arrays as tensors or lists, numpy numbers as Python's: what a checkpoint can hold."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
 
 
 def _restored(value: Any) -> Any:
-    """What :func:`_plain` was given."""
+    """The inverse of :func:`_plain`."""
     if isinstance(value, dict) and _ARRAY in value:
         items = value["items"]
         return np.asarray(items.numpy() if isinstance(items, Tensor) else items, dtype=value[_ARRAY])

@@ -1,7 +1,7 @@
 """Which inputs matter: a posterior probability of inclusion for each, from the draws of any method.
 
-An input matters as far as the predicted distribution p(y | x) depends on it. How far it does is its Fisher information,
-averaged over the training rows i,
+An input matters as far as the predicted distribution p(y | x) depends on it. The measure of that is its Fisher
+information, averaged over the training rows i,
 
     I_j = mean_i Σ_o (∂m_o/∂x_j)² / v_o
 
@@ -13,8 +13,8 @@ the Bayesian information criterion gives it, under prior odds of one to the numb
     log π_j / (1 - π_j) = N · I_j / 2 - log(N) / 2 - log p
 
 (the extended criterion of Chen and Chen, 2008, with γ = 1). An input without a path of active weights to an output has
-π_j = 0. The formula needs a noise that is right: a network that has learnt the noise by heart takes every input for
-important. Then hold rows out (``early_stopping=True``), and v is their mean squared error.
+π_j = 0. The formula needs the right noise: a network that has memorised the noise finds every input important. In that
+case hold rows out (``early_stopping=True``); v is then their mean squared error.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def inclusion(information: Array, n_data: float, n_columns: int) -> Array:
 
 
 def information(draws: Draws, x: Array, weight: Array, likelihood: Likelihood, noise: Array | None = None) -> Array:
-    """I of each input that the draws read, over standardised rows ``x``; fewer of them where the table is wide.
+    """I of each input that the draws read, over standardised rows ``x``; over fewer rows if the table is wide.
 
     Args:
         draws: The networks.
         x: ``(rows, inputs)``.
-        weight: Of the rows.
-        likelihood: What the outputs mean.
-        noise: Variance of the noise of each number, where something better is known than what the draws say.
+        weight: Weights of the rows.
+        likelihood: How the outputs are read.
+        noise: Variance of the noise of each target, if it is known better than from the draws.
     """
     n_rows = max(16, MAX_CELLS // (x.shape[1] * draws.architecture.n_outputs))
     rows, weights = torch.from_numpy(x[:n_rows]).double(), torch.from_numpy(weight[:n_rows])
@@ -84,7 +84,7 @@ def _squared_slopes(draws: Draws, rows: Tensor, likelihood: Likelihood) -> tuple
 
 
 class _Moments:
-    """Mean and variance of tensors that come one by one."""
+    """Running mean and variance of tensors."""
 
     def __init__(self) -> None:
         self.n, self.total, self.squares = 0, torch.zeros(()), torch.zeros(())
@@ -98,12 +98,12 @@ class _Moments:
 
     @property
     def variance(self) -> Tensor:
-        """Unbiased; of a single tensor, zero."""
+        """Unbiased; zero for a single tensor."""
         return (self.squares / self.n - self.mean.square()) * (self.n / max(1, self.n - 1))
 
 
 def _mean_and_variance(output: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
-    """What one draw says of m and v, each ``(rows, outputs)``; for classes both are their probabilities."""
+    """M and v of one draw, each ``(rows, outputs)``; for classes both are the probabilities."""
     if isinstance(likelihood, Gaussian):
         mean, std = likelihood.split(output)
         return mean, std.square()

@@ -1,4 +1,4 @@
-"""Numbers for rows of a table, with standard deviations and intervals."""
+"""A regressor for the rows of a table, with standard deviations and intervals."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ __all__ = ["SparseBayesRegressor"]
 
 
 class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignore[misc]
-    """A sparse Bayesian network that predicts numbers, says how sure it is, and which inputs it needs.
+    """A sparse Bayesian network that predicts numbers, how certain they are, and which inputs matter.
 
-    Inputs and targets are standardised inside, by the rows that are trained on; answers are in the original units. The
-    noise of the targets is learnt: the variance of a prediction is that of the draws' means plus that of the noise.
-    The ``n_draws`` networks are drawn once, at the end of training: the same question always has the same answer.
+    Inputs and targets are standardised by the training rows; predictions are in the original units. The noise of the
+    targets is learnt: the variance of a prediction is that of the draws' means plus that of the noise. The ``n_draws``
+    networks are drawn once, at the end of training: predictions are deterministic.
 
     Args:
         method: Any name of :func:`gossamer.methods.names`.
         hidden: Widths of the hidden layers; ``()`` is a linear model.
-        density: Share of active weights. Where the method takes one, ``None`` is a tenth, or less for a wide table: as
-            many weights as a quarter of the rows, but at least 500.
-        options: Options of the method by their names, as ``{"lr": 0.01}``. Those not given are the method's own, but
-            that ``kl_weight`` is 1 (the ELBO) where the method takes one, and that methods with one step size for all
-            weights have a smaller ``lr``, since learnt noise makes the loss steep, and samplers a ``temperature`` of 1.
-        noise: ``"constant"`` learns one noise std of each target, ``"varying"`` one that depends on the inputs.
+        density: Share of active weights, if the method takes one. ``None`` is a tenth, or less for a wide table: a
+            quarter as many weights as rows, but at least 500.
+        options: Options of the method by name, as in ``{"lr": 0.01}``. The rest are the method's defaults, except that
+            ``kl_weight`` is 1 (the ELBO), methods with one step size for all weights have a smaller ``lr``, since
+            learnt noise makes the loss steep, and samplers have a ``temperature`` of 1.
+        noise: ``"constant"`` learns one noise std per target, ``"varying"`` one that depends on the inputs.
         max_steps: Optimizer steps.
         batch_size: Rows per step.
-        n_draws: Networks kept for prediction; a method without a posterior leaves one.
+        n_draws: Networks kept for prediction; a method without a posterior has one.
         early_stopping: Whether to hold out rows, and keep the network that predicts them best.
         validation_fraction: Share of the rows that is held out.
-        patience: Looks at the held-out rows, of fifty over ``max_steps``, without improvement until training ends.
-        threshold: Importance from which an input is selected.
-        device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; prediction is on the CPU, in float64.
-        random_state: Of the order of the rows, the first active weights, all noise and the draws.
+        patience: Training ends after so many looks at the held-out rows without improvement; there are fifty looks
+            over ``max_steps``.
+        threshold: Inputs of at least this importance are selected.
+        device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; predictions are made on the CPU, in float64.
+        random_state: Seed of the order of the rows, the first active weights, all noise and the draws.
         verbose: 1 shows progress on standard error.
 
     Attributes:
-        feature_importances_: Of each input, see :mod:`gossamer.estimators.inclusion`.
-        n_steps_: Steps behind the network that is kept.
+        feature_importances_: Probability that each input matters, see :mod:`gossamer.estimators.inclusion`.
+        n_steps_: Steps after which the kept networks were drawn.
         loss_curve_: Loss of each step, ``(steps,)``.
         validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
         n_features_in_: Number of columns.
-        feature_names_in_: Their names, where they have some.
+        feature_names_in_: Their names, if they have any.
 
     Example:
         >>> from sklearn.datasets import load_diabetes
@@ -96,20 +97,20 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         Args:
             X: Numbers, ``(rows, columns)``: an array, a data frame or a sparse matrix.
             y: Targets, ``(rows,)`` or ``(rows, targets)``.
-            sample_weight: How often each row counts, ``(rows,)``: a weight of 3 is three equal rows, in the
-                likelihood and in the N that divides the KL; a weight of 0 is none.
+            sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
+                the likelihood and in the N that divides the KL.
         """
         rows = self._validated(X, y, sample_weight, reset=True)
         self._fit(rows, 2 * rows.y.shape[1], self.noise == "constant")
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """One more pass, over these rows: for a stream, or for data that are larger than memory.
+        """Train for one pass over these rows: for a stream, or for data that do not fit into memory.
 
         The first call fixes the scales of inputs and targets, so it should have typical rows. The KL counts all rows
         seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a tenth
-        of its largest value. There is no early stopping. After ``fit`` this goes on from its last step. A method that
-        keeps snapshots keeps them within ``max_steps``: make that as long as the stream.
+        of its largest value. There is no early stopping. After ``fit`` this continues from its last step. Methods
+        that keep snapshots take them within ``max_steps``: make that as long as the stream.
 
         Args:
             X: As for :meth:`fit`.
@@ -121,9 +122,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
-        """Mean of each target, and with ``return_std`` its standard deviation √(epistemic² + aleatoric²) as well.
+        """Mean of each target, and with ``return_std`` also its standard deviation √(epistemic² + aleatoric²).
 
-        The epistemic part is the spread of the draws' means, the aleatoric one the noise that they learnt.
+        The epistemic part is the spread of the draws' means, the aleatoric part the noise that they learnt.
         """
         prediction = self.prediction(X)
         mean = self._in_units(prediction.mean.numpy())
@@ -132,7 +133,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         return mean, self._in_shape(prediction.std.numpy() * self._targets.std)
 
     def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
-        """Lower and upper bounds that hold each target with probability ``level``, as much outside below as above.
+        """Bounds that contain each target with probability ``level``, with equal probability below and above.
 
         They are quantiles of the mixture of the draws' normal distributions.
         """
@@ -140,7 +141,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         return self._in_units(low.numpy()), self._in_units(high.numpy())
 
     def predict_log_density(self, X: Any, y: Any) -> Array:
-        """Log density of targets ``y`` under their predictions, ``(rows,)``: minus its mean is the NLL of a table.
+        """Log density of the targets ``y`` under their predictions, ``(rows,)``; its negative mean is the NLL.
 
         Several targets of a row are taken to be independent given the network: their log densities add up.
         """

@@ -1,7 +1,7 @@
 """From a table to a task: equal rows merged, a part held out, columns and targets standardised.
 
-Weights are counts: a row of weight 3 is the same as three equal rows, and one of weight 0 as none. This holds to the
-bit, because rows are merged and put in an order of their own before anything random happens.
+Weights are counts: a row of weight 3 is the same as three equal rows, and one of weight 0 as no row. This holds to the
+bit, because rows are merged and sorted by their content before anything random happens.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Rows(NamedTuple):
     weight: Array
 
     def take(self, index: Array) -> Rows:
-        """Some of them."""
+        """The rows at ``index``."""
         return Rows(self.x[index], self.y[index], self.weight[index])
 
 
 def merged(rows: Rows) -> Rows:
-    """Rows of weight zero dropped, equal ones made one, in an order that depends on nothing but their content.
+    """Drop rows of weight zero, merge equal ones, and order them by their content alone.
 
     Example:
         >>> merged(Rows(np.array([[1.0], [2.0], [1.0]]), np.zeros((3, 1)), np.array([1.0, 0.0, 2.0]))).weight
@@ -57,7 +57,7 @@ def merged(rows: Rows) -> Rows:
 
 
 def hold_out(rows: Rows, fraction: float, rng: np.random.RandomState) -> tuple[Rows, Rows]:
-    """A training and a held-out part. Every k-th row in the order of the targets: both parts have their distribution.
+    """A training and a held-out part: every k-th row in the order of the targets, so that both have their distribution.
 
     Example:
         >>> table = Rows(np.zeros((10, 1)), np.arange(10.0)[:, None], np.ones(10))
@@ -90,7 +90,7 @@ class Scaling:
     def of(cls, x: Any, weight: Array, constant: Literal["drop", "zero", "shift"] = "drop") -> Scaling:
         """Mean 0 and std 1 over weighted rows.
 
-        A constant column is left out, always 0, or only shifted, so that what changes later is seen.
+        A constant column is dropped, set to 0, or only shifted, so that later changes are seen.
 
         Example:
             >>> Scaling.of(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2))
@@ -104,7 +104,7 @@ class Scaling:
         return cls(columns, mean[columns], scale[columns])
 
     def only(self, index: Array) -> Scaling:
-        """Some of the columns."""
+        """The columns at ``index``."""
         return Scaling(self.columns[index], self.mean[index], self.scale[index])
 
     def apply(self, x: Any) -> Array:
@@ -129,8 +129,8 @@ class Scaling:
 def task_of(rows: Rows, scaling: Scaling, likelihood: Likelihood, n_outputs: int, total: float | None = None) -> Task:
     """The task of training on ``rows``, whose targets are as the network predicts them.
 
-    The mean weight is 1 in the loss, and the sum of the weights (or ``total``) is the N that divides the KL: so the
-    objective is that of a table in which each row stands as often as its weight says.
+    The mean weight is 1 in the loss, and the sum of the weights (or ``total``) is the N that divides the KL: the
+    objective is that of a table in which each row is repeated as often as its weight.
     """
     total = float(rows.weight.sum()) if total is None else total
     x, transform = _inputs(rows.x, scaling)
@@ -144,20 +144,20 @@ def task_of(rows: Rows, scaling: Scaling, likelihood: Likelihood, n_outputs: int
 
 
 def targets_of(likelihood: Likelihood, y: Array) -> Tensor:
-    """Targets ``(rows, targets)`` as a likelihood takes them: numbers of classes are whole, one a row."""
+    """Targets ``(rows, targets)`` in the form that the likelihood reads: for classes, whole numbers ``(rows,)``."""
     targets = torch.from_numpy(y)
     return targets[:, 0].long() if isinstance(likelihood, Categorical) else targets
 
 
 def _inputs(x: Any, scaling: Scaling) -> tuple[Tensor, Any]:
-    """What the task stores, and how a batch of it becomes what the network reads."""
+    """The inputs that the task stores, and the transform from a batch of them to what the network reads."""
     if not sparse.issparse(x):
         return torch.from_numpy(scaling.apply(x).astype(np.float32)), identity
     return torch.arange(x.shape[0]).unsqueeze(1), _SparseRows(x, scaling)
 
 
 class _SparseRows:
-    """Numbers of rows -> those rows of a sparse matrix, dense and standardised: only a batch is ever dense."""
+    """Row numbers -> those rows of a sparse matrix, dense and standardised: only a batch is ever dense."""
 
     def __init__(self, x: Any, scaling: Scaling) -> None:
         scaled = x[:, scaling.columns].astype(np.float64)
@@ -181,7 +181,7 @@ def _canonical(x: Any) -> Any:
 
 
 def _digests(x: Any, y: Array) -> Iterator[bytes]:
-    """Of the content of each row: its inputs that are not zero, where they stand, and its targets."""
+    """A digest of the content of each row: its nonzero inputs, their columns, and its targets."""
     for i in range(len(y)):
         if sparse.issparse(x):
             part = slice(x.indptr[i], x.indptr[i + 1])

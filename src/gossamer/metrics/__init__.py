@@ -1,4 +1,4 @@
-"""Numbers about predictions and selections, pure functions of tensors, and about what a network costs."""
+"""Metrics as pure functions of tensors, the cost of a network, and the table of all of them, ``METRICS``."""
 
 from gossamer.metrics.classification import (
     accuracy,

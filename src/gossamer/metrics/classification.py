@@ -26,7 +26,7 @@ __all__ = [
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
-    """Share of examples whose most probable class is right; of equally probable classes the first counts.
+    """Share of examples whose most probable class is right; ties go to the first class.
 
     Example:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
@@ -100,7 +100,7 @@ def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> flo
     ``get_calibration_error(probs, labels)`` of the package *uncertainty-calibration* 0.1.4 with its defaults, also in
     that every distinct value gets a bin of its own when each class has fewer of them than a quarter of the examples.
 
-    It is no ECE: debiasing and the maximum make it exactly 0 for many an accurate but overconfident network.
+    It is not an ECE: debiasing and the maximum make it exactly 0 for many accurate but overconfident networks.
 
     Example:
         >>> value = marginal_l2_debiased(torch.tensor([[0.75, 0.25]] * 8), torch.tensor([0, 1] * 4))
@@ -117,7 +117,7 @@ def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> flo
 
 
 def false_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
-    """FDR: share of what is selected that is irrelevant; 0 where nothing is selected.
+    """FDR: share of the selected variables that are irrelevant; 0 if none is selected.
 
     Args:
         selected: Which variables are selected, ``(variables,)`` booleans.
@@ -132,9 +132,9 @@ def false_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
 
 
 def false_non_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
-    """FNDR: share of what is not selected that is relevant; 0 where everything is selected.
+    """FNDR: share of the variables not selected that are relevant; 0 if all are selected.
 
-    It is small by nature where there are many variables: one that is missed among 1,000 is a rate of about 0.001.
+    With many variables it is always small: missing one of 1,000 is a rate of about 0.001.
 
     Args:
         selected: Which variables are selected, ``(variables,)`` booleans.
@@ -186,7 +186,7 @@ def _ece_of_columns(confidence: Tensor, right: Tensor, n_bins: int) -> Tensor:
 
 
 def _edges_between(p: Tensor) -> Tensor:
-    """Midpoints between distinct values; in the precision of ``p``, as the package has it: some merge neighbours."""
+    """Midpoints between distinct values, in the precision of ``p`` like the package: some merge neighbours."""
     values: Tensor = p.unique()
     return (values[:-1] + values[1:]) / 2
 

@@ -3,9 +3,9 @@
 A layer with f dense MACs in a forward pass and the density d costs d f with a kernel that skips zeros. Training a
 deterministic one takes 3 d f: the output, and the gradients of the input and of the weight. A Gaussian layer trained by
 local reparametrisation has two products, of the means and of the variances, so 6 d f. A step that moves the subspace
-forms in addition the dense gradient of the means, (1 − d) f. One MAC is two FLOPs; say which of the two a table holds.
+also forms the dense gradient of the means, (1 − d) f. One MAC is two FLOPs: tables should say which they show.
 
-Counts are of products with weights and between queries, keys and values; biases, norms and activations are left out.
+Only products with weights, and between queries, keys and values, are counted: no biases, norms or activations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MacRule = Callable[[Any, dict[str, Any], Any], dict[str, int]]
 
 
 class LayerCost(NamedTuple):
-    """What the cost of one weight depends on."""
+    """The facts that the cost of one weight depends on."""
 
     name: str
     kind: str  # for tables: the class of the layer
@@ -37,7 +37,7 @@ class LayerCost(NamedTuple):
 
 
 def flops(macs: float) -> float:
-    """Floating-point operations of so many MACs: a multiplication and an addition each.
+    """Floating-point operations of ``macs`` MACs: a multiplication and an addition each.
 
     Example:
         >>> flops(0.5554e9)
@@ -62,7 +62,7 @@ def training_macs(layers: Iterable[LayerCost], update_period: float | None = Non
     Args:
         layers: The layers; c is 6 for the Bayesian ones and 3 for the others.
         update_period: Steps between two moves of the subspace; ``None``: it never moves.
-        until: The share of training after which it moves no more.
+        until: The share of the training after which it stays.
 
     Example:
         >>> layers = [LayerCost("stem", "Conv2d", 1000, 1.0), LayerCost("head", "Linear", 2000, 0.05, True)]
@@ -82,11 +82,11 @@ def training_macs(layers: Iterable[LayerCost], update_period: float | None = Non
 
 
 def dense_macs(model: nn.Module, example: Any) -> dict[str, int]:
-    """MACs of a forward pass of a plain network, by weight and as if nothing were zero.
+    """MACs of a forward pass of a plain network, by weight, as if no weight were zero.
 
-    Counted are the products of linear layers, convolutions, attention and recurrent layers; an embedding only looks up
-    and has 0. What a network computes in other ways (``F.linear`` on a parameter of its own) is not seen. The network
-    runs once in evaluation mode and is left as it was.
+    The products of linear layers, convolutions, attention and recurrent layers are counted; an embedding only looks up
+    and has 0. Other products (``F.linear`` with a parameter of the network's own) are not seen. The network runs once
+    in evaluation mode and is left unchanged.
 
     Args:
         model: A plain torch network; of a converted one, a draw.

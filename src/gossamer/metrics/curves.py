@@ -90,7 +90,7 @@ def selective_accuracy(probs: Tensor, labels: Tensor, uncertainty: Tensor | None
 
 
 def auroc(score_in: Tensor, score_out: Tensor) -> float:
-    """How well a score tells inputs from outside (which should score higher) from those from inside.
+    """How well a score separates inputs from outside, which should score higher, from those from inside.
 
     P(score_out > score_in) + P(score_out = score_in) / 2, the Mann–Whitney statistic: 1/2 is chance, 1 a perfect
     separation. The score may be the entropy, the mutual information or 1 − max_k p_k; both tensors are flattened.
@@ -111,10 +111,10 @@ def auroc(score_in: Tensor, score_out: Tensor) -> float:
 
 
 def histogram(values: Tensor, n_bins: int = 50, range: tuple[float, float] | None = None) -> Histogram:
-    """Counts in equal-width bins, as ``numpy.histogram`` but on any device and for any dtype.
+    """Counts in equal-width bins, like ``numpy.histogram`` but on any device and for any dtype.
 
-    A bin includes its lower edge, the last one both. ``range`` is from the smallest to the largest value unless given;
-    values outside of it are not counted.
+    A bin includes its lower edge, the last one both. ``range`` is by default that of the values; values outside are not
+    counted.
 
     Example:
         >>> histogram(torch.tensor([0.0, 0.2, 0.5, 1.0]), 2, (0.0, 1.0)).count.tolist()

@@ -7,117 +7,107 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gossamer.formats import count, duration, integer, macs, number, percent, size, times
-from gossamer.metrics.metric import Metric, Place
+from gossamer.formats import Format, count, duration, integer, macs, number, percent, size, times
+from gossamer.metrics.metric import Better, Metric, Place
 from gossamer.metrics.quality import QUALITY
 
 __all__ = ["METRICS", "Metric", "add", "shown"]
 
+
+def _row(
+    name: str,
+    label: str,
+    format: Format,
+    better: Better,
+    meaning: str,
+    *places: Place,
+    winner: str = "",
+    heading: str = "",
+) -> Metric:
+    return Metric(name, label, format, better, meaning, places=places, winner=winner, heading=heading)
+
+
 COST = (
-    Metric(
+    _row(
         "active_parameters",
         "Active weights",
         count,
         "lower",
         "Weights that are not exactly zero: all that is trained, stored and multiplied.",
-        places=("terminal", "comparison", "headline"),
+        "terminal",
+        "comparison",
+        "headline",
         heading="active weights",
     ),
-    Metric("total_parameters", "All weights", count, None, "Weights of the same network, were it dense.", places=()),
-    Metric("density", "Density", percent, "lower", "Share of the weights that are active.", places=()),
-    Metric(
-        "parameter_bytes",
-        "Parameters in memory",
-        size,
-        "lower",
-        "Memory for means, deviations and positions.",
-        places=(),
-    ),
-    Metric(
+    _row("total_parameters", "All weights", count, None, "Weights of the same network, were it dense."),
+    _row("density", "Density", percent, "lower", "Share of the weights that are active."),
+    _row("parameter_bytes", "Parameters in memory", size, "lower", "Memory for means, deviations and positions."),
+    _row(
         "checkpoint_bytes",
         "Size on disk",
         size,
         "lower",
         "The checkpoint: everything needed to predict or to continue training.",
-        places=("comparison", "headline"),
+        "comparison",
+        "headline",
     ),
-    Metric(
+    _row(
         "inference_macs",
         "Cost of a prediction",
         macs,
         "lower",
         "Multiply-adds for one example through one drawn network.",
-        places=("comparison", "headline"),
+        "comparison",
+        "headline",
     ),
-    Metric(
+    _row(
         "training_macs_per_example",
         "Training cost per example",
         macs,
         "lower",
         "Multiply-adds for one example in one training step, on average.",
-        places=(),
     ),
-    Metric(
+    _row(
         "training_macs",
         "Training cost",
         macs,
         "lower",
         "Multiply-adds of the whole training, zeros not counted.",
-        places=("comparison", "headline"),
+        "comparison",
+        "headline",
         winner="Cheapest to train",
     ),
-    Metric(
+    _row(
         "native_speedup",
         "Gain by sparse kernels",
         times,
         None,
         "How many times faster a training step is than with dense products.",
-        places=("comparison",),
+        "comparison",
     ),
-    Metric("seconds", "Time", duration, "lower", "Wall-clock time of the training.", heading="time"),
-    Metric(
-        "peak_memory_bytes",
-        "Peak memory",
-        size,
+    _row(
+        "seconds",
+        "Time",
+        duration,
         "lower",
-        "Most memory in use at any moment of the training.",
-        places=(),
+        "Wall-clock time of the training.",
+        "terminal",
+        "comparison",
+        heading="time",
     ),
+    _row("peak_memory_bytes", "Peak memory", size, "lower", "Most memory in use at any moment of the training."),
 )
 """What a run cost; ``gossamer.runs`` measures these."""
 
 LOG = (
-    Metric("step", "Steps", integer, None, "Optimizer steps so far.", places=()),
-    Metric("loss", "Training loss", number, "lower", "What training lowers: misfit and penalty.", places=()),
-    Metric(
-        "kl",
-        "Distance from the prior",
-        number,
-        None,
-        "What the posterior's distance from the prior adds to the loss.",
-        places=(),
-    ),
-    Metric("lr", "Learning rate", number, None, "The schedule as it was followed.", places=()),
-    Metric(
-        "val_accuracy",
-        "Validation accuracy",
-        percent,
-        "higher",
-        "Share of the held-out examples it gets right.",
-        places=(),
-    ),
-    Metric("val_rmse", "Validation error", number, "lower", "Typical error on held-out examples (RMSE).", places=()),
-    Metric(
-        "val_nll", "Validation log loss", number, "lower", "How much held-out answers surprise it, in nats.", places=()
-    ),
-    Metric(
-        "examples_per_second",
-        "Speed",
-        integer,
-        "higher",
-        "Training examples per second; a dip is often another job on the machine.",
-        places=(),
-    ),
+    _row("step", "Steps", integer, None, "Optimizer steps so far."),
+    _row("loss", "Training loss", number, "lower", "What training lowers: misfit and penalty."),
+    _row("kl", "Distance from the prior", number, None, "What the KL to the prior adds to the loss."),
+    _row("lr", "Learning rate", number, None, "The schedule as it was followed."),
+    _row("val_accuracy", "Validation accuracy", percent, "higher", "Share of the held-out examples it gets right."),
+    _row("val_rmse", "Validation error", number, "lower", "Typical error on held-out examples (RMSE)."),
+    _row("val_nll", "Validation log loss", number, "lower", "How much held-out answers surprise it, in nats."),
+    _row("examples_per_second", "Speed", integer, "higher", "Examples per second; dips are often other jobs."),
 )
 """What is recorded while a run trains, besides measurements that have a row above."""
 

@@ -32,7 +32,7 @@ def coverage(low: Tensor, high: Tensor, y: Tensor) -> float:
 
 
 def mean_width(low: Tensor, high: Tensor) -> float:
-    """Mean width of the intervals: of two sets with the same coverage, the narrower is the better one.
+    """Mean width of the intervals; at the same coverage, narrower is better.
 
     Example:
         >>> mean_width(torch.zeros(2), torch.tensor([1.0, 2.0]))
@@ -42,7 +42,7 @@ def mean_width(low: Tensor, high: Tensor) -> float:
 
 
 def gaussian_mixture_crps(means: Tensor, stds: Tensor, y: Tensor) -> float:
-    """Continuous ranked probability score of an equal mixture of Gaussians, one a draw (Grimit et al. 2006).
+    """Continuous ranked probability score of an equal mixture of Gaussians, one per draw (Grimit et al. 2006).
 
     CRPS = ∫ (F(t) − 1[t ≥ y])² dt, in the units of y, averaged over the targets. For M components,
 

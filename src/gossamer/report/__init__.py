@@ -1,4 +1,4 @@
-"""Run folders -> one HTML file that needs nothing else: no network, no other file."""
+"""Reports: run folders -> one self-contained HTML file."""
 
 from gossamer.report.page import write_report
 

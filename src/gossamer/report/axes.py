@@ -36,7 +36,7 @@ _COLOURS = 6  # as many as the style sheet has
 
 
 class Axis(NamedTuple):
-    """What an axis shows; limits that are not given come from the data."""
+    """An axis; limits that are not given come from the data."""
 
     label: str
     form: Format = number
@@ -107,7 +107,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
-    """The texts of ticks, with as few digits as tell them apart.
+    """The texts of ticks, with as few digits as distinguish them.
 
     Example:
         >>> tick_labels([0.998, 0.9985, 0.999], number)
@@ -123,7 +123,7 @@ def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
 
 
 def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> Frame:
-    """Scales for the data and grid lines, ticks and names of the axes; ``right`` is the room kept for labels."""
+    """Scales for the data, and the drawing of grid lines, ticks and names; ``right`` is the room for labels."""
     y_low, y_high, y_ticks = _limits(y, ys, 5)
     x_low, x_high, x_ticks = _limits(x, xs, 5 if right < 90 else 4, tight=True)
     y_labels = tick_labels(y_ticks, y.form)
@@ -151,7 +151,7 @@ def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right
 
 
 def chart(slug: str, title: str, description: str, drawing: Html, height: float = HEIGHT) -> Html:
-    """The SVG element, with a title and a description for those who cannot see it."""
+    """The SVG element, with a title and a description for screen readers."""
     return element(
         "svg",
         element("title", title, id=f"{slug}-title"),
@@ -165,12 +165,12 @@ def chart(slug: str, title: str, description: str, drawing: Html, height: float 
 
 
 def colour_class(colour: int) -> str:
-    """Classes of the page that give a series its colour, and its dashes where there are more series than colours."""
+    """CSS classes for the colour of a series, and for dashes if there are more series than colours."""
     return f"c{colour % _COLOURS + 1}" + (f" dash{colour // _COLOURS % 3}" if colour >= _COLOURS else "")
 
 
 def shorten(text: str, most: int = 18) -> str:
-    """The text, its middle left out where it is long: the ends tell names apart.
+    """The text, a long one without its middle: names differ at their ends.
 
     Example:
         >>> shorten("encoder.layers.11.attention", 20)
@@ -182,7 +182,7 @@ def shorten(text: str, most: int = 18) -> str:
 
 
 def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
-    """Heights moved as little as puts neighbours ``gap`` apart, order kept, none below ``lowest``.
+    """Heights moved as little as possible so that neighbours are ``gap`` apart, in order, none below ``lowest``.
 
     Least squares under an order: neighbours that are too near form a block around their mean.
 

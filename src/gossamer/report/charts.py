@@ -36,11 +36,11 @@ __all__ = [
 Point = tuple[float, float]
 _MOST_POINTS = 240
 MOST_NAMED = 8
-"""So many series are named in a chart; beyond, their names would hide it."""
+"""At most so many series are named in a chart; more names would hide it."""
 
 
 class Words(NamedTuple):
-    """What a chart is called: ``slug`` in the page, ``title`` and ``description`` for those who cannot see it."""
+    """Names of a chart: ``slug`` in the page, ``title`` and ``description`` for screen readers."""
 
     slug: str
     title: str
@@ -57,7 +57,7 @@ class Series(NamedTuple):
 
 
 class BarRow(NamedTuple):
-    """A row of a bar chart: ``share`` of the longest bar, a text at its end, and more where the pointer rests."""
+    """A row of a bar chart: ``share`` of the longest bar, a text at its end, and one to show on hovering."""
 
     label: str
     share: float
@@ -78,7 +78,7 @@ class Mark(NamedTuple):
 
 
 def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """At most about ``most`` points: neighbours are averaged, the first and the last stay where they are.
+    """At most about ``most`` points: neighbours are averaged, the first and the last are kept.
 
     Example:
         >>> thin([(0, 0.0), (1, 2.0), (2, 4.0), (3, 9.0)], most=3)
@@ -94,7 +94,7 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
 
 
 def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool = True) -> Html:
-    """Lines over a common axis, named at their ends (``direct``) or in a legend below, where there are several."""
+    """Lines over a common axis; several are named at their ends (``direct``) or in a legend below."""
     series = [one._replace(points=thin(one.points)) for one in series]
     told = [one for one in series if one.kind not in ("reference", "ticks")]
     named = list({one.label: one for one in reversed(told)}.values())[::-1]
@@ -141,7 +141,7 @@ def histogram(
 
 
 def bars(rows: Sequence[BarRow], words: Words) -> Html:
-    """One horizontal bar a row, its name at the left and its text at the right."""
+    """One horizontal bar per row, its name at the left and its text at the right."""
     pitch = min(33.0, max(18.0, 560 / len(rows))) if len(rows) > 10 else 24.0
     left = 12 + LETTER * max(len(shorten(row.label, 20)) for row in rows)
     right = WIDTH - 8 - LETTER * max(len(row.text) for row in rows)
@@ -168,7 +168,7 @@ def bars(rows: Sequence[BarRow], words: Words) -> Html:
 
 
 def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
-    """Points with areas, error bars and names beside them; small dots without names."""
+    """Points with areas, error bars and names; small dots without names."""
     ys = [mark.y + sign * mark.error for mark in marks for sign in (-1, 1)]
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
     drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
@@ -200,7 +200,7 @@ def _line(series: Series, frame: Frame) -> Html:
 
 
 def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
-    """Unseen discs that say the numbers where the pointer rests, and dots where points are few."""
+    """Invisible discs that show the numbers on hovering, and dots if there are few points."""
     stride = max(1, len(series.points) // 60)
     radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind != "faint" else (0, "")
     parts = []
@@ -233,7 +233,7 @@ def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
 
 
 def _last_value(named: Sequence[Series], y: Axis, frame: Frame) -> Html | None:
-    """The number that a single line ends with."""
+    """The last value of a single line, as a label."""
     if len(named) != 1:
         return None
     px, py = named[0].points[-1]
@@ -242,7 +242,7 @@ def _last_value(named: Sequence[Series], y: Axis, frame: Frame) -> Html | None:
 
 
 def _clipped(drawing: Html, frame: Frame, name: str) -> Html:
-    """The drawing without what lies outside the axes; a little more than these, for the width of a line."""
+    """The drawing clipped to the axes, with a margin for the width of a line."""
     x, y = frame.x, frame.y
     box = element("rect", x=x.start - 2, y=y.end - 2, width=x.end - x.start + 4, height=y.start - y.end + 3)
     return join([element("clipPath", box, id=name), element("g", drawing, clip_path=f"url(#{name})")])

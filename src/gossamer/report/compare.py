@@ -1,4 +1,4 @@
-"""Several runs side by side: the table, and the figures in which they share axes."""
+"""Several runs side by side: the table, and figures with common axes."""
 
 from __future__ import annotations
 

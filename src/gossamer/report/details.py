@@ -40,7 +40,7 @@ def png(image: list[Any]) -> bytes:
 
 
 def examples(run: LoadedRun) -> list[Html]:
-    """The two rows of images, each under its heading; none where the result has no images."""
+    """Two rows of test images, each under its heading; none if the result has no images."""
     given = run.result.get("examples")
     parts = []
     for key, title, text in (
@@ -69,7 +69,7 @@ def measurements(run: LoadedRun) -> Html:
 
 
 def notices(runs: Sequence[LoadedRun]) -> list[Html]:
-    """What a reader must know before trusting the numbers: unfinished runs, losses that are no numbers, unlike data."""
+    """What a reader must know before trusting the numbers: unfinished or diverged runs, different data."""
     found = []
     for run in runs:
         name = "This run" if len(runs) == 1 else str(run.folder)
@@ -147,7 +147,7 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _example(example: Mapping[str, Any], run: LoadedRun, errs: bool) -> Html | None:
-    """One image and what is made of it; ``errs``: room is kept for the label, as some image of the row needs it."""
+    """One image and its prediction; with ``errs`` there is room for the label, since an image of the row needs it."""
     try:
         data = base64.b64encode(png(example["image"])).decode()
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
@@ -172,7 +172,7 @@ def _example(example: Mapping[str, Any], run: LoadedRun, errs: bool) -> Html | N
 
 
 def _likeliest(probs: object, run: LoadedRun) -> Html | None:
-    """The likeliest classes with bars as long as they are likely."""
+    """The likeliest classes, with bars of their probabilities."""
     if not isinstance(probs, list):
         return None
     ranked = sorted(((p, place) for place, p in enumerate(probs) if is_number(p)), key=lambda pair: -pair[0])
@@ -189,7 +189,7 @@ def _likeliest(probs: object, run: LoadedRun) -> Html | None:
 
 
 def _rounded(p: float) -> str:
-    """Whole percents, but never a certainty that is not one."""
+    """Whole percents, but 0 and 100 only if exact."""
     return "<\u202f1\u202f%" if p < 0.01 else ">\u202f99\u202f%" if 0.995 <= p < 1 else percent(p, 0)
 
 

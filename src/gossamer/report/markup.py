@@ -1,4 +1,4 @@
-"""HTML and SVG as nested calls; a string that is not markup already is escaped where it enters."""
+"""HTML and SVG as nested calls; a string that is not markup is escaped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _VOID = {"br", "img", "link", "meta"}
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is markup, not to be escaped."""
 
     __slots__ = ()
 
 
 def join(parts: Iterable[str | None], between: str = "") -> Html:
-    """The parts one after the other, escaped unless they are markup.
+    """The parts in sequence, escaped unless they are markup.
 
     Example:
         >>> join([element("b", "R&D"), " < ", None, "x"])

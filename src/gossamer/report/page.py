@@ -1,4 +1,4 @@
-"""The page: what stands where, for one run and for several."""
+"""The layout of the page, for one run and for several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gossamer.report.runs import Group, LoadedRun, group, read
 
 __all__ = ["write_report"]
 
-# Nothing is ever asked of the network, whatever a name in a run folder may hold.
+# The page never loads anything, whatever a name in a run folder may contain.
 _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "seconds")
 """The cards of an unfinished run, from the last lines of its log."""
 
@@ -74,7 +74,7 @@ def _document(title: str, body: Html) -> str:
 
 
 def _mark() -> Html:
-    """The sign of the project: a lattice with few of its places taken."""
+    """The logo: a lattice with few of its places taken."""
     taken = {(0, 1), (1, 3), (2, 0), (3, 2)}
     dots = [
         element("circle", cx=4 + 8 * x, cy=4 + 8 * y, r=3.3 if (x, y) in taken else 1.5, fill=_DOT[(x, y) in taken])
@@ -96,11 +96,11 @@ def _single(run: LoadedRun) -> tuple[str, Html]:
         *notices([run]),
         _headline(cards),
         _section("Learning", figures.learning(run)),
-        _section("Trust", figures.confidence(run), "How far what it says of its own certainty can be relied on."),
+        _section("Trust", figures.confidence(run), "How far its own statements of certainty can be relied on."),
         _section(
             "Weights",
             figures.sparsity(run),
-            "Where the active weights are, how they were searched for, and how well each is known.",
+            "Where the active weights are, how they were found, and how well each is known.",
         ),
         _section("Examples", examples(run), "Test images, and the classes it finds likeliest."),
         _section("All measurements", [measurements(run)] if run.finished else []),
@@ -140,7 +140,7 @@ def _section(title: str, content: Iterable[Figure | Html], lead: str = "") -> Ht
 
 
 def _arranged(content: list[Figure | Html]) -> list[Figure | Html]:
-    """The last figure takes a whole row where it would else stand beside a hole, two being in a row."""
+    """Figures come in pairs; the last one takes a whole row if it would otherwise stand beside a gap."""
     plain = [part for part in content if isinstance(part, Figure) and part.shape not in ("row", "hero")]
     places = sum(2 if part.shape == "tall" else 1 for part in plain)
     if not plain or places % 2 == 0:
@@ -202,7 +202,7 @@ def _cards_so_far(run: LoadedRun) -> list[Html]:
 
 
 def _note(run: LoadedRun, key: str) -> str:
-    """A fact of this run that gives a headline number its scale."""
+    """A fact of this run that puts a headline number into proportion."""
     total = run.value("total_parameters")
     if key == "accuracy" and (found := run.curve("reliability", "count")):
         return f"Measured on {integer(sum(c for c in found[0] if c > 0))} of them."
@@ -218,12 +218,12 @@ def _note(run: LoadedRun, key: str) -> str:
 
 
 def _dots(run: LoadedRun) -> Html | None:
-    """A hundred places, of which as many are taken as weights are active in a hundred."""
+    """A hundred dots, of which the percentage of active weights is filled."""
     total, active = run.value("total_parameters"), run.value("active_parameters")
     if not total or active is None:
         return None
     taken = min(100, max(1, round(100 * active / total)))
-    chosen = {k * 61 % 100 for k in range(taken)}  # steps of about the golden ratio: they spread
+    chosen = {k * 61 % 100 for k in range(taken)}  # steps near the golden ratio spread evenly
     dots = [
         element(
             "circle", cx=3.0 + 6 * (k % 25), cy=3.0 + 6 * (k // 25), r=1.9, class_="taken" if k in chosen else "free"

@@ -1,4 +1,4 @@
-"""What the report reads of a run folder, and runs that differ by their seed only as one group."""
+"""Run folders as the report reads them, and groups of runs that differ only by their seed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Group", "LoadedRun", "group", "read"]
 Point = tuple[float, float]
 
 _NOT_OPTIONS = {"seed", "out", "device", "data_dir", "workers", "threads"}
-"""Keys of a configuration by which repetitions of the same experiment may differ."""
+"""Keys of a configuration that may differ between repetitions of the same experiment."""
 
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """All that a run folder tells."""
+    """The content of a run folder."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -39,12 +39,12 @@ class LoadedRun:
         return bool(self.result)
 
     def name(self, key: str) -> str:
-        """Method, data or model by name, empty where the folder does not say."""
+        """The name of the method, data or model; empty if it is not recorded."""
         value = self.result.get(key, self.config.get(key, ""))
         return str(value.get("name", "") if isinstance(value, Mapping) else value)
 
     def value(self, key: str) -> float | None:
-        """A measurement of the result."""
+        """A measurement of the result, if it has it."""
         for part in ("metrics", "cost"):
             found = _mapping(self.result.get(part)).get(key)
             if is_number(found):
@@ -61,12 +61,12 @@ class LoadedRun:
         return next((float(row[key]) for row in reversed(self.metrics) if is_number(row.get(key))), None)
 
     def points(self, key: str, along: str = "step") -> list[Point]:
-        """A metric along the training, where both are finite numbers."""
+        """A metric along the training, where both coordinates are finite."""
         rows = ((row.get(along), row.get(key)) for row in self.metrics)
         return [(float(x), float(y)) for x, y in rows if is_number(x) and is_number(y)]
 
     def curve(self, name: str, *keys: str) -> list[list[float]] | None:
-        """Lists of a curve of the result: ``edges`` one longer than the others, numbers that are missing as NaN."""
+        """Lists of a curve of the result, ``edges`` one longer than the others; missing numbers are NaN."""
         curve = _mapping(_mapping(self.result.get("curves")).get(name))
         lists = [curve.get(key) for key in keys]
         if not all(isinstance(one, list) and one for one in lists):
@@ -79,7 +79,7 @@ class LoadedRun:
 
     @property
     def layers(self) -> list[Mapping[str, Any]]:
-        """Layers whose active and total numbers are known."""
+        """Layers with known numbers of active and of all weights."""
         layers = self.result.get("layers")
         known = [_mapping(layer) for layer in layers] if isinstance(layers, list) else []
         return [
@@ -88,7 +88,7 @@ class LoadedRun:
 
     @property
     def command(self) -> str:
-        """The command that started the run, as a shell reads it."""
+        """The command that started the run, quoted for a shell."""
         argv = self.environment.get("argv")
         if not isinstance(argv, list) or not argv:
             return ""
@@ -107,7 +107,7 @@ class LoadedRun:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings without the seed and what else tells repetitions apart."""
+        """The settings without the seed and the rest that may differ between repetitions."""
         return {key: value for key, value in self.settings.items() if key not in _NOT_OPTIONS}
 
 
@@ -116,7 +116,7 @@ class Group:
     """Runs of the same method with the same options."""
 
     method: str
-    detail: str  # what tells it from the other groups of its method
+    detail: str  # how it differs from the other groups of its method
     label: str
     colour: int
     runs: Sequence[LoadedRun]
@@ -127,7 +127,7 @@ class Group:
         return "–" if mean is None else with_error(mean, self.error(metric.name), metric.format)
 
     def values(self, key: str) -> list[float]:
-        """The measurement, of the runs that have it."""
+        """The measurement in all runs that have it."""
         return [value for run in self.runs if (value := run.value(key)) is not None]
 
     def mean(self, key: str) -> float | None:
@@ -145,13 +145,13 @@ class Group:
 
 
 def read(folder: Path) -> LoadedRun:
-    """Read a run folder; :class:`~gossamer.record.RecordError` where it is none."""
+    """Read a run folder; another folder is a :class:`~gossamer.record.RecordError`."""
     run = Run.open(Path(folder))
     return LoadedRun(run.folder, run.config, run.environment, run.metrics(), run.updates(), run.result() or {})
 
 
 def group(runs: Sequence[LoadedRun]) -> list[Group]:
-    """Runs by method and options, in order of appearance, labelled by what tells them apart."""
+    """Runs by method and options, in order of appearance, labelled by their differences."""
     kinds: dict[str, list[LoadedRun]] = {}
     for run in runs:
         key = json.dumps([run.name("method"), run.options], sort_keys=True, default=str)
