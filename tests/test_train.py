@@ -1,9 +1,11 @@
 """The loop: batches that can be asked for at any step, and a state that continues to the bit."""
 
+import gc
 import io
 import os
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,6 +155,19 @@ def test_a_restored_training_goes_on_to_the_bit(task, name, stop):
     second.load_state_dict(state)
     assert [float(second.advance()["loss"]) for _ in range(STEPS - stop)] == losses[stop:]
     assert_same(second.state_dict(), whole.state_dict())
+
+
+def test_a_training_is_freed_at_once(task):
+    """Nothing in it refers back to it: a network on a GPU does not wait for the garbage collector."""
+    training = build("ssvi", task)
+    training.advance()
+    reference = weakref.ref(training)
+    gc.disable()
+    try:
+        del training
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_the_state_is_of_its_moment(task):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -190,8 +191,8 @@ class Training:
         )
         self.step = 0
         self._observes = type(self.collector).observe is not Collector.observe
-        parts = self.model, self.optimizer, self._objective, self.penalty
-        self._eager = EagerSteps(*parts, backward=self.fabric.backward)
+        objective = partial(_objective, task, self.module)
+        self._eager = EagerSteps(self.model, self.optimizer, objective, self.penalty, backward=self.fabric.backward)
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | None = None
@@ -226,11 +227,6 @@ class Training:
         if self._observes:
             self.collector.observe(self.model, number)
         return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
-
-    def _objective(self, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-        """The loss of a batch as the task stores it, to be evaluated as often as needed."""
-        inputs = x if self.task.transform is identity else self.task.transform(x)
-        return lambda: self.task.likelihood.loss(self.module(inputs), y)
 
     def _capture(self) -> CapturedSteps:
         reason = "several ranks train together" if self.fabric.world_size > 1 else None
@@ -365,6 +361,12 @@ def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:
         if not isinstance(part, kind):
             raise TypeError(f"{type(part).__name__} must be a subclass of gossamer.types.{kind.__name__}")
     return parts
+
+
+def _objective(task: Task, module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+    """The loss of a batch as the task stores it, to be evaluated as often as needed."""
+    inputs = x if task.transform is identity else task.transform(x)
+    return lambda: task.likelihood.loss(module(inputs), y)
 
 
 def _lr_ratios(optimizer: Optimizer) -> list[float]:
