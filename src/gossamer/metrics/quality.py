@@ -1,209 +1,144 @@
-"""Rows of the registry for the quality of predictions; a new metric is a function and a row here."""
+"""The quality of predictions, one function per metric: its name, its sentence for readers and its formula.
+
+A function takes the prediction, the task and the targets; the decorator adds the rest of the metric's row. To add a
+metric to the library, add a function here.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from torch import Tensor
 
-from gossamer.formats import number, percent
-from gossamer.metrics.classification import accuracy, brier, classwise_ece, marginal_l2_debiased, top_label_ece
-from gossamer.metrics.curves import selective_accuracy
-from gossamer.metrics.metric import Kind, Metric, Place
-from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
+from gossamer.formats import Format, number, percent
+from gossamer.metrics import classification, curves, regression
+from gossamer.metrics.metric import Better, Compute, Kind, Metric, Place
 from gossamer.posterior import Prediction
 from gossamer.types import Task
 
 __all__ = ["QUALITY"]
+
+QUALITY: list[Metric] = []
+"""The rows, in the order in which tables show them."""
 
 CLASSES: tuple[Kind, ...] = ("classification",)
 NUMBERS: tuple[Kind, ...] = ("regression",)
 EVERYWHERE: tuple[Place, ...] = ("terminal", "comparison", "headline")
 
 
-def _nll(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """In the original units of the targets."""
-    return math.log(task.target_std) - float(task.likelihood.log_predictive(prediction.outputs.double(), y).mean())
+def _metric(
+    label: str,
+    format: Format,
+    better: Better,
+    tasks: tuple[Kind, ...],
+    places: tuple[Place, ...] = (),
+    winner: str = "",
+    heading: str = "",
+) -> Callable[[Compute], Compute]:
+    """Make a row of a function; its docstring is the meaning."""
+
+    def add(compute: Compute) -> Compute:
+        name, meaning = compute.__name__, compute.__doc__ or ""
+        QUALITY.append(Metric(name, label, format, better, meaning, compute, tasks, places, winner, heading))
+        return compute
+
+    return add
 
 
-def _crps(prediction: Prediction, task: Task, y: Tensor) -> float:
+@_metric("Accuracy", percent, "higher", CLASSES, EVERYWHERE, "Most accurate")
+def accuracy(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Share of the test examples that it gets right."""
+    return classification.accuracy(prediction.probs, y)
+
+
+@_metric("Typical error", number, "lower", NUMBERS, EVERYWHERE, "Smallest error", "RMSE")
+def rmse(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Root mean square distance between prediction and truth (RMSE)."""
+    return task.target_std * regression.rmse(prediction.mean, y)
+
+
+@_metric("Log loss", number, "lower", CLASSES + NUMBERS, EVERYWHERE, "Lowest log loss", "NLL")
+def nll(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """How much the true answers surprise it, in nats. Being sure and wrong costs most."""
+    log_density = task.likelihood.log_predictive(prediction.outputs.double(), y)
+    return math.log(task.target_std) - float(log_density.mean())  # in the original units of the targets
+
+
+@_metric("Calibration error", percent, "lower", CLASSES, EVERYWHERE, "Best calibrated", "ECE")
+def ece(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Average gap between how sure it says it is and how often it is right; zero is perfect (ECE)."""
+    return classification.top_label_ece(prediction.probs, y)
+
+
+@_metric("Calibration error by class", percent, "lower", CLASSES, heading="class-wise ECE")
+def classwise_ece(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """The same gap, averaged over all classes, not the chosen one only."""
+    return classification.classwise_ece(prediction.probs, y)
+
+
+@_metric("Calibration error, debiased", percent, "lower", CLASSES, heading="marginal L2")
+def marginal_l2_debiased(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Root mean square gap over all classes, less what chance alone adds on a finite test set."""
+    return classification.marginal_l2_debiased(prediction.probs, y)
+
+
+@_metric("Brier score", number, "lower", CLASSES, ("terminal",), heading="Brier")
+def brier(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Squared distance between its probabilities and the truth: 0 is perfect, 2 worst."""
+    return classification.brier(prediction.probs, y)
+
+
+@_metric("Risk when selective", percent, "lower", CLASSES, ("headline",), heading="AURC")
+def aurc(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Average error if it may decline the examples it doubts most; low when its doubts are well placed (AURC)."""
+    return curves.selective_accuracy(prediction.probs, y).aurc
+
+
+@_metric("Uncertainty", number, None, CLASSES)
+def entropy(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Average doubt in a prediction, in nats; 0 is no doubt at all."""
+    return float(prediction.entropy.mean())
+
+
+@_metric("Uncertainty in the data", number, None, CLASSES)
+def expected_entropy(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """The part of the doubt on which all drawn networks agree."""
+    return float(prediction.expected_entropy.mean())
+
+
+@_metric("Uncertainty in the model", number, None, CLASSES, ("terminal",))
+def mutual_information(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """The part of the doubt that comes from drawn networks disagreeing."""
+    return float(prediction.mutual_information.mean())
+
+
+@_metric("CRPS", number, "lower", NUMBERS, EVERYWHERE, heading="CRPS")
+def crps(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Distance between the predicted distribution and what came; lower is better."""
     means, stds = task.likelihood.split(prediction.outputs)  # type: ignore[attr-defined]
-    return task.target_std * gaussian_mixture_crps(means, stds, y)
+    return task.target_std * regression.gaussian_mixture_crps(means, stds, y)
 
 
-QUALITY = (
-    Metric(
-        "accuracy",
-        "Accuracy",
-        percent,
-        "higher",
-        "Share of the test examples that it gets right.",
-        lambda p, task, y: accuracy(p.probs, y),
-        CLASSES,
-        EVERYWHERE,
-        winner="Most accurate",
-    ),
-    Metric(
-        "rmse",
-        "Typical error",
-        number,
-        "lower",
-        "Root mean square distance between prediction and truth (RMSE).",
-        lambda p, task, y: task.target_std * rmse(p.mean, y),
-        NUMBERS,
-        EVERYWHERE,
-        winner="Smallest error",
-        heading="RMSE",
-    ),
-    Metric(
-        "nll",
-        "Log loss",
-        number,
-        "lower",
-        "How much the true answers surprise it, in nats. Being sure and wrong costs most.",
-        _nll,
-        places=EVERYWHERE,
-        winner="Lowest log loss",
-        heading="NLL",
-    ),
-    Metric(
-        "ece",
-        "Calibration error",
-        percent,
-        "lower",
-        "Average gap between how sure it says it is and how often it is right; zero is perfect (ECE).",
-        lambda p, task, y: top_label_ece(p.probs, y),
-        CLASSES,
-        EVERYWHERE,
-        winner="Best calibrated",
-        heading="ECE",
-    ),
-    Metric(
-        "classwise_ece",
-        "Calibration error by class",
-        percent,
-        "lower",
-        "The same gap, averaged over all classes, not the chosen one only.",
-        lambda p, task, y: classwise_ece(p.probs, y),
-        CLASSES,
-        (),
-        heading="class-wise ECE",
-    ),
-    Metric(
-        "marginal_l2_debiased",
-        "Calibration error, debiased",
-        percent,
-        "lower",
-        "Root mean square gap over all classes, less what chance alone adds on a finite test set.",
-        lambda p, task, y: marginal_l2_debiased(p.probs, y),
-        CLASSES,
-        (),
-        heading="marginal L2",
-    ),
-    Metric(
-        "brier",
-        "Brier score",
-        number,
-        "lower",
-        "Squared distance between its probabilities and the truth: 0 is perfect, 2 worst.",
-        lambda p, task, y: brier(p.probs, y),
-        CLASSES,
-        ("terminal",),
-        heading="Brier",
-    ),
-    Metric(
-        "aurc",
-        "Risk when selective",
-        percent,
-        "lower",
-        "Average error if it may decline the examples it doubts most; low when its doubts are well placed (AURC).",
-        lambda p, task, y: selective_accuracy(p.probs, y).aurc,
-        CLASSES,
-        ("headline",),
-        heading="AURC",
-    ),
-    Metric(
-        "entropy",
-        "Uncertainty",
-        number,
-        None,
-        "Average doubt in a prediction, in nats; 0 is no doubt at all.",
-        lambda p, task, y: float(p.entropy.mean()),
-        CLASSES,
-        (),
-    ),
-    Metric(
-        "expected_entropy",
-        "Uncertainty in the data",
-        number,
-        None,
-        "The part of the doubt on which all drawn networks agree.",
-        lambda p, task, y: float(p.expected_entropy.mean()),
-        CLASSES,
-        (),
-    ),
-    Metric(
-        "mutual_information",
-        "Uncertainty in the model",
-        number,
-        None,
-        "The part of the doubt that comes from drawn networks disagreeing.",
-        lambda p, task, y: float(p.mutual_information.mean()),
-        CLASSES,
-        ("terminal",),
-    ),
-    Metric(
-        "crps",
-        "CRPS",
-        number,
-        "lower",
-        "Distance between the predicted distribution and what came; lower is better.",
-        _crps,
-        NUMBERS,
-        EVERYWHERE,
-        heading="CRPS",
-    ),
-    Metric(
-        "coverage90",
-        "Coverage",
-        percent,
-        0.9,
-        "Share of the truths inside its 90\u202f% intervals; 90\u202f% is ideal.",
-        lambda p, task, y: coverage(*p.interval(0.9), y),
-        NUMBERS,
-        EVERYWHERE,
-        winner="Best coverage",
-        heading="coverage",
-    ),
-    Metric(
-        "width90",
-        "Interval width",
-        number,
-        "lower",
-        "Average width of its 90\u202f% intervals, in units of the target.",
-        lambda p, task, y: task.target_std * mean_width(*p.interval(0.9)),
-        NUMBERS,
-        (),
-        heading="width",
-    ),
-    Metric(
-        "std",
-        "Predicted spread",
-        number,
-        None,
-        "Average standard deviation that it predicts, noise and doubt.",
-        lambda p, task, y: task.target_std * float(p.std.mean()),
-        NUMBERS,
-        (),
-    ),
-    Metric(
-        "epistemic_std",
-        "Spread from doubt",
-        number,
-        None,
-        "The part of that spread that comes from drawn networks disagreeing.",
-        lambda p, task, y: task.target_std * float(p.epistemic_std.mean()),
-        NUMBERS,
-        (),
-    ),
-)
+@_metric("Coverage", percent, 0.9, NUMBERS, EVERYWHERE, "Best coverage", "coverage")
+def coverage90(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Share of the truths inside its 90 % intervals; 90 % is ideal."""
+    return regression.coverage(*prediction.interval(0.9), y)
+
+
+@_metric("Interval width", number, "lower", NUMBERS, heading="width")
+def width90(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Average width of its 90 % intervals, in units of the target."""
+    return task.target_std * regression.mean_width(*prediction.interval(0.9))
+
+
+@_metric("Predicted spread", number, None, NUMBERS)
+def std(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """Average standard deviation that it predicts, noise and doubt."""
+    return task.target_std * float(prediction.std.mean())
+
+
+@_metric("Spread from doubt", number, None, NUMBERS)
+def epistemic_std(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """The part of that spread that comes from drawn networks disagreeing."""
+    return task.target_std * float(prediction.epistemic_std.mean())
