@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import gossamer
@@ -239,12 +238,6 @@ def test_hooks_still_fire_and_can_be_removed():
     seen.clear()
     model(torch.zeros(3, 2, 6))
     assert not seen
-
-
-def test_a_sparse_weight_is_no_tensor_and_says_so():
-    layer = gossamer.bayesianize(nn.Embedding(6, 4), 0.5)
-    with pytest.raises(TypeError, match=r"GaussianWeight, which is no tensor: call its layer instead"):
-        F.linear(torch.zeros(2, 4), layer.weight)
 
 
 @pytest.mark.parametrize("density", [0, -1, 2, math.nan, math.inf, True, "0.1", None])

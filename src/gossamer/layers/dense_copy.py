@@ -44,6 +44,13 @@ class DenseCopy:
         """What autograd gives gradients to."""
         return [self.mean] if self.variance is None else [self.mean, self.variance]
 
+    def drawn(self, noisy: bool) -> Tensor:
+        """One draw of the weight, or its means."""
+        if self.variance is None or not noisy:
+            return self.mean
+        tiny = torch.finfo(self.variance.dtype).tiny  # at zero, the root has no gradient
+        return torch.addcmul(self.mean, self.variance.clamp_min(tiny).sqrt(), torch.randn_like(self.mean))
+
     def multiply(
         self, x: Tensor, bias: Tensor | None, weight_map: WeightMap, *, noisy: bool = True, floor: float | None = None
     ) -> Tensor:

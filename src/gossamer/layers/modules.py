@@ -64,6 +64,8 @@ class SparseModule(nn.Module):
         self.__dict__["template"] = template = replica(layer, dict.fromkeys(map(id, layer.parameters())))
         for hooks in HOOKS:  # they are called here, not there
             setattr(template, hooks, OrderedDict())
+        # By this name torch.fx knows the modules that it need not trace into; pickle asks the class instead.
+        self.__dict__["__module__"] = "torch.nn.gossamer"
         self.train(layer.training)
         for hooks in (*HOOKS, "_is_full_backward_hook"):  # the same dictionaries: handles still remove their hooks
             setattr(self, hooks, getattr(layer, hooks))

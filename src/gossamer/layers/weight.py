@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from gossamer import kernels
 from gossamer.kernels import WeightMap
@@ -23,6 +25,22 @@ __all__ = ["PointWeight", "RegrowStd", "SparseWeight", "sparse_weights", "withou
 
 RegrowStd = Literal["mean", "mean_raw"] | float
 """σ of a new entry: the mean std of its layer, the mean of the raw stds (as the released code), or a number."""
+
+
+# What can be read off a sparse weight as off a tensor; all else of a tensor is refused by name.
+TENSOR_METHODS = frozenset((
+    "T", "H", "mT", "mH", "t", "transpose", "permute", "view", "reshape", "flatten", "squeeze", "unsqueeze",
+    "expand", "repeat", "chunk", "split", "unbind", "narrow", "select", "index_select", "gather", "diagonal",
+    "clone", "detach", "contiguous", "tolist", "numpy", "item", "norm", "abs", "square", "sqrt", "pow",
+    "exp", "log", "neg", "sign", "sum", "prod", "var", "max", "min", "amax", "amin", "argmax", "argmin",
+    "any", "all", "clamp", "round", "mul", "add", "sub", "div", "matmul", "mm", "mv", "bmm", "count_nonzero",
+    "nonzero", "isfinite", "isnan", "isinf", "topk", "sort", "quantile", "median", "softmax", "sigmoid",
+    "tanh", "type_as", "stride", "is_contiguous",
+))  # fmt: skip
+OPERATORS = (
+    *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__"),
+    *("__matmul__", "__rmatmul__", "__pow__", "__neg__", "__abs__", "__getitem__"),
+)
 
 
 class SparseWeight(nn.Module, ABC):
@@ -65,7 +83,7 @@ class SparseWeight(nn.Module, ABC):
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of the dense weight; with ``dtype`` and ``device``, what code written for a tensor asks of a weight."""
+        """Shape of the dense weight."""
         return torch.Size(self.support.shape)
 
     @property
@@ -77,6 +95,52 @@ class SparseWeight(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the active entries are."""
         return self.mean.device
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions of the dense weight."""
+        return len(self.shape)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the active entries are trained."""
+        return self.mean.requires_grad
+
+    def dim(self) -> int:
+        """Number of dimensions of the dense weight."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """Shape of the dense weight, or its length along a dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """Number of entries of the dense weight."""
+        return self.shape.numel()
+
+    def drawn(self) -> Tensor:
+        """One draw of the dense weight, differentiable; the means where a pass uses these.
+
+        It is what code gets that takes the weight for a tensor: ``weight.t()``, ``x @ weight``, ``weight.norm()`` each
+        make a draw of their own. ``F.linear(x, weight, bias)`` computes as the layer does.
+        """
+        self.check_average()
+        if self.dense_copy is not None:
+            return self.dense_copy.drawn(self.is_noisy)
+        return self.support.scatter(self.sample() if self.is_noisy else self.mean, self.probe)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in TENSOR_METHODS:
+            return getattr(self.drawn(), name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or not hasattr(Tensor, name):
+                raise
+            raise AttributeError(
+                f"a sparse weight has no {name!r}: it can be read as a tensor, not written to. Its numbers are in the "
+                "parameters of the layer's weight (weight.mean), and weight.dense_mean() is the dense tensor"
+            ) from None
 
     @property
     def is_noisy(self) -> bool:
@@ -139,11 +203,22 @@ class SparseWeight(nn.Module, ABC):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Having this keeps the fused paths of torch's transformer layers, which read dense weights, from being taken.
-        raise TypeError(
-            f"{getattr(function, '__name__', function)} was given a {cls.__name__}, which is no tensor: call its layer "
-            "instead, or take dense_mean() of it"
-        )
+        # Having this also keeps torch's transformer layers from their fused paths, which read dense weights.
+        kwargs = kwargs or {}
+        if function is F.linear:
+            return _linear(*args, **kwargs)
+        name = getattr(function, "__name__", "")
+        if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or kwargs.get("out") is not None:
+            raise TypeError(
+                f"{name} would write to a {cls.__name__}, which can only be read as a tensor: write to its parameters "
+                "(weight.mean), or change the plain model before its conversion"
+            )
+        draws: dict[SparseWeight, Tensor] = {}  # one draw per call, also where a weight is given twice
+
+        def dense(item: Any) -> Any:
+            return draws.setdefault(item, item.drawn()) if isinstance(item, SparseWeight) else item
+
+        return function(*tree_map(dense, args), **tree_map(dense, kwargs))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Another network of the same shape has its active entries elsewhere, and where a budget moves between layers
@@ -165,6 +240,26 @@ class SparseWeight(nn.Module, ABC):
             parameter.data = parameter.data.new_zeros(n_active)
             parameter.grad = None
         self.support.position = self.support.position.new_zeros(n_active)
+
+
+def _linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
+    """``F.linear`` with a sparse weight, as its layer computes it."""
+    x = input
+    if isinstance(weight, SparseWeight) and isinstance(x, Tensor) and (bias is None or isinstance(bias, Tensor)):
+        return weight.multiply(x, bias, kernels.LinearMap())
+    x, weight, bias = (item.drawn() if isinstance(item, SparseWeight) else item for item in (x, weight, bias))
+    return F.linear(x, weight, bias)
+
+
+def _operator(name: str) -> Any:
+    def apply(self: SparseWeight, *args: Any) -> Any:
+        return getattr(self.drawn(), name)(*args)
+
+    return apply
+
+
+for _name in OPERATORS:
+    setattr(SparseWeight, _name, _operator(_name))
 
 
 class PointWeight(SparseWeight):

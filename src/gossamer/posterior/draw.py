@@ -104,5 +104,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
             else getattr(model, "_forward_module", None)
         )
         if not isinstance(inner, nn.Module):
-            return model
+            break
         model = inner
+    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        raise ValueError(
+            "FSDP2 (fully_shard) has split the weights of this network between ranks: load its full state (by "
+            "torch.distributed.checkpoint.state_dict.get_model_state_dict and StateDictOptions(full_state_dict=True)) "
+            "into a network that was converted in the same way and not sharded, and draw from that one"
+        )
+    return model
