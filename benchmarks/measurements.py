@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from benchmarks.timing import THREAD, Clock, Spread, speedup, spread
 from gossamer.record import RecordError, write_atomically
-from gossamer.record.files import read_json
+from gossamer.record.files import json_by_rows, read_json, rows_of
 
 __all__ = [
     "DENSE",
@@ -203,8 +202,7 @@ class Measurements:
 
     def to_json(self) -> str:
         """JSON with a line a row, so that a difference between two files can be read."""
-        parts = [f'"format": {FORMAT}', *(f'"{key}": {_lines(value)}' for key, value in asdict(self).items())]
-        return "{\n" + ",\n".join(parts) + "\n}\n"
+        return json_by_rows({"format": FORMAT} | asdict(self))
 
     def write(self, path: Path) -> None:
         """Write the JSON file, in one move."""
@@ -218,7 +216,7 @@ class Measurements:
             raise ValueError(f"its format is {found!r}, this version of gossamer reads {FORMAT}")
         plain = {key: value for key, value in content.items() if key != "format"}
         for key, kind in _ROWS.items():
-            plain[key] = [_row(kind, row) for row in plain.get(key, [])]
+            plain[key] = rows_of(kind, plain.get(key, []))
         try:
             return cls(**plain)
         except TypeError as error:
@@ -243,16 +241,3 @@ _ROWS: dict[str, type[Any]] = {
     "updates": UpdateCost,
     "training": TrainingCost,
 }
-
-
-def _row(kind: type[Any], content: Any) -> Any:
-    names = {item.name for item in fields(kind)}
-    if not isinstance(content, dict) or set(content) != names:
-        raise ValueError(f"a {kind.__name__} has {', '.join(sorted(names))}; got {content!r:.60}")
-    return kind(**content)
-
-
-def _lines(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
-    return json.dumps(value)

@@ -23,7 +23,7 @@ from benchmarks.measurements import Measurements
 from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
 from gossamer.record import RecordError
-from gossamer.record.files import read_json
+from gossamer.record.files import read_json, rows_of
 from gossamer.runs import trials
 from gossamer.runs.trials import Trials
 from gossamer.tables import Table
@@ -121,7 +121,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
         elif content["kind"] == citizen.KIND:
             made |= citizen_tables(content)
         else:
-            made[name] = state_table([StateBytes(**row) for row in content["rows"]])
+            made[name] = state_table(rows_of(StateBytes, content["rows"]))
     return made
 
 

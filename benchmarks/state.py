@@ -8,7 +8,6 @@ device. The checkpoint is the file that ``gossamer train`` writes, all that an e
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from gossamer.layers import sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.models import resnet18
 from gossamer.record import write_atomically
+from gossamer.record.files import json_by_rows
 from gossamer.tables import Table
 from gossamer.train import Training
 from gossamer.types import Task
@@ -131,9 +131,8 @@ def state_table(states: Sequence[StateBytes]) -> Table:
 def write_states(path: Path, states: Sequence[StateBytes]) -> None:
     """Write what was counted, a line a row, with the versions it was counted with."""
     environment = {"gossamer": __version__, "torch": torch.__version__}
-    rows = ",\n  ".join(json.dumps(asdict(row)) for row in states)
-    text = f'{{\n"kind": "{KIND}",\n"environment": {json.dumps(environment)},\n"rows": [\n  {rows}\n ]\n}}\n'
-    write_atomically(path, text)
+    content = {"kind": KIND, "environment": environment, "rows": [asdict(row) for row in states]}
+    write_atomically(path, json_by_rows(content))
 
 
 def _positions(model: nn.Module) -> list[Tensor]:

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -16,7 +16,7 @@ from gossamer import __version__
 from gossamer.progress import Progress
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.environment import environment
-from gossamer.record.files import read_json
+from gossamer.record.files import read_json, rows_of
 from gossamer.tables import Table
 
 __all__ = ["Part", "PartSettings", "Reproduction", "Row", "StoredParts", "Tick", "document", "fill", "reproduce"]
@@ -93,11 +93,7 @@ class StoredParts:
         """From the object in the file."""
         if content.get("format") != FORMAT:
             raise ValueError(f"its format is {content.get('format')!r}, this version of gossamer reads {FORMAT}")
-        wanted = {item.name for item in fields(Part)}
-        for part in content["parts"]:
-            if set(part) != wanted:
-                raise ValueError(f"a part has {', '.join(sorted(wanted))}; got {', '.join(sorted(part))}")
-        return cls(content["name"], [Part(**part) for part in content["parts"]])
+        return cls(content["name"], rows_of(Part, content["parts"]))
 
 
 class Reproduction(Protocol):

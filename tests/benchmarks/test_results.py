@@ -49,7 +49,7 @@ def broken(**changes):
         ("{", "is broken"),
         ("{}", "its format is None, this version of gossamer reads 1"),
         (broken(format=99), "its format is 99"),
-        (broken(layers=[{"subject": "x"}]), "a Timing has batch, family, ms, subject, work"),
+        (broken(layers=[{"subject": "x"}]), "a Timing has subject, family, work, batch, ms"),
         (broken(memory=[7]), "a Footprint has"),
         (broken(surprise=1), "unexpected keyword argument 'surprise'"),
         ('{"format": 1}', "missing 3 required positional arguments: 'device', 'rounds', and 'environment'"),

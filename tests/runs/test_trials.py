@@ -54,7 +54,7 @@ def test_a_failure_is_kept(tmp_path):
     [
         ({"kind": "bytes"}, "its kind is 'bytes', format 1; this version of gossamer reads 'trials', format 1"),
         ({"format": 2}, "its kind is 'trials', format 2"),
-        ({"trials": [{"label": "a"}]}, "a trial has cost, label, metrics, seed, settings; got"),
+        ({"trials": [{"label": "a"}]}, "a Trial has label, seed, settings, metrics, cost; got"),
     ],
 )
 def test_other_files_are_refused(tmp_path, change, message):

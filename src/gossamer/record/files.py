@@ -8,8 +8,9 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import tomli_w
 
@@ -17,9 +18,11 @@ __all__ = [
     "RecordError",
     "Row",
     "append_line",
+    "json_by_rows",
     "one_line",
     "read_json",
     "read_lines",
+    "rows_of",
     "to_json",
     "to_toml",
     "unreadable",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
+_Data = TypeVar("_Data")
 _BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would otherwise change line ends
 
 
@@ -60,6 +64,47 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         if isinstance(error, OSError):
             raise unwritable(path, error) from error
         raise
+
+
+def json_by_rows(content: Mapping[str, Any]) -> str:
+    """An object as JSON with one line per key, and one per row where the value is a list: a diff of it can be read.
+
+    Example:
+        >>> print(json_by_rows({"format": 1, "rows": [{"seed": 0}, {"seed": 1}]}), end="")
+        {
+        "format": 1,
+        "rows": [
+          {"seed": 0},
+          {"seed": 1}
+         ]
+        }
+    """
+
+    def lines(value: Any) -> str:
+        if isinstance(value, list) and value:
+            return "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
+        return json.dumps(value)
+
+    return "{\n" + ",\n".join(f'"{key}": {lines(value)}' for key, value in content.items()) + "\n}\n"
+
+
+def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
+    """Instances of a dataclass from the rows of a file; other keys than its fields are a ``ValueError`` that says so.
+
+    Example:
+        >>> from dataclasses import make_dataclass
+        >>> Point = make_dataclass("Point", ["x", "y"])
+        >>> rows_of(Point, [{"x": 1, "y": 2}])
+        [Point(x=1, y=2)]
+        >>> rows_of(Point, [{"x": 1}])
+        Traceback (most recent call last):
+        ValueError: a Point has x, y; got {'x': 1}
+    """
+    names = [item.name for item in fields(cast(Any, kind))]
+    for row in rows:
+        if not isinstance(row, dict) or set(row) != set(names):
+            raise ValueError(f"a {kind.__name__} has {', '.join(names)}; got {row!r:.60}")
+    return [kind(**row) for row in rows]
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:

@@ -6,14 +6,13 @@ environment only what numbers depend on, without names of machines, folders or u
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from gossamer.record import RecordError, Run, write_atomically
-from gossamer.record.files import read_json
+from gossamer.record.files import json_by_rows, read_json, rows_of
 from gossamer.runs.comparison import Comparison
 
 __all__ = ["Trial", "Trials"]
@@ -42,6 +41,7 @@ class Trials:
 
     Example:
         >>> trials = Trials([Trial("ssvi", 0, {"epochs": 2}, {"accuracy": 0.9}, {})], {"python": "3.11.7"})
+        >>> import json
         >>> Trials.from_dict(json.loads(trials.to_json())) == trials
         True
     """
@@ -66,11 +66,8 @@ class Trials:
 
     def to_json(self) -> str:
         """JSON with one line per trial, so that a diff of two files can be read."""
-        rows = ",\n  ".join(json.dumps(asdict(trial)) for trial in self.trials)
-        return (
-            f'{{\n"format": {FORMAT},\n"kind": "{KIND}",\n"environment": {json.dumps(self.environment)},\n'
-            f'"failures": {json.dumps(self.failures)},\n"trials": [\n  {rows}\n ]\n}}\n'
-        )
+        head = {"format": FORMAT, "kind": KIND, "environment": self.environment, "failures": self.failures}
+        return json_by_rows(head | {"trials": [asdict(trial) for trial in self.trials]})
 
     def write(self, path: Path) -> None:
         """Write the JSON file, in one move."""
@@ -82,11 +79,7 @@ class Trials:
         if (content.get("kind"), content.get("format")) != (KIND, FORMAT):
             found = f"{content.get('kind')!r}, format {content.get('format')!r}"
             raise ValueError(f"its kind is {found}; this version of gossamer reads {KIND!r}, format {FORMAT}")
-        names = {item.name for item in fields(Trial)}
-        for row in content.get("trials", []):
-            if not isinstance(row, dict) or set(row) != names:
-                raise ValueError(f"a trial has {', '.join(sorted(names))}; got {row!r:.60}")
-        return cls([Trial(**row) for row in content["trials"]], content["environment"], content["failures"])
+        return cls(rows_of(Trial, content["trials"]), content["environment"], content["failures"])
 
     @classmethod
     def read(cls, path: Path) -> Self:
