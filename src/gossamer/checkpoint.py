@@ -1,7 +1,7 @@
 """Checkpoints without pickle: tensors in a safetensors file, everything else as JSON in its header.
 
-A folder keeps the two newest. ``latest.json`` names them with their checksums and is replaced last, in one move, so a
-crash at any moment leaves a whole checkpoint to continue from.
+A folder keeps the two newest. ``latest.json`` names them with their checksums and is replaced last, atomically: a crash
+at any moment leaves an intact checkpoint to continue from.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def save(folder: Path, state: dict[str, Any], step: int) -> Path:
     data = to_bytes(state)
     known = _index(folder)
     older = [entry for entry in known if entry.step != step]
-    if older != known:  # the file of this step will be another one, to which the old checksum does not belong
+    if older != known:  # this step is saved again, and its old checksum will be wrong
         _write_index(folder, older)
     path = folder / f"step-{step}.safetensors"
     write_atomically(path, data)
     kept = [_Entry(path.name, step, hashlib.sha256(data).hexdigest()), *older][:N_KEPT]
     try:
         _write_index(folder, kept)
-    except RecordError:  # a disk just full: leave it the room that the unknown file takes
+    except RecordError:  # the disk is full: free what the new file takes
         path.unlink(missing_ok=True)
         raise
     _remove_others(folder, {entry.file for entry in kept})
@@ -60,7 +60,7 @@ def save(folder: Path, state: dict[str, Any], step: int) -> Path:
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """The newest checkpoint of the folder; a damaged one is an error that says what is still whole."""
+    """The newest checkpoint of the folder; the error for a damaged one says which one is still intact."""
     entries = [entry for entry in _index(folder) if (folder / entry.file).exists()]
     if not entries:
         raise RecordError(f"{folder} holds no checkpoint: {_start_again(folder)}")
@@ -73,7 +73,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def exists(folder: Path) -> bool:
-    """Whether a checkpoint was ever finished in the folder.
+    """Whether the folder has a finished checkpoint.
 
     Example:
         >>> exists(Path("no/such/folder"))
@@ -115,7 +115,7 @@ class _Entry(NamedTuple):
 
 
 def _index(folder: Path) -> list[_Entry]:
-    """What ``latest.json`` names, the newest first."""
+    """The checkpoints that ``latest.json`` names, the newest first."""
     path = folder / "latest.json"
     if not path.exists():
         return []
@@ -143,7 +143,7 @@ def _start_again(folder: Path) -> str:
 
 
 def _remove_others(folder: Path, kept: set[str]) -> None:
-    """Older checkpoints, and what a kill in the middle of writing left behind."""
+    """Delete older checkpoints, and temporary files that a killed process left behind."""
     for path in [*folder.glob("step-*.safetensors"), *folder.glob(".*.tmp")]:
         if path.name not in kept:
             with suppress(OSError):
@@ -168,7 +168,7 @@ def _encode(node: Any, tensors: dict[str, Tensor]) -> Any:
     """A JSON tree in which every tensor is a number, its key in ``tensors``."""
     if isinstance(node, Tensor):
         key = str(len(tensors))
-        tensors[key] = node.detach().cpu().contiguous().clone()  # safetensors takes no views of shared memory
+        tensors[key] = node.detach().cpu().contiguous().clone()  # safetensors rejects views of shared memory
         return {"tensor": key}
     if isinstance(node, dict):  # pairs: the keys of an optimizer's state are integers
         return {"dict": [[_checked_key(key), _encode(value, tensors)] for key, value in node.items()]}

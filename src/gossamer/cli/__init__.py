@@ -1,7 +1,6 @@
-"""The command ``gossamer``: train, evaluate, compare, reproduce, report, predict, list, show.
+"""The command ``gossamer``. The flags of a method, their types and their help come from the signature of its function.
 
-A method's signature is its configuration: its flags, their types and their help come from the function itself. Exit
-codes: 0 fine, 1 failure, 2 usage, 130 interrupted with a checkpoint to continue from.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted with a checkpoint to continue from.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ USAGE = """usage: gossamer COMMAND [...]
   train METHOD DATA [options]     train a run; gossamer train METHOD --help lists the method's options
   train --resume RUN              continue an interrupted run, to the bit
   train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
-  evaluate RUN                    the metrics of a run again
+  evaluate RUN                    compute the metrics of a run again
   compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
   reproduce RECIPE                a recipe beside the figures that its paper printed
   report RUN…                     one HTML file about one run or several
@@ -36,7 +35,7 @@ USAGE = """usage: gossamer COMMAND [...]
 
   --version   --help   --debug (show tracebacks)
 
-gossamer COMMAND --help says more. Flags may be written with - or _ inside (--batch-size, --batch_size).
+gossamer COMMAND --help says more. Flags may be written with - or _ (--batch-size, --batch_size).
 
 Examples:
   gossamer train ssvi digits --density 0.05
@@ -83,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
-    except BrokenPipeError:  # the reader of our output went away; the interpreter must not find that out again at exit
+    except BrokenPipeError:  # nobody reads our output any more; keep the interpreter from failing again at exit
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -120,7 +119,7 @@ def _explain(error: BaseException) -> int:
     rank = os.environ.get("LOCAL_RANK", "0")
     is_expected = isinstance(error, RecordError | ValueError | OSError | FloatingPointError)
     if rank != "0" and (is_expected or isinstance(error, KeyboardInterrupt | Interrupted)):
-        pass  # the first rank says the same
+        pass  # the first rank reports the same
     elif isinstance(error, KeyboardInterrupt):
         _say("stopped")
     elif isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("gossamer"):
@@ -141,7 +140,7 @@ def _say(text: str) -> None:
 
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does, also where nothing is trained yet."""
+    """SIGTERM acts like Ctrl-C, also before training begins."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

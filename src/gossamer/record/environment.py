@@ -94,5 +94,5 @@ def _memory_bytes() -> int | None:
 
 
 def _gpu_name() -> str | None:
-    torch = sys.modules.get("torch")  # never imported for this: a run on the CPU alone need not pay for it
+    torch = sys.modules.get("torch")  # not imported just for this
     return str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else None

@@ -1,4 +1,4 @@
-"""Files that survive crashes: replaced in one move, or grown by whole lines."""
+"""Files that survive crashes: replaced atomically, or extended by whole lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
-
-import tomli_w
 
 __all__ = [
     "RecordError",
@@ -32,7 +30,7 @@ __all__ = [
 
 Row = dict[str, Any]
 _Data = TypeVar("_Data")
-_BINARY: int = getattr(os, "O_BINARY", 0)  # Windows would otherwise change line ends
+_BINARY: int = getattr(os, "O_BINARY", 0)  # on Windows, keep line ends as they are
 
 
 class RecordError(Exception):
@@ -40,7 +38,7 @@ class RecordError(Exception):
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Replace the file in one move; where that fails the old file is whole and nothing else is left behind.
+    """Replace the file atomically; if that fails, the old file is intact and nothing else is left behind.
 
     Example:
         >>> import tempfile
@@ -108,7 +106,7 @@ def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one line of JSON; where that fails the file is as it was."""
+    """Add one line of JSON; if that fails, the file is as it was."""
     line = to_json(dict(row)).encode() + b"\n"
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
@@ -126,7 +124,7 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> list[tuple[bytes, Row]]:
-    """Whole lines and the rows they hold; the last line may be broken, and is left out."""
+    """The lines of a file and the rows they hold; a broken last line is left out."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -147,7 +145,7 @@ def read_lines(path: Path) -> list[tuple[bytes, Row]]:
 
 
 def read_json(path: Path, fix: str) -> dict[str, Any] | None:
-    """The object in a JSON file, ``None`` where there is no file; ``fix`` says what to do about a broken one."""
+    """The object in a JSON file, ``None`` if there is no file; the error for a broken one recommends ``fix``."""
     try:
         data = json.loads(path.read_bytes())
         if not isinstance(data, dict):
@@ -162,7 +160,7 @@ def read_json(path: Path, fix: str) -> dict[str, Any] | None:
 
 
 def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON, in which scalars and arrays of torch and numpy become plain numbers and lists."""
+    """JSON; scalars and arrays of torch and numpy become plain numbers and lists."""
     return json.dumps(
         value, indent=indent, default=lambda item: item.tolist() if hasattr(item, "tolist") else str(item)
     )
@@ -178,6 +176,8 @@ def to_toml(table: Mapping[str, Any]) -> str:
         [options]
         density = 0.1
     """
+    import tomli_w  # here, so that errors can be explained where it is missing
+
     return tomli_w.dumps(_plain(table, ()))
 
 
@@ -199,12 +199,12 @@ def _plain(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def unreadable(path: Path, error: OSError) -> RecordError:
-    """The error to raise where the system refuses to read."""
+    """The error for a file that cannot be read."""
     return RecordError(f"{path} could not be read: {one_line(error.strerror or error)}; check the path and its rights")
 
 
 def unwritable(path: Path, error: OSError) -> RecordError:
-    """The error to raise where the system refuses to write."""
+    """The error for a file that cannot be written."""
     causes = {
         errno.ENOSPC: "the disk is full; free some space and resume",
         errno.EDQUOT: "the disk quota is used up; free some space and resume",
@@ -222,7 +222,7 @@ def one_line(error: object) -> str:
 
 
 def _drop_half_line(handle: int) -> int:
-    """Cut off what a crash left after the last whole line; returns the length of the file."""
+    """Cut off an incomplete last line, which a crash may leave; returns the length of the file."""
     size = os.lseek(handle, 0, os.SEEK_END)
     os.lseek(handle, max(0, size - 1), os.SEEK_SET)
     if size and os.read(handle, 1) != b"\n":

@@ -1,4 +1,4 @@
-"""The run and its folder."""
+"""A run and its folder."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gossamer.record.files import (
 __all__ = ["FORMAT", "Run"]
 
 FORMAT = 1
-"""Number of the format that this version writes; it reads this one and all earlier ones."""
+"""The format that this version writes; it reads this one and all earlier ones."""
 
 
 class Run:
-    """One run and its folder; made by :meth:`create` or :meth:`open`.
+    """A run and its folder, from :meth:`create` or :meth:`open`.
 
     Example:
         >>> import tempfile
@@ -46,7 +46,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: Mapping[str, Any]) -> Run:
-        """Make the folder, ``config.toml`` and ``environment.json`` in it; a folder with anything in it is refused."""
+        """Make the folder with ``config.toml`` and ``environment.json``; it must not hold anything yet."""
         folder = Path(folder)
         text = to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
         try:
@@ -58,7 +58,7 @@ class Run:
             raise unwritable(folder, error) from error
         if taken:
             raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
-        # The configuration comes last: a folder that has one is a run.
+        # The configuration is written last, because it makes the folder a run.
         write_atomically(folder / "environment.json", to_json(environment(), indent=2))
         try:
             write_atomically(folder / "config.toml", text)
@@ -87,7 +87,7 @@ class Run:
 
     @property
     def checkpoint_folder(self) -> Path:
-        """Where the checkpoint is; not made here."""
+        """The folder of the checkpoints, which may not exist yet."""
         return self.folder / "checkpoint"
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
@@ -95,19 +95,19 @@ class Run:
         append_line(self.folder / "metrics.jsonl", row)
 
     def append_update(self, row: Mapping[str, Any]) -> None:
-        """Add a line to ``subspace.jsonl``: one update of who is active."""
+        """Add a line to ``subspace.jsonl``: one update of the subspace."""
         append_line(self.folder / "subspace.jsonl", row)
 
     def metrics(self) -> list[Row]:
-        """The rows of ``metrics.jsonl``, without a half-written last one."""
+        """The rows of ``metrics.jsonl``, without an incomplete last one."""
         return [row for _, row in read_lines(self.folder / "metrics.jsonl")]
 
     def updates(self) -> list[Row]:
-        """The rows of ``subspace.jsonl``, without a half-written last one."""
+        """The rows of ``subspace.jsonl``, without an incomplete last one."""
         return [row for _, row in read_lines(self.folder / "subspace.jsonl")]
 
     def rewind(self, step: int) -> None:
-        """Forget the rows after ``step``, and half-written ones: what a resume from a checkpoint of ``step`` needs."""
+        """Delete the rows after ``step`` and incomplete ones, before resuming from the checkpoint of ``step``."""
         for path in (self.folder / "metrics.jsonl", self.folder / "subspace.jsonl"):
             if path.exists():
                 kept = b"".join(line for line, row in read_lines(path) if row.get("step", step) <= step)
@@ -115,11 +115,11 @@ class Run:
                     write_atomically(path, kept)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write ``result.json``; its presence says that the run is finished."""
+        """Write ``result.json``, which marks the run as finished."""
         write_atomically(self.folder / "result.json", to_json({"format": FORMAT} | dict(result), indent=2))
 
     def result(self) -> dict[str, Any] | None:
-        """What :meth:`write_result` wrote, or ``None`` where the run is not finished."""
+        """What :meth:`write_result` wrote, or ``None`` if the run is not finished."""
         path = self.folder / "result.json"
         result = read_json(path, "delete it and evaluate the run again")
         if result is not None:

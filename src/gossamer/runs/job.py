@@ -32,7 +32,7 @@ from gossamer.types import Task
 __all__ = ["Job", "is_first_process", "launch", "part", "restore", "resume", "settings_of", "start", "train"]
 
 N_LINES = 50  # of progress, where there is no terminal
-STEPS_BETWEEN_TALKS = 10  # of ranks: a question to all of them makes a GPU wait
+STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
 
 def train(
@@ -48,9 +48,9 @@ def train(
     Args:
         settings: What to train, and how.
         out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``.
-        quiet: No progress, no lines.
-        checkpoint_seconds: Time between checkpoints; there is always one at the end.
-        stop_after: Seconds after which training stops with a checkpoint, to be continued by the next command.
+        quiet: Show no progress.
+        checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
+        stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
 
     Returns:
         The run; its ``result()`` has the numbers.
@@ -64,7 +64,7 @@ def train(
     """
     folder = Path(out) if out is not None else _default_folder(settings)
     if is_first_process():
-        _refuse_taken(folder, "--out" if out is not None else "--out or --seed")  # before anything is read or computed
+        _refuse_taken(folder, "--out" if out is not None else "--out or --seed")  # before anything is loaded
     task = settings.load_task()
     fabric = launch(settings)
     job = Job(folder, settings, task, start(settings, task, fabric), Tally())
@@ -88,9 +88,9 @@ def resume(
 
     Args:
         folder: The run folder.
-        quiet: No progress, no lines.
-        checkpoint_seconds: Time between checkpoints; there is always one at the end.
-        stop_after: Seconds after which training stops with a checkpoint, to be continued by the next command.
+        quiet: Show no progress.
+        checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
+        stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
     """
     run = Run.open(Path(folder))
     if run.result() is not None:
@@ -100,7 +100,7 @@ def resume(
         task = settings.load_task()
         fabric = launch(settings)
         job = restore(run, settings, task, fabric)
-        fabric.barrier()  # the first rank writes only when all have read
+        fabric.barrier()  # the first rank writes only after all have read
         if fabric.is_global_zero:
             run.rewind(job.training.step)
             job.run = run
@@ -109,7 +109,7 @@ def resume(
 
 @dataclass
 class Job:
-    """A run at work: what it was told, what it works on, how far it is. Only the first rank has a ``run`` to write."""
+    """A run in progress; only the first rank has a ``run`` to write to."""
 
     folder: Path
     settings: Settings
@@ -120,7 +120,7 @@ class Job:
 
 
 def settings_of(run: Run, **changes: object) -> Settings:
-    """What a run was told, some of it changed."""
+    """The settings of a run, with changes."""
     try:
         return Settings.from_config(run.config | changes)
     except ValueError as error:
@@ -128,7 +128,7 @@ def settings_of(run: Run, **changes: object) -> Settings:
 
 
 def restore(run: Run, settings: Settings, task: Task, fabric: Fabric) -> Job:
-    """A run as of its newest checkpoint, or before its first step where there is none yet."""
+    """A run as of its newest checkpoint, or before its first step if there is none yet."""
     job = Job(run.folder, settings, task, start(settings, task, fabric), Tally())
     if checkpoint.exists(run.checkpoint_folder):
         state = checkpoint.load(run.checkpoint_folder)
@@ -142,7 +142,7 @@ def restore(run: Run, settings: Settings, task: Task, fabric: Fabric) -> Job:
 
 
 def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None) -> Run:
-    """Steps until the end or a signal, then the result; what was begun can always be continued."""
+    """Train to the end or to a signal, then write the result; an interrupted run can be continued."""
     settings, training = job.settings, job.training
     progress = Progress(
         f"{settings.method} {settings.data} seed {settings.seed}",
@@ -196,21 +196,21 @@ def _wait(training: Training) -> None:
 
 
 def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
-    """What any of the ranks wants, known to all at the same step."""
+    """Whether any rank has a flag set, agreed between all ranks at the same step."""
     if training.fabric.world_size > 1 and training.step % STEPS_BETWEEN_TALKS:
         return [False] * len(flags)
     return on_any_rank(flags, training.fabric.device)
 
 
 def _save(job: Job) -> None:
-    state = {"training": job.training.state_dict(), "tally": job.tally.state_dict()}  # every rank has a part in it
+    state = {"training": job.training.state_dict(), "tally": job.tally.state_dict()}  # every rank contributes
     if job.run is not None:
         checkpoint.save(job.run.checkpoint_folder, state, job.training.step)
 
 
 def launch(settings: Settings) -> Fabric:
-    """The processes that train together, started and connected; each goes on from here."""
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # how ranks find each other interests nobody
+    """Start and connect the processes that train together; each of them returns from here."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # do not log how the ranks find each other
     fabric = Fabric(
         accelerator=settings.device,
         devices=settings.ranks,
@@ -223,10 +223,10 @@ def launch(settings: Settings) -> Fabric:
 
 
 def part(fabric: Fabric) -> None:
-    """Leave the other processes; threads that still talk to them would not let this one end in peace.
+    """Leave the process group, so that this process can end.
 
-    A thread of torch's that is done with a message takes the interpreter's lock to let go of its tensors, while the end
-    of the group holds that lock and waits for the thread. So the lock is given up for a moment first.
+    A thread of torch that has finished a message needs the interpreter's lock to release its tensors, while
+    ``destroy_process_group`` holds that lock and waits for the thread; sleeping first lets the thread finish.
     """
     if fabric.world_size > 1 and dist.is_initialized():
         time.sleep(0.2)
@@ -245,7 +245,7 @@ def start(settings: Settings, task: Task, fabric: Fabric) -> Training:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that the user started, and not one that it started to train beside it.
+    """Whether the user started this process, not another rank.
 
     Example:
         >>> is_first_process()
@@ -261,7 +261,7 @@ def _default_folder(settings: Settings) -> Path:
 
 def _refuse_taken(folder: Path, other: str) -> None:
     if not (folder / "config.toml").exists():
-        return  # what else may be in the way, Run.create finds
+        return  # Run.create rejects any other content
     quoted = shlex.quote(str(folder))
     is_finished = (folder / "result.json").exists()
     way_on = f"gossamer show {quoted} shows it" if is_finished else f"gossamer train --resume {quoted} continues it"

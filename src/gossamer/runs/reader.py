@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,11 @@ from gossamer import checkpoint
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.record import RecordError, Run
-from gossamer.runs.job import Job, launch, restore, settings_of
 from gossamer.runs.result import predict_seeded, predict_split, quality
 from gossamer.types import Task
+
+if TYPE_CHECKING:
+    from gossamer.runs.job import Job
 
 __all__ = ["evaluate_run", "predict_run", "read_inputs", "show"]
 
@@ -118,6 +120,8 @@ def _classes(prediction: Prediction, task: Task) -> dict[str, list[Any]]:
 
 def _read(folder: Path | str, n_draws: int | None) -> Job:
     """The run as of its newest checkpoint, in this process alone, on whatever device there is."""
+    from gossamer.runs.job import launch, restore, settings_of
+
     run = Run.open(Path(folder))
     way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
     if not checkpoint.exists(run.checkpoint_folder):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,8 +21,10 @@ from gossamer.posterior import GaussianPosterior, LocalPasses, Prediction, Singl
 from gossamer.record import Run
 from gossamer.runs.settings import Settings
 from gossamer.runs.tally import Tally
-from gossamer.train import Training
 from gossamer.types import Posterior, Task
+
+if TYPE_CHECKING:  # the training loop is slow to import, and whoever only reads a run does not need it
+    from gossamer.train import Training
 
 __all__ = ["build_result", "predict_seeded", "predict_split", "quality"]
 
@@ -55,7 +57,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
 
 
 def _other_predictions(settings: Settings, task: Task, training: Training) -> dict[str, dict[str, float]]:
-    """Metrics of the network at its means, and of passes that draw their noise output by output."""
+    """Metrics of the network at its means, and of passes with local noise."""
     weights = sparse_weights(training.model).values()
     if not any(isinstance(weight, GaussianWeight) for weight in weights):
         return {}
@@ -234,5 +236,5 @@ def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) ->
 
 
 def _list(values: Tensor) -> list[float | None]:
-    """Numbers for JSON, which has no NaN: a bin without examples has no accuracy."""
+    """Numbers for JSON, which has no NaN: an empty bin has no accuracy."""
     return [value if math.isfinite(value) else None for value in values.tolist()]

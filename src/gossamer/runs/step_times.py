@@ -1,4 +1,4 @@
-"""What the native kernels save a run: a training step of its network with them, and with dense products."""
+"""How much the native kernels save a run: time a training step with them, and with dense products."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -13,8 +13,10 @@ from gossamer.evaluate import evaluate
 from gossamer.layers import SparseWeight, density, sparse_weights
 from gossamer.posterior import SingleNetwork
 from gossamer.record import Run
-from gossamer.train import Training
 from gossamer.types import Task
+
+if TYPE_CHECKING:
+    from gossamer.train import Training
 
 __all__ = ["Tally", "Work", "describe", "record_epoch", "record_updates", "work_of"]
 
