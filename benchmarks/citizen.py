@@ -71,8 +71,8 @@ def outcome(counts: Mapping[str, int]) -> str:
     return "ok" if not broken else "in part" if counts.get("passed") else "FAIL"
 
 
-def run_tests(folder: Path = FOLDER) -> dict[str, dict[str, int]]:
-    """Run the contract's tests; how many cases of each passed, failed, and failed as expected."""
+def run_tests(only: str = "", folder: Path = FOLDER) -> dict[str, dict[str, int]]:
+    """Run the contract's tests, or those that match ``only``; how many cases passed, failed, and failed as expected."""
     found: dict[str, Counter[str]] = {}
 
     class Outcomes:
@@ -84,7 +84,7 @@ def run_tests(folder: Path = FOLDER) -> dict[str, dict[str, int]]:
                 found.setdefault(name, Counter())[word] += 1
 
     files = [str(folder / file) for file in FILES.values()]
-    pytest.main(["-q", "-p", "no:cacheprovider", *files], plugins=[Outcomes()])
+    pytest.main(["-q", "-p", "no:cacheprovider", "-k", only, *files], plugins=[Outcomes()])
     return {name: dict(counts) for name, counts in found.items()}
 
 
@@ -154,6 +154,7 @@ def _same(tensor: Tensor, weight: Tensor) -> bool:
 def _main() -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.citizen")
     parser.add_argument("file", type=Path, nargs="?", help="results/citizen.json: our outcomes in it are replaced")
+    parser.add_argument("--only", default="", help="run the tests that match this alone, as pytest -k does")
     parser.add_argument("--pretrained", action="store_true", help="check the peers that are installed, and print")
     options = parser.parse_args()
     if options.pretrained:
@@ -166,7 +167,7 @@ def _main() -> None:
                 print(f"{name}: default arguments {found[0]}, with its option {found[1]}")
     if options.file is not None:
         content = json.loads(options.file.read_text(encoding="utf-8"))
-        content["tests"] = run_tests()
+        content["tests"] = (content["tests"] if options.only else {}) | run_tests(options.only)
         content["environment"] = {"gossamer": __version__, "torch": torch.__version__}
         write_atomically(options.file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         sys.exit(any(counts.get("failed") for counts in content["tests"].values()))
