@@ -30,7 +30,7 @@ from gossamer.schedules import warmup as rising
 from gossamer.sparsity import Prune, SpikeSlabDecay
 from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
-from gossamer.sparsity.ranks import world_size
+from gossamer.sparsity.selection import world_size
 from gossamer.types import Method, Mode, Rule, Schedule, Task
 
 __all__ = ["em_mcmc"]

@@ -25,7 +25,7 @@ from gossamer.runs.interrupt import Interrupted, Stop, only_one, stop_signals
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
-from gossamer.sparsity.ranks import on_any_rank
+from gossamer.sparsity.selection import on_any_rank
 from gossamer.train import Training
 from gossamer.types import Task
 

@@ -18,7 +18,6 @@ from gossamer.names import lookup
 from gossamer.sparsity.values import (
     expected_abs_value,
     expected_exp_value,
-    in_float64,
     log_expected_exp_value,
     log_snr_exp_value,
     magnitude_value,
@@ -259,5 +258,5 @@ def _mean_std(stats: WeightStats, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _ratio(stats: WeightStats, name: str) -> Tensor:
-    mean, std = _mean_std(stats, name)
-    return snr_value(in_float64(mean), in_float64(std))
+    mean, std = (x.to("cpu" if x.device.type == "mps" else x.device, torch.float64) for x in _mean_std(stats, name))
+    return torch.where(mean == 0, 0.0, mean.abs() / std)

@@ -22,8 +22,7 @@ from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Shortlist, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
-from gossamer.sparsity.ranks import from_first_rank
-from gossamer.sparsity.selection import Segments, top_mask, works_together
+from gossamer.sparsity.selection import Segments, from_first_rank, top_mask, works_together
 from gossamer.types import Criterion, WeightStats
 
 __all__ = ["Exchange", "Scope", "keep", "removal_scores"]
@@ -238,7 +237,7 @@ def _as_score(score: Tensor, n_entries: int, kind: str) -> Tensor:
 
 def _absolute(grads: Sequence[Tensor], dense: Segments) -> Tensor:
     """|gradient| of all entries by their numbers, whatever the order of the gradients in memory."""
-    dtype = reduce(torch.promote_types, [grad.dtype for grad in grads])
+    dtype = reduce(torch.promote_types, {grad.dtype for grad in grads})
     score = torch.empty(dense.total, dtype=dtype, device=dense.device)
     parts = [part.view(grad.shape) for part, grad in zip(score.split(dense.lengths), grads, strict=True)]
     torch._foreach_copy_(parts, list(grads))

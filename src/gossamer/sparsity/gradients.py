@@ -17,8 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gossamer.kernels import Sink, WeightMap
 from gossamer.layers import SparseWeight, Support
-from gossamer.sparsity.ranks import average_over_ranks, on_any_rank
-from gossamer.sparsity.selection import top_mask, works_together
+from gossamer.sparsity.selection import average_over_ranks, on_any_rank, top_mask, works_together
 
 __all__ = ["Grads", "Passes", "Shortlist", "Weights", "arm", "average", "collect", "fit_whole", "mean_absolute"]
 

@@ -73,18 +73,20 @@ class WeightBatch:
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
         """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
         first = self.weights[0]
-        if not (works_together(self.device) and self.is_one_kind and isinstance(first, GaussianWeight)):
+        if not (works_together(self.device) and self.is_one_kind):
             masks = kept.split(self.active.lengths)
             own = [weight.regrown(mask, regrow_std) for weight, mask in zip(self.weights, masks, strict=True)]
             names = dict.fromkeys(name for values in own for name in values)
             return {name: torch.stack([values.get(name, kept.new_zeros(())) for values in own]) for name in names}
+        zero = torch.zeros(len(self.weights), dtype=first.mean.dtype, device=self.device)
+        if not isinstance(first, GaussianWeight):
+            return {"mean": zero}
         among = kept | self.active.spread(self.active.counts(kept) == 0)  # all of them where none is kept
 
         def average(values: Tensor) -> Tensor:
             return self.active.sums(torch.where(among, values, 0)) / self.active.counts(among)
 
         raw_std = regrown_raw_std(self.vector("raw_std"), first.regrows(regrow_std), average)
-        zero = torch.zeros(len(self.weights), dtype=first.mean.dtype, device=self.device)
         return {"mean": zero, "raw_std": raw_std.expand_as(zero)}
 
 

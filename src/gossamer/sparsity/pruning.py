@@ -19,11 +19,19 @@ from torch.optim import Optimizer
 from gossamer.names import lookup
 from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.exchange import Scope
-from gossamer.sparsity.group_choice import GROUP_CRITERIA, GroupCriterion, Scored, cut, split_networks
-from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
+from gossamer.sparsity.groups import (
+    GROUP_CRITERIA,
+    GroupCriterion,
+    GroupedWeight,
+    Groups,
+    Scored,
+    cut,
+    grouped_weights,
+    split_networks,
+)
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import forget_histories, remove
-from gossamer.sparsity.ranks import world_size
+from gossamer.sparsity.selection import world_size
 from gossamer.types import Rule, Schedule, Step, VariationalOptimizer
 
 __all__ = ["Prune"]

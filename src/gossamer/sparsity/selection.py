@@ -1,4 +1,4 @@
-"""The best entries of a score: of one vector, or of several that lie end to end in one.
+"""Choices that every rank makes alike: the best entries of a score, of one vector or of several laid end to end.
 
 A CPU takes one vector after another. A GPU, where launches of many small kernels would take the time, is given one for
 all of them; the lengths are known on the host, so nothing here waits for the device.
@@ -11,9 +11,18 @@ from functools import cached_property
 from itertools import accumulate
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Segments", "top_mask", "works_together"]
+__all__ = [
+    "Segments",
+    "average_over_ranks",
+    "from_first_rank",
+    "on_any_rank",
+    "top_mask",
+    "works_together",
+    "world_size",
+]
 
 DEVICES = {"cuda"}
 
@@ -120,6 +129,45 @@ class Segments:
     @cached_property
     def _number(self) -> Tensor:
         return _numbers(self._ends, self.total)
+
+
+def world_size() -> int:
+    """Number of processes that train together; 1 when there is no process group.
+
+    Example:
+        >>> world_size()
+        1
+    """
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def average_over_ranks(tensor: Tensor) -> Tensor:
+    """The mean of ``tensor`` over all processes, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+        tensor /= world_size()
+    return tensor
+
+
+def from_first_rank(tensor: Tensor) -> Tensor:
+    """The first process's ``tensor``, in place: for scores that are drawn at random."""
+    if world_size() > 1:
+        dist.broadcast(tensor, src=0)
+    return tensor
+
+
+def on_any_rank(flags: list[bool], device: torch.device | None = None) -> list[bool]:
+    """Flag by flag, whether it is true on some process.
+
+    Example:
+        >>> on_any_rank([True, False])
+        [True, False]
+    """
+    if world_size() == 1:
+        return flags
+    votes = torch.tensor(flags, dtype=torch.int32, device=device)
+    dist.all_reduce(votes, dist.ReduceOp.MAX)
+    return [bool(vote) for vote in votes.tolist()]
 
 
 def _numbers(ends: Tensor, total: int) -> Tensor:

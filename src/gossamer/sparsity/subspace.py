@@ -43,7 +43,7 @@ from gossamer.sparsity.gradients import (
     mean_absolute,
 )
 from gossamer.sparsity.moves import WeightBatch
-from gossamer.sparsity.ranks import from_first_rank, world_size
+from gossamer.sparsity.selection import from_first_rank, world_size
 from gossamer.types import Criterion, Rule, Schedule, Step
 
 __all__ = ["Subspace"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gossamer.sparsity.group_choice import GROUP_CRITERIA, cut
+from gossamer.sparsity.groups import GROUP_CRITERIA, cut
 
 SCORES = torch.tensor([3.0, 1.0, 2.0, 1.0])
 GROUPS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
