@@ -1,6 +1,7 @@
 """A method that is not in the package goes through everything that the package's own do."""
 
 import json
+import sys
 
 import pytest
 
@@ -76,6 +77,19 @@ def test_it_trains_resumes_compares_and_is_reported(tmp_path, capsys):
     assert NAME in capsys.readouterr().out
     assert main(["report", str(out), "--out", "report.html"]) == 0
     assert "outside_methods" in (tmp_path / "report.html").read_text()
+
+
+def test_a_finished_run_is_read_where_its_method_is_missing(tmp_path, monkeypatch):
+    """Showing and reporting a run, perhaps a stranger's, imports nothing that its configuration names."""
+    out = str(tmp_path / "run")
+    assert (
+        main(["train", NAME, "digits", "--epochs", "1", "--n_draws", "1", "--device", "cpu", "--quiet", "--out", out])
+        == 0
+    )
+    (tmp_path / "outside_methods.py").write_text("raise SystemExit('imported')")
+    monkeypatch.delitem(sys.modules, "outside_methods")
+    assert main(["show", out]) == 0
+    assert main(["report", out, "--out", "report.html"]) == 0
 
 
 def test_a_run_without_a_folder_of_its_own_has_a_name_for_every_file_system(tmp_path):
