@@ -32,9 +32,8 @@ import torch.nn.functional as F
 from benchmarks.kept import FUSED
 from gossamer import methods
 from gossamer.capture import CapturedSteps
-from gossamer.kernels.fused import Geometry, Plan, Tile, choosing, compile_all, load, measure
-from gossamer.kernels.fused.geometry import by_channels
-from gossamer.kernels.fused.plans import forward_tiles, input_gradient_tiles, weight_gradient_tiles
+from gossamer.kernels.fused import Geometry, Tile, choice, compile_all, load
+from gossamer.kernels.fused.geometry import by_channels, tiles_to_try
 from gossamer.likelihoods import Categorical
 from gossamer.models.resnet import resnet18
 from gossamer.types import Task
@@ -75,9 +74,7 @@ def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 def errors_of(geometry: Geometry, dtype: torch.dtype, device: str) -> Iterator[tuple[str, Tile, float]]:
     """Error of each tile of each part, on fresh random numbers."""
-    from gossamer.kernels.fused.tiles.forward import forward
-    from gossamer.kernels.fused.tiles.input_gradient import input_gradient
-    from gossamer.kernels.fused.tiles.weight_gradients import weight_gradients
+    from gossamer.kernels.fused.tiles import forward, input_gradient
 
     options = {"dtype": dtype, "device": device}
     x = by_channels(torch.randn((geometry.batch, geometry.n_in, geometry.height, geometry.width), **options).relu())
@@ -90,7 +87,7 @@ def errors_of(geometry: Geometry, dtype: torch.dtype, device: str) -> Iterator[t
     place = {"stride": geometry.stride, "padding": geometry.padding}
     m, v = F.conv2d(leaves[0], leaves[1], **place), F.conv2d(leaves[0] ** 2, leaves[2], **place)
     y = m + v.sqrt() * noise.double()
-    dx, grad_mean, grad_variance = torch.autograd.grad(y, leaves, dy.double())
+    (dx,) = torch.autograd.grad(y, leaves[:1], dy.double())
     slope = (noise.double() / (2 * v.sqrt())).detach()
 
     def drawn(tile: Tile) -> float:
@@ -109,16 +106,11 @@ def errors_of(geometry: Geometry, dtype: torch.dtype, device: str) -> Iterator[t
     def of_input(tile: Tile) -> float:
         return relative(input_gradient(dy, low, x, mean, variance, geometry=geometry, tile=tile), dx)
 
-    def of_weights(tile: Tile) -> float:
-        ours = weight_gradients(dy, low, x, geometry=geometry, tile=tile)
-        return max(relative(ours[0], grad_mean), relative(ours[1], grad_variance))
-
-    tiles = forward_tiles(geometry)
+    tiles = tiles_to_try("forward", geometry)
     todo: list[tuple[str, Callable[[Tile], float], list[Tile]]] = [
         ("forward", both, tiles),
-        ("noise", drawn, [tile._replace(draws=True) for tile in tiles]),
-        ("input gradient", of_input, input_gradient_tiles(geometry)),
-        ("weight gradients", of_weights, weight_gradient_tiles(geometry)),
+        ("noise", drawn, tiles),
+        ("input gradient", of_input, tiles_to_try("input_gradient", geometry)),
     ]
     for part, error, candidates in todo:
         for tile in candidates:
@@ -149,32 +141,27 @@ def time_layers(found: dict[str, tuple[int, Geometry]], dtype: torch.dtype, devi
     sums = {"cudnn": 0.0, "chosen": 0.0}
     for name, (count, geometry) in found.items():
         try:
-            times = measure(geometry, dtype, torch.device(device))
+            times = choice.measure(geometry, dtype, torch.device(device))
         except Exception:
             print(f"  {name} fails\n{traceback.format_exc(limit=3)}")
             report[name] = {"error": traceback.format_exc()}
             continue
-        plan = times.plan()
+        plan = choice.best_plan(times)
         if device != "cpu":
-            choosing._chosen[(geometry, dtype, torch.cuda.get_device_name(device), False)] = plan
-        parts = {
-            "forward": times.forward,
-            "input_gradient": times.input_gradient,
-            "weight_gradients": times.weight_gradients,
+            choice._chosen[(geometry, dtype, torch.cuda.get_device_name(device), False)] = plan
+        alone = {part: by_tile[None] for part, by_tile in times.items()}
+        report[name] = {"count": count, "cudnn": alone, "plan": plan.name} | {
+            part: [{"tile": list(tile), "ms": ms} for tile, ms in by_tile.items() if tile]
+            for part, by_tile in times.items()
         }
-        report[name] = {"count": count, "cudnn": times.torch, "plan": plan.name} | {
-            part: [{"tile": list(tile), "ms": ms} for tile, ms in by_tile.items()] for part, by_tile in parts.items()
-        }
-        both = times.total(Plan()), times.total(plan)
+        both = sum(alone.values()), sum(times[part][tile] for part, tile in vars(plan).items())
         report[name] |= {"ms_cudnn": both[0], "ms_chosen": both[1]}
         sums["cudnn"] += count * both[0]
         sums["chosen"] += count * both[1]
         print(f"  {name} (x {count}): cudnn {both[0]:.3f} ms, {plan.name} {both[1]:.3f} ms")
-        alone = times.torch | {"input_gradient": times.torch["input"], "weight_gradients": times.torch["weights"]}
-        print(f"    dv {alone['dv']:.4f}, x² {alone['square']:.4f}")
-        for part, by_tile in parts.items():
-            best = sorted(by_tile.items(), key=lambda item: item[1])
-            print(f"    {part:16} cudnn {alone[part]:.4f} |", *(f"{_short(tile)} {ms:.4f}" for tile, ms in best))
+        for part, by_tile in times.items():
+            best = sorted((ms, _short(tile)) for tile, ms in by_tile.items() if tile)
+            print(f"    {part:16} cudnn {alone[part]:.4f} |", *(f"{tile} {ms:.4f}" for ms, tile in best))
     print(f"  sum over all layers: cudnn {sums['cudnn']:.3f} ms, chosen {sums['chosen']:.3f} ms")
     return report | {"sums": sums}
 
@@ -270,7 +257,7 @@ def main() -> None:
     device, dtype = ("cpu", torch.float32) if given.dry else ("cuda", torch.bfloat16)
     found = tiny(2) if given.dry else layers(given.batch)
     if given.dry:
-        choosing.milliseconds = _milliseconds_of_one
+        choice.milliseconds = _milliseconds_of_one
         torch.cuda.device = lambda device: torch.no_grad()  # a context that does nothing here
     given.out.mkdir(parents=True, exist_ok=True)
     load()

@@ -59,9 +59,9 @@ class DenseCopy:
         x = x.to(dtype) if x.is_floating_point() else x
         bias = None if bias is None else bias.to(dtype)
         if noisy and self.variance is not None and self.plan.forward is not None and x.shape == self.planned:
-            source = fused.Source(self.noise, self.seed, self.layer)
+            noise = {"noise": self.noise, "seed": self.seed, "layer": self.layer}
             weights = self.mean, self.variance, bias
-            return fused.noisy_product(x, *weights, weight_map, plan=self.plan, source=source, floor=floor)
+            return fused.noisy_product(x, *weights, weight_map, plan=self.plan, floor=floor, **noise)
         m = weight_map(x, self.mean, bias)
         if self.variance is None or not noisy:
             return m

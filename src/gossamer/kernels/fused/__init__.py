@@ -2,39 +2,16 @@
 
 Two convolutions and what lies between them read and write every activation many times. Here a tile of the input is
 loaded once, squared in registers, and multiplied with both weights; the noise is added before anything is written, and
-may be drawn there. Of the backward pass the same holds: dx = W_μᵀ dy + 2 x · W_σ²ᵀ (dy · ε / 2 std).
+may be drawn there. So is the input's gradient: dx = W_μᵀ dy + 2 x · W_σ²ᵀ (dy · ε / 2 std). Gradients of weights are
+left to torch.
 
-``tiles`` holds the kernels, in Triton, which nothing here imports before it is needed; ``choosing`` finds out by
-measurement which parts of which layers are better off with them; :func:`noisy_product` is one node of a compiled graph.
+``tiles`` holds the kernels in Triton and is imported only when one is needed; ``choice`` finds out by measurement which
+parts of which layers they make faster; :func:`noisy_product` is one node of a compiled graph.
 """
 
-from __future__ import annotations
+from gossamer.kernels.fused.choice import Fused, check_fused, choose, compile_all, why_not
+from gossamer.kernels.fused.geometry import Geometry, Plan, Tile, as_images
+from gossamer.kernels.fused.product import load, noisy_product
 
-from gossamer.kernels.fused.choosing import Fused, Times, check_fused, choose, compile_all, measure, why_not
-from gossamer.kernels.fused.geometry import Geometry, as_images
-from gossamer.kernels.fused.plans import Plan, Tile
-from gossamer.kernels.fused.product import Source, noisy_product
-
-__all__ = [
-    "Fused",
-    "Geometry",
-    "Plan",
-    "Source",
-    "Tile",
-    "Times",
-    "as_images",
-    "check_fused",
-    "choose",
-    "compile_all",
-    "load",
-    "measure",
-    "noisy_product",
-    "why_not",
-]
-
-
-def load() -> None:
-    """Make the operators known to torch; :func:`noisy_product` needs them."""
-    from gossamer.kernels.fused import operators as _operators
-
-    del _operators
+__all__ = ["Fused", "Geometry", "Plan", "Tile", "as_images", "check_fused", "choose", "compile_all", "load"]
+__all__ += ["noisy_product", "why_not"]

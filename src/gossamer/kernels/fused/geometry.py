@@ -1,17 +1,16 @@
-"""Sizes of a convolution that the fused kernels compute; a linear layer is one of 1 x 1 images."""
+"""Sizes of a convolution that the fused kernels compute, and the tiles that they may cut it into."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gossamer.kernels.maps import ConvMap, LinearMap, WeightMap
 
-__all__ = ["Geometry", "as_images"]
-
-LARGEST = 2**31 - 1  # elements of a tensor: offsets are 32-bit numbers
+__all__ = ["Geometry", "Plan", "Tile", "as_images", "tiles_to_try"]
 
 
 @dataclass(frozen=True)
@@ -40,44 +39,22 @@ class Geometry:
         return cls(batch, n_in, height, width, weight[0], (weight[2], weight[3]), stride, padding)
 
     @property
-    def out_height(self) -> int:
-        """Of the output."""
-        return (self.height + 2 * self.padding[0] - self.kernel[0]) // self.stride + 1
-
-    @property
-    def out_width(self) -> int:
-        """Of the output."""
-        return (self.width + 2 * self.padding[1] - self.kernel[1]) // self.stride + 1
-
-    @property
     def output_shape(self) -> tuple[int, int, int, int]:
-        """``(batch, n_out, out_height, out_width)``."""
-        return self.batch, self.n_out, self.out_height, self.out_width
+        """``(batch, n_out, height, width)`` of the output."""
+        height = (self.height + 2 * self.padding[0] - self.kernel[0]) // self.stride + 1
+        width = (self.width + 2 * self.padding[1] - self.kernel[1]) // self.stride + 1
+        return self.batch, self.n_out, height, width
 
     @property
     def rows(self) -> int:
         """Output pixels: rows of the matrix product that the convolution is."""
-        return self.batch * self.out_height * self.out_width
-
-    @property
-    def taps(self) -> int:
-        """Pixels of the kernel."""
-        return self.kernel[0] * self.kernel[1]
+        batch, _, height, width = self.output_shape
+        return batch * height * width
 
     @property
     def is_flat(self) -> bool:
         """Whether taps and channels make one sum: with the few channels of an image a tap would be mostly empty."""
         return self.n_in < 16
-
-    @property
-    def products(self) -> int:
-        """Multiplications of one pass."""
-        return self.rows * self.n_out * self.n_in * self.taps
-
-    @property
-    def fits(self) -> bool:
-        """Whether no tensor has more elements than a 32-bit offset reaches."""
-        return max(self.batch * self.n_in * self.height * self.width, self.rows * self.n_out) <= LARGEST
 
 
 def as_images(x: Tensor, weight: Tensor, weight_map: WeightMap) -> tuple[Tensor, Tensor, int, tuple[int, int]] | None:
@@ -107,3 +84,63 @@ def empty_images(like: Tensor, shape: tuple[int, ...]) -> Tensor:
 def by_channels(x: Tensor) -> Tensor:
     """The same images with the channels as neighbours in memory, in a tensor without gaps."""
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+class Tile(NamedTuple):
+    """The outputs of one program, how many terms of a sum it loads at once, and options for the compiler.
+
+    Two float32 accumulators of a tile must fit into registers: 128 x 128 with 8 warps takes half of them. A forward
+    tile that ``draws`` makes the noise instead of reading it. A ``turned`` tile is computed transposed, so that the
+    weights are the first factor: where that factor is made in registers (x²), two products wait for each other.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    draws: bool = False
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tile of each part of a noisy product; ``None`` leaves the part to torch's convolutions.
+
+    Example:
+        >>> Plan(forward=Tile(128, 64, 64, 4, 3)).name
+        'triton forward'
+    """
+
+    forward: Tile | None = None
+    input_gradient: Tile | None = None
+
+    @property
+    def name(self) -> str:
+        """Which parts are fused."""
+        fused = [part.replace("_", " ") for part, tile in vars(self).items() if tile is not None]
+        return "triton " + ", ".join(fused) if fused else "cudnn"
+
+
+TILES = [Tile(128, 64, 64, 4, 3), Tile(128, 128, 64, 8, 3)]
+TILES += [Tile(128, 64, 64, 8, 3, turned=True), Tile(64, 64, 64, 4, 4, turned=True)]
+FLAT_TILES = [Tile(64, 64, 32, 4, 2), Tile(128, 64, 32, 8, 2)]
+
+
+def tiles_to_try(part: str, geometry: Geometry) -> list[Tile]:
+    """Tiles no wider than the layer, and no deeper than the channels of a tap: beyond them would be zeros.
+
+    Forward tiles draw their noise: at every shape measured that was faster than reading it.
+
+    Example:
+        >>> [tile.depth for tile in tiles_to_try("forward", Geometry(1, 20, 8, 8, 64, (3, 3), 1, (1, 1)))]
+        [32, 32, 32]
+    """
+    columns, channels = geometry.n_out, geometry.n_in
+    if part == "input_gradient":
+        columns, channels = channels, columns
+    deepest = max(16, 1 << (channels - 1).bit_length())  # 16: the least of a tensor core
+    fitting = [tile._replace(depth=min(tile.depth, deepest)) for tile in TILES if tile.columns <= max(64, columns)]
+    if part == "input_gradient":
+        return [] if geometry.is_flat else fitting  # an image needs none
+    return [tile._replace(draws=True) for tile in (FLAT_TILES if geometry.is_flat else fitting)]
