@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -113,7 +113,8 @@ def _works(geometry: Geometry, dtype: torch.dtype, device: torch.device) -> dict
     """
     from gossamer.kernels.fused import tiles
 
-    g, place, options = geometry, [geometry.stride, *geometry.padding], {"dtype": dtype, "device": device}
+    g, place = geometry, [geometry.stride, *geometry.padding]
+    options: Any = {"dtype": dtype, "device": device}
     x = by_channels(torch.randn((g.batch, g.n_in, g.height, g.width), **options))
     mean, variance = (by_channels(torch.rand((g.n_out, g.n_in, *g.kernel), **options)) for _ in range(2))
     noise, dy, slope, out = (by_channels(torch.randn(g.output_shape, **options)) for _ in range(4))

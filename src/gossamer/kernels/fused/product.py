@@ -54,7 +54,7 @@ def noisy_product(
 
 def _options(x: Tensor, weight: Tensor, place: Sequence[int], tile: Sequence[int]) -> dict[str, Any]:
     geometry = Geometry.of(tuple(x.shape), tuple(weight.shape), place[0], (place[1], place[2]))
-    return {"geometry": geometry, "tile": Tile(*tile[:5], *map(bool, tile[5:]))}
+    return {"geometry": geometry, "tile": Tile._make((*tile[:5], *map(bool, tile[5:])))}
 
 
 def _forward(
@@ -62,9 +62,9 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     from gossamer.kernels.fused.tiles import forward
 
-    tensors = map(by_channels, (x, mean, variance))
-    noise = None if noise is None else by_channels(noise)
-    return forward(*tensors, bias, noise, seed, layer=layer, floor=floor, **_options(x, mean, *rest[:2]))
+    x, mean, variance = by_channels(x), by_channels(mean), by_channels(variance)
+    noise, options = None if noise is None else by_channels(noise), _options(x, mean, *rest[:2])
+    return forward(x, mean, variance, bias, noise, seed, layer=layer, floor=floor, **options)
 
 
 def _input_gradient(*arguments: Any) -> Tensor:
