@@ -1,4 +1,4 @@
-"""Schedules: step -> value. Every rate in the library is a number or one of these."""
+"""Schedules: functions step -> value. Every rate in the library is a number or a schedule."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def cubic(start: float, end: float, begin: int, stop: int) -> Schedule:
 
 
 def cyclical(start: float, steps: int, cycles: int, end: float = 0.0) -> Schedule:
-    """``cycles`` half cosines from ``start`` towards ``end`` in ``steps`` steps (Zhang et al., ICLR 2020), and so on.
+    """``cycles`` half cosines from ``start`` towards ``end`` in ``steps`` steps (Zhang et al., ICLR 2020), repeated.
 
     Example:
         >>> rate = cyclical(0.5, 100, cycles=4)
@@ -79,7 +79,7 @@ def cyclical(start: float, steps: int, cycles: int, end: float = 0.0) -> Schedul
 
 
 def phases(cold: float, hot: float | Schedule, steps: int, cycles: int, share: float = 0.1) -> Schedule:
-    """``cold``, and ``hot`` in the last ``share`` of each cycle: a temperature that explores first, and then samples.
+    """``cold``, but ``hot`` in the last ``share`` of each cycle: a temperature that first explores, then samples.
 
     Example:
         >>> temperature = phases(0.0, 1.0, 100, cycles=4, share=0.2)
@@ -89,7 +89,7 @@ def phases(cold: float, hot: float | Schedule, steps: int, cycles: int, share: f
     if not 0 <= share <= 1:
         raise ValueError(f"the hot share of a cycle is between 0 and 1, got {share}")
     phase, after = _phase(steps, cycles), as_schedule(hot)
-    # As fractions of a cycle: rounding must not move the border by a step.
+    # Compared as fractions of a cycle with some slack, so that rounding does not move the border by a step.
     return lambda step: after(step) if phase(step) >= 1 - share - 1e-9 else cold
 
 
@@ -133,7 +133,7 @@ def as_schedule(value: float | Schedule) -> Schedule:
 
 
 def _phase(steps: int, cycles: int) -> Schedule:
-    """Where in its cycle a step is, from 0 to below 1; cycles need not be whole numbers of steps."""
+    """Position of a step in its cycle, from 0 to below 1; a cycle need not be a whole number of steps."""
     if not 1 <= cycles <= steps:
-        raise ValueError(f"there are from one cycle to one a step; got {cycles} cycles in {steps} steps")
+        raise ValueError(f"cycles must be between 1 and the number of steps; got {cycles} cycles in {steps} steps")
     return lambda step: step * cycles % steps / steps

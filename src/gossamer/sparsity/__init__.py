@@ -1,4 +1,4 @@
-"""Who is active: criteria, allocations, the subspace that moves by them, and what is pruned in groups."""
+"""Which weights are active: criteria, allocations, the subspace that moves by them, and pruning of groups."""
 
 from gossamer.sparsity import allocation, criteria, groups
 from gossamer.sparsity.pruning import Prune

@@ -1,4 +1,4 @@
-"""Criteria: a score per entry that says who stays in the subspace and who is taken in (SSVI, section 3.3).
+"""Criteria: scores that decide which entries stay in the subspace and which are added (SSVI, section 3.3).
 
 For θ ~ N(μ, σ²): a removal criterion is a score, higher is kept, and only its order matters; a ``*_value`` function is
 the paper's number itself (``values.py``). Scores come in float32 at least, because bfloat16 would round different
@@ -174,12 +174,12 @@ class GradientCriterion:
     n_draws: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a number of draws that is none."""
+        """Reject fewer than one draw."""
         if not isinstance(self.n_draws, int) or isinstance(self.n_draws, bool) or self.n_draws < 1:
             raise ValueError(f"{self.name} needs a number of draws, an int >= 1, got {self.n_draws!r}")
 
     def describe(self) -> str:
-        """The kind of gradient in a line, for lists."""
+        """The kind of gradient in one line, for lists."""
         network = "the network at its means" if self.noise_free else "one draw of the network"
         return f"|gradient| of {network}" if self.n_draws == 1 else f"Mean of |gradient| over {self.n_draws} draws"
 
@@ -204,13 +204,13 @@ def multi_sample_gradient(n_draws: int) -> GradientCriterion:
 
 
 def random(stats: WeightStats, generator: torch.Generator | None = None) -> Tensor:
-    """Uniform scores, one a dense entry.
+    """Uniform scores, one per dense entry.
 
     >>> random(WeightStats(torch.zeros(2), grad=torch.zeros(5))).shape
     torch.Size([5])
     """
     like = stats.mean if stats.grad is None else stats.grad
-    # Drawn on the CPU, so that every device and rank with the same seed takes in the same entries.
+    # Drawn on the CPU, so that every device and rank with the same seed adds the same entries.
     return torch.rand(like.shape, generator=generator).to(like.device)
 
 

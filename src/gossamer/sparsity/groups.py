@@ -1,9 +1,9 @@
 """Groups of weights that are kept or cut together, and which of them are cut (Ke and Fan, arXiv 2210.12957).
 
 Every linear and convolutional weight is seen in one layout, ``(blocks, out, in, taps)``: a linear layer has one block
-and one tap, a convolution has as many blocks as ``groups`` and one tap a position of its kernel. A grouping says which
-flat positions belong together, one row per group. Where several networks are trained side by side in one weight (its
-layer says so by an attribute ``networks``), each has a block of its own and is pruned for itself.
+and one tap, a convolution as many blocks as ``groups`` and one tap per position of its kernel. A grouping lists the flat
+positions that belong together, one row per group. Where several networks are trained side by side in one weight (its
+layer has an attribute ``networks``), each has its own block and is pruned separately.
 
 A weight may be in several groups at once, in one of its input channel and one of its output channel; it goes with the
 first of them. The order in which groups go is total: those of equal score go by position, so that every rank and rerun
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 Groups = Callable[[Tensor], Tensor]
-"""Flat positions, ``(blocks, out, in, taps)`` -> one row a group, ``(groups, size)``, every position once."""
+"""Flat positions, ``(blocks, out, in, taps)`` -> one row per group, ``(groups, size)``, every position once."""
 
 
 def kernel(position: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def kernel(position: Tensor) -> Tensor:
 
 
 def input_(position: Tensor) -> Tensor:
-    """All that an input unit or channel sends out: a group of the first layer is a variable.
+    """All weights from one input unit or channel; in the first layer such a group is a variable.
 
     >>> input_(torch.arange(6).view(1, 2, 3, 1)).tolist()
     [[0, 3], [1, 4], [2, 5]]
@@ -65,7 +65,7 @@ def input_(position: Tensor) -> Tensor:
 
 
 def output(position: Tensor) -> Tensor:
-    """All that an output unit or channel takes in.
+    """All weights into one output unit or channel.
 
     >>> output(torch.arange(6).view(1, 2, 3, 1)).tolist()
     [[0, 1, 2], [3, 4, 5]]
@@ -74,7 +74,7 @@ def output(position: Tensor) -> Tensor:
 
 
 def weight(position: Tensor) -> Tensor:
-    """Every weight for itself.
+    """Every weight on its own.
 
     >>> weight(torch.arange(3).view(1, 1, 3, 1)).tolist()
     [[0], [1], [2]]
@@ -118,7 +118,7 @@ class GroupedWeight:
 
     @property
     def networks(self) -> int:
-        """How many networks have a part of it: one, but for a stack of them."""
+        """How many networks share it: one, except in a stack."""
         return int(getattr(self.layer, "networks", 1))
 
     @property
@@ -132,7 +132,7 @@ class GroupedWeight:
         return dense.detach().flatten()
 
     def entries(self, dense: Tensor) -> Tensor:
-        """Of a flat tensor with one element an entry, those that the parameter stores, in its shape."""
+        """The elements of a flat dense tensor that the parameter stores, in its shape."""
         return dense.view_as(self.parameter) if self.sparse is None else self.sparse.support.gather(dense)
 
     def members(self, groups: str | Groups) -> Tensor:
@@ -144,7 +144,7 @@ class GroupedWeight:
         return members
 
     def spread(self, of_groups: Tensor, members: Tensor) -> Tensor:
-        """A value of each group as a flat tensor with one element an entry."""
+        """One value per group as a flat tensor with one element per entry."""
         dense = of_groups.new_empty(self.size)
         dense[members] = of_groups.unsqueeze(1).expand_as(members)
         return dense
@@ -155,7 +155,7 @@ def grouped_weights(model: nn.Module, exclude: Sequence[str] = ()) -> dict[str, 
 
     Args:
         model: A plain network, or a converted one.
-        exclude: Names of layers to leave out; they may hold ``*``.
+        exclude: Names of layers to leave out; ``*`` is a wildcard.
     """
     found: dict[str, GroupedWeight] = {}
     seen: set[int] = set()
@@ -189,7 +189,7 @@ def _check_partition(name: str, members: Tensor, position: Tensor) -> None:
 
 
 GroupCriterion = Callable[[Tensor], Tensor]
-"""Weights of each group, ``(groups, size)`` -> a score a group; the lowest are cut."""
+"""Weights of each group, ``(groups, size)`` -> one score per group; the lowest are cut."""
 
 Scored = tuple[Tensor, Tensor]
 """Scores of groups, ``(groups,)``, and the group of every stored entry of their weight, ``(entries,)``."""
@@ -256,7 +256,7 @@ def cut(
 
 
 def split_networks(axes: Sequence[Scored], n: int) -> list[list[Scored]]:
-    """The groups of each of ``n`` networks whose weights stand one after another in one weight.
+    """The groups of each of ``n`` networks that are stacked in one weight.
 
     >>> both = split_networks([(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 1, 1, 3]))], 2)
     >>> [(score.tolist(), group.tolist()) for ((score, group),) in both]
@@ -274,7 +274,7 @@ def split_networks(axes: Sequence[Scored], n: int) -> list[list[Scored]]:
 
 
 def _first(places: Sequence[Tensor], last: int) -> Tensor:
-    """When each entry goes: with the first of its groups, and with none if they are the weight's last ones."""
+    """When each entry goes: with the first of its groups, or never if that is the weight's last one."""
     when = torch.stack(list(places)).amin(0)
     return torch.where(when == when.max(), last, when)
 

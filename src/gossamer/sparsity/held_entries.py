@@ -1,4 +1,4 @@
-"""Entries of a parameter that the network computes without: zero in the parameter, and perhaps remembered aside."""
+"""Entries of a parameter that are held at zero, and perhaps remembered beside it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class HeldEntries:
 
     Args:
         parameter: The parameter.
-        keeps: Whether the entries go on living aside (feedback), or are gone.
+        keeps: Whether the values are remembered and trained on (feedback), or gone.
 
     Example:
         >>> weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
@@ -43,7 +43,7 @@ class HeldEntries:
 
     @torch.no_grad()
     def choose(self, mask: Tensor) -> None:
-        """Which entries to hold from now on; they are as they were until they are hidden."""
+        """Which entries to hold from now on; their values stay until they are hidden."""
         self.reveal()
         self.mask = mask.view_as(self.parameter)
 
@@ -52,25 +52,25 @@ class HeldEntries:
         """Make the held entries zero in the parameter."""
         if self.keeps:
             moved = self.parameter[self.mask]
-            # Hidden still: the optimizer stepped without their being revealed, so from zero. The step is theirs.
+            # Still hidden: the optimizer stepped from zero without a reveal, and that step belongs to them.
             self.values = self.values + moved if self.is_hidden else moved
         self.parameter.masked_fill_(self.mask, 0.0)
         self.is_hidden = True
 
     @torch.no_grad()
     def reveal(self) -> None:
-        """Put the held entries back, if they go on living."""
+        """Put the remembered values back."""
         if self.is_hidden and self.keeps:
             self.parameter[self.mask] = self.values
         self.is_hidden = False
 
     def drop(self) -> None:
-        """Forget what is held: from now on these entries are gone."""
+        """Forget the values of the held entries, for good."""
         self.keeps, self.values = False, self.values.new_zeros(0)
         self.hide()
 
     def reset(self, optimizer: Optimizer) -> None:
-        """Zero for the held entries in the parameter, its gradient and everything the optimizer knows of them."""
+        """Zero the held entries in the parameter, its gradient and the optimizer's state."""
         state = optimizer.state.get(self.parameter, {})
         known = [value for value in state.values() if isinstance(value, Tensor)]
         with torch.no_grad():
@@ -83,7 +83,7 @@ class HeldEntries:
         return {"mask": self.mask, "values": self.values, "is_hidden": self.is_hidden, "keeps": self.keeps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
+        """Continue from ``state_dict``."""
         self.mask = state["mask"].to(self.parameter.device)
         self.values = state["values"].to(self.parameter)
         self.is_hidden, self.keeps = bool(state["is_hidden"]), bool(state["keeps"])

@@ -1,9 +1,9 @@
 """Pruning of groups during training: dynamic forward pruning, and pruning with feedback (Ke and Fan, Algorithm 3).
 
-Forward (DFP): a group that is cut is gone for good. In a sparse weight it leaves the storage, and with it its gradient
-and the optimizer's state; in a plain one it is held at zero. With feedback (DPF, eq. 8, after Lin et al., ICLR 2020):
-the network computes with the group at zero, so gradients are those of the pruned network, but they move the weight that
-is held back, and at a later check the group may return.
+Forward (DFP): a group that is cut is gone for good. In a sparse weight it leaves the storage together with its gradient
+and optimizer state; in a plain one it is held at zero. With feedback (DPF, eq. 8, after Lin et al., ICLR 2020) the
+network computes with the group at zero, so gradients are those of the pruned network, but they still update the weight
+that is held back, and at a later check the group may return.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ Axes = Literal["input", "output", "kernel", "weight"] | str | Groups | Sequence[
 class Prune(Rule):
     """Cuts groups of weights during training; call :meth:`step` after ``backward`` and before ``optimizer.step()``.
 
-    The network is always the pruned one: what is cut is exactly zero at every forward pass, in every snapshot and in
-    the model's state. Of every weight at least one group stays. With feedback, a step that is skipped (by a gradient
-    scaler, after a bad loss) must be followed by :meth:`hide`, which may be called after any step.
+    The network is always the pruned one: what is cut is exactly zero in every forward pass, every snapshot and the
+    model's state. Every weight keeps at least one group. With feedback, call :meth:`hide` after an optimizer step
+    was skipped (by a gradient scaler, after a bad loss); calling it after every step is fine.
 
     Args:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions are pruned.
         optimizer: Any ``torch.optim`` optimizer that holds its parameters.
-        threshold: λ2: groups of lower score are cut; one number, or one for each layer by its name, which in
-            a stack of networks may be a tensor with one for each.
-        target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step,
-            1 at first. As many whole groups stay as fit.
-        criterion: ``"range"``, ``"signed_range"``, ``"mean_square"`` or a function of ``(groups, size)`` weights;
-            ``None`` is the paper's: the range for convolutions, the mean square for linear layers and where a group is
-            a single weight, which has no range.
-        groups: What is cut as a whole, as in :class:`SpikeSlabDecay`, or several such groupings; ``None`` is the
+        threshold: λ2, below which a group is cut: one number, or one per layer by name, which for a stack of networks
+            may be a tensor with one per network.
+        target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step.
+            As many whole groups stay as fit.
+        criterion: ``"range"``, ``"signed_range"``, ``"mean_square"`` or a function of ``(groups, size)`` weights. The
+            default is the paper's: the range for convolutions, the mean square for linear layers and for groups of a
+            single weight, which have no range.
+        groups: What is cut as a whole, as in :class:`SpikeSlabDecay`, or several such groupings. The default is the
             paper's: input and output channels of convolutions, input units of linear layers.
         feedback: Whether what is cut may return; a number is the share of the training during which it may. From then
             on what is held back is gone, and pruning goes on forward.
-        scope: ``"layer"`` gives every weight its own share of ``target_density``, ``"global"`` all together.
-        exclude: Names of layers that stay whole; they may hold ``*``.
+        scope: ``"layer"`` applies ``target_density`` to each weight, ``"global"`` to all together.
+        exclude: Names of layers that stay whole; ``*`` is a wildcard.
         total_steps: Length of the training, where any of its shares is given.
         warmup: Share of the training before the first check.
         update_period: Steps from one check to the next.
@@ -134,11 +134,11 @@ class Prune(Rule):
         return held.mask if held is not None and held.keeps else None
 
     def step(self) -> bool:
-        """Count a step, and cut when it is time; whether it was time."""
+        """Count a step, and cut if a check is due; returns whether it was."""
         self.index += 1
         self._check_hidden()
         for held in self._held.values():
-            held.reveal()  # what is held back takes part in this step: its decay, its gradient, the choice
+            held.reveal()  # held-back weights take part in this step: in decay, gradient and choice
         is_past = self.last_step is not None and self.index > self.last_step
         is_time = self.index % self.update_period == 0 or self.index == self.last_step
         due = self.index > self.warmup_steps and is_time and not is_past
@@ -149,7 +149,7 @@ class Prune(Rule):
         return due
 
     def hide(self) -> None:
-        """Zero again what is held back: ``optimizer.step()`` does it, so call this where that is skipped."""
+        """Zero what is held back; ``optimizer.step()`` does this, so call it when that step is skipped."""
         for held in self._held.values():
             held.hide()
 
@@ -166,7 +166,7 @@ class Prune(Rule):
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
+        """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self.record = int(state["index"]), list(state["record"])
         self.feedback = bool(state["feedback"])
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
@@ -189,7 +189,7 @@ class Prune(Rule):
         self.record.append({"step": self.index, "density": self.density, "active": active, "removed": removed})
 
     def _choose(self, scored: dict[str, list[Scored]]) -> dict[str, Tensor]:
-        """Which entries stay: a choice for each weight, for all weights together, and in a stack for each network."""
+        """Which entries stay: one choice per weight or for all together, and in a stack one per network."""
         share = None if self.target_density is None else _checked_share(self.target_density(self.index), self.index)
         networks = {name: split_networks(axes, self.weights[name].networks) for name, axes in scored.items()}
         shared = [list(networks)] if self.scope == "global" and share is not None else [[name] for name in networks]
@@ -240,7 +240,7 @@ class Prune(Rule):
         return self.weights[name].parameter.numel() - (0 if held is None else held.n_held)
 
     def _release(self) -> None:
-        """What is held back leaves for good: out of the storage where the weight is sparse."""
+        """Remove for good what is held back: from storage where the weight is sparse."""
         self.feedback = False
         for name, held in list(self._held.items()):
             weight = self.weights[name]
@@ -255,7 +255,7 @@ class Prune(Rule):
         return not self.feedback or self.feedback_steps is not None
 
     def _write_positions_down(self) -> None:
-        """From the start, so that a state saved after a cut fits: what is loaded may have fewer of them."""
+        """Store positions from the start, so that a state saved after a cut, with fewer of them, can be loaded."""
         for weight in self.weights.values():
             if weight.sparse is not None:
                 weight.sparse.support.explicit(weight.parameter.device)

@@ -5,8 +5,8 @@ P(γ = 0) = p. The M-step puts a group into the spike where the mean of its squa
 
     λ1 = 1/(δ0 - δ1) · (log(δ0/δ1) + 2/K · log(p/(1 - p))),
 
-the expectation over the posterior being replaced by the sampler's current weights. All that changes is the weight decay
-of the group, δ0/N instead of δ1/N.
+where the sampler's current weights replace the expectation over the posterior. Only the weight decay of the group
+changes: δ0/N instead of δ1/N.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gossamer.types import Rule, Step
 
 __all__ = ["SpikeSlabDecay", "soft_threshold"]
 
-EXTRA_DECAY = "extra_decay"  # where the samplers of gossamer.optim read a decay of each entry of its own
+EXTRA_DECAY = "extra_decay"  # where the samplers of gossamer.optim read a decay per entry
 
 
 def soft_threshold(spike: float, slab: float, group_size: int, spike_probability: float = 0.5) -> float:
@@ -60,18 +60,17 @@ class SpikeSlabDecay(Rule):
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions take part.
         optimizer: Any ``torch.optim`` optimizer.
         spike_decay: δ0/N, the weight decay of a group in the spike.
-        threshold: λ1, one number, or one for each layer by its name, which in a stack of networks may be a tensor with
-            one for each; ``None`` takes the M-step's for the decays,
-            ``n_data`` and ``spike_probability``.
-        spike_probability: p, the prior probability of the spike, for a threshold that is not given.
-        n_data: N, the number of training examples, for a threshold that is not given.
+        threshold: λ1: one number, or one per layer by name, which for a stack of networks may be a tensor with one per
+            network. By default the M-step's, from the decays, ``n_data`` and ``spike_probability``.
+        spike_probability: p, the prior probability of the spike; used without a ``threshold``.
+        n_data: N, the number of training examples; used without a ``threshold``.
         groups: ``"kernel"``, ``"input"``, ``"output"``, ``"weight"`` or a function, see
-            :mod:`gossamer.sparsity.groups`; ``None`` is the paper's: kernels of convolutions, input units of linear
+            :mod:`gossamer.sparsity.groups`. The default is the paper's: kernels of convolutions, input units of linear
             layers.
-        prune: With feedback, what holds groups back: those are in the spike, whatever their size. They meet no
-            curvature, so in the slab a sampler's noise would make them large, and bring them back, for nothing. Call
+        prune: A :class:`Prune` with feedback. The groups it holds back are in the spike, whatever their size: the loss
+            does not see them, so in the slab a sampler's noise alone would make them large and bring them back. Call
             its step first.
-        exclude: Names of layers that stay in the slab; they may hold ``*``.
+        exclude: Names of layers that stay in the slab; ``*`` is a wildcard.
         total_steps: Length of the training, where ``warmup`` is given.
         warmup: Share of the training before the first M-step; until then every group is in the slab.
         update_period: Steps from one M-step to the next.
@@ -114,8 +113,8 @@ class SpikeSlabDecay(Rule):
         self._check()
         self.index = 0
         self.record: list[dict[str, Any]] = []
-        self._in_spike: dict[str, Tensor] = {}  # one flag a group
-        # For optimizers that know no decay of each entry: the positions it was made for, their version, the decay.
+        self._in_spike: dict[str, Tensor] = {}  # one flag per group
+        # For optimizers without a decay per entry: the positions it was computed for, their version, the decay.
         self._extra: dict[str, tuple[Tensor | None, int, Tensor]] = {}
 
     @property
@@ -127,7 +126,7 @@ class SpikeSlabDecay(Rule):
         return sum(counts.values()) / sum(weight.size for weight in self.weights.values())
 
     def step(self) -> bool:
-        """Count a step, choose between spike and slab when it is time, and see to the decay; whether it was time."""
+        """Count a step, choose between spike and slab if due, and apply the decay; returns whether it was due."""
         self.index += 1
         due = self.index > self.warmup_steps and self.index % self.update_period == 0
         if due:
@@ -148,7 +147,7 @@ class SpikeSlabDecay(Rule):
         return {"index": self.index, "record": list(self.record), "in_spike": dict(self._in_spike)} | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
+        """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self.record = int(state["index"]), list(state["record"])
         self._in_spike = {
             name: flags.to(self.weights[name].parameter.device) for name, flags in state["in_spike"].items()

@@ -56,34 +56,39 @@ CONTINUED = (
 
 
 class Subspace(Rule):
-    """Moves the active weights of ``model`` during training; call :meth:`step` once after each ``optimizer.step()``.
+    """Moves the active weights of ``model`` during training; call :meth:`step` once per training step.
 
-    Between updates it costs nothing. In the backward pass before an update the dense gradient of every weight is formed
-    a few rows at a time, and only the best entries of it are kept. Where gradients of several passes add up
-    (accumulation, ranks, a weight used twice, closures), for criteria of your own and for a global budget they are
-    formed whole, and each is dropped as soon as its best entries are known. A gradient that is not finite postpones the
-    update to the next step, and so does a second pass that could not be foreseen.
+    Call it after ``optimizer.step()``, or like every other rule between ``backward()`` and ``optimizer.step()``, as
+    :func:`gossamer.fit` does. Additions are decided by the same gradient in both places: the sum of the backward passes
+    that ``.grad`` holds when the optimizer steps. Passes that ``zero_grad()`` clears (FGSM, saliency maps) or that come
+    after the step (a generator's loss) have no say.
+
+    Between updates it costs nothing. Before an update the dense gradient of every weight is formed a few rows at a
+    time, and only its best entries are kept. It is formed whole where the gradients of several passes add up
+    (accumulation, ranks, a weight used twice), for criteria of your own and for a global budget, and dropped as soon as
+    its best entries are known. A gradient that is not finite postpones the update to the next step, and so does a
+    second pass that could not be foreseen.
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` or :func:`gossamer.sparsify`.
         optimizer: Any ``torch.optim`` optimizer, or a list of several (one for the means, another for the stds); their
             states follow the moves. A layer whose mean none of them holds, or whose mean is frozen, stays as it is.
-        total_steps: Length of the training. ``None`` for a training without a planned end: ``replacement_rate`` is then
-            constant unless it is a schedule, updates never stop, and ``until`` cannot be given.
+        total_steps: Length of the training. With ``None``, for a training without a planned end, ``replacement_rate``
+            is constant unless it is a schedule, updates never stop, and ``until`` cannot be given.
         removal: Score of the active entries, the lowest are removed: a name in ``gossamer.sparsity.criteria.REMOVAL``
             or a function of :class:`WeightStats`.
         addition: Score of the other entries, the highest are added: a name in ``ADDITION`` or a function.
             ``multi_sample_gradient(K)`` needs ``step(closure)``.
         update_period: Steps from one update to the next, M.
-        replacement_rate: Share of the active entries that is removed at an update: a number, from which a cosine goes
-            down to zero at the last update, or a schedule.
-        until: Share of the training after which nothing moves any more; 0.75.
-        regrow_std: σ of a new entry: ``"mean"`` of the layer's, ``"mean_raw"`` (mean of the raw stds, as the released
-            code), or a number. ``None`` is ``"mean"``, and ``"mean_raw"`` for a model in reference mode.
-        scope: ``"layer"`` keeps the number of active entries of every layer, ``"global"`` only their sum. ``None``
+        replacement_rate: Share of the active entries that an update replaces: a schedule, or the start of a cosine that
+            ends at zero with the last update.
+        until: Share of the training after which nothing moves any more; 0.75 by default.
+        regrow_std: σ of a new entry: ``"mean"`` of its layer, ``"mean_raw"`` (mean of the raw stds, as in the released
+            code), or a number. The default is ``"mean"``, and ``"mean_raw"`` for a model in reference mode.
+        scope: ``"layer"`` keeps the number of active entries of every layer, ``"global"`` only their sum. The default
             is ``"layer"``, and ``"global"`` for a model converted with ``allocation="global"``.
-        compare: Names of further removal criteria: each update then records the intersection over union of the set
-            they would have removed with the one that was.
+        compare: Names of other removal criteria. Each update records the intersection over union of what they would
+            have removed and what was removed.
 
     Example:
         >>> import gossamer
@@ -143,7 +148,7 @@ class Subspace(Rule):
         self._watched: dict[str, Passes] = {}
         self._passes: list[Passes] = []  # of the armed weights
         self._gathered: Grads | None = None  # dense gradients of a step that the optimizer has made
-        self._single: set[str] = set()  # weights that were seen to have one gradient a step
+        self._single: set[str] = set()  # weights that were seen to have one gradient per step
         self._check_parts()
         _agree(self.weights)
         self._prepare()
@@ -157,8 +162,8 @@ class Subspace(Rule):
                 over several draws need it.
 
         Returns:
-            Whether there was an update. In a loop of the released code's kind, ``if not subspace.step():
-            optimizer.step()``, the gradient of an update step is spent on the move.
+            Whether there was an update. The released code then skips the optimizer: ``if not subspace.step():
+            optimizer.step()``.
         """
         if self._is_resumed and self.index > 0:
             warnings.warn(CONTINUED.format(step=self.index), stacklevel=2)
@@ -194,7 +199,7 @@ class Subspace(Rule):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``, after the model's and the optimizer's states were loaded."""
+        """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self._postponed = int(state["index"]), bool(state["postponed"])
         self.record, self._single = list(state["record"]), set(state.get("single", ()))
         for name in self._watched:
@@ -260,9 +265,9 @@ class Subspace(Rule):
                 self._single.discard(name)
 
     def _streams(self) -> bool:
-        """Whether the best entries of a weight are told from its own gradient on this rank, seen in pieces.
+        """Whether the best entries of a weight can be found in its own gradient on this rank, piece by piece.
 
-        Not on a GPU, which would have to be waited for at every piece, as long as it can hold the gradients whole.
+        A GPU that can hold the gradients whole does so: each piece would cost a wait for it.
         """
         alone = self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
         return alone and not fit_whole(self._trained())
@@ -349,7 +354,7 @@ class Clock:
     """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
 
     Args:
-        optimizers: Those of the subspace.
+        optimizers: The subspace's optimizers.
         mean: A mean of its own, by which it is told from another subspace of the same optimizer.
 
     Example:
