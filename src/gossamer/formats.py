@@ -50,8 +50,8 @@ def number(value: float, digits: int = 3) -> str:
         >>> print(*map(number, (0.21345, 12.0, 1234.5, -0.5, 0, 0.0000123)), sep=" | ")
         0.213 | 12 | 1,234 | −0.5 | 0 | 1.23 × 10⁻⁵
     """
-    if value == 0:
-        return "0"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:.0f}"
     power = math.floor(math.log10(abs(value)))
     if not -5 < power < 7:
         base = f"{value / 10.0**power:.{digits - 1}f}".rstrip("0").rstrip(".")
@@ -131,7 +131,7 @@ def duration(seconds: float) -> str:
         >>> print(*map(duration, (0.42, 45.2, 130, 4980, 100_000)), sep=" | ")
         0.42 s | 45 s | 2 min 10 s | 1 h 23 min | 1 d 4 h
     """
-    if seconds < 60:
+    if seconds < 60 or not math.isfinite(seconds):
         return f"{number(seconds, 2)}{_SPACE}s"
     for large, small, name, small_name in ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s")):
         parts = round(seconds / small)
@@ -149,7 +149,7 @@ def with_error(mean: float, error: float | None, form: Format) -> str:
         >>> print(with_error(0.93912, 0.0013, percent), with_error(0.21345, 0.0021, number), sep=" | ")
         93.91 ± 0.13 % | 0.213 ± 0.002
     """
-    if not error or error < 1e-9 * abs(mean):  # equal up to rounding
+    if not error or not math.isfinite(mean + error) or error < 1e-9 * abs(mean):  # equal up to rounding
         return form(mean)
     if form not in (percent, number):
         return f"{form(mean)} ± {form(error)}" if error > 0.02 * abs(mean) else form(mean)

@@ -11,6 +11,7 @@ import pytest
 from gossamer import __version__, data, methods, models
 from gossamer.cli import COMMANDS, main
 from gossamer.data import digits
+from gossamer.metrics.registry import texts
 from gossamer.runs.settings import options_of
 from gossamer.sparsity import criteria
 
@@ -140,9 +141,9 @@ def test_flags_take_hyphens_and_underscores_before_and_after_the_names(gossamer)
 def test_evaluate(gossamer, finished):
     code, out, err = gossamer("evaluate", finished)
     assert (code, err) == (0, "")
-    shown = {name: value for name, value in (line.split() for line in out.splitlines())}
+    shown = dict(line.split(maxsplit=1) for line in out.splitlines())
     metrics = json.loads((finished / "result.json").read_text())["metrics"]
-    assert shown == {name: f"{value:.4f}" for name, value in metrics.items()}
+    assert shown == texts(metrics)
     code, out, _ = gossamer("evaluate", finished, "--json")
     assert json.loads(out) == metrics
     assert json.loads(gossamer("evaluate", finished, "--json", "--split=val", "--n-draws=2")[1]) != metrics

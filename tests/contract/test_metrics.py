@@ -114,6 +114,15 @@ def test_a_row_says_everything(metric):
         assert metric.distance(best) < metric.distance(0.5)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_written_all_the_same(value):
+    for metric in METRICS.values():
+        word = str(value).removeprefix("-")
+        assert word in metric.text(value)
+        assert word in metric.text(value, 0.1)
+    assert "1" in METRICS["nll"].text(1.0, math.nan)
+
+
 def test_labels_and_headings_are_unique():
     for names in ([metric.label for metric in METRICS.values()], [metric.heading for metric in METRICS.values()]):
         assert len(set(names)) == len(names)

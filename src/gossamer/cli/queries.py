@@ -29,10 +29,11 @@ def evaluate(given: list[str]) -> int:
     title = "The metrics of a run, computed again from its newest checkpoint."
     options = add_evaluate_flags(Parser("gossamer evaluate", title)).parse(given)
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
+    from gossamer.metrics.registry import texts
     from gossamer.runs.reader import evaluate_run
 
     metrics = evaluate_run(folder(options.run), options.n_draws, options.split)
-    print(json.dumps(metrics, indent=1) if options.json else columns({k: f"{v:.4f}" for k, v in metrics.items()}))
+    print(json.dumps(metrics, indent=1) if options.json else columns(texts(metrics)))
     return 0
 
 

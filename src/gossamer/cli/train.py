@@ -107,13 +107,14 @@ def _resume(given: Sequence[str]) -> int:
 
 def _print_run(run: Run) -> None:
     """What a run reached, and where it is; printed once, however many processes trained it."""
+    from gossamer.metrics.registry import texts
     from gossamer.runs.job import is_first_process
 
     if not is_first_process():
         return
     result = run.result()
     if result is not None:
-        print(columns({name: f"{value:.4f}" for name, value in result["metrics"].items()}))
+        print(columns(texts(result["metrics"])))
     print(f"run: {run.folder}")
 
 

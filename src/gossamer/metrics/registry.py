@@ -5,13 +5,13 @@ A metric of your own is one call of :func:`add`; it is then computed, compared a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from gossamer.formats import Format, count, duration, integer, macs, number, percent, size, times
+from gossamer.formats import Format, count, duration, integer, macs, number, percent, plain, size, times
 from gossamer.metrics.metric import Better, Metric, Place
 from gossamer.metrics.quality import QUALITY
 
-__all__ = ["METRICS", "Metric", "add", "shown"]
+__all__ = ["METRICS", "Metric", "add", "shown", "texts"]
 
 
 def _row(
@@ -145,3 +145,15 @@ def shown(place: Place, measured: Iterable[str] = ()) -> list[Metric]:
     unknown = [name for name in dict.fromkeys(measured) if name not in METRICS]
     meaning = "A metric of the run's own."
     return known + [Metric(name, name.replace("_", " ").capitalize(), number, None, meaning) for name in unknown]
+
+
+def texts(values: Mapping[str, float]) -> dict[str, str]:
+    """Measurements as text, by name.
+
+    Example:
+        >>> texts({"accuracy": 0.9391, "my_own": 0.25})
+        {'accuracy': '93.9 %', 'my_own': '0.25'}
+    """
+    return {
+        name: METRICS[name].text(value) if name in METRICS else plain(number(value)) for name, value in values.items()
+    }
