@@ -1,7 +1,7 @@
 """Groups of weights that are kept or cut together, and which of them are cut (Ke and Fan, arXiv 2210.12957).
 
 Every linear and convolutional weight is seen in one layout, ``(blocks, out, in, taps)``: a linear layer has one block
-and one tap, a convolution as many blocks as ``groups`` and one tap per position of its kernel. A grouping lists the flat
+and one tap, a convolution as many blocks as ``groups`` and one tap per position of its kernel. A grouping lists the
 positions that belong together, one row per group. Where several networks are trained side by side in one weight (its
 layer has an attribute ``networks``), each has its own block and is pruned separately.
 
