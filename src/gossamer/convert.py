@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Literal, get_args
@@ -23,7 +22,8 @@ from gossamer.layers import (
     sparse_weights,
     swap,
 )
-from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone
+from gossamer.layers.summary import warn_of_the_rest
+from gossamer.layers.swap import why_left_alone
 from gossamer.sparsity.allocation import allocation as allocation_by_name
 from gossamer.sparsity.allocation import global_, uniform_reference
 from gossamer.sparsity.selection import top_mask
@@ -39,9 +39,6 @@ INIT_STD_SCALE = 0.1
 
 # σ of a pretrained weight as a share of the rms of the weights of its layer: small enough to predict as before.
 PRETRAINED_STD = 0.05
-
-# The share of weights left alone, neither excluded nor frozen, from which on a conversion warns.
-WORTH_A_WARNING = 0.05
 
 # The released code of the paper (methods: section 1.3): one scale for every layer, whatever its fan-in.
 REFERENCE_PRIOR_STD = 0.005
@@ -189,28 +186,8 @@ def _convert(
         position = _choose(weight, count, init, generator)
         weights[key] = make(weight, Support(stats.shape, position, weight.frozen, shares_budget))
     converted = swap(model, found, weights)
-    _warn_of_the_rest(converted)
+    warn_of_the_rest(converted)
     return converted
-
-
-def _warn_of_the_rest(model: nn.Module) -> None:
-    """Warn where much of a network stays dense that nobody excluded or froze."""
-    left: dict[str, int] = {}
-    n_left = 0
-    for _, module, parameter in plain_weights(model):
-        n_left += parameter.numel()
-        reason = why_left_alone(module) or ""
-        if reason not in (EXCLUDED, FROZEN) and parameter.requires_grad:
-            kind = f"{type(module).__name__} ({reason})"
-            left[kind] = left.get(kind, 0) + parameter.numel()
-    total = n_left + sum(weight.support.size for weight in sparse_weights(model).values())
-    if sum(left.values()) > WORTH_A_WARNING * total:
-        rest = "; ".join(f"{count / total:.1%} in {kind}" for kind, count in sorted(left.items(), key=lambda x: -x[1]))
-        warnings.warn(
-            f"{1 - n_left / total:.1%} of the weights of this model were converted, the others stay dense and "
-            f"deterministic: {rest}. gossamer.summary(model) lists them; exclude them to say that this is meant",
-            stacklevel=4,
-        )
 
 
 def _tied(first: tuple[DenseWeight, LayerStats], second: DenseWeight, keeps: bool) -> tuple[DenseWeight, str, bool]:

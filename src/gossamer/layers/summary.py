@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import TextIO
@@ -12,11 +13,14 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gossamer.layers.modules import SparseModule
-from gossamer.layers.swap import plain_weights, why_left_alone
+from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone
 from gossamer.layers.weight import SparseWeight, sparse_weights
 from gossamer.tables import align
 
-__all__ = ["Summary", "SummaryRow", "active_parameters", "density", "summary"]
+__all__ = ["Summary", "SummaryRow", "active_parameters", "density", "summary", "warn_of_the_rest"]
+
+# The share of weights left alone, neither excluded nor frozen, from which on a conversion warns.
+WORTH_A_WARNING = 0.05
 
 
 def active_parameters(model: nn.Module) -> int:
@@ -44,6 +48,26 @@ def density(model: nn.Module) -> float:
     dense = sum(parameter.numel() for _, _, parameter in plain_weights(model))
     total = dense + sum(weight.support.size for weight in sparse_weights(model).values())
     return (active_parameters(model) + dense) / total if total else math.nan
+
+
+def warn_of_the_rest(model: nn.Module) -> None:
+    """Warn where much of a network stays dense that nobody excluded or froze."""
+    left: dict[str, int] = {}
+    n_left = 0
+    for _, module, parameter in plain_weights(model):
+        n_left += parameter.numel()
+        reason = why_left_alone(module) or ""
+        if reason not in (EXCLUDED, FROZEN) and parameter.requires_grad:
+            kind = f"{type(module).__name__} ({reason})"
+            left[kind] = left.get(kind, 0) + parameter.numel()
+    total = n_left + sum(weight.support.size for weight in sparse_weights(model).values())
+    if sum(left.values()) > WORTH_A_WARNING * total:
+        rest = "; ".join(f"{count / total:.1%} in {kind}" for kind, count in sorted(left.items(), key=lambda x: -x[1]))
+        warnings.warn(
+            f"{1 - n_left / total:.1%} of the weights of this model were converted, the others stay dense and "
+            f"deterministic: {rest}. gossamer.summary(model) lists them; exclude them to say that this is meant",
+            stacklevel=4,
+        )
 
 
 @dataclass(frozen=True)

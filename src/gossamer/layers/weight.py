@@ -11,13 +11,11 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from gossamer import kernels
 from gossamer.kernels import WeightMap
-from gossamer.layers.dense_copy import DenseCopy
+from gossamer.layers.dense_copy import DenseCopy, ReadAsTensor
 from gossamer.layers.support import Support
 from gossamer.types import WeightStats
 
@@ -27,23 +25,7 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 """σ of a new entry: the mean std of its layer, the mean of the raw stds (as the released code), or a number."""
 
 
-# What can be read off a sparse weight as off a tensor; all else of a tensor is refused by name.
-TENSOR_METHODS = frozenset((
-    "T", "H", "mT", "mH", "t", "transpose", "permute", "view", "reshape", "flatten", "squeeze", "unsqueeze",
-    "expand", "repeat", "chunk", "split", "unbind", "narrow", "select", "index_select", "gather", "diagonal",
-    "clone", "detach", "contiguous", "tolist", "numpy", "item", "norm", "abs", "square", "sqrt", "pow",
-    "exp", "log", "neg", "sign", "sum", "prod", "var", "max", "min", "amax", "amin", "argmax", "argmin",
-    "any", "all", "clamp", "round", "mul", "add", "sub", "div", "matmul", "mm", "mv", "bmm", "count_nonzero",
-    "nonzero", "isfinite", "isnan", "isinf", "topk", "sort", "quantile", "median", "softmax", "sigmoid",
-    "tanh", "type_as", "stride", "is_contiguous",
-))  # fmt: skip
-OPERATORS = (
-    *("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__"),
-    *("__matmul__", "__rmatmul__", "__pow__", "__neg__", "__abs__", "__getitem__"),
-)
-
-
-class SparseWeight(nn.Module, ABC):
+class SparseWeight(ReadAsTensor, nn.Module, ABC):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
     Five attributes are set from outside, for a while. ``probe`` is a tensor of zeros in the dense shape that receives
@@ -96,28 +78,6 @@ class SparseWeight(nn.Module, ABC):
         """Where the active entries are."""
         return self.mean.device
 
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions of the dense weight."""
-        return len(self.shape)
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether the active entries are trained."""
-        return self.mean.requires_grad
-
-    def dim(self) -> int:
-        """Number of dimensions of the dense weight."""
-        return len(self.shape)
-
-    def size(self, dim: int | None = None) -> torch.Size | int:
-        """Shape of the dense weight, or its length along a dimension."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def numel(self) -> int:
-        """Number of entries of the dense weight."""
-        return self.shape.numel()
-
     def drawn(self) -> Tensor:
         """One draw of the dense weight, differentiable; the means where a pass uses these.
 
@@ -128,19 +88,6 @@ class SparseWeight(nn.Module, ABC):
         if self.dense_copy is not None:
             return self.dense_copy.drawn(self.is_noisy)
         return self.support.scatter(self.sample() if self.is_noisy else self.mean, self.probe)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in TENSOR_METHODS:
-            return getattr(self.drawn(), name)
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name.startswith("_") or not hasattr(Tensor, name):
-                raise
-            raise AttributeError(
-                f"a sparse weight has no {name!r}: it can be read as a tensor, not written to. Its numbers are in the "
-                "parameters of the layer's weight (weight.mean), and weight.dense_mean() is the dense tensor"
-            ) from None
 
     @property
     def is_noisy(self) -> bool:
@@ -186,6 +133,15 @@ class SparseWeight(nn.Module, ABC):
         self.probe = self.sink = None
         return grad
 
+    def __getattr__(self, name: str) -> Any:
+        # Parameters and modules first and directly: every pass asks for several of them.
+        for kind in ("_parameters", "_modules"):
+            held = self.__dict__.get(kind, ())
+            if name in held:
+                return held[name]
+        self.check_readable(name)
+        return super().__getattr__(name)
+
     def __getstate__(self) -> dict[str, Any]:
         # Nobody would take the dense gradients of a copy, nor give it its noise back.
         return {
@@ -202,25 +158,6 @@ class SparseWeight(nn.Module, ABC):
         if self.probe is not None:
             self.arm(self.sink)  # in the new precision, on the new device
         return self
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Having this also keeps torch's transformer layers from their fused paths, which read dense weights.
-        kwargs = kwargs or {}
-        if function is F.linear:
-            return _linear(*args, **kwargs)
-        name = getattr(function, "__name__", "")
-        if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or kwargs.get("out") is not None:
-            raise TypeError(
-                f"{name} would write to a {cls.__name__}, which can only be read as a tensor: write to its parameters "
-                "(weight.mean), or change the plain model before its conversion"
-            )
-        draws: dict[SparseWeight, Tensor] = {}  # one draw per call, also where a weight is given twice
-
-        def dense(item: Any) -> Any:
-            return draws.setdefault(item, item.drawn()) if isinstance(item, SparseWeight) else item
-
-        return function(*tree_map(dense, args), **tree_map(dense, kwargs))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Another network of the same shape has its active entries elsewhere, and where a budget moves between layers
@@ -242,26 +179,6 @@ class SparseWeight(nn.Module, ABC):
             parameter.data = parameter.data.new_zeros(n_active)
             parameter.grad = None
         self.support.position = self.support.position.new_zeros(n_active)
-
-
-def _linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
-    """``F.linear`` with a sparse weight, as its layer computes it."""
-    x = input
-    if isinstance(weight, SparseWeight) and isinstance(x, Tensor) and (bias is None or isinstance(bias, Tensor)):
-        return weight.multiply(x, bias, kernels.LinearMap())
-    x, weight, bias = (item.drawn() if isinstance(item, SparseWeight) else item for item in (x, weight, bias))
-    return F.linear(x, weight, bias)
-
-
-def _operator(name: str) -> Any:
-    def apply(self: SparseWeight, *args: Any) -> Any:
-        return getattr(self.drawn(), name)(*args)
-
-    return apply
-
-
-for _name in OPERATORS:
-    setattr(SparseWeight, _name, _operator(_name))
 
 
 class PointWeight(SparseWeight):
