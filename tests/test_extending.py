@@ -15,7 +15,7 @@ import torch
 from gossamer import data, methods
 from gossamer.cli import main
 from gossamer.metrics import METRICS
-from gossamer.sparsity.criteria import removal_criterion
+from gossamer.sparsity.criteria import REMOVAL, removal_criterion
 from gossamer.types import LayerStats, WeightStats
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "extending.md"
@@ -109,6 +109,24 @@ def test_what_the_names_lead_to():
     from square_root import square_root
 
     assert square_root([LayerStats("a", (10, 10)), LayerStats("b", (5, 5), keep_dense=True)], 0.1) == [10, 25]
+
+
+def test_in_the_library_the_folder_is_the_registry(own_modules, monkeypatch, capsys):
+    """The same files in the folders of the library need no other line: they have a short name and are listed."""
+    for room, name in ((methods, "evolution"), (data, "breast_cancer")):
+        folder = own_modules / room.__name__
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(FILES[f"{name}.py"], encoding="utf-8")
+        monkeypatch.setattr(room, "__path__", [*room.__path__, str(folder)])
+        monkeypatch.setattr(room, name, None, raising=False)  # importing it sets this attribute
+        monkeypatch.setitem(sys.modules, f"{room.__name__}.{name}", None)
+        del sys.modules[f"{room.__name__}.{name}"]
+    monkeypatch.syspath_prepend(own_modules)  # for the metric that the data set imports
+    monkeypatch.setitem(REMOVAL, "lamp", removal_criterion("lamp:lamp"))
+    assert gossamer("list", "methods") == 0
+    assert "SET: sparse evolutionary training" in capsys.readouterr().out
+    assert gossamer("train", "evolution", "breast_cancer", "--removal=lamp", "--out=run", *QUICK) == 0
+    assert 0 < result("run")["metrics"]["worst_class"] <= 1
 
 
 @pytest.mark.parametrize(
