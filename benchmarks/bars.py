@@ -1,4 +1,4 @@
-"""What the kernels must reach: the figures below which a change of them has made something worse."""
+"""What the kernels must reach: a change that misses one of these figures has made something worse. See ``--check``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Unit = Literal["x", "d", "%", "ms", "s", "cost"]
 
 
 class AcceptanceBar(NamedTuple):
-    """A figure that must be reached (speed-ups) or not passed (the rest); ``None`` where not found."""
+    """A least speed-up, or a largest cost; ``find`` returns ``None`` where nothing was measured."""
 
     what: str
     must: float
@@ -26,7 +26,7 @@ class AcceptanceBar(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was found of a bar, and whether its median is on the right side; both ``None`` where nothing was."""
+    """The measured figure of a bar, and whether its median meets it; both ``None`` where nothing was measured."""
 
     bar: AcceptanceBar
     found: Spread | None
@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
 
 
 def judge(results: Measurements, bars: Sequence[AcceptanceBar] | None = None) -> list[Verdict]:
-    """Hold results against the bars of their device.
+    """Compare measurements with the bars of their device.
 
     Example:
         >>> bar = AcceptanceBar("rounds", 5, "x", lambda results: spread([results.rounds]))
@@ -103,13 +103,13 @@ def _training(results: Measurements, way: str) -> TrainingCost | None:
 
 
 def _step_on_an_h200(results: Measurements) -> Spread | None:
-    """Milliseconds say something of one kind of GPU only."""
+    """The step time, on an H200 only: milliseconds depend on the kind of GPU."""
     row = _training(results, SSVI)
     return spread(row.ms) if row is not None and "H200" in (results.environment.get("gpu") or "") else None
 
 
 def _steps(slow: str, fast: str) -> Callable[[Measurements], Spread | None]:
-    """How many times as long one way takes as another."""
+    """Time of one way over that of another."""
 
     def find(results: Measurements) -> Spread | None:
         rows = _training(results, slow), _training(results, fast)

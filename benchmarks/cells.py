@@ -1,4 +1,4 @@
-"""How a number of a benchmark is written."""
+"""How the numbers of a benchmark are written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNITS: dict[Unit, str] = {"x": "x", "%": " %", "d": " d", "ms": " ms", "s": " s"
 
 
 def times(value: float) -> str:
-    """How many times faster; with two digits where it is slower.
+    """A speed-up; two decimals where it is a slow-down.
 
     Example:
         >>> times(6.25), times(0.88)
@@ -21,7 +21,7 @@ def times(value: float) -> str:
 
 
 def spread_of(gain: Spread) -> str:
-    """The median, and the quartiles.
+    """Median and quartiles of a speed-up.
 
     Example:
         >>> spread_of(Spread(5.9, 6.2, 6.4))
@@ -31,7 +31,7 @@ def spread_of(gain: Spread) -> str:
 
 
 def milliseconds(value: float) -> str:
-    """Three digits.
+    """Milliseconds to three digits.
 
     Example:
         >>> milliseconds(0.0592), milliseconds(6.313), milliseconds(59.91), milliseconds(2418.6)
@@ -41,7 +41,7 @@ def milliseconds(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A density.
+    """A share in per cent.
 
     Example:
         >>> percent(0.05), percent(0.005)
@@ -51,7 +51,7 @@ def percent(share: float) -> str:
 
 
 def megabytes(value: float, dense: float | None) -> str:
-    """Millions of bytes, and the share that they are of the dense network's.
+    """Megabytes (10⁶ bytes), and their share of the dense network's.
 
     Example:
         >>> megabytes(13.5e6, 268e6), megabytes(268e6, 268e6)
@@ -61,7 +61,7 @@ def megabytes(value: float, dense: float | None) -> str:
 
 
 def figure(found: Spread, unit: Unit) -> str:
-    """A spread in a unit; without quartiles where they are all one figure.
+    """A spread in a unit; without quartiles where all three are equal.
 
     Example:
         >>> figure(Spread(0.03, 0.0312, 0.04), "%"), figure(Spread(1.01, 1.01, 1.01), "d")
@@ -73,11 +73,11 @@ def figure(found: Spread, unit: Unit) -> str:
 
 
 def must(bar: AcceptanceBar) -> str:
-    """What a bar asks for."""
+    """The figure that a bar demands."""
     value = 100 * bar.must if bar.unit == "%" else bar.must
     return f"{'at least' if bar.unit == 'x' else 'at most'} {value:g}{UNITS[bar.unit]}"
 
 
 def found(verdict: Verdict) -> str:
-    """What was measured of a bar."""
+    """The figure measured for a bar."""
     return "not measured" if verdict.found is None else figure(verdict.found, verdict.bar.unit)

@@ -1,8 +1,8 @@
 """Ways to train one network on a GPU, each a row of ``python -m benchmarks gpu``, and the device they run on.
 
-Ours go through :class:`gossamer.train.Training` as any training does, with the settings of the released code
-(``mode="reference"``); the released style is ``released.py``, with images that are on the device already and
-convolutions chosen by measurement, as ours.
+Ours go through :class:`gossamer.train.Training` like any training, with the settings of the released code
+(``mode="reference"``). The released style (``released.py``) gets the same advantages: images that are already on the
+device, and convolutions chosen by measurement.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI
 from benchmarks.memory import training_bytes
 from benchmarks.released import ReleasedSteps, released
-from benchmarks.timing import WALL, Clock
+from benchmarks.timing import WALL, Stopwatch
 from gossamer import checkpoint, methods
 from gossamer.convert import bayesianize
 from gossamer.data import CropFlip, Normalize
@@ -52,31 +52,31 @@ def _when_all_is_done() -> float:
 
 @dataclass(frozen=True)
 class Device:
-    """A device for training, the precision there, and the clock.
+    """A device to train on, with its precision and its clock.
 
     Args:
         accelerator: ``"cuda"`` or ``"cpu"``.
-        precision: Of Lightning Fabric.
-        clock: Waits for the device before it is read.
+        precision: Precision of Lightning Fabric.
+        clock: A clock that waits for the device.
         captures: Whether steps are captured as CUDA graphs.
     """
 
     accelerator: str
     precision: str
-    clock: Clock
+    clock: Stopwatch
     captures: bool
 
     def fabric(self) -> Fabric:
-        """One process there."""
+        """Fabric with one process on this device."""
         return Fabric(accelerator=self.accelerator, devices=1, precision=self.precision)  # type: ignore[arg-type]
 
     @property
     def device(self) -> torch.device:
-        """For tensors."""
+        """The device as torch names it."""
         return torch.device(self.accelerator)
 
     def tidy(self) -> None:
-        """Nothing that is not in use is held any more, and peaks count from here."""
+        """Free cached memory and reset the peak counters."""
         gc.collect()
         if self.accelerator == "cuda":
             torch.cuda.synchronize()
@@ -84,24 +84,24 @@ class Device:
             torch.cuda.reset_peak_memory_stats()
 
     def allocated(self) -> int:
-        """Highest number of bytes in tensors since :meth:`tidy`; a CPU does not count them."""
+        """Peak bytes in tensors since :meth:`tidy`; 0 on a CPU."""
         return torch.cuda.max_memory_allocated() if self.accelerator == "cuda" else 0
 
     def reserved(self) -> int:
-        """Highest number of bytes taken from the device since :meth:`tidy`, the memory of captured graphs included."""
+        """Peak bytes taken from the device since :meth:`tidy`, including captured graphs; 0 on a CPU."""
         return torch.cuda.max_memory_reserved() if self.accelerator == "cuda" else 0
 
 
-GPU = Device("cuda", "bf16-mixed", Clock("wall time, the GPU waited for", _when_all_is_done), captures=True)
-CPU = Device("cpu", "32-true", WALL, captures=False)  # to try out what is measured where there is no GPU
+GPU = Device("cuda", "bf16-mixed", Stopwatch("wall time, the GPU waited for", _when_all_is_done), captures=True)
+CPU = Device("cpu", "32-true", WALL, captures=False)  # for tests without a GPU
 
 
 DENSITY = 0.05
-EPOCHS = 200  # of the paper: the share replaced at an update falls to zero over three quarters of them
+EPOCHS = 200  # as in the paper: the share replaced at an update falls to zero over three quarters of them
 
 
 class ContenderCase(NamedTuple):
-    """A method of ours with its options; the released style where there is no method."""
+    """A method of ours with its options, or the released style (``method=None``)."""
 
     way: str
     method: str | None = None
@@ -116,7 +116,7 @@ class ContenderCase(NamedTuple):
 
 _SSVI = {"mode": "reference", "density": DENSITY}
 CASES = (
-    ContenderCase(SSVI, "ssvi", _SSVI),  # first, so that the time of its set-up finds nothing that others have compiled
+    ContenderCase(SSVI, "ssvi", _SSVI),  # first, so that its set-up time does not profit from what others have compiled
     ContenderCase(PLAIN, "sgd"),
     ContenderCase(VI, "vi", {"mode": "reference"}),
     ContenderCase(DRAWN, "ssvi", _SSVI | {"noise": "weights"}),
@@ -132,12 +132,12 @@ class Contender(Protocol):
     optimizer: Optimizer
 
     def step(self) -> None:
-        """The next one; every ``period``-th moves the subspace."""
+        """Take the next step; every ``period``-th moves the subspace."""
         ...
 
     @property
     def is_captured(self) -> bool:
-        """Whether steps are what they were meant to be."""
+        """Whether steps are captured as asked for."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class Contender(Protocol):
         ...
 
     def working_bytes(self) -> int:
-        """Of dense copies to compute with, and of what says where their entries are."""
+        """Bytes of dense working copies and of the indices of their entries, or of masks."""
         ...
 
 
@@ -167,7 +167,7 @@ def build(
 
 
 def random_images(n: int, device: torch.device | str = "cpu") -> Task:
-    """Bytes in the shape of CIFAR, cropped and flipped as there."""
+    """Random images of CIFAR's shape, cropped and flipped like CIFAR."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=generator).to(device)
     split = (x, torch.randint(10, (n,), generator=generator).to(device))
@@ -182,7 +182,7 @@ def checkpoint_bytes(contender: Contender) -> int:
 
 
 def bytes_in_training(contender: Contender) -> int:
-    """Of parameters, their gradients and the optimizer's state."""
+    """Bytes of parameters, their gradients and the optimizer's state."""
     return training_bytes(contender.model, contender.optimizer)
 
 
@@ -242,6 +242,6 @@ class _Released:
 
 
 def _flat_bytes(working: Any) -> int:
-    """Of the flat buffers that hold the parameters and their gradients: they are counted as such."""
+    """Bytes of the flat buffers that hold parameters and gradients, which are counted elsewhere."""
     names = ("mean", "mean_grad", "raw_std", "raw_std_grad")
     return sum(getattr(working, name).nbytes for name in names if hasattr(working, name))

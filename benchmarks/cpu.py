@@ -32,7 +32,7 @@ SECTIONS = ("layers", "networks", "memory", "updates")
 
 @dataclass(frozen=True)
 class CpuPlan:
-    """Which rows are measured, and with how much effort; a ResNet may have fewer rounds (``most_rounds``)."""
+    """Which rows are measured, and with how much effort; ``most_rounds`` limits the rounds of a ResNet."""
 
     effort: Effort = field(default_factory=Effort)
     layers: tuple[tuple[LayerCase, int, str], ...] = ()
@@ -146,7 +146,7 @@ def _notes(plan: CpuPlan, counted: float, spent: float) -> list[str]:
     if plan.layers and plan.effort.rival_densities:
         version = sparseprop_version()
         notes.append(f"SparseProp {version}" if version else "SparseProp: not installed")
-    # The bar of a terminal takes about a hundredth.
+    # The progress bar on a terminal takes about 1 %.
     if plan.effort.clock is THREAD and spent > 1.1 * counted:
         notes.append(
             f"other threads of this process worked as well: {1 - counted / spent:.0%} of its CPU time is in no figure "

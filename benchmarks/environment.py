@@ -1,4 +1,4 @@
-"""Where and with what something was measured: a number without it is none."""
+"""Where and with what something was measured: a number means nothing without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import Clock
+from benchmarks.timing import Stopwatch
 from gossamer import __version__
 from gossamer.kernels import library
 from gossamer.record.environment import environment
@@ -22,7 +22,7 @@ __all__ = ["describe", "describe_gpu", "surroundings"]
 FROM_RECORD = ("time", "git_commit", "python", "cpu", "cpu_count", "memory_bytes", "gpu")
 
 
-def surroundings(clock: Clock) -> dict[str, Any]:
+def surroundings(clock: Stopwatch) -> dict[str, Any]:
     """Machine, versions, threads, clock and date.
 
     Example:
@@ -72,7 +72,7 @@ def describe(environment: Mapping[str, Any]) -> str:
 
 
 def describe_gpu(environment: Mapping[str, Any]) -> str:
-    """What counts for a training on a GPU.
+    """The part that matters for a training on a GPU, in a sentence.
 
     Example:
         >>> describe_gpu({"gpu": "NVIDIA H200", "gossamer": "0.1.0", "torch": "2.11", "cuda": "13.0", "triton": "3.6",
@@ -109,7 +109,7 @@ def _cpu_family() -> str | None:
 
 
 def _caches() -> dict[str, str]:
-    """Sizes by level, without those of instructions; empty where the system does not say."""
+    """Sizes of the data caches by level; empty where the system does not tell."""
     sizes: dict[str, str] = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         with suppress(OSError):
@@ -120,5 +120,5 @@ def _caches() -> dict[str, str]:
 
 
 def _load() -> float | None:
-    """How many processes wanted to run in the last minute: above the number of cores, others were at work too."""
+    """Load average of the last minute; more than the number of cores means that others were at work too."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

@@ -1,8 +1,6 @@
 """Training steps on a GPU: deterministic, dense VI, SSVI and the released style, in one process, taking turns.
 
-    python -m benchmarks.gpu RESULTS.json [--quick]
-
-A turn is a period: ordinary steps in a row, timed together, then one step that moves the subspace, where there is one.
+A turn is one period: ordinary steps, timed together, then one step that moves the subspace, if there is one.
 Every second round goes in reverse order, and ratios are taken within rounds (``timing.py``).
 """
 
@@ -44,7 +42,7 @@ from gossamer.types import Task
 
 __all__ = ["FULL", "QUICK", "GpuPlan", "measure"]
 
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # where a compiler keeps what it has made
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # caches of compiled code
 
 
 @dataclass(frozen=True)
@@ -54,11 +52,11 @@ class GpuPlan:
     Args:
         cases: The ways.
         rounds: Turns of each.
-        batch: Images a step.
-        period: Steps of a turn; the last of them is an update.
+        batch: Images per step.
+        period: Steps per turn; the last one is an update.
         subject: Name of the network.
         network: Builds it.
-        n_batches: Of an epoch, all full, so that every step is of one kind; ``None`` is as many as CIFAR has.
+        n_batches: Batches per epoch, all full, so that all steps are alike; ``None``: as many as CIFAR has.
     """
 
     cases: tuple[ContenderCase, ...] = CASES
@@ -76,7 +74,7 @@ QUICK = replace(FULL, cases=tuple(case for case in CASES if case.way in (SSVI, P
 
 
 class _Ready(NamedTuple):
-    """A contender that has been set up, and what that took."""
+    """A contender after its set-up, and what the set-up took."""
 
     case: ContenderCase
     contender: Contender
@@ -123,7 +121,7 @@ def measure(plan: GpuPlan = FULL, device: Device = GPU, *, quiet: bool = False) 
 
 
 def _set_up(case: ContenderCase, plan: GpuPlan, task: Task, device: Device) -> _Ready:
-    """Build, take the first step, then two periods: one to warm up, one to see what training holds."""
+    """Build it and take the first step, then two periods: one to warm up, one to measure the memory of training."""
     device.tidy()
     allocated, reserved = device.allocated(), device.reserved()
     contender: Contender | None = None
@@ -143,7 +141,7 @@ def _set_up(case: ContenderCase, plan: GpuPlan, task: Task, device: Device) -> _
 
 
 def _take_turns(ready: Sequence[_Ready], plan: GpuPlan, device: Device) -> dict[str, tuple[list[float], list[float]]]:
-    """Milliseconds of a step, and of an update beyond it, in each round."""
+    """Milliseconds of a step, and the extra milliseconds of an update, in each round."""
     times: dict[str, tuple[list[float], list[float]]] = {one.case.way: ([], []) for one in ready}
     for i in range(plan.rounds):
         with undisturbed():
@@ -179,7 +177,7 @@ def _steps(contender: Contender, count: int) -> None:
 
 @contextmanager
 def _surprises_switched_off() -> Iterator[None]:
-    """TF32 for those who compute in float32, and a compiler that remembers nothing of earlier runs."""
+    """Use TF32 for float32, and empty compiler caches, so that set-up times do not depend on earlier runs."""
     precision, folders = torch.get_float32_matmul_precision(), {name: os.environ.get(name) for name in CACHES}
     torch.set_float32_matmul_precision("high")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as fresh:

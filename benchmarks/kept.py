@@ -26,7 +26,7 @@ from gossamer.tables import Table
 __all__ = [
     "FUSED",
     "RecipeRuns",
-    "as_told",
+    "determined",
     "fused_table",
     "read_paper",
     "read_recipes",
@@ -47,8 +47,8 @@ COMPARED = ("accuracy", "nll", "ece", "mutual_information")
 FUSED = "fused"  # the kind of file that python -m benchmarks.fused writes
 SHORT = ("accuracy", "nll", "marginal_l2_debiased")
 WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
-SETUP_FACTOR = 2  # an epoch that took longer than that many typical ones has set something up
-# What a recipe does not tell: which of its seeds, and how fast and where it is computed.
+SETUP_FACTOR = 2  # an epoch that took longer than this many typical ones contains a set-up
+# What a recipe leaves open: the seed, and where and how fast it runs.
 FREE = frozenset({"seed", "device", "precision", "capture", "fused", "ranks", "data_dir"})
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -66,13 +66,13 @@ class RecipeRuns:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Where its row stands: by data set, then the densest first."""
+        """Sorting key of its row: by data set, then the densest first."""
         first = self.results[0]
         return (first["data"], -first["cost"]["density"], self.name)
 
 
 def read_recipes(folder: Path) -> list[RecipeRuns]:
-    """All recipes of which a run was kept in the folder, in the order of the tables."""
+    """All recipes with a kept run in the folder, in the order of the tables."""
     names = sorted({path.parent.name for path in _seeds(folder, "*/*")})
     return sorted((_read(folder / name) for name in names), key=lambda recipe: recipe.place)
 
@@ -83,12 +83,12 @@ def read_paper(recipes: Path = RECIPES) -> Paper:
     return {name: figures[0] for name, figures in quoted.items() if len(figures) == 1}
 
 
-def as_told(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run was told of all that a recipe tells; an option that was left out is its default.
+def determined(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that a recipe determines; options that were left out are their defaults.
 
     Example:
-        >>> bare = as_told({"method": "ssvi", "data": "cifar10", "seed": 2})
-        >>> bare == as_told({"method": "ssvi", "data": "cifar10", "options": {"density": 0.05}})
+        >>> bare = determined({"method": "ssvi", "data": "cifar10", "seed": 2})
+        >>> bare == determined({"method": "ssvi", "data": "cifar10", "options": {"density": 0.05}})
         True
     """
     told = {key: value for key, value in config.items() if key not in FREE and value is not None}
@@ -96,11 +96,11 @@ def as_told(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setup_seconds(seconds: Sequence[float]) -> float:
-    """Compiling and capturing, in each process that had a part in the training.
+    """Time of compiling and capturing, in every process of the training.
 
     Args:
-        seconds: Since the start, at the end of each epoch. Set-up happens inside the first step of a process, so it is
-            what the epochs that took over twice the median took beyond it.
+        seconds: Seconds since the start, at the end of each epoch. Set-up happens in the first step of a process:
+            it is the excess over the median of the epochs that took more than twice the median.
 
     Example:
         >>> setup_seconds([22.0, 24.0, 26.0, 28.0, 40.0, 42.0])
@@ -123,19 +123,19 @@ def recipe_tables(recipes: Sequence[RecipeRuns], paper: Paper) -> dict[str, Tabl
 
 
 def _seeds(folder: Path, below: str) -> list[Path]:
-    """Folders of finished runs that are named by a number, in its order; runs may lie beside them that are no seeds."""
+    """Folders of finished runs that are named by a seed, in numerical order; other runs may lie beside them."""
     found = [path.parent for path in folder.glob(f"{below}/result.json") if path.parent.name.isdigit()]
     return sorted(found, key=lambda path: int(path.name))
 
 
 def _read(folder: Path) -> RecipeRuns:
     runs = [Run.open(seed) for seed in _seeds(folder, "*")]
-    told = [as_told(run.config) for run in runs]
+    told = [determined(run.config) for run in runs]
     for run, config in zip(runs, told, strict=True):
         if run.folder.name != str(run.config["seed"]):
             raise RecordError(f"{run.folder} holds seed {run.config['seed']}: name the folder after its seed")
         if config != told[0]:
-            raise RecordError(f"{run.folder} was told something else than {runs[0].folder}: keep runs of one recipe")
+            raise RecordError(f"{run.folder} has other settings than {runs[0].folder}: keep runs of one recipe")
     return RecipeRuns(folder.name, runs, [run.result() or {} for run in runs])
 
 
@@ -146,7 +146,7 @@ def _quality(recipes: Sequence[RecipeRuns], paper: Paper, names: Sequence[str]) 
         rows.append([f"`{recipe.name}`", str(len(found)), *(_metric(name, found) for name in names)])
         printed = paper.get(recipe.name)
         if printed is not None:
-            # The heads name the units.
+            # The headings name the units.
             figures = [printed.figures.get(name, MISSING).removesuffix(" %") for name in names]
             rows.append([f"paper, {printed.source.split(', ')[-1]}", str(printed.seeds), *figures])
     head = ["recipe", "seeds", *(AS_PRINTED[name][0] for name in names)]
@@ -180,7 +180,7 @@ def _costs(recipes: Sequence[RecipeRuns], paper: Paper) -> Table:
 
 def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
     costs = [result["cost"] for result in recipe.results]
-    # What a training took beside others on the same GPU says nothing about the recipe.
+    # The time of a training that shared its GPU says nothing about the recipe.
     alone = [i for i, run in enumerate(recipe.runs) if not run.environment.get("gpu_shared", False)]
     setups = [setup_seconds([row["seconds"] for row in recipe.runs[i].metrics()]) for i in alone]
     training = [costs[i]["seconds"] - setup for i, setup in zip(alone, setups, strict=True)]

@@ -1,7 +1,7 @@
 """Single layers: a sparse layer with its noise against the ways that form a dense weight.
 
-Dense LRT is two dense products (images in the faster of two memory formats), a square root and noise that it is given
-for free; masked is the same with means and variances multiplied by a mask; deterministic is one dense product. The
+Dense LRT is two dense products (images in the faster of two memory formats), a square root and noise that is drawn
+beforehand; masked is the same with means and variances multiplied by a mask; deterministic is one dense product. The
 sparse layer draws its own noise. Softplus, KL and optimizer are not part of a layer.
 """
 
@@ -88,13 +88,13 @@ def measure_layer(case: LayerCase, batch: int, work: str, effort: Effort) -> Tim
 
 
 def dense_works(layer: Any, x: Tensor, learns: bool, *, draws: bool, density: float | None = None) -> list[Work]:
-    """By dense products: one, or two and noise; the weights masked, where a density is given; in each memory format."""
+    """One dense product, or two and noise, in each memory format; with a density the weights are masked."""
     formats = [torch.contiguous_format] if x.dim() == 2 else [torch.contiguous_format, torch.channels_last]
     return [_dense_work(layer, x.to(memory_format=memory), learns, draws, density, memory) for memory in formats]
 
 
 def sparse_work(plain: nn.Module, density: float, x: Tensor, learns: bool) -> Work:
-    """The native kernel with its own noise; the gradients are those of input, means and stds."""
+    """The native kernel with its own noise; gradients of input, means and stds."""
     layer: Any = bayesianize(plain, density=density, keep_dense=())
     own, mean = x.clone().requires_grad_(learns), layer.weight.mean.detach().requires_grad_(learns)
     std = layer.weight.std.detach().requires_grad_(learns)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from benchmarks.timing import THREAD, Clock, Spread, speedup, spread
+from benchmarks.timing import THREAD, Spread, Stopwatch, speedup, spread
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import json_by_rows, read_json, rows_of
 
@@ -34,19 +34,19 @@ __all__ = [
 
 
 class Effort(NamedTuple):
-    """Densities of the sparse ways and of their rivals, rounds, clock, and whether the masked way takes part."""
+    """How much is measured of each row: densities, rounds, clock, and whether masks take part."""
 
     densities: tuple[float, ...] = (0.2, 0.1, 0.05, 0.02, 0.01)
     rival_densities: tuple[float, ...] = (0.1, 0.05)
     rounds: int = 7
-    clock: Clock = THREAD
+    clock: Stopwatch = THREAD
     with_masked: bool = True
 
 
 FORMAT = 1
 
-EXAMPLES = 50_000  # of an epoch of CIFAR
-UPDATES_A_STEP = 0.75 / 100  # of the paper: one every 100 steps, for three quarters of a training
+EXAMPLES = 50_000  # per epoch of CIFAR
+UPDATES_A_STEP = 0.75 / 100  # as in the paper: one every 100 steps, for three quarters of a training
 
 DENSE = "dense LRT"
 MASKED = "masked"
@@ -82,7 +82,7 @@ def density_of(way: str) -> float:
 
 @dataclass(frozen=True)
 class Timing:
-    """One piece of work done in several ways, in turns: milliseconds of each way, round by round.
+    """One piece of work done in several ways, in turns: milliseconds of each way in each round.
 
     Example:
         >>> row = Timing("linear 8x8", "linear", "forward", 4, {DENSE: [4.0, 4.0], "sparse 0.1": [2.0, 1.0]})
@@ -141,7 +141,7 @@ class UpdateCost:
 
     @property
     def share(self) -> Spread:
-        """Time of an update over that of the steps from one update to the next."""
+        """Time of an update over the time of the steps between two updates."""
         pairs = zip(self.ordinary_ms, self.extra_ms, strict=True)
         return spread([extra / (self.period * ordinary) for ordinary, extra in pairs])
 
@@ -159,8 +159,8 @@ class TrainingCost:
     subject: str
     way: str
     batch: int
-    ms: Sequence[float]  # of a step
-    update_ms: Sequence[float]  # of an update of the subspace beyond a step; none where nothing moves
+    ms: Sequence[float]  # per step
+    update_ms: Sequence[float]  # extra time of an update; empty where nothing moves
     setup_seconds: float  # until the first step is done
     training_bytes: int  # parameters, gradients, optimizer state
     working_bytes: int  # dense copies to compute with, or masks
@@ -176,19 +176,19 @@ class TrainingCost:
 
     @property
     def epoch_seconds(self) -> float:
-        """Of 50,000 examples, updates included at their average rate."""
+        """Seconds for 50,000 examples, including updates at their average rate."""
         update = UPDATES_A_STEP * statistics.median(self.update_ms) if self.update_ms else 0.0
         return math.ceil(EXAMPLES / self.batch) * (statistics.median(self.ms) + update) / 1e3
 
     @property
     def images_per_second(self) -> float:
-        """Of such an epoch."""
+        """Images per second in such an epoch."""
         return EXAMPLES / self.epoch_seconds
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that was measured on a device, section by section, and in which environment."""
+    """Everything measured on a device, by section, and the environment."""
 
     device: str
     rounds: int
@@ -201,11 +201,11 @@ class Measurements:
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """JSON with a line a row, so that a difference between two files can be read."""
+        """JSON with one line per row, so that a diff of two files can be read."""
         return json_by_rows({"format": FORMAT} | asdict(self))
 
     def write(self, path: Path) -> None:
-        """Write the JSON file, in one move."""
+        """Write the JSON file atomically."""
         write_atomically(path, self.to_json())
 
     @classmethod

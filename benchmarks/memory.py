@@ -36,7 +36,7 @@ __all__ = ["KNOWN", "MemoryCase", "footprint", "measure_memory", "training_bytes
 
 
 class MemoryCase(NamedTuple):
-    """A network (one of ``resident.KNOWN``) trained in some way for a few steps, in several fresh processes."""
+    """A network (one of ``KNOWN``) trained in some way for a few steps, in several fresh processes."""
 
     network: str
     way: str
@@ -76,7 +76,7 @@ UPDATE_PERIOD = 2
 
 
 def footprint(network: str, way: str, batch: int, steps: int) -> dict[str, Any]:
-    """Train by SGD with momentum, the subspace moving every other step where there is one; count bytes, then save.
+    """Train by SGD with momentum, moving the subspace every other step if there is one; count bytes, then save.
 
     Example:
         >>> found = footprint(MLP, "sparse 0.05", batch=2, steps=1)
@@ -108,7 +108,7 @@ def footprint(network: str, way: str, batch: int, steps: int) -> dict[str, Any]:
 
 
 def training_bytes(model: nn.Module, optimizer: Optimizer) -> int:
-    """Parameters, their gradients and the optimizer's state of them."""
+    """Bytes of parameters, gradients and optimizer state."""
     parameters = list(model.parameters())
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     state = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
@@ -116,7 +116,7 @@ def training_bytes(model: nn.Module, optimizer: Optimizer) -> int:
 
 
 def _index_bytes(model: nn.Module) -> int:
-    """What says which entries are active: positions and the kernels' plans of them, or a mask."""
+    """Bytes of the index of active entries: positions and the kernels' plans of them, or a mask."""
     weights = sparse_weights(model).values()
     positions = [weight.support.position for weight in weights if weight.support.position is not None]
     masks = [mask for weight in weights if isinstance(mask := getattr(weight, "mask", None), Tensor)]
@@ -141,12 +141,12 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def _resident(key: str) -> int:
     """Resident memory of this process now (``VmRSS``) or at its highest (``VmHWM``), in bytes.
 
-    Where there is no /proc, the highest so far stands for both: before there is a network that is the same.
+    Without /proc the peak so far stands for both: before there is a network they are the same.
     """
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
-        import resource  # not on Windows, and needed only where there is no /proc
+        import resource  # not on Windows, and needed only without /proc
 
         highest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return highest if sys.platform == "darwin" else 1024 * highest

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from benchmarks.measurements import DENSE, MASKED, PLAIN, Effort, Timing, UpdateCost, density_of, sparse
 from benchmarks.rivals import published
-from benchmarks.timing import THREAD, Clock, Work, alternate, laps
+from benchmarks.timing import THREAD, Stopwatch, Work, alternate, laps
 from gossamer.convert import bayesianize
 from gossamer.layers import kl, param_groups, sparse_weights
 from gossamer.models import mlp, resnet18
@@ -48,7 +48,7 @@ RESNET, MLP, CONV_NET = "ResNet-18", "MLP 784-1024-1024-10", "conv net 32-32-64-
 
 
 class NetworkCase(NamedTuple):
-    """A network and what it is made to do: ``prepare(model, x)`` gives the work."""
+    """A network and its work: ``prepare(model, x)`` returns the function to time."""
 
     subject: str
     work: str
@@ -107,12 +107,12 @@ def train_step(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> 
 
 
 def training(model: nn.Module, x: Tensor, *, adam: bool = False) -> Work:
-    """A training step on one batch, again and again."""
+    """A training step, always on the same batch."""
     return partial(train_step, model, optimizer_for(model, adam=adam), x, torch.randint(10, (len(x),)))
 
 
 def one_draw(model: nn.Module, x: Tensor) -> Work:
-    """One pass in evaluation mode, each output with noise of its own where the network has noise."""
+    """One pass in evaluation mode, with noise where the network has noise."""
     model.eval()
 
     def work() -> None:
@@ -131,7 +131,7 @@ def many_draws(model: nn.Module, x: Tensor, *, n_draws: int, local: bool) -> Wor
 
 
 def conv_net() -> nn.Module:
-    """Four 3×3 convolutions with BatchNorm, 32 to 64 channels, for 3×32×32 images: a network too small to gain much."""
+    """Four 3×3 convolutions with BatchNorm, 32 to 64 channels, for 3×32×32 images: too small to gain much."""
     layers: list[nn.Module] = []
     for n_in, n_out in ((3, 32), (32, 32), (32, 64), (64, 64)):
         layers += [nn.Conv2d(n_in, n_out, 3, padding=1), nn.BatchNorm2d(n_out), nn.ReLU()]
@@ -157,9 +157,9 @@ NETWORKS = (
 )
 
 
-PERIOD = 100  # of a training: the default of Subspace, and of the released code of the paper
+PERIOD = 100  # steps between moves in a training: the default of Subspace, and of the released code
 CYCLE = 4  # steps measured for each move: the one with the move, the one after it, and two ordinary ones
-REPLACEMENT_RATE = 0.3  # the highest of a training, where it falls to zero
+REPLACEMENT_RATE = 0.3  # the highest of a training; it falls to zero
 
 
 class UpdateCase(NamedTuple):
@@ -176,7 +176,7 @@ class UpdateCase(NamedTuple):
 UPDATES = (UpdateCase(RESNET, resnet18, IMAGE, 32), UpdateCase(MLP, wide_mlp, DIGIT, 128, adam=True))
 
 
-def measure_updates(case: UpdateCase, rounds: int, clock: Clock = THREAD) -> UpdateCost:
+def measure_updates(case: UpdateCase, rounds: int, clock: Stopwatch = THREAD) -> UpdateCost:
     """Train with a move every fourth step, and split the time.
 
     Example:

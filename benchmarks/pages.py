@@ -42,7 +42,7 @@ def document(results: Measurements) -> str:
 
 
 def headline(results: Measurements) -> str:
-    """Machine, versions, rounds, date, and what else there is to know."""
+    """Machine, versions, date, rounds and notes in one line."""
     where = (describe_gpu if results.device == "gpu" else describe)(results.environment)
     return "; ".join([where, f"{results.rounds} rounds", *results.notes])
 
@@ -69,7 +69,7 @@ def fill(page: str, results: Measurements) -> str:
 
 
 def fill_places(page: str, device: str, texts: Mapping[str, Callable[[], str]], example: str) -> str:
-    """The page with texts in its places of a device, by name; a page without one is an error that gives an example."""
+    """The page with the texts in its places of a device; a page without such a place is an error."""
 
     def content(place: re.Match[str]) -> str:
         start, found, name, end = place.groups()
@@ -85,7 +85,7 @@ def fill_places(page: str, device: str, texts: Mapping[str, Callable[[], str]], 
     return PLACE.sub(content, page)
 
 
-PLACES = "results"  # what places of pages say where others have a device
+PLACES = "results"  # stands in a place of a page instead of a device
 
 
 def fill_recorded(page: str, folder: Path) -> str:
@@ -133,7 +133,7 @@ def recorded_environments(folder: Path) -> dict[str, str]:
 
 
 def _contents(folder: Path) -> dict[str, dict[str, Any]]:
-    """The JSON files of a kind that has a table; others lie in the folder too."""
+    """The JSON files of the folder that have a table."""
     read = {path.stem: read_json(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
     kinds = (trials.KIND, state.KIND, FUSED, citizen.KIND)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}
@@ -146,7 +146,7 @@ def _of_recipes(recipes: Sequence[RecipeRuns]) -> str:
 
 
 def _words(environment: Mapping[str, Any]) -> str:
-    """What it says of machine, versions and day, in this order."""
+    """Machine, versions and day in one line."""
     versions = {"gossamer": environment.get("gossamer"), "torch": environment.get("torch")}
     versions |= environment.get("versions") or {}
     named = [f"{name} {version}" for name, version in versions.items() if version and name != "numpy"]

@@ -20,7 +20,7 @@ INK, SOFT = "#24292f", "#8c959f"
 
 
 def plot(results: Measurements, path: Path) -> None:
-    """Write a picture (the suffix says which kind: ``.svg``, ``.png``, ``.pdf``) of the layers at batch 32.
+    """Write a picture (``.svg``, ``.png`` or ``.pdf``) of the layers at batch 32.
 
     A thin line is a layer, a thick one the geometric mean of its family; the grey band holds the deterministic layers.
     """
@@ -44,7 +44,7 @@ def plot(results: Measurements, path: Path) -> None:
         panels: Any = figure.subplots(1, len(works), sharey=True, squeeze=False)[0]
         for axes, work in zip(panels, works, strict=True):
             _panel(axes, [row for row in rows if row.work == work], densities, f"{work}, batch {rows[0].batch}")
-        for axes in panels:  # once all lines are there: the panels share their scale
+        for axes in panels:  # after all lines are drawn, because the panels share their scale
             _scales(axes, densities)
         panels[0].set_ylabel("times faster than dense LRT")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)

@@ -112,7 +112,7 @@ class ReleasedSteps:
         self.index = 0
 
     def step(self, x: Tensor, y: Tensor) -> bool:
-        """One step, and whether it was spent on an update."""
+        """Take one step; returns whether it was an update."""
         self.index += 1
         moves = self.index % self.period == 0 and self.index < self.last_step
         for layer in self.layers:

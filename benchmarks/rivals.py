@@ -31,7 +31,7 @@ CSR, SPARSEPROP = "torch CSR", "SparseProp"
 
 
 def rivals(layer: nn.Module, density: float, x: Tensor, learns: bool) -> dict[str, list[Work]]:
-    """The rivals' works on a layer of random weights, by the names of their columns.
+    """The works of the rivals on a layer with random weights, by the names of their columns.
 
     Example:
         >>> list(rivals(nn.Linear(32, 16), 0.1, torch.randn(8, 32), learns=True))[0]
@@ -59,7 +59,7 @@ class CsrLayer:
     """Local reparameterization of a linear layer by torch's CSR products: mean, variance, noise; and its gradients.
 
     Both orders of the entries are kept, by rows for the products and by columns for the gradient of the input, as a
-    library that built on them would; the gradients of the weights are taken at the active entries alone.
+    library built on them would; the gradients of the weights are taken at the active entries alone.
 
     Example:
         >>> layer = CsrLayer(torch.tensor([[0.0, 2.0], [3.0, 0.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
@@ -98,7 +98,7 @@ class CsrLayer:
         return _csr(*self.other, values[self.by_column], self.shape[::-1])
 
 
-with warnings.catch_warnings():  # torch says once a process that its CSR matrices are in beta: here, and to nobody
+with warnings.catch_warnings():  # torch warns once per process that CSR is in beta: trigger it here, silently
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     torch.eye(1).to_sparse_csr()
 
@@ -108,7 +108,7 @@ def _csr(starts: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, ...]
 
 
 def _compressed(sorted_or_not: Tensor, size: int) -> Tensor:
-    """Where each row begins, with 32 bits, at which the products were measured to be faster than with 64."""
+    """Starts of the rows, in 32 bits: the products were measured to be faster than with 64."""
     starts = torch.zeros(size + 1, dtype=torch.int32)
     starts[1:] = torch.bincount(sorted_or_not, minlength=size).cumsum(0)
     return starts
@@ -128,7 +128,7 @@ def _csr_work(layer: nn.Linear, x: Tensor, learns: bool) -> Work:
 
 
 def _sparseprop_works(layer: nn.Module, x: Tensor, learns: bool) -> list[Work]:
-    """One for each of its two ways to vectorize a convolution, of those that give the right answer."""
+    """One work for each of its two ways to vectorize a convolution that gives the right answer."""
     if sparseprop_version() is None:
         return []
     modules: Any = importlib.import_module("sparseprop.modules")
@@ -176,7 +176,7 @@ def published(build: Callable[[], nn.Module], density: float = 1.0) -> nn.Module
 
 
 class PublishedWeight(GaussianWeight):
-    """A dense weight of which only the entries at ``position`` are let through, where there is one."""
+    """A dense weight; with ``position``, only the entries there are let through."""
 
     mask: Tensor | None
 
@@ -191,18 +191,18 @@ class PublishedWeight(GaussianWeight):
 
     @property
     def std(self) -> Tensor:
-        """σ, zero where the mask is."""
+        """σ, zero where masked."""
         return super().std if self.mask is None else super().std * self.mask
 
     def kl(self) -> Tensor:
-        """KL(q ‖ prior) of the entries let through; one whose σ is the prior's adds nothing."""
+        """KL(q ‖ prior) of the entries that are let through."""
         if self.mask is None:
             return super().kl()
         std = torch.lerp(self.mask.new_tensor(self.prior_std), super().std, self.mask)
         return normal_kl(self.mean * self.mask, std, self.prior_std)
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map with one fresh noise an output, as the formula reads."""
+        """The map with fresh noise per output, as the formula reads."""
         shape, std = self.support.shape, self.std
         mean = self.mean if self.mask is None else self.mean * self.mask
         m = weight_map(x, mean.view(shape), bias)

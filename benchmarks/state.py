@@ -32,7 +32,7 @@ from gossamer.types import Task
 __all__ = ["CASES", "StateBytes", "StateCase", "measure_state", "state_table", "write_states"]
 
 KIND = "bytes"
-STEPS = 100  # the length that the methods are told: the first update of the subspace, if any, is after the step taken
+STEPS = 100  # the length of the training: long enough that the first step is no update
 BATCH = 2
 
 
@@ -47,7 +47,7 @@ class StateCase:
 
 @dataclass(frozen=True)
 class StateBytes:
-    """What was counted of a case."""
+    """The counts of a case."""
 
     label: str
     optimizer: str
@@ -59,7 +59,7 @@ class StateBytes:
 
     @property
     def memory(self) -> int:
-        """What stays in memory between two steps; gradients, which come and go, have the size of the parameters."""
+        """Bytes that stay in memory between two steps, without gradients, which have the size of the parameters."""
         return self.parameters + self.optimizer_state + self.positions + self.buffers
 
 
@@ -108,7 +108,7 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
 
 
 def state_table(states: Sequence[StateBytes]) -> Table:
-    """Megabytes, and the share of the first row's."""
+    """Megabytes, and their share of those of the first row."""
     first = states[0]
 
     def line(row: StateBytes) -> list[str]:
@@ -129,7 +129,7 @@ def state_table(states: Sequence[StateBytes]) -> Table:
 
 
 def write_states(path: Path, states: Sequence[StateBytes]) -> None:
-    """Write what was counted, a line a row, with the versions it was counted with."""
+    """Write the counts, one line per row, with the versions they were made with."""
     environment = {"gossamer": __version__, "torch": torch.__version__}
     content = {"kind": KIND, "environment": environment, "rows": [asdict(row) for row in states]}
     write_atomically(path, json_by_rows(content))

@@ -136,7 +136,7 @@ def _networks(results: Measurements) -> Table:
 
 
 def _timings(title: str, names: list[str], rows: Sequence[Timing], label: Callable[[Timing], list[str]]) -> Table:
-    """A row each: milliseconds of dense LRT, and how many times faster the other ways are."""
+    """One row per timing: milliseconds of dense LRT, and the speed-ups of the other ways."""
     others = [way for way in (MASKED, PLAIN) if any(way in row.ms for row in rows)]
     ways = _ways(rows, "sparse")
     head = [*names, DENSE, *others, *(cells.percent(density_of(way)) for way in ways)]
@@ -204,7 +204,7 @@ def _updates(results: Measurements) -> Table:
 
 
 def _bars(results: Measurements) -> Table:
-    """The bars of which something was measured."""
+    """The bars for which something was measured."""
     verdicts = [verdict for verdict in judge(results) if verdict.met is not None]
     body = [[v.bar.what, cells.must(v.bar), cells.found(v), "pass" if v.met else "FAIL"] for v in verdicts]
     n_met, n_rest = sum(verdict.met is True for verdict in verdicts), len(judge(results)) - len(verdicts)
@@ -231,7 +231,7 @@ def _ways(rows: Sequence[Timing], kind: str) -> list[str]:
 
 
 def _gain(row: Timing, way: str, over: str | None = PLAIN) -> str:
-    """Over dense LRT and, in brackets, over another way."""
+    """Speed-up over dense LRT and, in brackets, over another way."""
     if way not in row.ms:
         return MISSING
     text = cells.spread_of(row.speedup(way))

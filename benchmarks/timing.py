@@ -1,9 +1,8 @@
-"""Works that take turns on one clock, and what their times say.
+"""Works that take turns on one clock.
 
-A machine that others use too is slow in spells. So what is compared is never measured one after the other: in every
-round each work has its turn, every second round in reverse order, and a ratio is taken within a round before the median
-is taken over rounds. Nothing here knows what is measured or on which device; a clock that waits for a device before it
-is read makes it serve there.
+A shared machine has slow spells. So works that are compared are never measured one after the other: in every round each
+has its turn, every second round in reverse order, and ratios are taken within a round, before the median over rounds.
+Nothing here depends on what is measured or where: for another device, pass a clock that waits for it.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import NamedTuple
 __all__ = [
     "THREAD",
     "WALL",
-    "Clock",
     "Spread",
+    "Stopwatch",
     "Work",
     "alternate",
     "laps",
@@ -32,20 +31,20 @@ __all__ = [
 
 Work = Callable[[], object]
 
-SHORTEST = 2e-3  # seconds; a shorter work is repeated until a sample takes as long, far above the cost of a clock
+SHORTEST = 2e-3  # seconds; a shorter work is repeated until a sample takes this long, far above the cost of a clock
 MOST_REPEATS = 1000
-TRIALS = 3  # of each of several ways to do the same
+TRIALS = 3  # of each alternative
 
 
-class Clock(NamedTuple):
-    """Seconds since whenever, and what kind of seconds they are."""
+class Stopwatch(NamedTuple):
+    """A function that returns seconds, and what kind of seconds they are."""
 
     name: str
     read: Callable[[], float]
 
 
-THREAD = Clock("CPU time of one thread", time.thread_time)
-WALL = Clock("wall time", time.perf_counter)
+THREAD = Stopwatch("CPU time of one thread", time.thread_time)
+WALL = Stopwatch("wall time", time.perf_counter)
 
 
 class Spread(NamedTuple):
@@ -56,15 +55,16 @@ class Spread(NamedTuple):
     high: float
 
 
-def alternate(works: Mapping[str, Work | Sequence[Work]], rounds: int, clock: Clock = THREAD) -> dict[str, list[float]]:
+def alternate(
+    works: Mapping[str, Work | Sequence[Work]], rounds: int, clock: Stopwatch = THREAD
+) -> dict[str, list[float]]:
     """Milliseconds of each work in each round, all of them taking turns.
 
-    Several works under one name are ways to do the same; the fastest of them, found in trials that do not count, goes
-    on alone.
+    Several works under one name are alternatives: the fastest of them in a few trials is measured.
 
     Example:
         >>> ticks = iter(range(1000))
-        >>> clock = Clock("one second a look", lambda: float(next(ticks)))
+        >>> clock = Stopwatch("one second a look", lambda: float(next(ticks)))
         >>> alternate({"a": lambda: None, "b": lambda: None}, rounds=3, clock=clock)
         {'a': [1000.0, 1000.0, 1000.0], 'b': [1000.0, 1000.0, 1000.0]}
     """
@@ -80,12 +80,12 @@ def alternate(works: Mapping[str, Work | Sequence[Work]], rounds: int, clock: Cl
     return times
 
 
-def laps(work: Work, count: int, clock: Clock = THREAD) -> list[float]:
-    """Milliseconds of each of ``count`` calls in a row, of a work whose calls are not alike.
+def laps(work: Work, count: int, clock: Stopwatch = THREAD) -> list[float]:
+    """Milliseconds of each of ``count`` calls in a row, for a work whose calls differ.
 
     Example:
         >>> ticks = iter([0.0, 1.0, 1.0, 3.0])
-        >>> laps(lambda: None, 2, Clock("fake", lambda: next(ticks)))
+        >>> laps(lambda: None, 2, Stopwatch("fake", lambda: next(ticks)))
         [1000.0, 2000.0]
     """
     with undisturbed():
@@ -93,7 +93,7 @@ def laps(work: Work, count: int, clock: Clock = THREAD) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles of the values there are; of one value, that value three times.
+    """Median and quartiles; a single value is all three.
 
     Example:
         >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
@@ -105,7 +105,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def speedup(reference: Sequence[float], own: Sequence[float]) -> Spread:
-    """How many times faster than the reference, round by round.
+    """Speed-up over the reference, from the ratios of the rounds.
 
     Example:
         >>> speedup([8.0, 6.0, 9.0], [2.0, 2.0, 3.0])
@@ -114,32 +114,32 @@ def speedup(reference: Sequence[float], own: Sequence[float]) -> Spread:
     return spread([there / here for there, here in zip(reference, own, strict=True)])
 
 
-def _fastest(ways: Work | Sequence[Work], clock: Clock) -> tuple[Work, int]:
-    """The quickest of the ways, warmed up, and how often a sample repeats it."""
+def _fastest(ways: Work | Sequence[Work], clock: Stopwatch) -> tuple[Work, int]:
+    """The fastest of the alternatives, warmed up, and how often a sample repeats it."""
     ways = [ways] if callable(ways) else ways
     n_trials = TRIALS if len(ways) > 1 else 1
     trials = [(min(_seconds(way, 1, clock) for _ in range(n_trials)), way) for way in ways]
     seconds, way = min(trials, key=lambda trial: trial[0])
-    if seconds < SHORTEST:  # what was measured was mostly its first call
+    if seconds < SHORTEST:  # the first call dominated
         seconds = _seconds(way, 3, clock)
     return way, max(1, min(MOST_REPEATS, math.ceil(SHORTEST / max(seconds, 1e-9))))
 
 
-def _seconds(work: Work, repeats: int, clock: Clock) -> float:
+def _seconds(work: Work, repeats: int, clock: Stopwatch) -> float:
     start = clock.read()
     for _ in range(repeats):
         work()
     return (clock.read() - start) / repeats
 
 
-def milliseconds(work: Work, repeats: int, clock: Clock) -> float:
-    """Of a work, from several calls in a row; to five digits, more than any clock is good for."""
+def milliseconds(work: Work, repeats: int, clock: Stopwatch) -> float:
+    """Milliseconds per call, from several calls in a row; to five digits, more than a clock can resolve."""
     return float(f"{1e3 * _seconds(work, repeats, clock):.5g}")
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No garbage collection in the middle of a sample."""
+    """Switch garbage collection off."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -65,7 +65,7 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-class Part(NamedTuple):
+class TableRows(NamedTuple):
     """Rows of a split in their original units."""
 
     x: Array
@@ -109,21 +109,21 @@ def cell(name: str, split: int, model: str, data: Path | None) -> dict[str, Any]
     grid = GRIDS.get(model, [{}])
     losses = [run(model, train, val, split, choice)["nll"] for choice in grid] if len(grid) > 1 else [0.0]
     chosen = grid[int(np.argmin(losses))]
-    everything = Part(*(np.concatenate(both) for both in zip(train, val, strict=True)))
+    everything = TableRows(*(np.concatenate(both) for both in zip(train, val, strict=True)))
     scores = run(model, everything, test, split, chosen)
     return row | scores | {"chosen": chosen, "cpu_seconds": time.process_time() - start}
 
 
-def parts(name: str, split: int, data: Path | None) -> tuple[Part, Part, Part]:
+def parts(name: str, split: int, data: Path | None) -> tuple[TableRows, TableRows, TableRows]:
     """Rows to train on, rows to choose by (both of the published training part), rows to report."""
     task = uci.load(data, name=name, split=split)
     return tuple(  # type: ignore[return-value]
-        Part(x.double().numpy(), (y[:, 0].double() * task.target_std + task.target_mean).numpy())
+        TableRows(x.double().numpy(), (y[:, 0].double() * task.target_std + task.target_mean).numpy())
         for x, y in (task.train, task.val, task.test)
     )
 
 
-def run(model: str, train: Part, new: Part, seed: int, options: dict[str, Any]) -> dict[str, float]:
+def run(model: str, train: TableRows, new: TableRows, seed: int, options: dict[str, Any]) -> dict[str, float]:
     """Train on ``train`` and score on ``new``, both standardised by ``train``; scores in the original units."""
     centre, unit = train.x.mean(0), train.x.std(0)
     unit[unit == 0] = 1
@@ -150,7 +150,7 @@ def interval(found: rivals.Mixture) -> tuple[Array, Array]:
 
 
 class Cells:
-    """What is done, a line each."""
+    """The finished cells, one line each."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -159,13 +159,13 @@ class Cells:
         self.done = {(row["set"], row["split"], row["model"]) for row in self.rows}
 
     def add(self, row: dict[str, Any]) -> None:
-        """One more; on the disk at once."""
+        """Add a cell, and write it at once."""
         self.rows.append(row)
         append_line(self.path, row)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """One Markdown table a metric: mean ± standard error over splits."""
+    """One Markdown table per metric: mean ± standard error over splits."""
     sets, models = list(dict.fromkeys(row["set"] for row in rows)), list(dict.fromkeys(row["model"] for row in rows))
     texts = []
     for metric, title in METRICS.items():

@@ -18,7 +18,7 @@ INK, SOFT = "#24292f", "#8c959f"
 
 
 def draw(path: Path, size: tuple[float, float], paint: Callable[[Any], None]) -> None:
-    """Write the figure that ``paint`` fills; the suffix says of which kind."""
+    """Write the figure that ``paint`` fills; the suffix chooses the format."""
     if importlib.util.find_spec("matplotlib") is None:
         raise RecordError("the picture needs matplotlib: pip install matplotlib, then run the command again")
     import matplotlib as mpl

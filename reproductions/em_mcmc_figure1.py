@@ -22,8 +22,8 @@ from reproductions.parts import PartSettings, Row, StoredParts, Tick
 
 __all__ = ["measure", "plan", "plot", "tables"]
 
-TIMES = 60  # at which weights are looked at
-PATHS = 20  # of a channel, in the picture: those of the weights that end furthest from zero
+TIMES = 60  # moments at which weights are recorded
+PATHS = 20  # drawn per channel: those of the weights that end furthest from zero
 AXES = {"input": "input", "output": "output"}
 THRESHOLD = 1e-2  # λ2 of the paper's images
 
@@ -46,11 +46,11 @@ def plan(
         network: Name of the network.
         epochs: Length of the training.
         lr: Learning rate at the start of each cycle.
-        weight_decay: Of all weights alike: there is no spike.
-        temperature: Of the noise. The paper's k = 1/N acts as 1e-5 with its 50,000 images, see
+        weight_decay: Weight decay, the same for all weights: there is no spike.
+        temperature: Temperature of the noise. The paper's k = 1/N acts as 1e-5 with its 50,000 images, see
             gossamer.optim.sghmc.
-        cycles: Of the learning rate.
-        seed: Of network, order of the examples and noise.
+        cycles: Cycles of the learning rate.
+        seed: Seed of the network, the order of the examples and the noise.
 
     Example:
         >>> plan(epochs=10)[0]["cycles"]
@@ -138,7 +138,7 @@ def _shares(model: nn.Module, name: str, seen: list[Tensor]) -> list[Row]:
 
 
 def _channels(model: nn.Module, seen: dict[str, list[Tensor]]) -> list[Row]:
-    """Of each hidden layer the channel that comes closest to zero, by input and by output, and the largest one."""
+    """In each hidden layer the channel that comes closest to zero, by input and by output; and the largest one."""
     found = []
     for name in list(seen)[1:3]:
         for axis in AXES:

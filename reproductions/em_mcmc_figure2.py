@@ -53,7 +53,7 @@ def plan(
         network: Name of the network.
         epochs: Length of the trainings.
         seeds: How many trainings of each.
-        batch_size: Examples a step.
+        batch_size: Examples per step.
 
     Example:
         >>> [part["seed"] for part in plan(seeds=2)]
@@ -70,7 +70,7 @@ def plan(
 
 
 def measure(settings: PartSettings, tick: Tick) -> list[Row]:
-    """A row an epoch."""
+    """One row per epoch."""
     task = data.load(settings["data"])
     if not task.class_names:
         raise ValueError(f"--data must be a set with classes, such as digits; {settings['data']} has none")
@@ -101,7 +101,7 @@ def tables(results: StoredParts) -> dict[str, Table]:
 
 
 def plot(results: StoredParts, path: Path) -> None:
-    """Three panels over epochs, a line a training."""
+    """Three panels over epochs, one line per training."""
 
     def paint(figure: Any) -> None:
         for axes, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):

@@ -1,7 +1,7 @@
 """Selection of variables in three simulated examples (Ke and Fan, arXiv 2210.12957, Table 4): DFP and DPF.
 
 Every repetition has data of its own; all repetitions of a part, and all starts of a repetition, train side by side. Of
-several starts the one with the lowest loss on its training data is taken: no other data have a say.
+several starts the one with the lowest loss on its training data is taken; no other data are used to choose.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def plan(
         repetitions: How many sets of data.
         starts: Networks for each set of data, of which the one with the lowest training loss is taken.
         epochs: Length of the trainings; each example has its own if not given.
-        seed: Of the first set of data; the others follow.
+        seed: Seed of the first set of data; the others follow.
 
     Example:
         >>> [(part["method"], part["hidden"]) for part in plan(examples="1", networks="paper")]

@@ -48,7 +48,7 @@ class SelectionSummary(NamedTuple):
 
 
 class TrainedWay(NamedTuple):
-    """One way to train, and what came of it."""
+    """One way to train, and its summary."""
 
     label: str
     part: Part
@@ -56,7 +56,7 @@ class TrainedWay(NamedTuple):
 
 
 def tables(results: StoredParts) -> dict[str, Table]:
-    """A table for each example and, of the first one, for each of its forms."""
+    """A table for each example, and for each form of the first one."""
     made = {}
     for key in dict.fromkeys(_key(part) for part in results.parts):
         parts = [part for part in results.parts if _key(part) == key]
@@ -65,7 +65,7 @@ def tables(results: StoredParts) -> dict[str, Table]:
 
 
 def lines(parts: Sequence[Part]) -> Iterator[TrainedWay]:
-    """What a part says: where it has several starts, of the first ones and of the best ones."""
+    """The lines of a part: with several starts, one for the first starts and one for the best ones."""
     for part in parts:
         starts = part.settings["starts"]
         if starts > 1:
@@ -125,7 +125,7 @@ def _table(key: tuple[str, ...], parts: Sequence[Part]) -> Table:
         "fresh data; mean ± standard error. S is the number of variables selected; exact: no more and no less than the "
         "relevant ones. Time is that of all repetitions and all starts together."
     )
-    # Which of their two forms the figures of Ke and Fan belong to is not said; the third is that of Sun et al.
+    # Ke and Fan do not say to which of their two forms the figures belong; the third form is that of Sun et al.
     rows = [] if key[-1] == "sun" else [_published_row(number, name) for name in EXAMPLES[number].published]
     rows += [_row(line, score, source.N_VARIABLES) for line in lines(parts)]
     return Table(title, note, ["method", "network", "training", score, "FDR", "FNDR", "S", "exact", "time"], rows, 3)
@@ -173,7 +173,7 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
 
 
 def plot(results: StoredParts, path: Path) -> None:
-    """A panel an example, of its first form where there are several; a point a repetition."""
+    """One panel per example (its first form, where there are several), one point per repetition."""
     numbers = sorted({part.settings["example"] for part in results.parts})
 
     def paint(figure: Any) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks import gpu
 from benchmarks.contenders import CASES, CPU, Device, build, bytes_in_training, checkpoint_bytes, random_images
 from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI, Measurements
-from benchmarks.timing import Clock
+from benchmarks.timing import Stopwatch
 from gossamer.capture import CapturedSteps
 from gossamer.layers import sparse_weights
 
@@ -109,7 +109,7 @@ def ticking(monkeypatch):
     monkeypatch.setattr(
         gpu, "build", lambda case, task, network, batch, period, place: Scripted(time, period, factors[case.way])
     )
-    return Ticking("cpu", "32-true", Clock("ticks", lambda: time[0]), captures=False)
+    return Ticking("cpu", "32-true", Stopwatch("ticks", lambda: time[0]), captures=False)
 
 
 def test_what_the_clock_says_is_what_is_stored(ticking):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kept import as_told, read_paper, read_recipes, recipe_tables, setup_seconds
+from benchmarks.kept import determined, read_paper, read_recipes, recipe_tables, setup_seconds
 from gossamer.record import RecordError, to_toml
 from gossamer.runs import read_recipe
 from gossamer.runs.published import PublishedFigures
@@ -122,14 +122,14 @@ def test_an_unfinished_run_and_another_folder_have_no_row(folder):
 
 def test_seeds_of_different_settings_are_refused(folder):
     keep(folder, "vi-cifar10", 1, 0.9, epochs=100)
-    with pytest.raises(RecordError, match=r"vi-cifar10/1 was told something else than .*vi-cifar10/0"):
+    with pytest.raises(RecordError, match=r"vi-cifar10/1 has other settings than .*vi-cifar10/0"):
         read_recipes(folder)
 
 
 def test_an_option_that_was_left_out_is_its_default(folder):
     keep(folder, "ssvi-cifar100-90", 1, 0.75, data="cifar100", options={"density": 0.05})
     keep(folder, "ssvi-cifar100-90", 2, 0.75, data="cifar100", options={"density": 0.1})
-    with pytest.raises(RecordError, match=r"ssvi-cifar100-90/2 was told something else than .*ssvi-cifar100-90/0"):
+    with pytest.raises(RecordError, match=r"ssvi-cifar100-90/2 has other settings than .*ssvi-cifar100-90/0"):
         read_recipes(folder)
 
 
@@ -147,11 +147,11 @@ KEPT = [(recipe.name, run) for recipe in read_recipes(ROOT / "results") for run 
 
 
 @pytest.mark.parametrize(("name", "run"), KEPT, ids=[f"{name}-{run.config['seed']}" for name, run in KEPT])
-def test_a_kept_run_was_told_what_its_recipe_says(name, run):
+def test_a_kept_run_wdetermined_what_its_recipe_says(name, run):
     """So that no row stands under the name of a recipe that it is not."""
     entries, _ = read_recipe(ROOT / "recipes" / f"{name}.toml")
     (settings,) = entries.values()
-    assert as_told(run.config) == as_told(settings.to_config())
+    assert determined(run.config) == determined(settings.to_config())
     assert len(run.metrics()) == settings.epochs
 
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from benchmarks import timing
-from benchmarks.timing import THREAD, WALL, Clock, Spread, alternate, laps, speedup, spread
+from benchmarks.timing import THREAD, WALL, Spread, Stopwatch, alternate, laps, speedup, spread
 
 
 class Machine:
@@ -26,7 +26,7 @@ class Machine:
 
     @property
     def clock(self):
-        return Clock("fake", lambda: self.now)
+        return Stopwatch("fake", lambda: self.now)
 
 
 def test_works_take_turns_and_every_second_round_goes_backwards():

@@ -15,7 +15,7 @@ def parts():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 3))
     y = 50 + 10 * x[:, 0] + 2 * rng.normal(size=300)
-    return uci.Part(x[:200], y[:200]), uci.Part(x[200:], y[200:])
+    return uci.TableRows(x[:200], y[:200]), uci.TableRows(x[200:], y[200:])
 
 
 def test_scores_of_one_normal_distribution(parts, monkeypatch):

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import networks as updates
 from benchmarks.networks import UpdateCase, measure_updates
-from benchmarks.timing import Clock
+from benchmarks.timing import Stopwatch
 from gossamer.models import mlp
 
 
@@ -21,7 +21,7 @@ def test_the_step_of_a_move_and_the_one_after_it_are_the_update(monkeypatch):
 
     monkeypatch.setattr(updates, "train_step", train_step)
     case = UpdateCase("MLP", lambda: mlp(12, (16,)), (12,), 4, density=0.2)
-    cost = measure_updates(case, 3, Clock("fake", lambda: now[0]))
+    cost = measure_updates(case, 3, Stopwatch("fake", lambda: now[0]))
     assert cost.ordinary_ms == pytest.approx([10.0] * 3)
     assert cost.extra_ms == pytest.approx([40.0 + 15.0] * 3)
     assert cost.share.median == pytest.approx(0.055)
