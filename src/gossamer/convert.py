@@ -1,4 +1,4 @@
-"""The doors: any ``nn.Module`` becomes a sparse Bayesian network, or a sparse deterministic one."""
+"""Conversion of any ``nn.Module`` into a sparse Bayesian network, or into a sparse deterministic one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from gossamer.layers import (
     swap,
 )
 from gossamer.layers.summary import warn_of_the_rest
-from gossamer.layers.swap import why_left_alone
 from gossamer.sparsity.allocation import allocation as allocation_by_name
 from gossamer.sparsity.allocation import global_, uniform_reference
 from gossamer.sparsity.selection import top_mask
@@ -69,7 +68,7 @@ def bayesianize(
     through the network is one draw, in ``train()`` and in ``eval()`` mode alike.
 
     Args:
-        model: Any module, also a bare layer; the returned module is the model itself except for a bare layer.
+        model: Any module. It is changed and returned, except for a bare layer, of which a new one is returned.
         density: Share of active weights, in (0, 1]; 1.0 is dense variational inference.
         prior_std: Prior standard deviation of every weight; ``None`` takes 2/√(active fan-in) of each layer.
         init_std: Initial standard deviation of every weight; ``None`` takes a tenth of 1/√(active fan-in) for fresh
@@ -85,9 +84,10 @@ def bayesianize(
         init: ``"fresh"`` draws means at the scale of the given weights over √density, so that signals keep their size;
             ``"pretrained"`` keeps the largest given weights, ``"pretrained_random"`` a random choice of them.
         mode: ``"reference"`` starts and computes as the released code of the paper does.
-        noise: Of a pass in ``train()`` mode: ``"local"`` draws one noise an output (local reparameterization),
-            ``"weights"`` one an active weight, shared by the batch: half the products, a noisier gradient.
-        generator: For the random choice of active weights and the initial draws.
+        noise: What a pass in ``train()`` mode draws: ``"local"`` draws noise for each output (local
+            reparameterization); ``"weights"`` draws the weights, once for the whole batch: half the products, and a
+            noisier gradient.
+        generator: Random generator for the choice of active weights and for the initial draws.
 
     Example:
         >>> import gossamer
@@ -97,17 +97,15 @@ def bayesianize(
     """
     _check_choice("mode", mode, get_args(Mode))
     _check_choice("noise", noise, get_args(Noise))
-    _check_positive("prior_std", prior_std)
-    _check_positive("init_std", init_std)
-    _check_positive("relative_std", relative_std)
+    for name, value in (("prior_std", prior_std), ("init_std", init_std), ("relative_std", relative_std)):
+        _check_positive(name, value)
     if init_std is not None and relative_std is not None:
         raise ValueError("init_std and relative_std both set the initial standard deviation: give one of them")
     reference = mode == "reference"
-    if init != "fresh" and init_std is None and not reference:
-        relative_std = relative_std or PRETRAINED_STD
 
     def gaussian(dense: DenseWeight, support: Support) -> GaussianWeight:
         scale = _scale(dense, support)
+        share = relative_std
         if reference:
             mean = _normal(support, generator) * REFERENCE_MEAN_STD if init == "fresh" else support.gather(dense.values)
             std = _reference_std(support, generator) if init_std is None else _full(support, init_std)
@@ -116,8 +114,9 @@ def bayesianize(
             mean = _initial_mean(dense, support, init, generator)
             std = _full(support, init_std or INIT_STD_SCALE * scale)
             prior = prior_std or PRIOR_SCALE * scale
-        if relative_std is not None:
-            std = _full(support, relative_std * (_rms(mean) or scale))  # weights that are all zero have no scale
+            share = share or (PRETRAINED_STD if init != "fresh" and init_std is None else None)
+        if share is not None:
+            std = _full(support, share * (_rms(mean) or scale))  # weights that are all zero have no scale
         like = dense.tensor.detach()
         return GaussianWeight(support, mean.detach().to(like), std.to(like), prior, mode, noise)
 
@@ -168,8 +167,6 @@ def _convert(
     _check_density(density)
     _check_choice("init", init, get_args(Init))
     found = find(model, (exclude,) if isinstance(exclude, str | type) else exclude)
-    if not found:
-        raise ValueError(_nothing_to_convert(model))
     dense = _dense_names(found, keep_dense)
     chosen: dict[int, tuple[DenseWeight, LayerStats]] = {}
     for item in found:
@@ -191,7 +188,7 @@ def _convert(
 
 
 def _tied(first: tuple[DenseWeight, LayerStats], second: DenseWeight, keeps: bool) -> tuple[DenseWeight, str, bool]:
-    """What two layers ask of the weight they share: the larger fan-in sets the scale, what one freezes is frozen."""
+    """One weight for two layers that share it: the larger fan-in sets the scale, and what either freezes is frozen."""
     weight, stats = first
     fan_in = max(weight.fan_in or 0, second.fan_in or 0) or None
     frozen = max(weight.frozen, second.frozen, key=lambda part: part[1] - part[0])
@@ -228,7 +225,7 @@ def _initial_mean(dense: DenseWeight, support: Support, init: Init, generator: t
     given = dense.values
     if init != "fresh":
         return support.gather(given)
-    # The given weights set the scale (whoever wrote the network chose it); fewer inputs must each be larger.
+    # The given weights set the scale; with fewer inputs per unit, each must be larger.
     rms = given.float().square().mean().sqrt()
     return _normal(support, generator).to(rms.device) * rms / math.sqrt(support.n_active / support.size)
 
@@ -266,8 +263,10 @@ def _check_model(model: nn.Module) -> None:
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     if sparse_weights(model):
         raise ValueError("this model is already converted; convert a fresh copy of the plain model instead")
-    # Both hold on to what they were given: a compiled layer would go on computing with its old weight, and DDP would go
-    # on averaging the gradients of parameters that are no longer there.
+    # Both keep what they were given: a compiled layer would compute with its old weight, and DDP would average the
+    # gradients of parameters that are gone.
+    if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
+        raise ValueError("convert the plain network first, then shard it (fully_shard)")
     for module in model.modules():
         if "_orig_mod" in module._modules or isinstance(module, nn.parallel.DistributedDataParallel):
             raise ValueError("convert the plain network first, then compile it or wrap it in DistributedDataParallel")
@@ -293,14 +292,3 @@ def _is_number(value: object) -> bool:
 def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
-
-
-def _nothing_to_convert(model: nn.Module) -> str:
-    reasons = sorted(
-        {why_left_alone(module) or "" for module in model.modules() if list(module.parameters(recurse=False))}
-    )
-    found = "; ".join(reason for reason in reasons if reason) or "it has no parameters"
-    return (
-        "nothing in this model can be converted. Gossamer converts Linear, Conv, ConvTranspose, Embedding, "
-        f"MultiheadAttention and RNN/GRU/LSTM layers. In this model: {found}"
-    )

@@ -156,6 +156,10 @@ def test_predictions_of_a_sharded_network_are_refused_and_the_way_out_works(tmp_
         for kind in ("weights", "local"):
             with pytest.raises(ValueError, match=r"FSDP2 .*full_state_dict=True"):
                 gossamer.predict(model, x, kind=kind)
+        plain = nn.Linear(4, 4)
+        fully_shard(plain, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match="convert the plain network first, then shard it"):
+            gossamer.bayesianize(plain)
         whole.load_state_dict(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)))
         assert torch.equal(whole[0].mean, expected)
         assert gossamer.predict(whole, x).probs.shape == (4, 3)

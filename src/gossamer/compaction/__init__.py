@@ -1,4 +1,4 @@
-"""Dead channels and units out of a network: the same outputs from a smaller plain one."""
+"""Removal of dead channels and units: a smaller plain network with the same outputs."""
 
 from gossamer.compaction.network import Compaction, CompactionRow, Select, compact
 

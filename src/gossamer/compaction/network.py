@@ -18,7 +18,7 @@ from gossamer.tables import align
 
 __all__ = ["Compaction", "CompactionRow", "Select", "compact"]
 
-# Picking out inputs costs a pass over them: it pays where most of them are gone.
+# Selecting inputs costs a pass over them, so it pays only where most of them are gone.
 WORTH_SELECTING = 0.5
 
 
@@ -33,7 +33,7 @@ class CompactionRow:
 
 @dataclass(frozen=True)
 class Compaction:
-    """What :func:`compact` did: a row a layer, and what it left although it is dead, each with its reason.
+    """What :func:`compact` did: one row per layer, and the dead channels it had to leave, with reasons.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -70,10 +70,10 @@ def compact(model: nn.Module) -> nn.Module:
     of residual networks are followed: a channel leaves all terms or none. Where a linear layer or convolution that
     reads the input itself has lost most of its columns, a :class:`Select` before it picks out the rest.
 
-    Pools, means over all pixels, dropout and flattening may be modules or calls in ``forward``. Anything that cannot
-    be proved stays: modules that are called twice, have hooks or are not known, and networks that ``torch.fx`` cannot
-    trace. A warning says what dead channels stay because of it, and ``network.compaction`` lists
-    all layers before and after. Inputs are batches; ``BatchNorm1d`` after a linear layer is one over a table.
+    Pools, means over all pixels, dropout and flattening may be modules or calls in ``forward``. Whatever cannot be
+    proved to be dead stays: modules that are called twice, have hooks or are not known, and networks that ``torch.fx``
+    cannot trace. A warning names the dead channels that stay for such reasons; ``network.compaction`` lists all layers
+    before and after. Inputs must be batches, and ``BatchNorm1d`` after a linear layer must normalise a table.
 
     Args:
         model: A plain network, or one of :func:`gossamer.sparsify`; it is not changed.
@@ -179,7 +179,7 @@ def _shrink(layer: Any, rows: Tensor, step: Operation, known: Analysis, plan: Su
 def _fold(
     layer: Any, weight: Tensor, bias: Tensor | float, source: Channels, kept: Tensor, stand_in: int | None
 ) -> tuple[Tensor, Tensor | float]:
-    """What the channels that go contribute: into the bias, or into the weights of the channel that stands for them."""
+    """Move what removed channels contribute into the bias, or into the weights of the channel that stands for them."""
     if source.constant is None or source.value is None:
         return weight, bias
     gone = torch.ones_like(source.constant).index_fill(0, kept, False)
@@ -224,7 +224,7 @@ def _replace(network: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _left(steps: list[Operation], known: Analysis, plan: Survivors) -> tuple[str, ...]:
-    """What is dead and stays, because something that is not understood reads or makes it."""
+    """Dead channels that stay because something that is not understood reads or makes them."""
     found: dict[str, list[str]] = {}
     for step in steps:
         if step.kind != "mix" or known.tensors[step.name].constant is None:

@@ -207,7 +207,7 @@ def _describe(node: fx.Node, modules: dict[str, nn.Module]) -> str:
 
 
 def n_pixel_dims(model: nn.Module) -> int | None:
-    """Of images inside ``model``: the dimensions of its convolutions; ``None`` where they differ, or there are none.
+    """Number of pixel dimensions in ``model``, by its convolutions; ``None`` if they differ or there are none.
 
     >>> n_pixel_dims(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()))
     2
@@ -225,7 +225,7 @@ def pools(node: fx.Node) -> bool:
 
 
 def averages_pixels(node: fx.Node, n_dims: int | None) -> bool:
-    """Whether it is the mean over all pixels, which leaves a number a channel: ``x.mean((2, 3))``."""
+    """Whether it is the mean over all pixels, which leaves one number per channel: ``x.mean((2, 3))``."""
     if n_dims is None or node.target not in (torch.mean, "mean") or not set(node.kwargs) <= {"dim"}:
         return False
     dims = node.args[1] if len(node.args) == 2 else node.kwargs.get("dim")
@@ -251,7 +251,7 @@ def drops_out(node: fx.Node) -> bool:
 
 
 def only_counts_rows(node: fx.Node) -> bool:
-    """Whether it asks for the number of examples alone, and so reads no channel."""
+    """Whether it only asks for the number of examples, and so reads no channel."""
     if node.target is getattr and node.args[1:] == ("shape",):
         return all(_is_row_count(user) for user in node.users)
     return _is_row_count(node)

@@ -41,7 +41,7 @@ class SparseConv(SparseLayer):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The one weight; the kernels of one output channel add up to an output."""
+        """The weight; the kernels of one output channel add up to an output."""
         fan_in = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
         return [DenseWeight("weight", layer.weight, fan_in=fan_in)]
 
@@ -69,7 +69,7 @@ class SparseConvTranspose(SparseLayer):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The one weight; with a stride only some taps of the kernel meet in an output."""
+        """The weight; with a stride, only some taps of the kernel meet in an output."""
         taps = math.prod(layer.kernel_size) / math.prod(layer.stride)
         return [DenseWeight("weight", layer.weight, fan_in=max(1, round(layer.in_channels // layer.groups * taps)))]
 

@@ -1,12 +1,12 @@
 """A weight whose active entries are independent Gaussians N(μ, σ²): mean-field variational inference.
 
 Local reparameterization (SSVI section 3.1; methods: the output of a map linear in W is Gaussian too):
-y = W_μ x + b + sqrt(W_σ² x²) · ε with one ε an output. Exact for linear layers; for convolutions it treats the output
+y = W_μ x + b + sqrt(W_σ² x²) · ε with one ε per output. Exact for linear layers; for convolutions it treats the output
 pixels as independent, as the paper does.
 
 ``noise="weights"`` trains with one draw of the weights for the whole batch instead: y = (W_μ + W_σ ε) x + b with one ε
-an active entry, the released code's ``same_noise``. One product instead of two, and an unbiased gradient as well, but a
-noisier one: all examples of a batch share their noise.
+per active entry, the released code's ``same_noise``. It takes one product instead of two; the gradient is unbiased too,
+but noisier, since all examples of a batch share their noise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GaussianWeight(SparseWeight):
         std: Initial σ, ``(n_active,)``.
         prior_std: Standard deviation of the prior N(0, prior_std²) of every entry.
         mode: ``"reference"`` keeps the released code's floor inside the square root.
-        noise: Of passes in training mode; in evaluation mode the noise is local, whatever trained the weight.
+        noise: What training passes draw; evaluations draw local noise, whatever trained the weight.
 
     Example:
         >>> weight = GaussianWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.5), prior_std=0.5)
@@ -93,7 +93,7 @@ class GaussianWeight(SparseWeight):
         return normal_kl(self.mean, self.std, self.prior_std)
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map with fresh noise, an output's or a weight's as ``noise`` says, or at the means when not noisy."""
+        """The map with fresh noise of outputs or of weights, as ``noise`` says, or at the means."""
         self.check_average()
         x, plain = without_autocast(x)
         support = self.support
@@ -110,7 +110,7 @@ class GaussianWeight(SparseWeight):
             return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
-        """``mean + std · ε``, one ε an entry."""
+        """``mean + std · ε``, one ε per entry."""
         mean, std = self.mean, self.std if std is None else std
         if generator is None:  # randn_like can be traced, exported and mapped over draws; it takes no generator
             return torch.addcmul(mean, std, torch.randn_like(mean))
@@ -136,13 +136,13 @@ class GaussianWeight(SparseWeight):
             missing.remove(prefix + "_extra_state")
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
-        """A new entry starts at mean 0; with σ = 0 the local gradient of σ would vanish, so it takes the layer's."""
+        """A new entry starts at mean 0 and the std of its layer: at σ = 0 the gradient of σ would vanish."""
         among = kept | ~kept.any()  # all of them where none is kept
         raw = regrown_raw_std(self.raw_std.detach(), self.regrows(regrow_std), lambda values: _mean(values, among))
         return {"mean": torch.zeros_like(raw), "raw_std": raw}
 
     def regrows(self, regrow_std: RegrowStd | None) -> RegrowStd:
-        """Where σ of a new entry comes from, given what the user asked for, if anything."""
+        """How σ of a new entry is chosen: as the user asked, or by the default of the mode."""
         return regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
 
 
@@ -228,7 +228,7 @@ def _converted(model: nn.Module) -> dict[str, SparseWeight]:
 
 
 def regrown_raw_std(raw_std: Tensor, how: RegrowStd, average: Callable[[Tensor], Tensor]) -> Tensor:
-    """The raw std of a new entry, of one weight or of many, as ``average`` takes the mean over the entries that stay.
+    """The raw std of a new entry, for one weight or many; ``average`` takes the mean over the entries that stay.
 
     Example:
         >>> raw_std = inverse_softplus(torch.tensor([0.1, 0.3]))
@@ -263,12 +263,12 @@ def raw_std_gradient(raw_std: Tensor, std_gradient: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, among: Tensor) -> Tensor:
-    """The mean of the marked values: not by indexing, for which a GPU must be waited for."""
+    """The mean of the marked values, without indexing, which would wait for the GPU."""
     return torch.where(among, values, 0).sum() / among.sum()
 
 
 class _Softplus(Function):
-    """log(1 + eˣ) with a floor, without the passes of the gradient of a clamp."""
+    """log(1 + eˣ) with a floor; saves the extra passes that the gradient of a clamp would take."""
 
     generate_vmap_rule = True
 

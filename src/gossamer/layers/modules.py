@@ -1,6 +1,6 @@
-"""What every converted module has: its sparse weights, and the way back to the plain torch module it came from.
+"""Converted modules: their base class, linear layers and embeddings.
 
-To support another torch module, write one file with a subclass of :class:`SparseModule` and list it in ``swap.py``.
+To support another torch module, write a subclass of :class:`SparseModule` and list it in ``swap.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gossamer.layers.weight import SparseWeight
 
 __all__ = ["DenseWeight", "SparseConv1D", "SparseEmbedding", "SparseLayer", "SparseLinear", "SparseModule"]
 
-# Where a module keeps its hooks; the flags that belong to them are dictionaries of their own.
+# The dictionaries in which a module keeps its hooks and their flags.
 HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",
@@ -51,8 +51,8 @@ class DenseWeight(NamedTuple):
 class SparseModule(nn.Module):
     """A converted module. ``template`` is the plain module it replaced, without its parameters.
 
-    Subclasses say which torch modules they replace, which of their weights become sparse, and compute ``forward``.
-    Attributes that other code reads from the plain module (``in_features``, ``batch_first``…) answer from the template.
+    A subclass names the torch modules it replaces and the weights that become sparse, and computes ``forward``. Other
+    attributes of the plain module (``in_features``, ``batch_first``…) are read from the template.
     """
 
     replaces: ClassVar[tuple[type[nn.Module], ...]] = ()
@@ -132,7 +132,7 @@ class SparseLayer(SparseModule):
 
     @property
     def std(self) -> Tensor | None:
-        """σ of the active entries, ``(n_active,)``; derived from the raw std, so it cannot be assigned."""
+        """σ of the active entries, ``(n_active,)``. It is computed from the raw std and cannot be assigned."""
         return self.weight.std
 
     @property
@@ -174,11 +174,11 @@ class SparseLinear(SparseLayer):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The one weight; a row of it adds up to an output."""
+        """The weight; a row of it adds up to an output."""
         return [DenseWeight("weight", layer.weight, fan_in=layer.in_features)]
 
     def forward(self, x: Tensor, rows: tuple[int, int] | None = None) -> Tensor:
-        """The outputs, or those of a range of them."""
+        """The outputs, or a range of them."""
         return self.weight.multiply(x, self.bias, LinearMap(rows))
 
 
@@ -189,7 +189,7 @@ class SparseConv1D(SparseLinear):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The one weight; a column of it adds up to an output."""
+        """The weight; a column of it adds up to an output."""
         return [DenseWeight("weight", layer.weight, fan_in=layer.weight.shape[0], transposed=True)]
 
     def to_plain(self, weights: Mapping[SparseWeight, nn.Parameter]) -> nn.Module:
@@ -218,14 +218,14 @@ class SparseEmbedding(SparseLayer):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The one weight; nothing adds up to an output."""
+        """The weight; an output is one entry, so nothing adds up."""
         row, width = layer.padding_idx, layer.embedding_dim
         frozen = (0, 0) if row is None else (row * width, (row + 1) * width)
         return [DenseWeight("weight", layer.weight, fan_in=None, frozen=frozen)]
 
     @classmethod
     def refusal(cls, layer: Any) -> str | None:
-        """What a table of independent Gaussians cannot do."""
+        """Options that a table of independent entries cannot honour."""
         if layer.max_norm is not None:
             return "max_norm rescales the weight in place"
         if layer.padding_idx is not None and bool(layer.weight[layer.padding_idx].any()):

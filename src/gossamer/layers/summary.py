@@ -1,4 +1,4 @@
-"""Counting what is active, and a table of it."""
+"""How many weights are active, as numbers and as a table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def density(model: nn.Module) -> float:
 
 
 def warn_of_the_rest(model: nn.Module) -> None:
-    """Warn where much of a network stays dense that nobody excluded or froze."""
+    """Warn if much of a network stays dense although it was neither excluded nor frozen."""
     left: dict[str, int] = {}
     n_left = 0
     for _, module, parameter in plain_weights(model):

@@ -1,7 +1,7 @@
 """Which entries of a dense weight are active, and where they are stored.
 
-A weight of ``size`` entries keeps only ``n_active`` numbers; ``position`` says where they belong. Everything that has
-one number an entry (means, raw stds, gradients, optimizer state) is a vector in the order of ``position``.
+A weight of ``size`` entries keeps only ``n_active`` numbers; ``position`` says where they belong. Everything with one
+number per active entry (means, raw stds, gradients, optimizer state) is a vector in the order of ``position``.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Support(nn.Module):
     """
 
     position: Tensor | None
+    origin: Origin | None = None  # set in a deep copy, until it moves on its own
+    _copies: weakref.WeakSet[Support] | None = None
 
     def __init__(
         self,
@@ -81,8 +83,6 @@ class Support(nn.Module):
         self.frozen = frozen
         self.shares_budget = shares_budget
         self.register_buffer("position", None if position is None else position.to(self._dtype()))
-        self._copies: weakref.WeakSet[Support] = weakref.WeakSet()
-        self.origin: Origin | None = None  # of a deep copy that has not moved on its own
 
     @property
     def size(self) -> int:
@@ -108,7 +108,7 @@ class Support(nn.Module):
         return kernels.gather(dense, self.position)
 
     def explicit(self, device: torch.device) -> Tensor:
-        """The positions; where every entry was active they are written down from now on, so that some can go."""
+        """The positions; if every entry was active and none were stored, they are stored from now on."""
         if self.position is None:
             start, stop = self.frozen
             every = torch.arange(math.prod(self.shape), dtype=self._dtype(), device=device)
@@ -128,7 +128,7 @@ class Support(nn.Module):
     def moved(self) -> None:
         """To be called after the positions and what is stored at them have changed together."""
         self.origin = None
-        for copied in self._copies:
+        for copied in self._copies or ():
             if copied.origin is not None:
                 copied.origin.note_move(_version(copied.position))
 
@@ -162,16 +162,12 @@ class Support(nn.Module):
         memo[id(self)] = twin
         twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
         twin.origin = Origin(weakref.ref(self), _version(twin.position))
+        self._copies = self._copies or weakref.WeakSet()
         self._copies.add(twin)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_copies": weakref.WeakSet(), "origin": None}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        state = self.__getstate__()
-        del state["_copies"]
-        return _unpickled, (type(self), state)
+        return {name: value for name, value in self.__dict__.items() if name not in ("origin", "_copies")}
 
     def _dtype(self) -> torch.dtype:
         # Half the bytes of int64, and enough for any weight below two thousand million entries.
@@ -181,9 +177,3 @@ class Support(nn.Module):
 def _version(position: Tensor | None) -> int:
     """How often the positions were written to; inference tensors do not count."""
     return 0 if position is None or position.is_inference() else position._version
-
-
-def _unpickled(kind: type[Support], state: dict[str, Any]) -> Support:
-    support = object.__new__(kind)
-    support.__dict__.update(state, _copies=weakref.WeakSet())
-    return support

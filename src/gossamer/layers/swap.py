@@ -40,7 +40,7 @@ HARMLESS = {"__init__", "__repr__", "__constants__", "extra_repr", "reset_parame
 
 RECOMPUTED = ("_g", "_orig")  # how the hooks of torch.nn.utils call the true parameter
 EXCLUDED, FROZEN = "excluded by the caller", "frozen (requires_grad=False)"
-NOTE = "gossamer_note"  # where a module that could have been converted remembers why it was not
+NOTE = "gossamer_note"  # the attribute in which a module remembers why it was not converted
 
 
 class Found(NamedTuple):
@@ -60,18 +60,18 @@ class Found(NamedTuple):
 
 
 def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> list[Found]:
-    """The modules to convert, each once, in the order of ``named_modules``."""
+    """The modules to convert, each once, in the order of ``named_modules``; an error if there are none."""
     for item in exclude:
         if not isinstance(item, str | type):
             raise TypeError(f"exclude takes names and types of modules, got an instance of {type(item).__name__}")
     for module in model.modules():
-        module.__dict__.pop(NOTE, None)  # of an earlier call, which may have excluded something else
+        module.__dict__.pop(NOTE, None)  # left by an earlier call, which may have excluded other modules
     named = list(model.named_modules(remove_duplicate=False))
     matched = match_names([name for name, _ in named], [item for item in exclude if isinstance(item, str)], "exclude")
     excluded = {id(module) for name, module in named if name in matched}
     kinds = tuple(item for item in exclude if isinstance(item, type))
     found: list[Found] = []
-    inside: list[str] = []  # prefixes below which nothing is looked at any more
+    inside: list[str] = []  # prefixes of modules that are dealt with, including what is inside them
     for name, module in model.named_modules():
         if any(name.startswith(prefix) for prefix in inside):
             continue
@@ -86,18 +86,32 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
                 found.append(Found(name, module, rule.dense_weights(module)))
             else:
                 _leave(module, reason)
-    return _without_half_tied(model, found)
+    found = _without_half_tied(model, found)
+    if not found:
+        raise ValueError(_nothing_to_convert(model))
+    return found
+
+
+def _nothing_to_convert(model: nn.Module) -> str:
+    reasons = sorted(
+        {why_left_alone(module) or "" for module in model.modules() if list(module.parameters(recurse=False))}
+    )
+    found = "; ".join(reason for reason in reasons if reason) or "it has no parameters"
+    return (
+        "nothing in this model can be converted. Gossamer converts Linear, Conv, ConvTranspose, Embedding, "
+        f"MultiheadAttention and RNN/GRU/LSTM layers. In this model: {found}"
+    )
 
 
 def _without_half_tied(model: nn.Module, found: list[Found]) -> list[Found]:
-    """Those whose weights no module uses that is left alone: converting one of two tied weights would part them."""
+    """Drop layers that share a weight with one that is left alone: converting only one of them would untie them."""
     converted = {id(module) for item in found for module in item.module.modules()}
     left = [module for module in model.modules() if id(module) not in converted]
     dense = {id(parameter) for module in left for parameter in module._parameters.values()}
     half_tied = [item for item in found if any(id(weight.tensor) in dense for weight in item.weights)]
     for item in half_tied:
         _leave(item.module, "its weight is tied to that of a module left alone")
-    # Each of them is now left alone itself, and others may be tied to it.
+    # Each of these is now left alone itself, and other layers may be tied to it.
     return _without_half_tied(model, [item for item in found if item not in half_tied]) if half_tied else found
 
 

@@ -1,6 +1,6 @@
 """A weight tensor of which only the active entries are stored: what all kinds of sparse weight share.
 
-``mean`` and whatever else a kind of weight learns are vectors of length ``support.n_active``; a layer asks its weight
+``mean`` and whatever else a kind of weight learns are vectors of length ``support.n_active``. A layer asks its weight
 for the product with an input and never sees a dense tensor.
 """
 
@@ -22,7 +22,7 @@ from gossamer.types import WeightStats
 __all__ = ["PointWeight", "RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
 
 RegrowStd = Literal["mean", "mean_raw"] | float
-"""σ of a new entry: the mean std of its layer, the mean of the raw stds (as the released code), or a number."""
+"""How σ of a new entry is set: the mean std of its layer, the mean raw std (as in the released code), or a number."""
 
 
 class SparseWeight(ReadAsTensor, nn.Module, ABC):
@@ -34,7 +34,7 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
     while training passes must and evaluations must not. ``dense_copy`` is a dense copy to compute with.
     """
 
-    vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters that have one number an active entry
+    vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters with one number per active entry
     mean: nn.Parameter
 
     def __init__(self, support: Support, mean: Tensor) -> None:
@@ -119,14 +119,14 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
         return kernels.watch(y, x, weight_map, self.probe, self.sink)
 
     def arm(self, sink: kernels.Sink | None = None) -> None:
-        """Ask the next backward passes for the dense gradient: for the ``sink`` wherever it can be called."""
+        """Collect the dense gradient in the next backward passes, by way of the ``sink`` wherever it can be called."""
         self.sink = sink
         # An expanded zero: a leaf of the dense shape that takes the memory of one number.
         zero = torch.zeros((), dtype=self.mean.dtype, device=self.mean.device)
         self.probe = zero.expand(self.support.shape).requires_grad_()
 
     def disarm(self) -> Tensor | None:
-        """The dense gradient gathered since :meth:`arm`, ``None`` if no backward pass came by; it is forgotten here."""
+        """Return the dense gradient since :meth:`arm` and forget it; ``None`` if there was no backward pass."""
         grad = None if self.probe is None else self.probe.grad
         if self.probe is not None and self.dense_copy is not None:
             grad = self.dense_copy.mean.grad
@@ -143,7 +143,7 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
         return super().__getattr__(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Nobody would take the dense gradients of a copy, nor give it its noise back.
+        # What was set for the next pass of this weight is not meant for a copy.
         return {
             **self.__dict__,
             "probe": None,
@@ -160,8 +160,8 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Another network of the same shape has its active entries elsewhere, and where a budget moves between layers
-        # also another number of them: the vectors take the length of what is loaded.
+        # Another network of the same shape has its active entries elsewhere, and another number of them where a budget
+        # moves between layers: the vectors take the length of what is loaded.
         position = state_dict.get(prefix + "support.position")
         if position is not None and self.support.position is not None:
             self.support.check(position)
@@ -206,7 +206,7 @@ class PointWeight(SparseWeight):
             return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
-        """The weight: there is nothing to draw."""
+        """The weight itself: there is nothing to draw."""
         return self.mean
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:

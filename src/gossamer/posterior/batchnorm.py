@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation for weights that were never trained with them: those of a draw."""
+"""Statistics of batch normalisation for drawn networks, whose weights never saw a training batch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BatchNorm = nn.modules.batchnorm._BatchNorm
 def refresh_batchnorm(network: nn.Module, batches: Iterable[Tensor]) -> None:
     """Make the running statistics of every batch normalisation those of ``batches``, in place.
 
-    Each becomes the plain mean over the batches. The other layers stay in evaluation mode, so nothing random happens;
-    every module has its mode back afterwards.
+    Each becomes the plain mean over the batches. Other layers stay in evaluation mode, so nothing random happens. All
+    modes are restored afterwards.
 
     Example:
         >>> network = nn.Sequential(nn.BatchNorm1d(1)).eval()
@@ -38,7 +38,7 @@ def refresh_batchnorm(network: nn.Module, batches: Iterable[Tensor]) -> None:
     try:
         for layer in layers:
             layer.reset_running_stats()
-            layer.momentum = None  # torch's word for a plain mean
+            layer.momentum = None  # in torch, this asks for a plain mean
             layer.train()
         for batch in batches:
             network(batch.to(there))
@@ -51,15 +51,15 @@ def refresh_batchnorm(network: nn.Module, batches: Iterable[Tensor]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Refresh:
-    """Refreshes batch normalisation with the inputs ``x``, in batches: what a posterior does to each draw.
+    """Refreshes batch normalisation with the inputs ``x``, in batches; a posterior calls it with each draw.
 
-    The inputs of every draw are the same, also where they are augmented at random: two draws then differ by their
-    weights alone, and nobody's random numbers are used up.
+    Every draw sees the same inputs, even if they are augmented at random, so two draws differ by their weights alone.
+    The global random state is not changed.
 
     Args:
         x: Inputs, as a task stores them.
-        transform: What the network reads of a batch of them, augmented or not; it is done where the network is.
-        batch_size: Examples at a time, at most.
+        transform: Turns a batch of them into what the network reads, augmented or not; runs on the network's device.
+        batch_size: Largest number of examples at a time.
     """
 
     x: Tensor
@@ -68,7 +68,7 @@ class Refresh:
 
     def __call__(self, network: nn.Module) -> None:
         """Refresh ``network`` in place."""
-        # Parts of equal size: each counts the same, and a rest of one would have no variance.
+        # Parts of equal size count the same, and a last part of one example would have no variance.
         parts = self.x.tensor_split(max(1, -(-len(self.x) // self.batch_size)))
         there = _device_of(network)
         with torch.random.fork_rng([there] if there.type == "cuda" else []):

@@ -1,4 +1,4 @@
-"""One network out of many: a plain deterministic module with weights drawn once."""
+"""Draws of a network: plain deterministic modules with weights drawn once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def draw(model: nn.Module, generator: torch.Generator | None = None, *, at_mean:
 
     Args:
         model: A converted network.
-        generator: For the draw.
+        generator: Random generator of the draw.
         at_mean: Take the means instead of a draw.
 
     Example:
@@ -36,8 +36,8 @@ def draw(model: nn.Module, generator: torch.Generator | None = None, *, at_mean:
 class DrawnNetwork:
     """A plain copy of a converted network whose weights can be drawn again and again, in place.
 
-    Building it copies the biases, buffers and structure once; a draw then writes only the active entries. It is a copy
-    of the model as it was then: after more training, build another.
+    Building it copies the biases, buffers and structure once; a draw then writes only the active entries. It does not
+    follow the model: after more training, build another.
 
     Example:
         >>> import gossamer
@@ -86,7 +86,7 @@ def _outermost(module: nn.Module) -> list[SparseModule]:
 
 
 def _forget_conversion(network: nn.Module) -> None:
-    """Remove what conversion left on the user's own modules, so that the copy can be loaded where Gossamer is not."""
+    """Remove what conversion added to the user's own modules, so that the copy loads without Gossamer installed."""
     for module in network.modules():
         module.__dict__.pop(NOTE, None)
         for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks):

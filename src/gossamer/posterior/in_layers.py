@@ -19,9 +19,9 @@ class InLayers(Posterior, Collector):
     """The posterior of a network whose layers hold distributions; also the collector that makes it.
 
     Args:
-        model: The network; a collector is given one at the end.
-        generator: Of the draws.
-        refresh: Done to each network when it is drawn, such as :class:`gossamer.posterior.Refresh`.
+        model: The network; a collector gets it at the end of training.
+        generator: Random generator of the draws.
+        refresh: Called with each network that is drawn, such as :class:`gossamer.posterior.Refresh`.
 
     Example:
         >>> import gossamer
@@ -46,7 +46,7 @@ class InLayers(Posterior, Collector):
         return InLayers(model, self.generator, self.refresh) if has_distribution else SingleNetwork(model)
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Plain networks in evaluation mode, drawn into one place: each is valid until the next is taken."""
+        """Plain networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
         drawn = DrawnNetwork(self.model)
         drawn.network.eval()
         for _ in range(n):
@@ -75,9 +75,9 @@ class SingleNetwork(Posterior):
 
 
 class LocalPasses(Posterior):
-    """The posterior as training sees it: every pass draws its noise output by output (local reparameterization).
+    """The posterior as training sees it: every pass draws noise for each output (local reparameterization).
 
-    Of a convolution that is another law than one draw of the weights: the outputs of different pixels are independent.
+    For a convolution this differs from drawing the weights: the outputs of different pixels are independent.
 
     Example:
         >>> import gossamer
@@ -117,8 +117,8 @@ class AroundMeans(Collector):
     """Collector that takes the standard deviations from the optimizer at the end of training.
 
     Args:
-        refresh: Done to each network when it is drawn, such as :class:`gossamer.posterior.Refresh`.
-        generator: Of the draws.
+        refresh: Called with each network that is drawn, such as :class:`gossamer.posterior.Refresh`.
+        generator: Random generator of the draws.
 
     Example:
         >>> from gossamer.optim import CVAdam
@@ -148,9 +148,9 @@ class GaussianPosterior(Posterior):
 
     Args:
         model: The network at its means.
-        stds: Standard deviations by the name of the parameter; what is not named is fixed.
-        refresh: Done to each network when it is drawn.
-        generator: Of the draws.
+        stds: Standard deviations by the name of the parameter; other parameters are fixed.
+        refresh: Called with each network that is drawn.
+        generator: Random generator of the draws.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class GaussianPosterior(Posterior):
         self.model, self.stds, self.refresh, self.generator = model, stds, refresh, generator
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Networks in evaluation mode, drawn into one place: each is valid until the next is taken."""
+        """Networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
         twin = replica(self.model)
         means = {name: mean.detach() for name, mean in self.model.named_parameters()}
         for _ in range(n):
@@ -180,6 +180,6 @@ class GaussianPosterior(Posterior):
 
     @property
     def n_bytes(self) -> int:
-        """What means, stds and the rest of the network take."""
+        """Bytes of means, stds and the rest of the network."""
         tensors = [*self.model.parameters(), *self.model.buffers(), *self.stds.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -22,7 +22,7 @@ __all__ = ["predict"]
 Kind = Literal["weights", "local"]
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
-# Entropies and outputs in float32 carry rounding errors of this size: below it the draws agree to the last digit.
+# Rounding errors of entropies and outputs in float32: below this, draws agree to the last digit.
 NUMERICALLY_ZERO = 1e-5
 # Logits that spread by more than this share of their size disagree, even where every draw is sure of the same class.
 SMALL_SPREAD = 1e-2
@@ -42,10 +42,10 @@ def predict(
     class_dim: int = 1,
     generator: torch.Generator | None = None,
 ) -> Prediction:
-    """What ``n_draws`` networks say about ``x``.
+    """Predict ``x`` with ``n_draws`` networks drawn from the posterior.
 
-    The model itself is not touched, so several threads may ask at once: draws are made in a copy of it, which shares
-    whatever is no module, parameter or buffer.
+    The model itself is not changed, so several threads may predict at once. Draws are copies of its modules, parameters
+    and buffers; whatever else the modules hold is shared.
 
     Args:
         model: A converted network, or the posterior that :func:`gossamer.fit` returned.
@@ -57,7 +57,7 @@ def predict(
         batch_size: Examples on the network's device at a time, wherever ``x`` is; the results do not depend on it for
             ``kind="weights"``.
         class_dim: Dimension of the classes in the network's output.
-        generator: For the draws of a network; a posterior has its own.
+        generator: Random generator for draws of a network; a posterior has its own.
 
     Example:
         >>> import gossamer
@@ -94,7 +94,7 @@ def _local_outputs(
 
 
 def _forward(network: nn.Module, x: Inputs, batch_size: int) -> Tensor:
-    """Outputs for all of ``x``, where ``x`` is: only a batch at a time goes to the device of the network."""
+    """Outputs for all of ``x``, on the device of ``x``; only one batch at a time is on that of the network."""
     there = next((parameter.device for parameter in network.parameters()), None)
     here = _first(x).device
     parts = [_call(network, part).to(here) for part in _batches(x, batch_size, there or here)]
@@ -131,14 +131,14 @@ def _first(x: Inputs) -> Tensor:
 
 @contextlib.contextmanager
 def _seeded(generator: torch.Generator | None, model: nn.Module) -> Iterator[None]:
-    """The global random state follows ``generator`` inside and is put back afterwards; nothing changes without one."""
+    """Seed the global random state from ``generator``, if given, and restore it afterwards."""
     if generator is None:
         yield
         return
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
     with torch.random.fork_rng(devices):
-        # Not torch.manual_seed: it seeds every device there is, also those that are not put back.
+        # Not torch.manual_seed, which would seed all devices, including those that are not restored.
         torch.default_generator.manual_seed(seed)
         for device in devices:
             torch.cuda.default_generators[device.index].manual_seed(seed)
@@ -150,7 +150,7 @@ def _is_bayesian(model: nn.Module) -> bool:
 
 
 def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
-    """Say once a model that its draws do not differ, and what that usually comes from."""
+    """Warn once per model if its draws do not differ, with the usual causes."""
     outputs = prediction.outputs
     if model in _warned or outputs.shape[1] == 0:
         return

@@ -1,4 +1,4 @@
-"""What several draws of a network say together about a batch."""
+"""The combined prediction of several draws of a network for a batch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Prediction:
 
     @property
     def expected_entropy(self) -> Tensor:
-        """Mean entropy of the draws, ``(batch,)``: what more data could not take away."""
+        """Mean entropy of the draws, ``(batch,)``: uncertainty that more data could not remove."""
         self._check_classes()
         return _entropy(self.samples, self._dim).mean(0)
 

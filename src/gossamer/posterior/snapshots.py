@@ -1,7 +1,7 @@
 """A posterior of networks that were kept during training: at the end of each cycle of a cyclical schedule.
 
-The cyclical samplers of Zhang et al. (ICLR 2020) and of Ke and Fan (arXiv 2210.12957) keep three networks a cycle,
-where the learning rate is lowest, and average what they predict.
+The cyclical samplers of Zhang et al. (ICLR 2020) and of Ke and Fan (arXiv 2210.12957) keep three networks per cycle,
+where the learning rate is lowest, and average their predictions.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Snapshots(Collector):
     """Collector that keeps the network after the given steps, without its zeros.
 
     Args:
-        at: The steps, counted from 1, after which the network is kept.
-        refresh: Done to each network when it is drawn, such as :class:`gossamer.posterior.Refresh`.
+        at: The steps, counted from 1, after which to keep the network.
+        refresh: Called with each network that is drawn, such as :class:`gossamer.posterior.Refresh`.
 
     Example:
         >>> network = nn.Linear(2, 1)
@@ -70,7 +70,7 @@ class SnapshotPosterior(Posterior):
     Args:
         model: A network of their structure: the last one.
         kept: What :func:`gossamer.posterior.snapshots.pack` made of each.
-        refresh: Done to each network when it is drawn.
+        refresh: Called with each network that is drawn.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SnapshotPosterior(Posterior):
         self.model, self.kept, self.refresh = model, kept, refresh
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Kept networks in evaluation mode: all, or ``n`` of them, spread evenly over the training, where n is less."""
+        """Kept networks in evaluation mode: all of them, or ``n`` spread evenly over the training."""
         twin = replica(self.model)
         n = min(n, len(self.kept))
         for i in range(n):
@@ -95,17 +95,17 @@ class SnapshotPosterior(Posterior):
 
     @property
     def n_bytes(self) -> int:
-        """What the networks take."""
+        """Bytes of the networks."""
         return sum(map(packed_bytes, self.kept))
 
 
 def ends_of_cycles(steps: int, cycles: int, per_cycle: int = 1, spacing: int | None = None) -> list[int]:
-    """Steps, counted from 1, of ``per_cycle`` snapshots a cycle, the last of them at its end, ``spacing`` steps apart.
+    """Steps, counted from 1, of ``per_cycle`` snapshots per cycle, ``spacing`` steps apart, the last at its end.
 
     Args:
         steps: Length of the training.
         cycles: How many cycles it has.
-        per_cycle: Snapshots a cycle.
+        per_cycle: Snapshots per cycle.
         spacing: Steps between them; ``None`` is a fiftieth of a cycle, which is the papers' epoch.
 
     Example:
@@ -144,7 +144,7 @@ def unpack(packed: Packed) -> dict[str, Any]:
 
 
 def packed_bytes(packed: Packed) -> int:
-    """What it takes."""
+    """Bytes of a packed state."""
     tensors = [part for entry in packed.values() for part in (entry.values() if isinstance(entry, dict) else [entry])]
     return sum(part.numel() * part.element_size() for part in tensors if isinstance(part, Tensor))
 
