@@ -143,3 +143,37 @@ def test_compiled_model(convert, lr, backend, mlp, make, positions, spy):
         torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-6)
     assert graphs.frame_count == 2  # one for ordinary steps, one for those before an update
     torch._dynamo.reset()
+
+
+class Wrapped(torch.optim.Optimizer):
+    """As accelerate wraps an optimizer: an ``Optimizer`` by name, which never called its constructor."""
+
+    def __init__(self, optimizer) -> None:
+        self.optimizer = optimizer
+
+    state = property(lambda self: self.optimizer.state)
+    param_groups = property(lambda self: self.optimizer.param_groups)
+
+    def step(self, closure=None):
+        return self.optimizer.step(closure)
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
+
+def test_a_wrapped_optimizer(mlp, make, positions):
+    results = []
+    for wrap in (lambda optimizer: optimizer, Wrapped):
+        model = mlp(gossamer.sparsify)
+        optimizer = wrap(torch.optim.SGD(gossamer.param_groups(model), lr=0.05, momentum=0.9))
+        _, subspace = make(model, optimizer, removal="magnitude")
+        for number in range(7):
+            torch.manual_seed(number)
+            optimizer.zero_grad()
+            model(torch.randn(8, 12)).square().mean().backward()
+            optimizer.step()
+            model(torch.randn(8, 12)).sum().backward()
+            subspace.step()
+        results.append(positions(model))
+        assert len(subspace.record) == 2
+    assert results[0] == results[1]

@@ -61,7 +61,8 @@ class Subspace(Rule):
     Call it after ``optimizer.step()``, or like every other rule between ``backward()`` and ``optimizer.step()``, as
     :func:`gossamer.fit` does. Additions are decided by the same gradient in both places: the sum of the backward passes
     that ``.grad`` holds when the optimizer steps. Passes that ``zero_grad()`` clears (FGSM, saliency maps) or that come
-    after the step (a generator's loss) have no say.
+    after the step (a generator's loss) have no say. What a penalty on gradients adds by second derivatives is not part
+    of it.
 
     Between updates it costs nothing. Before an update the dense gradient of every weight is formed a few rows at a
     time, and only its best entries are kept. It is formed whole where the gradients of several passes add up
@@ -403,7 +404,10 @@ def _call_after_steps(optimizers: Sequence[Optimizer], method: weakref.WeakMetho
             found()
 
     for optimizer in optimizers:
-        optimizer.register_step_post_hook(stepped)
+        inner: Any = optimizer
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's wrapper has no hooks of its own
+            inner = inner.optimizer
+        inner.register_step_post_hook(stepped)
 
 
 def _is_sharded(parameter: Tensor) -> bool:
