@@ -156,11 +156,7 @@ def idx_layout(places: tuple[str, ...], *md5: str) -> Layout:
 
 
 def load_images(
-    images: ImageSet,
-    root: str | Path | None,
-    n_val: int | None,
-    verify: bool,
-    parts: Sequence[str] = BOTH,
+    images: ImageSet, root: str | Path | None, n_val: int | None, verify: bool, parts: Sequence[str] = BOTH
 ) -> Task:
     """Read ``parts`` of a set; the others stay empty. ``n_val`` training images are held out, a tenth if None.
 

@@ -34,12 +34,7 @@ RELEVANT = (0, 1, 2, 3, 4)
 
 
 def load(
-    root: str | Path | None = None,
-    *,
-    variant: str = "ke",
-    n_train: int = 10_000,
-    n_test: int = 1_000,
-    seed: int = 0,
+    root: str | Path | None = None, *, variant: str = "ke", n_train: int = 10_000, n_test: int = 1_000, seed: int = 0
 ) -> Task:
     """Targets in their own units, in which the noise is N(0, 1): no network has a mean squared error below 1.
 

@@ -21,12 +21,7 @@ RELEVANT = (0, 1, 2, 3)
 
 
 def load(
-    root: str | Path | None = None,
-    *,
-    balanced: bool = False,
-    n_train: int = 10_000,
-    n_test: int = 1_000,
-    seed: int = 0,
+    root: str | Path | None = None, *, balanced: bool = False, n_train: int = 10_000, n_test: int = 1_000, seed: int = 0
 ) -> Task:
     """Two classes, in the mix that the formula gives or in equal numbers.
 

@@ -48,13 +48,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _inputs: Scaling
     _targets: Scaling
     _stream: Stream | None  # None if it was not saved
-    _learnt: tuple[str, ...] = (
-        "n_features_in_",
-        "feature_names_in_",
-        "n_steps_",
-        "loss_curve_",
-        "validation_curve_",
-    )
+    _learnt: tuple[str, ...] = ("n_features_in_", "feature_names_in_", "n_steps_", "loss_curve_", "validation_curve_")
 
     def __init__(
         self,

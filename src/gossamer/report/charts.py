@@ -6,32 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gossamer.report.axes import (
-    HEIGHT,
-    LETTER,
-    WIDTH,
-    Axis,
-    Frame,
-    chart,
-    colour_class,
-    make_frame,
-    shorten,
-    spread,
-)
+from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, chart, colour_class, make_frame, shorten, spread
 from gossamer.report.markup import Html, element, join
 
-__all__ = [
-    "MOST_NAMED",
-    "BarRow",
-    "Mark",
-    "Series",
-    "Words",
-    "bars",
-    "histogram",
-    "line",
-    "scatter",
-    "thin",
-]
+__all__ = ["MOST_NAMED", "BarRow", "Mark", "Series", "Words", "bars", "histogram", "line", "scatter", "thin"]
 
 Point = tuple[float, float]
 _MOST_POINTS = 240
