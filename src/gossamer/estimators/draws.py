@@ -130,9 +130,7 @@ class Draws:
         widest = max(self.architecture.n_inputs, *self.architecture.hidden, 1)
         parts = inputs.split(max(1, MAX_CELLS // widest))
         with torch.no_grad():
-            return torch.stack(
-                [torch.cat([network(part) for part in parts]) for network in (_Network(*item) for item in self)]
-            )
+            return torch.stack([torch.cat([functional_call(*draw, part) for part in parts]) for draw in self])
 
     def __iter__(self) -> Iterator[tuple[nn.Module, dict[str, Tensor]]]:
         """A network without weights, and the weights of each draw."""
@@ -180,17 +178,6 @@ def mean_squared_error(held: Rows, inputs: Scaling, likelihood: Likelihood, draw
 
 def _outputs(held: Rows, inputs: Scaling, draws: Draws) -> Tensor:
     return draws.outputs(inputs.only(draws.columns.numpy()).apply(held.x))
-
-
-class _Network:
-    """A network called with the weights of one draw."""
-
-    def __init__(self, skeleton: nn.Module, weights: dict[str, Tensor]) -> None:
-        self.skeleton, self.weights = skeleton, weights
-
-    def __call__(self, x: Tensor) -> Tensor:
-        output: Tensor = functional_call(self.skeleton, self.weights, (x,))
-        return output
 
 
 def _skeleton(architecture: Architecture) -> nn.Module:
