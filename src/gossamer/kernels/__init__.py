@@ -8,7 +8,7 @@ kernel computed the product.
 """
 
 from gossamer.kernels import operators as _operators
-from gossamer.kernels.dense_gradient import Sink, watch
+from gossamer.kernels.autograd import Sink, watch
 from gossamer.kernels.dispatch import Kernel, in_use, moments, noisy_product, product, use
 from gossamer.kernels.maps import ConvMap, EmbeddingMap, LinearMap, Placement, WeightMap
 from gossamer.kernels.reference import gather, perturb, scatter

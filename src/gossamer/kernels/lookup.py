@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gossamer.autograd import Function
 from gossamer.kernels import reference
+from gossamer.kernels.autograd import Function
 from gossamer.kernels.maps import EmbeddingMap, Placement, no_view
 from gossamer.kernels.reference import check_length, gather, perturb, scatter
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.autograd import Function
+from gossamer.kernels.autograd import Function
 from gossamer.kernels.maps import Placement, WeightMap
 
 __all__ = ["check_length", "gather", "moments", "noisy_product", "perturb", "product", "scatter"]

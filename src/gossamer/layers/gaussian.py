@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import kernels
-from gossamer.autograd import Function
 from gossamer.kernels import WeightMap
+from gossamer.kernels.autograd import Function
 from gossamer.layers.support import Support
 from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights, without_autocast
 from gossamer.priors import normal_kl

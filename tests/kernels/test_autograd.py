@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from gossamer.autograd import Function
+from gossamer.kernels.autograd import Function
 
 
 class Square(Function):

@@ -1,7 +1,7 @@
-"""Who wants to know the dense gradient of a weight: at an update step, and only then, somebody does.
+"""Autograd nodes: a cheaper ``torch.autograd.Function``, and one that exposes the dense gradient of a weight.
 
-For y = W x + b + noise the gradient of every entry of W, active or not, is the map's weight gradient of dL/dy and x. So
-whatever kernel computed y, a node around it that saw x can tell.
+Only the backward pass before an update of the subspace needs the dense gradient. For y = W x + b + noise it is the
+map's weight gradient of dL/dy and x, whichever kernel computed y, so a node around the product can form it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,50 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import unwrap_dead_wrappers
 
-from gossamer.autograd import Function
 from gossamer.kernels.maps import WeightMap
 
-__all__ = ["Sink", "watch"]
+__all__ = ["Function", "Sink", "watch"]
 
-Sink = Callable[[Tensor, Tensor, WeightMap], object]
+
+class Function(torch.autograd.Function):
+    """``torch.autograd.Function`` with ``setup_context``, at a third of the price of a call.
+
+    For each call torch inspects the signature of ``forward`` in Python, to find default arguments, which takes twice as
+    long as the rest of a call on a small tensor. So ``forward`` must have no defaults here.
+
+    Example:
+        >>> class Double(Function):
+        ...     @staticmethod
+        ...     def forward(x):
+        ...         return 2 * x
+        ...     @staticmethod
+        ...     def setup_context(ctx, inputs, output):
+        ...         pass
+        ...     @staticmethod
+        ...     def backward(ctx, grad):
+        ...         return 2 * grad
+        >>> Double.apply(torch.ones(2, requires_grad=True)).sum().item()
+        4.0
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Reject defaults, which nothing would fill in."""
+        super().__init_subclass__()
+        if cls.forward.__defaults__ or cls.forward.__kwdefaults__:
+            raise TypeError(f"{cls.__name__}.forward must have no defaults: give every argument in the call")
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """As torch's."""
+        if torch._C._are_functorch_transforms_active():
+            return super().apply(*args)  # type: ignore[no-untyped-call]
+        # Compilers do not come here: they recognise this method by its name.
+        return super(torch.autograd.Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
+
+
+Sink = Callable[[Tensor, Tensor, WeightMap], None]
 """Takes dL/dy, x and the map in a backward pass, and forms as much of the dense gradient at a time as it likes."""
 
 
@@ -39,10 +76,10 @@ def watch(y: Tensor, x: Tensor, weight_map: WeightMap, probe: Tensor | None, sin
     if probe is None and sink is None:
         return y
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        if probe is None or torch.compiler.is_exporting():  # an exported program predicts
+        if probe is None or torch.compiler.is_exporting():  # an exported program only predicts
             return y
     elif sink is not None and y.requires_grad:
-        watched: Tensor = _Tell.apply(y, x, weight_map, sink)
+        watched: Tensor = _CallSink.apply(y, x, weight_map, sink)
         return watched
     elif probe is None or sink is not None:
         return y
@@ -69,7 +106,7 @@ class _Probe(Function):
         return grads[0], None, ctx.weight_map.weight_gradient(grads[0], x, ctx.shape), None
 
 
-class _Tell(torch.autograd.Function):
+class _CallSink(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, x: Tensor, weight_map: WeightMap, sink: Sink) -> Tensor:
         ctx.save_for_backward(x)
