@@ -54,7 +54,7 @@ class Function(torch.autograd.Function):
         return super(torch.autograd.Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
 
 
-Sink = Callable[[Tensor, Tensor, WeightMap], None]
+Sink = Callable[[Tensor, Tensor, WeightMap], object]
 """Takes dL/dy, x and the map in a backward pass, and forms as much of the dense gradient at a time as it likes."""
 
 
