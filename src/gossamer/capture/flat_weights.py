@@ -37,7 +37,8 @@ class FlatWeights:
         >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), density=0.5)
         >>> working = FlatWeights(model, torch.float32)
         >>> model(torch.ones(3, 6)).sum().backward()
-        >>> penalty = working.gather(torch.tensor(0.1))
+        >>> working.collect()
+        >>> penalty = working.differentiate(torch.tensor(0.1))
         >>> bool(penalty > 0), model[0].mean.grad.shape
         (True, torch.Size([12]))
         >>> working.close()
@@ -185,14 +186,11 @@ class FlatWeights:
                 to.zero_()
 
     @torch.no_grad()
-    def gather(self, scale: Tensor) -> Tensor:
-        """Gradients of the active entries, of the loss (out of the leaves) plus ``scale · KL``; returns the latter."""
-        self.collect()
-        return self.differentiate(scale)
-
-    @torch.no_grad()
     def differentiate(self, scale: Tensor) -> Tensor:
-        """As :meth:`gather`, after :meth:`collect`: one kernel when compiled."""
+        """Gradients of the active entries, of the loss plus ``scale · KL``, after :meth:`collect`; returns the latter.
+
+        One kernel when compiled.
+        """
         grad = self.grad_of_mean[self.address].to(self.mean.dtype)
         if not self.is_gaussian:
             self.mean_grad.copy_(grad)
