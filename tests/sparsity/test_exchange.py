@@ -265,7 +265,8 @@ def worked(devices, monkeypatch, n_updates=3, mode="reference", optimizer="SGD")
         torch.manual_seed(number)
         for leaf in working.leaves:
             leaf.grad = torch.randn_like(leaf)
-        working.gather(torch.tensor(1e-7))
+        working.collect()
+        working.differentiate(torch.tensor(1e-7))
         made.step()
         with Counted() as counted:
             assert subspace.step()
