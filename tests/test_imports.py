@@ -118,3 +118,9 @@ def test_the_package_imports_what_needs_more_than_torch_only_when_asked():
             eager |= {alias.name for alias in node.names}
     lazy = {"train", "evaluate", "estimators", "cli", "report"}
     assert not {name for name in eager if name.removeprefix("gossamer.").split(".")[0] in lazy}
+
+
+def test_contributing_shows_this_order():
+    page = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    line = " ".join(page.split("```")[1].split())
+    assert [set(group.split(", ")) for group in line.split(" → ")] == ORDER[:-1]
