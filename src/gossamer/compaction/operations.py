@@ -18,74 +18,27 @@ __all__ = ["Kind", "Operation", "operations"]
 Kind = Literal["input", "mix", "norm", "pointwise", "pass", "pool", "average", "flatten", "add", "output", "opaque"]
 
 POINTWISE_MODULES: tuple[type[nn.Module], ...] = (
-    nn.CELU,
-    nn.ELU,
-    nn.GELU,
-    nn.Hardshrink,
-    nn.Hardsigmoid,
-    nn.Hardswish,
-    nn.Hardtanh,
-    nn.LeakyReLU,
-    nn.LogSigmoid,
-    nn.Mish,
-    nn.ReLU,
-    nn.ReLU6,
-    nn.SELU,
-    nn.SiLU,
-    nn.Sigmoid,
-    nn.Softplus,
-    nn.Softshrink,
-    nn.Softsign,
-    nn.Tanh,
-    nn.Tanhshrink,
-    nn.Threshold,
-)
+    nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid,
+    nn.Mish, nn.ReLU, nn.ReLU6, nn.SELU, nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh,
+    nn.Tanhshrink, nn.Threshold,
+)  # fmt: skip
 POINTWISE_FUNCTIONS: tuple[Any, ...] = (
-    F.celu,
-    F.elu,
-    F.gelu,
-    F.hardsigmoid,
-    F.hardswish,
-    F.hardtanh,
-    F.leaky_relu,
-    F.logsigmoid,
-    F.mish,
-    F.relu,
-    F.relu6,
-    F.selu,
-    F.silu,
-    F.softplus,
-    torch.relu,
-    torch.sigmoid,
-    torch.tanh,
-)
+    F.celu, F.elu, F.gelu, F.hardsigmoid, F.hardswish, F.hardtanh, F.leaky_relu, F.logsigmoid, F.mish, F.relu,
+    F.relu6, F.selu, F.silu, F.softplus, torch.relu, torch.sigmoid, torch.tanh,
+)  # fmt: skip
 POINTWISE_METHODS = ("relu", "sigmoid", "tanh")
 PASSES: tuple[type[nn.Module], ...] = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 POOLS: tuple[type[nn.Module], ...] = (
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveAvgPool3d,
-    nn.AdaptiveMaxPool1d,
-    nn.AdaptiveMaxPool2d,
-    nn.AdaptiveMaxPool3d,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AvgPool3d,
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.MaxPool3d,
-)
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
+    nn.AdaptiveMaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d,
+)  # fmt: skip
 ADDS: tuple[Any, ...] = (operator.add, operator.iadd, torch.add)
 MAX_POOLS: tuple[Any, ...] = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 AVERAGE_POOLS: tuple[Any, ...] = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 ADAPTIVE_POOLS: tuple[Any, ...] = (
-    F.adaptive_avg_pool1d,
-    F.adaptive_avg_pool2d,
-    F.adaptive_avg_pool3d,
-    F.adaptive_max_pool1d,
-    F.adaptive_max_pool2d,
+    F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d, F.adaptive_max_pool1d, F.adaptive_max_pool2d,
     F.adaptive_max_pool3d,
-)
+)  # fmt: skip
 DROPOUTS: tuple[Any, ...] = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 
 
