@@ -26,9 +26,10 @@ Work = dict[str, tuple[int, int]]
 
 def work_of(weights: Mapping[str, SparseWeight]) -> Work:
     """The work of the coming step."""
+    supports = {name: weight.support for name, weight in weights.items()}
     return {
-        name: (weight.support.n_active, 0 if weight.probe is None else weight.support.size - weight.support.n_active)
-        for name, weight in weights.items()
+        name: (support.n_active, 0 if weights[name].probe is None else support.size - support.n_active)
+        for name, support in supports.items()
     }
 
 
