@@ -99,6 +99,15 @@ def test_every_folder_of_modules_is_a_package():
     assert not {folder.name for folder in folders if not (folder / "__init__.py").exists()}
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_the_package_does_without_the_instruments_of_its_authors(path: Path):
+    """``benchmarks`` and ``reproductions`` are not installed."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert not {name for name in names if name.split(".")[0] in ("benchmarks", "reproductions")}
+
+
 def test_no_module_is_called_utils():
     names = {path.stem for path in SOURCE.rglob("*")}
     assert not names & {"utils", "util", "helpers", "misc", "common"}

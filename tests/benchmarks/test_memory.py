@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gossamer
-from benchmarks import memory as resident
+from benchmarks import memory
 from benchmarks.measurements import DENSE, MASKED, PLAIN
 from benchmarks.memory import MemoryCase, measure_memory
 from benchmarks.networks import MLP
@@ -14,7 +14,7 @@ N_REST = 1024 + 1024 + 10  # biases
 
 
 def footprint(way):
-    return resident.footprint(MLP, way, batch=4, steps=2)
+    return memory.footprint(MLP, way, batch=4, steps=2)
 
 
 def test_bytes_of_dense_masked_and_plain_networks():
@@ -30,7 +30,7 @@ def test_bytes_of_dense_masked_and_plain_networks():
 
 def test_bytes_of_a_sparse_network():
     torch.manual_seed(0)
-    active = gossamer.active_parameters(gossamer.bayesianize(resident.KNOWN[MLP][0](), density=0.05))
+    active = gossamer.active_parameters(gossamer.bayesianize(memory.KNOWN[MLP][0](), density=0.05))
     found = footprint("sparse 0.05")
     assert found["training_bytes"] == 4 * 3 * (2 * active + N_REST)
     assert found["index_bytes"] >= 4 * active

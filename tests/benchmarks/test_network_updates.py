@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import networks as updates
+from benchmarks import networks
 from benchmarks.networks import UpdateCase, measure_updates
 from benchmarks.timing import Stopwatch
 from gossamer.models import mlp
@@ -11,7 +11,7 @@ from gossamer.models import mlp
 
 def test_the_step_of_a_move_and_the_one_after_it_are_the_update(monkeypatch):
     """A clock on which an ordinary step takes 10 ms, the fourth 50, and the one after it 25."""
-    now, steps, real = [0.0], [0], updates.train_step
+    now, steps, real = [0.0], [0], networks.train_step
 
     def train_step(*arguments):
         steps[0] += 1
@@ -19,7 +19,7 @@ def test_the_step_of_a_move_and_the_one_after_it_are_the_update(monkeypatch):
         now[0] += seconds
         real(*arguments)
 
-    monkeypatch.setattr(updates, "train_step", train_step)
+    monkeypatch.setattr(networks, "train_step", train_step)
     case = UpdateCase("MLP", lambda: mlp(12, (16,)), (12,), 4, density=0.2)
     cost = measure_updates(case, 3, Stopwatch("fake", lambda: now[0]))
     assert cost.ordinary_ms == pytest.approx([10.0] * 3)
@@ -29,7 +29,7 @@ def test_the_step_of_a_move_and_the_one_after_it_are_the_update(monkeypatch):
 
 def test_the_subspace_really_moves(monkeypatch):
     made = []
-    monkeypatch.setattr(updates, "Subspace", lambda *a, **k: made.append(Subspace(*a, **k)) or made[-1])
+    monkeypatch.setattr(networks, "Subspace", lambda *a, **k: made.append(Subspace(*a, **k)) or made[-1])
     from gossamer.sparsity import Subspace
 
     torch.manual_seed(0)
