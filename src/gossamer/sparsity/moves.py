@@ -6,7 +6,7 @@ ones start as their weight says, with a gradient and a state of zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.selection import Segments, works_together
 from gossamer.types import WeightStats
 
-__all__ = ["Moved", "WeightBatch", "forget_histories", "move", "remove"]
+__all__ = ["Moved", "WeightBatch", "after_steps", "forget_histories", "move", "remove"]
 
 MOST = 1 << 15  # weights: their numbers are sorted as 16-bit integers
 
@@ -164,6 +164,14 @@ def forget_histories(optimizer: Optimizer) -> None:
             state = optimizer.state.get(parameter, {})
             if any(_is_history(value, total, parameter) for value in state.values()):
                 state.clear()
+
+
+def after_steps(optimizer: Optimizer, act: Callable[[], None]) -> None:
+    """Call ``act`` after every step of the optimizer."""
+    inner: Any = optimizer
+    if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's wrapper has no hooks of its own
+        inner = inner.optimizer
+    inner.register_step_post_hook(lambda *_: act())
 
 
 def _follow(

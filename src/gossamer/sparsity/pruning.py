@@ -30,7 +30,7 @@ from gossamer.sparsity.groups import (
     split_networks,
 )
 from gossamer.sparsity.held_entries import HeldEntries
-from gossamer.sparsity.moves import forget_histories, remove
+from gossamer.sparsity.moves import after_steps, forget_histories, remove
 from gossamer.sparsity.selection import world_size
 from gossamer.types import Rule, Schedule, Step, VariationalOptimizer
 
@@ -121,7 +121,7 @@ class Prune(Rule):
         if self._may_shrink:
             self._write_positions_down()
         if self._held:
-            optimizer.register_step_post_hook(lambda *_: self.hide())
+            after_steps(optimizer, self.hide)
 
     @property
     def density(self) -> float:

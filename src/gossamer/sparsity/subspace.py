@@ -42,7 +42,7 @@ from gossamer.sparsity.gradients import (
     fit_whole,
     mean_absolute,
 )
-from gossamer.sparsity.moves import WeightBatch
+from gossamer.sparsity.moves import WeightBatch, after_steps
 from gossamer.sparsity.selection import from_first_rank, world_size
 from gossamer.types import Criterion, Rule, Schedule, Step
 
@@ -153,7 +153,8 @@ class Subspace(Rule):
         self._check_parts()
         _agree(self.weights)
         self._prepare()
-        _call_after_steps(self._moving_optimizers(), weakref.WeakMethod(self._optimizer_stepped))
+        for one in self._moving_optimizers():
+            after_steps(one, _weakly(self._optimizer_stepped))
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -395,19 +396,16 @@ class Clock:
         self._written = step
 
 
-def _call_after_steps(optimizers: Sequence[Optimizer], method: weakref.WeakMethod[Callable[[], None]]) -> None:
-    """Weakly, so that an optimizer does not keep a subspace alive that nobody uses any more."""
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """The method, for as long as its object is in use elsewhere: an optimizer must not keep a network alive."""
+    found = weakref.WeakMethod(method)
 
-    def stepped(*_: object) -> None:
-        found = method()
-        if found is not None:
-            found()
+    def call() -> None:
+        bound = found()
+        if bound is not None:
+            bound()
 
-    for optimizer in optimizers:
-        inner: Any = optimizer
-        if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's wrapper has no hooks of its own
-            inner = inner.optimizer
-        inner.register_step_post_hook(stepped)
+    return call
 
 
 def _is_sharded(parameter: Tensor) -> bool:
