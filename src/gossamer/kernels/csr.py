@@ -1,8 +1,8 @@
-"""Linear layers by torch's own sparse matrices: what serves on a CPU where the native kernels are not built.
+"""Linear layers by torch's own sparse matrices, for a CPU on which the native kernels are not built.
 
-With W and S of the active entries, in rows (CSR): mean ``W xᵀ``, variance ``S² (x²)ᵀ``. The input's gradient takes the
-same entries in columns, and the entries' own gradients are sampled products: a dense weight is never formed. What it
-cannot compute goes to the reference kernel, so the functions here take all that those take.
+With the active means W and stds S as sparse matrices (CSR): mean ``W xᵀ``, variance ``S² (x²)ᵀ``. The input's gradient
+uses the same entries by column, and the gradients of the entries are sampled products: a dense weight is never formed.
+What it cannot compute goes to the reference kernel, so the functions here accept everything that the reference accepts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def noisy_product(
 
 
 def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
-    """Whether torch's sparse matrices can compute this, and are there."""
+    """Whether this build of torch can compute the product with its sparse matrices."""
     position, shape, weight_map = where
     if position is None or not isinstance(weight_map, LinearMap) or x.device.type != "cpu":
         return False
@@ -185,7 +185,7 @@ def _gradients(leaves: Any, pattern: _Pattern, weight_map: Any, grads: Any, want
 
 
 def _padded(values: Tensor, like: Tensor, part: slice) -> Tensor:
-    """A vector like this one with these values in this part: rows that take no part have no gradient."""
+    """A vector like ``like`` with these values in this part, and zeros for rows that take no part."""
     if len(values) == len(like):
         return values
     whole = torch.zeros_like(like)
@@ -199,9 +199,9 @@ def _as(bias: Tensor | None, x: Tensor) -> Tensor | None:
 
 @functools.cache
 def _has_sparse_products() -> bool:
-    """Whether this build of torch has them: they are MKL's."""
+    """Whether this build of torch has sparse products, which come from MKL."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says once that its sparse matrices are in beta
+        warnings.simplefilter("ignore")  # torch warns once that its sparse matrices are in beta
         try:
             one = _matrix(torch.tensor([0, 1]).int(), torch.tensor([0]).int(), torch.ones(1), (1, 1))
             found = torch.sparse.sampled_addmm(one, torch.ones(1, 1), torch.ones(1, 1), beta=0.0).values()

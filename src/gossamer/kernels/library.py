@@ -17,7 +17,17 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["LIBRARY", "LIBRARY_NAME", "Plan", "PositionCache", "backward", "forward", "normals", "plan", "plan_bytes"]
+__all__ = [
+    "LIBRARY",
+    "LIBRARY_NAME",
+    "NativePlan",
+    "PositionCache",
+    "backward",
+    "forward",
+    "normals",
+    "plan",
+    "plan_bytes",
+]
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
 VERSION = 2  # of the functions' signatures: a library left over from another version is not called
@@ -147,7 +157,7 @@ class _Entry(Generic[Value]):
         return same and _memcmp(address, self.copy, n_bytes) == 0
 
 
-class Plan:
+class NativePlan:
     """Geometry and active positions of a layer as native code reads them; the memory is freed with this object.
 
     ``numbers`` are those of :func:`gossamer.kernels.native.geometry`.
@@ -202,10 +212,10 @@ def _check_geometry(numbers: tuple[int, ...]) -> None:
         raise ValueError("the layer is too large for the native kernels: gossamer.kernels.use('dense') computes it")
 
 
-_plans = PositionCache[Plan](most=MOST_PLANS)
+_plans = PositionCache[NativePlan](most=MOST_PLANS)
 
 
-def plan(position: Tensor, numbers: tuple[int, ...], batch: int) -> Plan:
+def plan(position: Tensor, numbers: tuple[int, ...], batch: int) -> NativePlan:
     """The plan for these positions as they are now, and for so many examples."""
     if not position.is_cpu:
         raise ValueError(
@@ -213,7 +223,7 @@ def plan(position: Tensor, numbers: tuple[int, ...], batch: int) -> Plan:
             "for example model.to(x.device)"
         )
     key = (numbers, _side_by_side(numbers, batch))
-    return _plans.get(position.contiguous(), key, lambda position: Plan(position, numbers, batch))
+    return _plans.get(position.contiguous(), key, lambda position: NativePlan(position, numbers, batch))
 
 
 def _side_by_side(numbers: tuple[int, ...], batch: int) -> int:
@@ -232,7 +242,7 @@ def plan_bytes(position: Tensor) -> int:
 
 
 def forward(
-    plan: Plan,
+    plan: NativePlan,
     x: Tensor,
     mean: Tensor,
     std: Tensor | None,
@@ -277,7 +287,7 @@ def forward(
 
 
 def backward(
-    plan: Plan,
+    plan: NativePlan,
     x: Tensor,
     dy: Tensor,
     dv: Tensor | None,
@@ -327,7 +337,7 @@ def normals(seed: Tensor, shape: tuple[int, ...]) -> Tensor:
     return noise
 
 
-def _batch(plan: Plan, x: Tensor) -> int:
+def _batch(plan: NativePlan, x: Tensor) -> int:
     """The number of examples in ``x``."""
     batch, rest = divmod(x.numel(), plan.input_size)
     if rest or x.dtype not in PRECISIONS or not x.is_cpu:

@@ -17,14 +17,14 @@ __all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "Placement", "WeightMap", "no
 
 
 class WeightMap(Protocol):
-    """A product of an input and a weight, linear in the weight."""
+    """A product of an input and a weight that is linear in the weight."""
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, plus the bias."""
         ...
 
     def square(self, x: Tensor) -> Tensor:
-        """The input of the variance: x² entry by entry (what an index selects needs no square)."""
+        """The input of the variance: x² elementwise, or the indices themselves."""
         ...
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
@@ -38,7 +38,7 @@ class WeightMap(Protocol):
         ...
 
     def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
-        """The rows (along the first dimension) that take part, in ranges of at most ``most`` rows, but one at least."""
+        """The rows (along the first dimension) that take part, in ranges of one to ``most`` rows."""
         ...
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
@@ -47,7 +47,7 @@ class WeightMap(Protocol):
 
 
 Placement = tuple[Tensor | None, tuple[int, ...], WeightMap]
-"""What the numbers of an active vector mean: their positions in the weight, its shape, the product it takes part in.
+"""Where the entries of an active vector belong: their positions in the weight, its shape, and the map it is used in.
 
 Kernels take the three as their last arguments, ``*where``.
 """
@@ -55,14 +55,14 @@ Kernels take the three as their last arguments, ``*where``.
 
 @dataclass(frozen=True)
 class LinearMap:
-    """``x Wᵀ`` for x of shape ``(…, in)`` and W of shape ``(out, in)``, or the outputs in the range ``rows`` of it."""
+    """``x Wᵀ`` for x of shape ``(…, in)`` and W of shape ``(out, in)``; with ``rows``, only that range of outputs."""
 
     rows: tuple[int, int] | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, plus the bias."""
         y = F.linear(x, self.part(weight), None if bias is None else self.part(bias))
-        return y if x.dim() == 2 else no_view(y)  # of a sequence torch makes one
+        return y if x.dim() == 2 else no_view(y)  # torch returns a view for sequences
 
     def square(self, x: Tensor) -> Tensor:
         """x²."""
@@ -102,9 +102,9 @@ class LinearMap:
 
 
 def no_view(y: Tensor) -> Tensor:
-    """``y`` as a tensor that what follows may overwrite: the view that a function of autograd returns it may not.
+    """``y`` as a tensor that may be overwritten in place, unlike a view that an autograd function returns.
 
-    Whatever ``y`` is a view of must have no other use.
+    The tensor that ``y`` is a view of must have no other use.
 
     Example:
         >>> no_view(torch.zeros(2, 3).T)._is_view()
@@ -126,7 +126,7 @@ def _ranges(first: int, last: int, most: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class ConvMap:
-    """Convolution of ``(batch, in, *space)`` with W of shape ``(out, in / groups, *kernel)``; or the transposed one."""
+    """Convolution, also transposed, of ``(batch, in, *space)`` with W of shape ``(out, in / groups, *kernel)``."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -144,15 +144,15 @@ class ConvMap:
         return x * x
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """By the function that autograd itself uses."""
+        """By torch's own backward function."""
         return self._backward(grad, x, weight, self.groups, 0)
 
     def weight_gradient(
         self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
     ) -> Tensor:
-        """By the function that autograd itself uses, on the channels that meet in these rows."""
+        """By torch's own backward function, on the channels that meet in these rows."""
         low, high = rows or (0, shape[0])
-        like = x.new_empty(()).expand(high - low, *shape[1:])  # of the weight only the shape counts
+        like = x.new_empty(()).expand(high - low, *shape[1:])  # only the shape of the weight matters
         groups = self.groups
         if rows is not None:
             # Rows of a weight are output channels, of a transposed one input channels; the other side takes part

@@ -187,7 +187,7 @@ class _Native(torch.autograd.Function):
         bias: Tensor | None,
         position: Tensor,
         seed: Tensor | None,
-        plan: library.Plan,
+        plan: library.NativePlan,
         floor: float,
         out: tuple[int, ...],
     ) -> tuple[Tensor, Tensor]:

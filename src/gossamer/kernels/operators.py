@@ -29,7 +29,7 @@ _LIBRARY.define(
 )
 
 
-def _plan(x: Tensor, position: Tensor, numbers: Sequence[int]) -> library.Plan:
+def _plan(x: Tensor, position: Tensor, numbers: Sequence[int]) -> library.NativePlan:
     extent = tuple(numbers[3:6])
     fits = 3 <= x.dim() <= 5 and extent[: 5 - x.dim()] == (1,) * (5 - x.dim())
     if not fits or tuple(x.shape[1:]) != (numbers[1], *extent[5 - x.dim() :]):

@@ -1,8 +1,8 @@
-"""The reference kernel: scatter the active vector into a temporary dense weight, multiply, forget it.
+"""The reference kernel: scatter the active vector into a temporary dense weight, multiply, free it.
 
-It runs on any device and is what the native kernels are held against. The dense weight is formed again in the backward
-pass rather than kept, so between a layer's forward and its backward only the input, the active vectors and two tensors
-of the output's shape (variance and noise) are alive.
+It runs on any device, and the other kernels are tested against it. The backward pass forms the dense weight again
+instead of keeping it, so between forward and backward a layer holds only its input, the active vectors and two tensors
+of the output's shape (variance and noise).
 """
 
 from __future__ import annotations
