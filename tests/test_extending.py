@@ -4,7 +4,9 @@ The files are those of ``docs/guides/extending.md``, word for word, in an empty 
 """
 
 import json
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -28,6 +30,12 @@ def files(own_modules):
     """The files of the guide, in an empty folder."""
     for name, text in FILES.items():
         (own_modules / name).write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def importable(own_modules):
+    """Python finds the files, as it does for a script beside them."""
+    sys.path.insert(0, str(own_modules))
 
 
 def gossamer(*arguments: str) -> int:
@@ -65,6 +73,30 @@ def test_the_method_resumes_to_the_bit(monkeypatch):
     assert result("stopped")["metrics"] == result("whole")["metrics"]
 
 
+def test_a_run_cannot_have_the_code_beside_it_executed(own_modules):
+    """A run that came with a module of the name that its configuration holds: nobody typed that name."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from gossamer.cli import main; sys.exit(main())",
+    ]
+    source = str(Path(methods.__file__).parents[2])
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, source, *arguments], env=environment, capture_output=True, text=True)
+
+    given = ("train", "evolution:evolution", "breast_cancer:load", "--out=run", *QUICK)
+    assert run(*given, "--stop_after=0", "--checkpoint_seconds=0").returncode == 130
+    for module in own_modules.glob("*.py"):
+        module.write_text("from pathlib import Path\nPath('executed').touch()\n")
+    refused = run("train", "--resume", "run")
+    assert refused.returncode == 1
+    assert "PYTHONPATH=." in refused.stderr
+    assert not Path("executed").exists()
+
+
 def test_the_method_the_data_set_and_the_metric_are_compared_and_reported(capsys):
     given = ("compare", "evolution:evolution,ssvi", "--data=breast_cancer:load", "--seeds=1", "--out=both")
     assert gossamer(*given, *QUICK) == 0
@@ -95,14 +127,14 @@ def test_the_criterion_the_allocation_and_the_network_work_by_name():
     assert gossamer("evaluate", "run", "--n_draws=2", "--debug") == 0
 
 
-def test_the_criterion_is_lamp():
+def test_the_criterion_is_lamp(importable):
     weights = torch.tensor([3.0, -1.0, 0.0, 2.0, -2.0])
     score = removal_criterion("lamp:lamp")(WeightStats(weights))
     torch.testing.assert_close(score[[0, 1, 2]].float(), torch.tensor([1.0, 1 / 18, 0.0]))
     assert sorted(score[[3, 4]].tolist()) == pytest.approx([4 / 17, 4 / 13])  # a tie counts once above the other
 
 
-def test_what_the_names_lead_to():
+def test_what_the_names_lead_to(importable):
     task = data.load("breast_cancer:load")
     assert (task.input_shape, task.n_data, task.n_outputs) == ((30,), 369, 2)
     assert methods.build("evolution:evolution", task, 10).lr(0) == 0.1

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 __all__ = ["file_name", "imported", "lookup", "suggestion", "unknown"]
@@ -60,7 +58,7 @@ def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names, from the current folder or wherever else Python finds modules.
+    """The function that ``module:function`` names, in any module that Python finds.
 
     Example:
         >>> imported("norm", "math:hypot")(3, 4)
@@ -70,14 +68,12 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
         ValueError: norm 'math:hypo': the module math has no function 'hypo'; did you mean 'hypot'?
     """
     module, _, function = name.partition(":")
-    here = str(Path.cwd())
-    if not {"", here} & set(sys.path):  # python -m puts it there, an installed command does not
-        sys.path.insert(0, here)
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{kind} {name!r}: there is no module {error.name!r} here; install it, or put its folder on PYTHONPATH"
+            f"{kind} {name!r}: Python finds no module {error.name!r}: install it, or name its folder in PYTHONPATH "
+            "(PYTHONPATH=. for this one) if you trust the code there"
         ) from error
     if not callable(getattr(found, function, None)):
         raise ValueError(

@@ -104,7 +104,7 @@ def test_a_run_without_a_folder_of_its_own_has_a_name_for_every_file_system(tmp_
         ("outside_methods:evolv", "has no function 'evolv'; did you mean 'evolve'"),
         (
             "no_such_module:evolve",
-            "there is no module 'no_such_module' here; install it, or put its folder on PYTHONPATH",
+            "Python finds no module 'no_such_module': install it, or name its folder in PYTHONPATH",
         ),
         ("outside_methods:unrelated", r"must be a function of \(task, steps, "),
         ("outside_methods:untyped", "option density of method 'outside_methods:untyped' needs a type and a default"),

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from gossamer import __version__
@@ -106,9 +108,19 @@ def _dispatch(given: list[str]) -> int:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"
         )
+    if command in ("train", "compare") and _names_own_code(rest):
+        sys.path.insert(0, str(Path.cwd()))
     module, _, function = COMMANDS[command].partition(":")
     run: Callable[[list[str]], int] = getattr(importlib.import_module(f"gossamer.cli.{module}"), function)
     return run(rest)
+
+
+def _names_own_code(arguments: Sequence[str]) -> bool:
+    """Whether ``module:function`` was typed.
+
+    Not whether a file names one: a run or a recipe may come from anybody, and so may the folder that it is in.
+    """
+    return any(re.search(r"(^|[=,])[\w.]+:\w+(,|$)", argument) for argument in arguments)
 
 
 def _explain(error: BaseException) -> int:
