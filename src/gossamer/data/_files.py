@@ -23,21 +23,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "Arrays",
-    "DataNotFoundError",
-    "data_root",
-    "is_archive",
-    "missing",
-    "read_blobs",
-    "read_cifar10_bin",
-    "read_cifar100_bin",
-    "read_cifar_pickle",
-    "read_idx",
-    "read_mat",
-    "read_npz",
-]
-
 UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)  # what gzip and tarfile raise for damaged files
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -60,22 +45,12 @@ class DataNotFoundError(FileNotFoundError):
 
 
 def data_root(root: str | Path | None) -> Path:
-    """``root``, else the folder that ``GOSSAMER_DATA`` names, else ``data/`` in the working directory.
-
-    Example:
-        >>> data_root("/sets").as_posix()
-        '/sets'
-    """
+    """``root``, else the folder that ``GOSSAMER_DATA`` names, else ``data/`` in the working directory."""
     return Path(root or os.environ.get("GOSSAMER_DATA") or "data").expanduser().absolute()
 
 
 def missing(place: Path, files: Sequence[str]) -> list[str]:
-    """The ``files`` that a folder has neither plain nor as ``.gz``; of an archive, which is opened later, none or all.
-
-    Example:
-        >>> missing(Path("no/such/folder"), ["train", "test"])
-        ['train', 'test']
-    """
+    """The ``files`` that a folder has neither plain nor as ``.gz``; if an archive is missing, all of them."""
     if is_archive(place):
         return [] if place.is_file() else list(files)
     return [name for name in files if _in_folder(place, name) is None]
@@ -98,23 +73,12 @@ def read_blobs(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, by
 
 
 def is_archive(place: Path) -> bool:
-    """Whether a place is an archive, by its name, and not a folder.
-
-    Example:
-        >>> is_archive(Path("cifar-10-python.tar.gz"))
-        True
-    """
+    """Whether a place is an archive, by its name, and not a folder."""
     return place.name.endswith(".tar.gz")
 
 
 def read_idx(blob: bytes, part: str) -> Arrays:
-    """IDX, the format of MNIST: 0, 0, type, number of dimensions, the dimensions, the bytes.
-
-    Example:
-        >>> header = bytes([0, 0, 8, 1]) + (2).to_bytes(4, "big")
-        >>> read_idx(header + bytes([7, 3]), "train")["y"].tolist()
-        [7, 3]
-    """
+    """IDX, the format of MNIST: 0, 0, type, number of dimensions, the dimensions, the bytes."""
     if len(blob) < 8 or blob[:3] != b"\x00\x00\x08" or blob[3] not in (1, 3):
         raise ValueError(f"no IDX file of bytes with 1 or 3 dimensions: it starts with 0x{blob[:4].hex()}")
     dims = [int.from_bytes(blob[4 + 4 * i : 8 + 4 * i], "big") for i in range(blob[3])]
@@ -160,23 +124,12 @@ def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
 
 
 def read_cifar10_bin(blob: bytes, part: str) -> Arrays:
-    """CIFAR-10's binary version: records of a label and 3 × 32 × 32 bytes.
-
-    Example:
-        >>> arrays = read_cifar10_bin(bytes([7]) + bytes(3072), "train")
-        >>> arrays["x"].shape, arrays["y"].tolist()
-        ((1, 3, 32, 32), [7])
-    """
+    """CIFAR-10's binary version: records of a label and 3 × 32 × 32 bytes."""
     return _records(blob, n_labels=1)
 
 
 def read_cifar100_bin(blob: bytes, part: str) -> Arrays:
-    """CIFAR-100's binary version: records of a coarse label, a fine label (the one used) and 3 × 32 × 32 bytes.
-
-    Example:
-        >>> read_cifar100_bin(bytes([7, 42]) + bytes(3072), "train")["y"].tolist()
-        [42]
-    """
+    """CIFAR-100's binary version: records of a coarse label, a fine label (the one used) and 3 × 32 × 32 bytes."""
     return _records(blob, n_labels=2)
 
 

@@ -28,18 +28,6 @@ from gossamer.data._files import (
 from gossamer.likelihoods import Categorical
 from gossamer.types import Split, Task, identity
 
-__all__ = [
-    "BOTH",
-    "CropFlip",
-    "ImageSet",
-    "Layout",
-    "Normalize",
-    "idx_layout",
-    "load_images",
-    "npz_layout",
-    "split_rows",
-]
-
 BOTH = ("train", "test")
 SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
 
@@ -183,13 +171,7 @@ def load_images(
 
 
 def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:
-    """Rows for training and ``n_val`` held-out rows (None: a tenth; 0: an empty split), in one fixed random order.
-
-    Example:
-        >>> train, val = split_rows(10, None)
-        >>> sorted(train.tolist() + val.tolist()), len(val)
-        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 1)
-    """
+    """Rows for training and ``n_val`` held-out rows (None: a tenth; 0: an empty split), in one fixed random order."""
     n_val = n // 10 if n_val is None else n_val
     if not 0 <= n_val <= max(n - 1, 0):
         raise ValueError(f"n_val must be from 0 to {max(n - 1, 0)}, to leave some of {n} examples; got {n_val}")

@@ -57,12 +57,7 @@ def load(
 
 
 def inputs(rng: np.random.Generator, n: int, n_variables: int) -> Array:
-    """``(n, n_variables)`` standard normal numbers, each two of a row with correlation 1/2.
-
-    Example:
-        >>> inputs(np.random.default_rng(0), 5, 3).shape
-        (5, 3)
-    """
+    """``(n, n_variables)`` standard normal numbers, each two of a row with correlation 1/2."""
     common = rng.standard_normal((n, 1), dtype=np.float32)
     x: Array = rng.standard_normal((n, n_variables), dtype=np.float32)
     x += common

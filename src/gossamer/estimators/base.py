@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -23,8 +23,6 @@ from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Likelihood
 
-__all__ = ["INPUTS", "SparseBayesEstimator", "Stream"]
-
 INPUTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 """Tables that are accepted, for scikit-learn's validation."""
 
@@ -40,47 +38,34 @@ class Stream:
     weight: float  # of all rows seen so far
 
 
+@dataclass(eq=False, repr=False)
 class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
-    """The base class of the classifier and the regressor."""
+    """The base class of the classifier and the regressor, with the parameters that they share."""
 
-    _likelihood: Likelihood
-    _draws: Draws
-    _inputs: Scaling
-    _targets: Scaling
-    _stream: Stream | None  # None if it was not saved
-    _learnt: tuple[str, ...] = ("n_features_in_", "feature_names_in_", "n_steps_", "loss_curve_", "validation_curve_")
+    _likelihood: ClassVar[Likelihood]
+    _saved: ClassVar[Sequence[str]] = (
+        "n_features_in_",
+        "feature_names_in_",
+        "n_steps_",
+        "loss_curve_",
+        "validation_curve_",
+    )
 
-    def __init__(
-        self,
-        method: str,
-        hidden: Sequence[int],
-        density: float | None,
-        options: dict[str, Any] | None,
-        max_steps: int,
-        batch_size: int,
-        n_draws: int,
-        early_stopping: bool,
-        validation_fraction: float,
-        patience: int,
-        threshold: float,
-        device: str,
-        random_state: int | np.random.RandomState | None,
-        verbose: int,
-    ) -> None:
-        self.method = method
-        self.hidden = hidden
-        self.density = density
-        self.options = options
-        self.max_steps = max_steps
-        self.batch_size = batch_size
-        self.n_draws = n_draws
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.threshold = threshold
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    method: str = "ssvi"
+    _: KW_ONLY
+    hidden: Sequence[int] = (50, 50)
+    density: float | None = None
+    options: dict[str, Any] | None = None
+    max_steps: int = 1000
+    batch_size: int = 64
+    n_draws: int = 30
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 10
+    threshold: float = 0.5
+    device: str = "cpu"
+    random_state: int | np.random.RandomState | None = None
+    verbose: int = 0
 
     def prediction(self, X: Any) -> Prediction:
         """What each draw predicts for the rows of ``X``, with entropies and mutual information.
@@ -99,15 +84,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             training: Also write what ``partial_fit`` needs to continue, about three times the rest.
         """
         check_is_fitted(self)
-        learnt = {name: getattr(self, name) for name in self._learnt if hasattr(self, name)}
-        stream = self._stream if training else None
         kept = {
-            "learnt": learnt,
+            "learnt": {name: getattr(self, name) for name in self._saved if hasattr(self, name)},
             "importances": self.feature_importances_[self._inputs.columns],  # all others are zero
             "draws": self._draws.state_dict(),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
-            "stream": None if stream is None else asdict(stream),
+            "stream": asdict(self._stream) if training and self._stream else None,
         }
         files.write(Path(path), type(self).__name__, self.get_params(deep=False), kept)
 
@@ -178,7 +161,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self._keep(fitted, Stream(stream.plan, stream.inputs, stream.targets, fitted.state, weight), rows, None)
 
     def _keep(self, fitted: Fitted, stream: Stream, rows: Rows, held: Rows | None) -> None:
-        self._draws, self._stream, self._targets = fitted.draws, stream, stream.targets
+        self._draws, self._targets = fitted.draws, stream.targets
+        self._stream: Stream | None = stream  # None after loading a file without it
         self._inputs = stream.inputs.only(fitted.draws.columns.numpy())
         self.n_steps_ = fitted.n_steps
         self.loss_curve_ = np.array(fitted.losses)
@@ -195,24 +179,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return everywhere
 
     def _plan(self, architecture: Architecture, n_data: float, rng: np.random.RandomState) -> TrainingPlan:
-        return TrainingPlan(
-            self.method,
-            method_options(
-                self.method,
-                self.density,
-                self.options,
-                architecture.n_weights,
-                n_data,
-                of_numbers=isinstance(self._likelihood, Gaussian),
-            ),
-            architecture,
-            int(self.max_steps),
-            int(self.batch_size),
-            int(self.n_draws),
-            self.device,
-            int(rng.randint(np.iinfo(np.int32).max)),
-            int(self.verbose),
+        of_numbers = isinstance(self._likelihood, Gaussian)
+        options = method_options(
+            self.method, self.density, self.options, architecture.n_weights, n_data, of_numbers=of_numbers
         )
+        sizes = int(self.max_steps), int(self.batch_size), int(self.n_draws)
+        seed = int(rng.randint(np.iinfo(np.int32).max))
+        return TrainingPlan(self.method, options, architecture, *sizes, self.device, seed, int(self.verbose))
 
     def _architecture(self, inputs: Scaling, n_outputs: int, constant_noise: bool) -> Architecture:
         n_means = n_outputs // 2 if constant_noise else n_outputs

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from gossamer.estimators.base import INPUTS, SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
 
-__all__ = ["SparseBayesClassifier"]
 
-
+@dataclass(eq=False, repr=False)
 class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ignore[misc]
     """A sparse Bayesian network that predicts classes, how certain they are, and which inputs matter.
 
@@ -62,31 +61,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
     """
 
     _likelihood = Categorical()
-    _learnt = (*SparseBayesEstimator._learnt, "classes_")
+    _saved = (*SparseBayesEstimator._saved, "classes_")
 
-    def __init__(
-        self,
-        method: str = "ssvi",
-        *,
-        hidden: Sequence[int] = (50, 50),
-        density: float | None = None,
-        options: dict[str, Any] | None = None,
-        max_steps: int = 1000,
-        batch_size: int = 64,
-        n_draws: int = 30,
-        class_weight: dict[Any, float] | Literal["balanced"] | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        threshold: float = 0.5,
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        training = (method, hidden, density, options, max_steps, batch_size, n_draws)
-        stopping = (early_stopping, validation_fraction, patience)
-        super().__init__(*training, *stopping, threshold, device, random_state, verbose)
-        self.class_weight = class_weight
+    class_weight: dict[Any, float] | Literal["balanced"] | None = field(default=None, kw_only=True)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on the rows of ``X`` with their classes ``y``.
@@ -144,8 +121,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
 
     def predict(self, X: Any) -> Array:
         """The most probable class of each row."""
-        check_is_fitted(self)
-        labels: Array = self.classes_[self.predict_proba(X).argmax(axis=1)]
+        best = self.predict_proba(X).argmax(axis=1)
+        labels: Array = self.classes_[best]
         return labels
 
     def _encoded(self, rows: Rows) -> Rows:

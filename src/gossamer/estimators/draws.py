@@ -22,19 +22,12 @@ from gossamer.likelihoods import Gaussian
 from gossamer.models import mlp
 from gossamer.types import Likelihood, Posterior
 
-__all__ = ["Architecture", "ConstantNoise", "Draws", "held_out_loss", "mean_squared_error"]
-
 MAX_CELLS = 2**22  # hidden units times rows at a time: what a pass keeps in memory
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A multilayer perceptron with ReLU, and for regression one learnt noise std per target.
-
-    Example:
-        >>> Architecture(4, (8,), 2, constant_noise=True).build()(torch.zeros(3, 4)).shape
-        torch.Size([3, 4])
-    """
+    """A multilayer perceptron with ReLU, and for regression one learnt noise std per target."""
 
     n_inputs: int
     hidden: tuple[int, ...]
@@ -58,12 +51,7 @@ class Architecture:
 
 
 class ConstantNoise(nn.Module):
-    """A network for the means and noise stds that do not depend on the input, in the form that ``Gaussian()`` reads.
-
-    Example:
-        >>> ConstantNoise(nn.Linear(4, 1), 1)(torch.zeros(3, 4))[:, 1].sigmoid().shape
-        torch.Size([3])
-    """
+    """A network for the means and noise stds that do not depend on the input, in the form that ``Gaussian()`` reads."""
 
     def __init__(self, mean: nn.Module, n_targets: int) -> None:
         super().__init__()

@@ -13,8 +13,6 @@ from gossamer import __version__
 from gossamer.checkpoint import from_bytes, to_bytes
 from gossamer.record import RecordError, write_atomically
 
-__all__ = ["read", "write"]
-
 KIND = "gossamer estimator"
 FORMAT = 1
 

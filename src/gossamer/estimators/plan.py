@@ -25,18 +25,6 @@ from gossamer.runs.settings import check_type, options_of
 from gossamer.train import Batches, Training
 from gossamer.types import Method, Split, Task
 
-__all__ = [
-    "FOR_NUMBERS",
-    "Fitted",
-    "Look",
-    "TrainingPlan",
-    "check_parameters",
-    "default_density",
-    "method_options",
-    "train",
-    "train_more",
-]
-
 # These three were chosen by held-out log density and by the variables found, on scikit-learn's small data sets and on
 # simulated tables. They have few rows: with the KL weight of 0.02 that works best on digits, a network of this size
 # memorises the noise; and in a wide table a tenth of the weights is more than the rows can inform.
@@ -127,16 +115,7 @@ def method_options(
     *,
     of_numbers: bool = False,
 ) -> dict[str, Any]:
-    """Options of a method: those given, then those for tables; an unknown one is an error that names the nearest.
-
-    Example:
-        >>> method_options("rigl", 0.5, {"lr": 0.01}, n_weights=1000, n_data=300)
-        {'density': 0.5, 'lr': 0.01}
-        >>> method_options("ssvi", None, None, n_weights=1000, n_data=300)
-        {'kl_weight': 1.0, 'density': 0.1}
-        >>> method_options("em_mcmc", None, {"feedback": True}, n_weights=1000, n_data=300, of_numbers=True)
-        {'lr': 0.003, 'temperature': 1.0, 'cold': 0.0, 'feedback': True}
-    """
+    """Options of a method: those given, then those for tables; an unknown one is an error that names the nearest."""
     known = options_of(method)
     # A search over a numpy grid passes numpy's numbers.
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in (options or {}).items()}
@@ -157,36 +136,34 @@ def method_options(
 
 
 def default_density(n_weights: int, n_data: float) -> float:
-    """A tenth, or as many active weights as a quarter of the rows, but at least 500.
-
-    Example:
-        >>> default_density(5_000, n_data=300), default_density(100_000, n_data=8_000)
-        (0.1, 0.02)
-    """
+    """A tenth, or as many active weights as a quarter of the rows, but at least 500."""
     return min(MAX_DENSITY, max(MIN_ACTIVE, n_data / 4) / n_weights)
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Reject parameters of an estimator that cannot work.
+    """Reject parameters of an estimator that cannot work."""
+    hidden, device = parameters["hidden"], parameters["device"]
+    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
+        raise ValueError(f"hidden must be the widths of the hidden layers, as (64,) or (); got {hidden!r}")
+    counts = {name: parameters[name] for name in ("max_steps", "batch_size", "n_draws", "patience")}
+    for name, value in (counts | {f"hidden[{i}]": width for i, width in enumerate(hidden)}).items():
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        _require(whole and value >= 1, name, "a whole number, at least 1", value)
+    share, threshold = parameters["validation_fraction"], parameters["threshold"]
+    inside = isinstance(share, Real) and 0 < float(share) < 1
+    _require(inside, "validation_fraction", "a number between 0 and 1", share)
+    inside = isinstance(threshold, Real) and 0 <= float(threshold) <= 1
+    _require(inside, "threshold", "a number from 0 to 1", threshold)
+    noise = parameters.get("noise", "constant")  # of a regressor
+    _require(noise in ("constant", "varying"), "noise", "'constant' or 'varying'", noise)
+    _require(device in ("auto", "cpu", "cuda"), "device", "'auto', 'cpu' or 'cuda'", device)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device='cpu'")
 
-    Example:
-        >>> check_parameters({"max_steps": 0})
-        Traceback (most recent call last):
-        ValueError: max_steps must be a whole number, at least 1; got 0
-    """
-    for name, value in parameters.items():
-        if name in ("max_steps", "batch_size", "n_draws", "patience"):
-            _check_count(name, value)
-        elif name == "validation_fraction":
-            _check_share(name, value, bounds_too=False)
-        elif name == "threshold":
-            _check_share(name, value, bounds_too=True)
-        elif name == "hidden":
-            _check_hidden(value)
-        elif name == "device":
-            _check_device(value)
-        elif name == "noise" and value not in ("constant", "varying"):
-            raise ValueError(f"noise must be 'constant' or 'varying'; got {value!r}")
+
+def _require(holds: bool, name: str, what: str, value: Any) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {what}; got {value!r}")
 
 
 def _start(plan: TrainingPlan, task: Task, method: Method) -> Training:
@@ -223,33 +200,6 @@ def _words(step: int, last: int, loss: Tensor, looks: list[tuple[int, float]]) -
     return f"step {step}/{last}  loss {float(loss):.3f}{held_out}"
 
 
-def _check_count(name: str, value: Any) -> None:
-    is_whole = isinstance(value, Integral) and value is not True
-    if not is_whole or value < 1:
-        raise ValueError(f"{name} must be a whole number, at least 1; got {value!r}")
-
-
-def _check_share(name: str, value: Any, *, bounds_too: bool) -> None:
-    inside = isinstance(value, Real) and (0 < float(value) < 1 or (bounds_too and value in (0, 1)))
-    if not inside:
-        words = "from 0 to 1" if bounds_too else "between 0 and 1"
-        raise ValueError(f"{name} must be a number {words}; got {value!r}")
-
-
-def _check_hidden(hidden: Any) -> None:
-    if not isinstance(hidden, Sequence) or isinstance(hidden, str):
-        raise ValueError(f"hidden must be the widths of the hidden layers, as (64,) or (); got {hidden!r}")
-    for i, width in enumerate(hidden):
-        _check_count(f"hidden[{i}]", width)
-
-
-def _check_device(device: Any) -> None:
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be 'auto', 'cpu' or 'cuda'; got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device='cpu'")
-
-
 def _on_cpu(state: Any) -> Any:
     """Tensors moved to the CPU: an estimator may be read where there is no other device."""
     if isinstance(state, Tensor):
@@ -257,7 +207,7 @@ def _on_cpu(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _on_cpu(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return [_on_cpu(value) for value in state] if isinstance(state, list) else tuple(map(_on_cpu, state))
+        return type(state)(map(_on_cpu, state))
     return state
 
 

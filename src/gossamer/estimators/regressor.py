@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,9 +15,8 @@ from gossamer.estimators.base import INPUTS, SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
 
-__all__ = ["SparseBayesRegressor"]
 
-
+@dataclass(eq=False, repr=False)
 class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignore[misc]
     """A sparse Bayesian network that predicts numbers, how certain they are, and which inputs matter.
 
@@ -25,34 +24,13 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     targets is learnt: the variance of a prediction is that of the draws' means plus that of the noise. The ``n_draws``
     networks are drawn once, at the end of training: predictions are deterministic.
 
+    Parameters and attributes are those of :class:`SparseBayesClassifier`, without ``class_weight`` and ``classes_``.
+
     Args:
-        method: Any name of :func:`gossamer.methods.names`.
-        hidden: Widths of the hidden layers; ``()`` is a linear model.
-        density: Share of active weights, if the method takes one. ``None`` is a tenth, or less for a wide table: a
-            quarter as many weights as rows, but at least 500.
+        noise: ``"constant"`` learns one noise std per target, ``"varying"`` one that depends on the inputs.
         options: Options of the method by name, as in ``{"lr": 0.01}``. The rest are the method's defaults, except that
             ``kl_weight`` is 1 (the ELBO), methods with one step size for all weights have a smaller ``lr``, since
             learnt noise makes the loss steep, and samplers have a ``temperature`` of 1.
-        noise: ``"constant"`` learns one noise std per target, ``"varying"`` one that depends on the inputs.
-        max_steps: Optimizer steps.
-        batch_size: Rows per step.
-        n_draws: Networks kept for prediction; a method without a posterior has one.
-        early_stopping: Whether to hold out rows, and keep the network that predicts them best.
-        validation_fraction: Share of the rows that is held out.
-        patience: Training ends after so many looks at the held-out rows without improvement; there are fifty looks
-            over ``max_steps``.
-        threshold: Inputs of at least this importance are selected.
-        device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; predictions are made on the CPU, in float64.
-        random_state: Seed of the order of the rows, the first active weights, all noise and the draws.
-        verbose: 1 shows progress on standard error.
-
-    Attributes:
-        feature_importances_: Probability that each input matters, see :mod:`gossamer.estimators.inclusion`.
-        n_steps_: Steps after which the kept networks were drawn.
-        loss_curve_: Loss of each step, ``(steps,)``.
-        validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
-        n_features_in_: Number of columns.
-        feature_names_in_: Their names, if they have any.
 
     Example:
         >>> from sklearn.datasets import load_diabetes
@@ -65,31 +43,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     """
 
     _likelihood = Gaussian()
-    _learnt = (*SparseBayesEstimator._learnt, "_y_ndim")
+    _saved = (*SparseBayesEstimator._saved, "_y_ndim")
 
-    def __init__(
-        self,
-        method: str = "ssvi",
-        *,
-        hidden: Sequence[int] = (50, 50),
-        density: float | None = None,
-        options: dict[str, Any] | None = None,
-        noise: Literal["constant", "varying"] = "constant",
-        max_steps: int = 1000,
-        batch_size: int = 64,
-        n_draws: int = 30,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        threshold: float = 0.5,
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
-        training = (method, hidden, density, options, max_steps, batch_size, n_draws)
-        stopping = (early_stopping, validation_fraction, patience)
-        super().__init__(*training, *stopping, threshold, device, random_state, verbose)
-        self.noise = noise
+    noise: Literal["constant", "varying"] = field(default="constant", kw_only=True)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on the rows of ``X`` with their targets ``y``.
@@ -105,17 +61,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train for one pass over these rows: for a stream, or for data that do not fit into memory.
+        """Train for one pass over these rows, as :meth:`SparseBayesClassifier.partial_fit` does.
 
-        The first call fixes the scales of inputs and targets, so it should have typical rows. The KL counts all rows
-        seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a tenth
-        of its largest value. There is no early stopping. After ``fit`` this continues from its last step. Methods
-        that keep snapshots take them within ``max_steps``: make that as long as the stream.
-
-        Args:
-            X: As for :meth:`fit`.
-            y: As for :meth:`fit`.
-            sample_weight: As for :meth:`fit`.
+        The first call fixes the scales of inputs and targets, so it should have typical rows.
         """
         rows = self._validated(X, y, sample_weight, reset=not hasattr(self, "_stream"))
         self._fit_more(rows, 2 * rows.y.shape[1], self.noise == "constant")

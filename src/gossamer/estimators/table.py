@@ -20,8 +20,6 @@ from torch import Tensor
 from gossamer.likelihoods import Categorical, Weighted
 from gossamer.types import Likelihood, Split, Task, identity
 
-__all__ = ["Array", "Rows", "Scaling", "hold_out", "merged", "targets_of", "task_of"]
-
 Array = npt.NDArray[Any]
 
 
@@ -38,12 +36,7 @@ class Rows(NamedTuple):
 
 
 def merged(rows: Rows) -> Rows:
-    """Drop rows of weight zero, merge equal ones, and order them by their content alone.
-
-    Example:
-        >>> merged(Rows(np.array([[1.0], [2.0], [1.0]]), np.zeros((3, 1)), np.array([1.0, 0.0, 2.0]))).weight
-        array([3.])
-    """
+    """Drop rows of weight zero, merge equal ones, and order them by their content alone."""
     x, y = _canonical(rows.x), rows.y + 0.0  # -0.0 is 0.0
     first: dict[bytes, int] = {}
     weight: dict[bytes, float] = {}
@@ -57,13 +50,7 @@ def merged(rows: Rows) -> Rows:
 
 
 def hold_out(rows: Rows, fraction: float, rng: np.random.RandomState) -> tuple[Rows, Rows]:
-    """A training and a held-out part: every k-th row in the order of the targets, so that both have their distribution.
-
-    Example:
-        >>> table = Rows(np.zeros((10, 1)), np.arange(10.0)[:, None], np.ones(10))
-        >>> [len(part.y) for part in hold_out(table, 0.2, np.random.RandomState(0))]
-        [8, 2]
-    """
+    """Training and held-out rows: every k-th row in the order of the targets, so that both have their distribution."""
     n = len(rows.y)
     n_held = round(fraction * n)
     if not 0 < n_held < n:
@@ -91,10 +78,6 @@ class Scaling:
         """Mean 0 and std 1 over weighted rows.
 
         A constant column is dropped, set to 0, or only shifted, so that later changes are seen.
-
-        Example:
-            >>> Scaling.of(np.array([[1.0, 5.0], [3.0, 5.0]]), np.ones(2))
-            Scaling(columns=array([0]), mean=array([2.]), scale=array([1.]))
         """
         mean, std, is_constant = _moments(x, weight)
         columns = np.flatnonzero(~is_constant) if constant == "drop" else np.arange(x.shape[1])

@@ -11,19 +11,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-__all__ = [
-    "accuracy",
-    "brier",
-    "classwise_ece",
-    "false_discovery_rate",
-    "false_non_discovery_rate",
-    "marginal_l2_debiased",
-    "nll",
-    "require_bins",
-    "require_labels",
-    "top_label_ece",
-]
-
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
     """Share of examples whose most probable class is right; ties go to the first class.
@@ -149,29 +136,14 @@ def false_non_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
 
 
 def require_labels(probs: Tensor, labels: Tensor) -> None:
-    """Raise unless there is a row of probabilities for each label, and at least one: broadcasting would hide it.
-
-    Example:
-        >>> import torch
-        >>> require_labels(torch.ones(2, 3) / 3, torch.zeros(2, 1, dtype=torch.long))
-        Traceback (most recent call last):
-        ...
-        ValueError: probs must be (n, classes) and labels (n,), n >= 1; got (2, 3) and (2, 1)
-    """
+    """Raise unless there is a row of probabilities for each label, and at least one: broadcasting would hide it."""
     if probs.dim() != 2 or labels.shape != probs.shape[:1] or not probs.numel():
         shapes = f"{tuple(probs.shape)} and {tuple(labels.shape)}"
         raise ValueError(f"probs must be (n, classes) and labels (n,), n >= 1; got {shapes}")
 
 
 def require_bins(n_bins: int) -> None:
-    """Raise unless there is a bin.
-
-    Example:
-        >>> require_bins(0)
-        Traceback (most recent call last):
-        ...
-        ValueError: n_bins must be at least 1; got 0
-    """
+    """Raise unless there is a bin."""
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1; got {n_bins}")
 

@@ -19,9 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-__all__ = ["LayerCost", "dense_macs", "flops", "inference_macs", "training_macs"]
-
-
 # (layer, its inputs by name, its output) -> MACs by the layer's own name of the weight
 MacRule = Callable[[Any, dict[str, Any], Any], dict[str, int]]
 

@@ -9,16 +9,6 @@ from torch import Tensor
 
 from gossamer.metrics.classification import require_bins, require_labels
 
-__all__ = [
-    "Histogram",
-    "ReliabilityCurve",
-    "SelectiveCurve",
-    "auroc",
-    "histogram",
-    "reliability_curve",
-    "selective_accuracy",
-]
-
 
 class ReliabilityCurve(NamedTuple):
     """Accuracy against confidence; ``confidence`` and ``accuracy`` of an empty bin are NaN."""

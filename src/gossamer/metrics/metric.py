@@ -12,8 +12,6 @@ from gossamer.formats import Format, plain, with_error
 from gossamer.posterior import Prediction
 from gossamer.types import Task
 
-__all__ = ["Better", "Compute", "Kind", "Metric", "Place"]
-
 Better = Literal["higher", "lower"] | float | None
 """Which way is better; a number is a target to come near, and ``None`` says that neither way is."""
 

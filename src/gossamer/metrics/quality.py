@@ -17,8 +17,6 @@ from gossamer.metrics.metric import Better, Compute, Kind, Metric, Place
 from gossamer.posterior import Prediction
 from gossamer.types import Task
 
-__all__ = ["QUALITY"]
-
 QUALITY: list[Metric] = []
 """The rows, in the order in which tables show them."""
 

@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["coverage", "gaussian_mixture_crps", "mean_width", "rmse"]
-
 
 def rmse(mean: Tensor, y: Tensor) -> float:
     """Root mean squared error.

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from gossamer.models.small import require_positive
 
-__all__ = ["BasicBlock", "WideBlock", "initialize_convolutions", "resnet18", "wide_resnet", "wide_resnet28_10"]
-
 
 def resnet18(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
     """Four stages of two basic blocks, 64 to 512 channels: 11 164 352 weights for ten classes, without BN and bias.
@@ -81,12 +79,7 @@ def wide_resnet(
 
 
 class BasicBlock(nn.Module):
-    """``relu(shortcut(x) + bn(conv(relu(bn(conv(x))))))``, with a 1 x 1 convolution where the shape changes.
-
-    >>> import torch
-    >>> BasicBlock(4, 8, stride=2)(torch.zeros(2, 4, 6, 6)).shape
-    torch.Size([2, 8, 3, 3])
-    """
+    """``relu(shortcut(x) + bn(conv(relu(bn(conv(x))))))``, with a 1 x 1 convolution where the shape changes."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
         super().__init__()
@@ -114,10 +107,6 @@ class WideBlock(nn.Module):
     """``shortcut + conv(dropout(relu(bn(conv(a)))))`` with ``a = relu(bn(x))``.
 
     The shortcut is ``x`` itself or, where the shape changes, a 1 x 1 convolution of ``a``.
-
-    >>> import torch
-    >>> WideBlock(4, 8, stride=2)(torch.zeros(2, 4, 6, 6)).shape
-    torch.Size([2, 8, 3, 3])
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1, dropout: float = 0.0) -> None:
@@ -143,14 +132,7 @@ class WideBlock(nn.Module):
 
 
 def initialize_convolutions(model: nn.Module) -> None:
-    """Draw every convolution of ``model`` anew: Kaiming normal, by fan-out, for ReLU.
-
-    >>> import torch
-    >>> layer = nn.Conv2d(64, 64, 3)
-    >>> initialize_convolutions(layer)
-    >>> bool((layer.weight.std() / (2 / (64 * 9)) ** 0.5 - 1).abs() < 0.05)
-    True
-    """
+    """Draw every convolution of ``model`` anew: Kaiming normal, by fan-out, for ReLU."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

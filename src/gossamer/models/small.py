@@ -7,8 +7,6 @@ from itertools import pairwise
 
 from torch import nn
 
-__all__ = ["conv_net", "mlp", "require_positive"]
-
 
 def mlp(in_features: int, hidden: Sequence[int] = (256, 256), out_features: int = 10) -> nn.Sequential:
     """Linear layers with ReLU between them; the input is flattened first, and an empty ``hidden`` is a linear model.
@@ -48,13 +46,7 @@ def conv_net(num_classes: int = 10, in_channels: int = 1, width: int = 16) -> nn
 
 
 def require_positive(**sizes: int) -> None:
-    """Raise ``ValueError`` for the first size that is not positive, by its name.
-
-    >>> require_positive(num_classes=10, in_channels=0)
-    Traceback (most recent call last):
-        ...
-    ValueError: in_channels must be at least 1, not 0
-    """
+    """Raise ``ValueError`` for the first size that is not positive, by its name."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}")

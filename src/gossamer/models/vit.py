@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 from gossamer.models.small import require_positive
 
-__all__ = ["VisionTransformer", "vit_tiny"]
-
 
 def vit_tiny(
     num_classes: int = 10,
@@ -30,12 +28,7 @@ def vit_tiny(
 
 
 class VisionTransformer(nn.Module):
-    """Patches to tokens, a class token, learned positions, ``depth`` encoder layers, a linear head on the class token.
-
-    >>> import torch
-    >>> VisionTransformer(3, image_size=8, patch_size=4, dim=8, depth=1, heads=2)(torch.zeros(2, 3, 8, 8)).shape
-    torch.Size([2, 3])
-    """
+    """Patches to tokens, a class token, learned positions, ``depth`` encoder layers, a linear head on its output."""
 
     def __init__(
         self, num_classes: int, image_size: int, patch_size: int, dim: int, depth: int, heads: int, in_channels: int = 3

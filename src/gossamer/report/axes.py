@@ -9,23 +9,6 @@ from typing import NamedTuple
 from gossamer.formats import Format, number, percent
 from gossamer.report.markup import Html, element, join
 
-__all__ = [
-    "HEIGHT",
-    "LETTER",
-    "WIDTH",
-    "Axis",
-    "Frame",
-    "Scale",
-    "chart",
-    "colour_class",
-    "log_ticks",
-    "make_frame",
-    "nice_ticks",
-    "shorten",
-    "spread",
-    "tick_labels",
-]
-
 WIDTH, HEIGHT = 440.0, 250.0
 """Units of a chart; the page scales them to its column, and on a phone to about 0.8 of a pixel each."""
 
@@ -46,12 +29,7 @@ class Axis(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Maps ``low`` … ``high`` to ``start`` … ``end``.
-
-    Example:
-        >>> Scale(0, 10, 100, 200)(2.5), Scale(1, 100, 0, 50, log=True)(10)
-        (125.0, 25.0)
-    """
+    """Maps ``low`` … ``high`` to ``start`` … ``end``."""
 
     low: float
     high: float
@@ -75,12 +53,7 @@ class Frame(NamedTuple):
 
 
 def nice_ticks(low: float, high: float, n: int = 5) -> list[float]:
-    """About ``n`` round numbers that span ``low`` … ``high``: steps of 1, 2 or 5 times a power of ten.
-
-    Example:
-        >>> nice_ticks(0.3, 9.1), nice_ticks(0, 0.05)
-        ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], [0.0, 0.01, 0.02, 0.03, 0.04, 0.05])
-    """
+    """About ``n`` round numbers that span ``low`` … ``high``: steps of 1, 2 or 5 times a power of ten."""
     if not high > low:
         low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
     power = 10.0 ** math.floor(math.log10((high - low) / n))
@@ -91,12 +64,7 @@ def nice_ticks(low: float, high: float, n: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten inside ``low`` … ``high``, 2 and 5 times these where they are few; round numbers in a short span.
-
-    Example:
-        >>> log_ticks(0.5, 30), log_ticks(1, 1e4), log_ticks(400, 600)
-        ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [1.0, 10.0, 100.0, 1000.0, 10000.0], [400.0, 450.0, 500.0, 550.0, 600.0])
-    """
+    """Powers of ten inside ``low`` … ``high``, 2 and 5 times these if they are few; round numbers in a short span."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     factors: Sequence[int] = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
@@ -107,12 +75,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
-    """The texts of ticks, with as few digits as distinguish them.
-
-    Example:
-        >>> tick_labels([0.998, 0.9985, 0.999], number)
-        ['0.998', '0.9985', '0.999']
-    """
+    """The texts of ticks, with as few digits as distinguish them."""
     if form is percent:
         decimals = next((d for d in range(4) if all(abs(round(100 * t, d) - 100 * t) < 1e-6 for t in ticks)), 4)
         return [percent(tick, decimals) for tick in ticks]
@@ -170,12 +133,7 @@ def colour_class(colour: int) -> str:
 
 
 def shorten(text: str, most: int = 18) -> str:
-    """The text, a long one without its middle: names differ at their ends.
-
-    Example:
-        >>> shorten("encoder.layers.11.attention", 20)
-        'encoder.la…attention'
-    """
+    """The text, a long one without its middle: names differ at their ends."""
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
@@ -185,12 +143,6 @@ def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
     """Heights moved as little as possible so that neighbours are ``gap`` apart, in order, none below ``lowest``.
 
     Least squares under an order: neighbours that are too near form a block around their mean.
-
-    Example:
-        >>> spread([50, 52, 10], 10, 100)
-        [46.0, 56.0, 10.0]
-        >>> spread([98, 99], 10, 100)
-        [90.0, 100.0]
     """
     order = sorted(range(len(heights)), key=lambda place: heights[place])
     blocks: list[list[float]] = []

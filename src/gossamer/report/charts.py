@@ -9,8 +9,6 @@ from typing import NamedTuple
 from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, chart, colour_class, make_frame, shorten, spread
 from gossamer.report.markup import Html, element, join
 
-__all__ = ["MOST_NAMED", "BarRow", "Mark", "Series", "Words", "bars", "histogram", "line", "scatter", "thin"]
-
 Point = tuple[float, float]
 _MOST_POINTS = 240
 MOST_NAMED = 8
@@ -56,12 +54,7 @@ class Mark(NamedTuple):
 
 
 def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """At most about ``most`` points: neighbours are averaged, the first and the last are kept.
-
-    Example:
-        >>> thin([(0, 0.0), (1, 2.0), (2, 4.0), (3, 9.0)], most=3)
-        [(0, 0.0), (1.5, 3.0), (3, 9.0)]
-    """
+    """At most about ``most`` points: neighbours are averaged, the first and the last are kept."""
     if len(points) <= most:
         return list(points)
     width = math.ceil((len(points) - 2) / max(1, most - 2))

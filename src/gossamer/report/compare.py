@@ -14,8 +14,6 @@ from gossamer.report.figures import CURVES, Figure, selective_points
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import Group, LoadedRun, Point
 
-__all__ = ["confidence_figures", "cost_figure", "learning_figures", "table"]
-
 
 def table(groups: Sequence[Group]) -> Html:
     """One row per group, mean ± standard error, with its single runs folded below; headings sort."""

@@ -15,18 +15,11 @@ from gossamer.metrics import METRICS, shown
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import LoadedRun
 
-__all__ = ["again", "examples", "measurements", "notices", "png"]
-
 _MOST_BARS = 4
 
 
 def png(image: list[Any]) -> bytes:
-    r"""A PNG file of an image of bytes, height × width or height × width × 3.
-
-    Example:
-        >>> png([[0, 255], [255, 0]])[:8]
-        b'\x89PNG\r\n\x1a\n'
-    """
+    r"""A PNG file of an image of bytes, height × width or height × width × 3."""
     coloured = isinstance(image[0][0], list)
     rows = [[value for pixel in row for value in pixel] if coloured else row for row in image]
     width = len(rows[0]) // (3 if coloured else 1)

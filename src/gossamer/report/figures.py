@@ -14,8 +14,6 @@ from gossamer.report.charts import BarRow, Series, Words, bars, histogram, line
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import LoadedRun, Point
 
-__all__ = ["CURVES", "Curve", "Figure", "confidence", "learning", "selective_points", "sparsity"]
-
 
 class Figure(NamedTuple):
     """A chart under its title, with a sentence that says what to look for."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-__all__ = ["Html", "element", "join"]
-
 _VOID = {"br", "img", "link", "meta"}
 
 
@@ -17,22 +15,12 @@ class Html(str):
 
 
 def join(parts: Iterable[str | None], between: str = "") -> Html:
-    """The parts in sequence, escaped unless they are markup.
-
-    Example:
-        >>> join([element("b", "R&D"), " < ", None, "x"])
-        '<b>R&amp;D</b> &lt; x'
-    """
+    """The parts in sequence, escaped unless they are markup."""
     return Html(between.join(part if isinstance(part, Html) else html.escape(part) for part in parts if part))
 
 
 def element(tag: str, *children: str | None, **attributes: str | float | None) -> Html:
-    """One element. ``class_`` becomes ``class``, ``data_value`` ``data-value``; ``None`` and ``False`` are left out.
-
-    Example:
-        >>> element("a", "more", href="?a&b", class_="x", data_n=2.50, hidden=False)
-        '<a href="?a&amp;b" class="x" data-n="2.5">more</a>'
-    """
+    """One element. ``class_`` becomes ``class``, ``data_value`` ``data-value``; ``None`` and ``False`` are left out."""
     written = "".join(
         f" {name.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_attribute(value)}"')
         for name, value in attributes.items()

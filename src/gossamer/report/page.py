@@ -16,8 +16,6 @@ from gossamer.report.figures import Figure
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import Group, LoadedRun, group, read
 
-__all__ = ["write_report"]
-
 # The page never loads anything, whatever a name in a run folder may contain.
 _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "seconds")
 """The cards of an unfinished run, from the last lines of its log."""

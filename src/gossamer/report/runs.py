@@ -14,8 +14,6 @@ from gossamer.formats import is_number, with_error
 from gossamer.metrics import Metric
 from gossamer.record import Run
 
-__all__ = ["Group", "LoadedRun", "group", "read"]
-
 Point = tuple[float, float]
 
 _NOT_OPTIONS = {"seed", "out", "device", "data_dir", "workers", "threads"}
