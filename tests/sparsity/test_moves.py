@@ -272,3 +272,13 @@ def test_only_weights_of_one_known_kind_are_one(mlp):
     first.mode = "default"
     assert not are_one_kind(first, second.to(torch.float64))
     assert not are_one_kind(Own(first.support, first.mean.detach(), first.std.detach(), prior_std=1.0))
+
+
+def test_an_optimizer_that_was_not_given_is_noticed():
+    """Its moments would stay where they are while the entries move."""
+    model = gossamer.bayesianize(nn.Linear(20, 10), density=0.2)
+    means = torch.optim.SGD([model.weight.mean], lr=0.1)
+    with pytest.warns(UserWarning, match=r"no optimizer of this subspace holds .*raw_std"):
+        gossamer.Subspace(model, means, total_steps=10)
+    model.weight.raw_std.requires_grad_(False)
+    gossamer.Subspace(model, means, total_steps=10)

@@ -347,6 +347,16 @@ class Subspace(Rule):
                 "the optimizer holds none of this model's sparse weights: build it from gossamer.param_groups(model), "
                 "after the conversion"
             )
+        held = {id(parameter) for optimizer in self.optimizers for parameter in _parameters(optimizer)}
+        trained = {f"{n}.{part}": p for n, w in self._trained().items() for part, p in w.named_parameters()}
+        missing = [name for name, parameter in trained.items() if parameter.requires_grad and id(parameter) not in held]
+        if missing:
+            warnings.warn(
+                f"no optimizer of this subspace holds {missing[0]} and {len(missing) - 1} other parameters that move: "
+                "if another optimizer trains them, give all of them, Subspace(model, [first, second]); otherwise freeze "
+                "them with requires_grad_(False)",
+                stacklevel=3,
+            )
         for criterion in (self.removal, *self.compare.values()):
             if self.weights and criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, WeightBatch(self.weights))
