@@ -353,8 +353,8 @@ class Subspace(Rule):
         if missing:
             warnings.warn(
                 f"no optimizer of this subspace holds {missing[0]} and {len(missing) - 1} other parameters that move: "
-                "if another optimizer trains them, give both, Subspace(model, [first, second]); otherwise freeze them with "
-                "requires_grad_(False)",
+                "if another optimizer trains them, give both, Subspace(model, [first, second]); otherwise freeze "
+                "them with requires_grad_(False)",
                 stacklevel=3,
             )
         for criterion in (self.removal, *self.compare.values()):
