@@ -28,8 +28,6 @@ from gossamer.sparsity.allocation import global_, uniform_reference
 from gossamer.sparsity.selection import top_mask
 from gossamer.types import Allocation, LayerStats, Mode, Noise
 
-__all__ = ["bayesianize", "sparsify"]
-
 Init = Literal["fresh", "pretrained", "pretrained_random"]
 
 # In units of 1/√(active fan-in), the scale at which the inputs of a unit add up to one; chosen on held-out digits.

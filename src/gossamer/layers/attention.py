@@ -13,21 +13,11 @@ from torch import Tensor, nn
 from gossamer.layers.modules import DenseWeight, SparseLinear, SparseModule
 from gossamer.layers.weight import SparseWeight
 
-__all__ = ["SparseAttention"]
-
 _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 class SparseAttention(SparseModule):
-    """``nn.MultiheadAttention`` whose projections are sparse; the same arguments, the same results.
-
-    Example:
-        >>> import gossamer
-        >>> layer = gossamer.bayesianize(nn.MultiheadAttention(8, 2, batch_first=True), density=0.25)
-        >>> x = torch.zeros(3, 5, 8)
-        >>> [y.shape for y in layer(x, x, x)]
-        [torch.Size([3, 5, 8]), torch.Size([3, 5, 5])]
-    """
+    """``nn.MultiheadAttention`` whose projections are sparse; the same arguments, the same results."""
 
     replaces = (nn.MultiheadAttention,)
     # TransformerEncoder and its layers read both, and take no fused path, which needs dense weights, without a bias.

@@ -13,18 +13,9 @@ from gossamer.kernels import ConvMap
 from gossamer.layers.modules import DenseWeight, SparseLayer
 from gossamer.layers.weight import SparseWeight
 
-__all__ = ["SparseConv", "SparseConvTranspose"]
-
 
 class SparseConv(SparseLayer):
-    """A convolution with a sparse kernel.
-
-    Example:
-        >>> import torch, gossamer
-        >>> layer = gossamer.bayesianize(nn.Conv2d(4, 8, 3, padding="same", padding_mode="circular"), density=0.1)
-        >>> layer(torch.zeros(2, 4, 5, 5)).shape, len(layer.mean)
-        (torch.Size([2, 8, 5, 5]), 29)
-    """
+    """A convolution with a sparse kernel."""
 
     replaces = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -56,14 +47,7 @@ class SparseConv(SparseLayer):
 
 
 class SparseConvTranspose(SparseLayer):
-    """A transposed convolution with a sparse kernel.
-
-    Example:
-        >>> import torch, gossamer
-        >>> layer = gossamer.bayesianize(nn.ConvTranspose2d(4, 8, 2, stride=2), density=0.1)
-        >>> layer(torch.zeros(2, 4, 5, 5)).shape
-        torch.Size([2, 8, 10, 10])
-    """
+    """A transposed convolution with a sparse kernel."""
 
     replaces = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 

@@ -19,8 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from gossamer.layers.modules import DenseWeight, SparseModule
 from gossamer.layers.weight import SparseWeight
 
-__all__ = ["SparseDrawn", "SparseExperts", "SparseRecurrent", "SparseStdConv"]
-
 
 class SparseDrawn(SparseModule):
     """A module that computes as the plain one does, with a draw of its weights.
@@ -79,15 +77,7 @@ class SparseDrawn(SparseModule):
 
 
 class SparseRecurrent(SparseDrawn):
-    """``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` with sparse weights, any number of layers and directions.
-
-    Example:
-        >>> import gossamer
-        >>> layer = gossamer.bayesianize(nn.LSTM(4, 8, num_layers=2, bidirectional=True), density=0.25)
-        >>> y, (h, c) = layer(torch.zeros(5, 3, 4))
-        >>> y.shape, h.shape
-        (torch.Size([5, 3, 16]), torch.Size([4, 3, 8]))
-    """
+    """``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` with sparse weights, any number of layers and directions."""
 
     replaces = (nn.RNN, nn.GRU, nn.LSTM)
 

@@ -26,17 +26,6 @@ from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights, with
 from gossamer.priors import normal_kl
 from gossamer.types import Mode, Noise, Penalty, Schedule
 
-__all__ = [
-    "GaussianWeight",
-    "WeightedKL",
-    "inverse_softplus",
-    "kl",
-    "param_groups",
-    "raw_std_gradient",
-    "regrown_raw_std",
-    "std_of",
-]
-
 STD_FLOOR = 1e-30  # far below any noise that counts; its inverse leaves room for the factor of a scaled loss
 REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
 
@@ -228,13 +217,7 @@ def _converted(model: nn.Module) -> dict[str, SparseWeight]:
 
 
 def regrown_raw_std(raw_std: Tensor, how: RegrowStd, average: Callable[[Tensor], Tensor]) -> Tensor:
-    """The raw std of a new entry, for one weight or many; ``average`` takes the mean over the entries that stay.
-
-    Example:
-        >>> raw_std = inverse_softplus(torch.tensor([0.1, 0.3]))
-        >>> std_of(regrown_raw_std(raw_std, "mean", torch.mean))
-        tensor(0.2000)
-    """
+    """The raw std of a new entry, for one weight or many; ``average`` takes the mean over the entries that stay."""
     if how == "mean_raw":
         return average(raw_std)
     std = std_of(raw_std)
@@ -242,23 +225,13 @@ def regrown_raw_std(raw_std: Tensor, how: RegrowStd, average: Callable[[Tensor],
 
 
 def std_of(raw_std: Tensor) -> Tensor:
-    """σ = softplus(raw_std), with a floor.
-
-    Example:
-        >>> std_of(torch.tensor([0.0, -200.0]))
-        tensor([6.9315e-01, 1.0000e-30])
-    """
+    """σ = softplus(raw_std), with a floor."""
     std: Tensor = _Softplus.apply(raw_std)
     return std
 
 
 def raw_std_gradient(raw_std: Tensor, std_gradient: Tensor) -> Tensor:
-    """The gradient of the raw std from that of σ: softplus' is the sigmoid.
-
-    Example:
-        >>> raw_std_gradient(torch.zeros(2), torch.ones(2))
-        tensor([0.5000, 0.5000])
-    """
+    """The gradient of the raw std from that of σ: softplus' is the sigmoid."""
     return std_gradient * raw_std.sigmoid()
 
 

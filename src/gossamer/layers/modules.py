@@ -18,8 +18,6 @@ from gossamer.layers.structure import replica
 from gossamer.layers.support import Support
 from gossamer.layers.weight import SparseWeight
 
-__all__ = ["DenseWeight", "SparseConv1D", "SparseEmbedding", "SparseLayer", "SparseLinear", "SparseModule"]
-
 # The dictionaries in which a module keeps its hooks and their flags.
 HOOKS = (
     "_forward_hooks",
@@ -161,14 +159,7 @@ class SparseLayer(SparseModule):
 
 
 class SparseLinear(SparseLayer):
-    """``y = x Wᵀ + b`` with a sparse W.
-
-    Example:
-        >>> import torch, gossamer
-        >>> layer = gossamer.bayesianize(nn.Linear(20, 10), density=0.1)
-        >>> layer(torch.zeros(3, 20)).shape, len(layer.mean), len(layer.std)
-        (torch.Size([3, 10]), 20, 20)
-    """
+    """``y = x Wᵀ + b`` with a sparse W."""
 
     replaces: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
 
@@ -200,14 +191,7 @@ class SparseConv1D(SparseLinear):
 
 
 class SparseEmbedding(SparseLayer):
-    """Rows of a sparse matrix. The padding row holds no active entry, ever, so padding stays exactly zero.
-
-    Example:
-        >>> import torch, gossamer
-        >>> layer = gossamer.bayesianize(nn.Embedding(100, 8, padding_idx=0), density=0.1)
-        >>> layer(torch.tensor([[0, 5]]))[0, 0].abs().sum().item()
-        0.0
-    """
+    """Rows of a sparse matrix. The padding row holds no active entry, ever, so padding stays exactly zero."""
 
     replaces = (nn.Embedding,)
 

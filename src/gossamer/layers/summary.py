@@ -17,8 +17,6 @@ from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone
 from gossamer.layers.weight import SparseWeight, sparse_weights
 from gossamer.tables import align
 
-__all__ = ["Summary", "SummaryRow", "active_parameters", "density", "summary", "warn_of_the_rest"]
-
 # The share of weights left alone, neither excluded nor frozen, from which on a conversion warns.
 WORTH_A_WARNING = 0.05
 

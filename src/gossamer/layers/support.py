@@ -16,8 +16,6 @@ from torch import Tensor, nn
 
 from gossamer import kernels
 
-__all__ = ["Support"]
-
 
 class Origin:
     """Where a deep copy of a support comes from, and what must be so for its entries to be where it says."""

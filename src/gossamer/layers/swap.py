@@ -18,8 +18,6 @@ from gossamer.layers.structure import rewire
 from gossamer.layers.weight import SparseWeight
 from gossamer.names import suggestion
 
-__all__ = ["Found", "find", "match_names", "plain_weights", "rule_of", "swap", "why_left_alone"]
-
 SPARSE_MODULES: tuple[type[SparseModule], ...] = (
     SparseLinear,
     SparseConv,
@@ -130,12 +128,7 @@ def _leave(module: nn.Module, reason: str) -> None:
 
 
 def why_left_alone(module: nn.Module) -> str | None:
-    """Why a plain module is not converted; ``None`` if it can be.
-
-    Example:
-        >>> why_left_alone(nn.BatchNorm1d(4))
-        'no rule for BatchNorm1d: stays deterministic'
-    """
+    """Why a plain module is not converted; ``None`` if it can be."""
     note = getattr(module, NOTE, None)
     if isinstance(note, str):
         return note
@@ -167,12 +160,6 @@ def rule_of(module: nn.Module) -> type[SparseModule] | None:
 
     A subclass is converted as its base class if it overrides nothing that computes, and some layers of timm and
     transformers are known by name.
-
-    Example:
-        >>> class Mine(nn.Linear):
-        ...     pass
-        >>> rule_of(Mine(2, 2)).__name__, rule_of(nn.ReLU())
-        ('SparseLinear', None)
     """
     kind = type(module)
     if kind in RULES:
@@ -204,10 +191,6 @@ def plain_weights(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Paramet
 
     A weight is a parameter with at least two dimensions that belongs to no normalisation layer and to no converted
     module: biases, scales and shifts are not counted.
-
-    Example:
-        >>> [name for name, _, _ in plain_weights(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1)))]
-        ['0', '2']
     """
     seen: set[int] = set()
     for name, module in model.named_modules():

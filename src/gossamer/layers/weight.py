@@ -11,21 +11,36 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from gossamer import kernels
-from gossamer.kernels import WeightMap
-from gossamer.layers.dense_copy import DenseCopy, ReadAsTensor
+from gossamer.kernels import LinearMap, WeightMap
+from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.support import Support
 from gossamer.types import WeightStats
 
-__all__ = ["PointWeight", "RegrowStd", "SparseWeight", "sparse_weights", "without_autocast"]
+# What can be read off a sparse weight as off a tensor: the answer is that of a draw. All else of a tensor is refused.
+READABLE = frozenset((
+    "T", "H", "mT", "mH", "t", "transpose", "permute", "view", "reshape", "flatten", "squeeze", "unsqueeze",
+    "expand", "repeat", "chunk", "split", "unbind", "narrow", "select", "index_select", "gather", "diagonal",
+    "clone", "detach", "contiguous", "tolist", "numpy", "item", "norm", "abs", "square", "sqrt", "pow",
+    "exp", "log", "neg", "sign", "sum", "prod", "var", "max", "min", "amax", "amin", "argmax", "argmin",
+    "any", "all", "clamp", "round", "mul", "add", "sub", "div", "matmul", "mm", "mv", "bmm", "count_nonzero",
+    "nonzero", "isfinite", "isnan", "isinf", "topk", "sort", "quantile", "median", "softmax", "sigmoid",
+    "tanh", "type_as", "stride", "is_contiguous",
+))  # fmt: skip
+OPERATORS = (
+    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__",
+    "__matmul__", "__rmatmul__", "__pow__", "__neg__", "__abs__", "__getitem__",
+)  # fmt: skip
 
 RegrowStd = Literal["mean", "mean_raw"] | float
 """How σ of a new entry is set: the mean std of its layer, the mean raw std (as in the released code), or a number."""
 
 
-class SparseWeight(ReadAsTensor, nn.Module, ABC):
+class SparseWeight(nn.Module, ABC):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
     Five attributes are set from outside, for a while. ``probe`` is a tensor of zeros in the dense shape that receives
@@ -69,6 +84,28 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
         return torch.Size(self.support.shape)
 
     @property
+    def ndim(self) -> int:
+        """Number of dimensions of the dense weight."""
+        return len(self.shape)
+
+    def dim(self) -> int:
+        """Number of dimensions of the dense weight."""
+        return len(self.shape)
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """Shape of the dense weight, or its length along a dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """Number of entries of the dense weight."""
+        return self.shape.numel()
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the active entries are trained."""
+        return self.mean.requires_grad
+
+    @property
     def dtype(self) -> torch.dtype:
         """Precision of the active entries."""
         return self.mean.dtype
@@ -81,8 +118,9 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
     def drawn(self) -> Tensor:
         """One draw of the dense weight, differentiable; the means where a pass uses these.
 
-        It is what code gets that takes the weight for a tensor: ``weight.t()``, ``x @ weight``, ``weight.norm()`` each
-        make a draw of their own. ``F.linear(x, weight, bias)`` computes as the layer does.
+        Code that takes the weight for a tensor gets one: ``weight.t()``, ``x @ weight``, ``weight.norm()`` each make a
+        draw of their own. ``F.linear(x, weight, bias)`` computes as the layer does. ``weight.mean`` and ``weight.std``
+        are not methods but the vectors of the active entries. Nothing can be written.
         """
         self.check_average()
         if self.dense_copy is not None:
@@ -139,8 +177,35 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
             held = self.__dict__.get(kind, ())
             if name in held:
                 return held[name]
-        self.check_readable(name)
+        if name in READABLE:
+            return getattr(self.drawn(), name)
+        if hasattr(Tensor, name) and not name.startswith("_"):
+            raise AttributeError(
+                f"a sparse weight has no {name!r}: it can be read as a tensor, not written to. Its numbers are in the "
+                "parameters of the layer's weight (weight.mean), and weight.dense_mean() is the dense tensor"
+            )
         return super().__getattr__(name)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # Having this also keeps torch's transformer layers from their fused paths, which read dense weights.
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or kwargs.get("out") is not None:
+            raise TypeError(
+                f"{name} would write to a {cls.__name__}, which can only be read as a tensor: write to its parameters "
+                "(weight.mean), or change the plain model before its conversion"
+            )
+        if function is F.linear:
+            x, weight, bias = _linear_arguments(*args, **kwargs)
+            if isinstance(weight, SparseWeight) and not isinstance(x, SparseWeight):
+                return weight.multiply(x, bias, LinearMap())
+        draws: dict[SparseWeight, Tensor] = {}  # one draw per call, also where a weight is given twice
+
+        def dense(item: Any) -> Any:
+            return draws.setdefault(item, item.drawn()) if isinstance(item, SparseWeight) else item
+
+        return function(*tree_map(dense, args), **tree_map(dense, kwargs))
 
     def __getstate__(self) -> dict[str, Any]:
         # What was set for the next pass of this weight is not meant for a copy.
@@ -179,6 +244,18 @@ class SparseWeight(ReadAsTensor, nn.Module, ABC):
             parameter.data = parameter.data.new_zeros(n_active)
             parameter.grad = None
         self.support.position = self.support.position.new_zeros(n_active)
+
+
+def _linear_arguments(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any, Any]:
+    return input, weight, bias
+
+
+def _operator(name: str) -> Any:
+    return lambda self, *args: getattr(self.drawn(), name)(*args)
+
+
+for _name in OPERATORS:  # Python looks for these in the class only
+    setattr(SparseWeight, _name, _operator(_name))
 
 
 class PointWeight(SparseWeight):

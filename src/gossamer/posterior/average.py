@@ -9,8 +9,6 @@ from torch.optim.swa_utils import AveragedModel
 from gossamer.layers import GaussianWeight, SparseWeight, inverse_softplus, replica
 from gossamer.posterior.draw import unwrapped
 
-__all__ = ["Averaged", "averaged"]
-
 
 def averaged(model: nn.Module, decay: float | None = None, *, use_buffers: bool = False) -> Averaged:
     """A copy of ``model`` that averages its weights over training, as ``torch.optim.swa_utils.AveragedModel`` does.

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from gossamer.types import identity
 
-__all__ = ["Refresh", "refresh_batchnorm"]
-
 BatchNorm = nn.modules.batchnorm._BatchNorm
 
 

@@ -8,8 +8,6 @@ from torch import nn
 from gossamer.layers import SparseModule, SparseWeight, replica
 from gossamer.layers.swap import NOTE
 
-__all__ = ["DrawnNetwork", "draw", "unwrapped"]
-
 
 def draw(model: nn.Module, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
     """One network with fixed weights: plain torch layers, no noise, exact zeros where nothing is active.
@@ -38,12 +36,6 @@ class DrawnNetwork:
 
     Building it copies the biases, buffers and structure once; a draw then writes only the active entries. It does not
     follow the model: after more training, build another.
-
-    Example:
-        >>> import gossamer
-        >>> drawn = DrawnNetwork(gossamer.bayesianize(nn.Linear(10, 5), density=0.2))
-        >>> drawn.redraw().weight.shape
-        torch.Size([5, 10])
     """
 
     network: nn.Module

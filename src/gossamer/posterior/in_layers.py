@@ -12,8 +12,6 @@ from gossamer.layers import GaussianWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
 from gossamer.types import Collector, Posterior, VariationalOptimizer
 
-__all__ = ["AroundMeans", "GaussianPosterior", "InLayers", "Last", "LocalPasses", "SingleNetwork"]
-
 
 class InLayers(Posterior, Collector):
     """The posterior of a network whose layers hold distributions; also the collector that makes it.

@@ -17,8 +17,6 @@ from gossamer.posterior.in_layers import InLayers, LocalPasses, SingleNetwork
 from gossamer.posterior.prediction import Prediction
 from gossamer.types import Likelihood, Posterior
 
-__all__ = ["predict"]
-
 Kind = Literal["weights", "local"]
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from gossamer.likelihoods import Categorical, Gaussian, at_least_float32
 from gossamer.types import Likelihood
 
-__all__ = ["Prediction"]
-
 
 @dataclass(frozen=True, eq=False)  # tensors have no one truth value, so two predictions are equal if they are one
 class Prediction:

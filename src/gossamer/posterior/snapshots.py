@@ -20,8 +20,6 @@ from gossamer.posterior.draw import DrawnNetwork
 from gossamer.posterior.in_layers import SingleNetwork
 from gossamer.types import Collector, Posterior
 
-__all__ = ["SnapshotPosterior", "Snapshots", "ends_of_cycles", "pack", "packed_bytes", "unpack"]
-
 Packed = dict[str, Any]
 """A tensor by name, or the ``position`` and ``value`` of its entries that are not zero with its ``shape``."""
 
@@ -125,16 +123,7 @@ def ends_of_cycles(steps: int, cycles: int, per_cycle: int = 1, spacing: int | N
 
 
 def pack(model: nn.Module) -> Packed:
-    """A copy of the state of ``model`` on the CPU; a tensor with enough exact zeros keeps the other entries only.
-
-    Example:
-        >>> layer = nn.Linear(100, 10, bias=False)
-        >>> with torch.no_grad():
-        ...     _ = layer.weight.mul_(torch.arange(1000).view(10, 100) % 20 == 0)
-        >>> packed = pack(layer)
-        >>> len(packed["weight"]["value"]), packed_bytes(packed), torch.equal(unpack(packed)["weight"], layer.weight)
-        (50, 400, True)
-    """
+    """A copy of the state of ``model`` on the CPU; a tensor with enough exact zeros keeps the other entries only."""
     return {name: _pack(entry) for name, entry in model.state_dict().items()}
 
 
