@@ -12,7 +12,7 @@ import re
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -145,7 +145,7 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
     return twin
 
 
-def _held(value: Any) -> Iterable[Any] | None:
+def _held(value: Any) -> Any:
     """What a module or a container holds, which is copied with it; ``None`` for anything else."""
     if isinstance(value, nn.Module):
         return vars(value).values()
