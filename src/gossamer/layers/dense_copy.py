@@ -48,18 +48,9 @@ class DenseCopy:
         x = x.to(dtype) if x.is_floating_point() else x
         bias = None if bias is None else bias.to(dtype)
         if noisy and self.variance is not None and self.plan.forward is not None and x.shape == self.planned:
-            noise, seed, layer = self.noise, self.seed, self.layer
+            weights, (noise, seed, layer) = (self.mean, self.variance, bias), (self.noise, self.seed, self.layer)
             return fused.noisy_product(
-                x,
-                self.mean,
-                self.variance,
-                bias,
-                weight_map,
-                plan=self.plan,
-                noise=noise,
-                seed=seed,
-                layer=layer,
-                floor=floor,
+                x, *weights, weight_map, plan=self.plan, noise=noise, seed=seed, layer=layer, floor=floor
             )
         m = weight_map(x, self.mean, bias)
         if self.variance is None or not noisy:
