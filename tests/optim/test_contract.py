@@ -53,15 +53,11 @@ def test_the_generator_alone_decides_about_the_noise(loop):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_foreach_equals_the_loop(loop, dtype):
-    runs = [loop(dtype=dtype, generator=seeded(), foreach=foreach) for foreach in (False, True)]
+def test_foreach_has_no_effect(loop):
+    runs = [loop(generator=seeded(), foreach=foreach) for foreach in (None, False, True)]
     for run in runs:
         run.steps(STEPS)
-    tolerance = 50 * STEPS * torch.finfo(dtype).eps  # a few roundings a step, which the training may enlarge
-    torch.testing.assert_close(runs[0].weights, runs[1].weights, rtol=tolerance, atol=tolerance)
-    for (_, _, one), (_, _, other) in zip(*(state_tensors(run.optimizer) for run in runs), strict=True):
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    assert all(torch.equal(run.weights, runs[0].weights) for run in runs)
 
 
 def test_maximizing_the_negative_is_minimizing(loop):

@@ -74,12 +74,8 @@ def assert_equal(run, transcription):
     assert np.abs(ours[-1] - START).max() > 0.05  # it went somewhere
 
 
-foreach = pytest.mark.parametrize("foreach", [False, True])
-
-
-@foreach
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.0])
-def test_sgld(foreach, temperature):
+def test_sgld(temperature):
     def transcription(run):
         w = START
         for t in range(STEPS):
@@ -87,13 +83,12 @@ def test_sgld(foreach, temperature):
             w = w - l * (slope(w) + DECAY * w) + np.sqrt(2 * l * temperature / N) * run.noise(t)
             yield w
 
-    settings = {"n_data": N, "temperature": temperature, "weight_decay": DECAY, "foreach": foreach}
+    settings = {"n_data": N, "temperature": temperature, "weight_decay": DECAY}
     assert_equal(Run(lambda params: SGLD(params, lr, **settings)), transcription)
 
 
-@foreach
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
-def test_sghmc(foreach, temperature):
+def test_sghmc(temperature):
     """With dw = τ r dt, dr = -β2 g dt - h r dt + noise, in steps of Δt = √l: the noise that samples the posterior."""
 
     def transcription(run):
@@ -105,14 +100,13 @@ def test_sghmc(foreach, temperature):
             w = w + tau * r * dt
             yield w
 
-    settings = {"n_data": N, "temperature": temperature, "weight_decay": DECAY, "foreach": foreach}
+    settings = {"n_data": N, "temperature": temperature, "weight_decay": DECAY}
     settings |= {"momentum": 0.7, "gradient_weight": 0.9, "local_scale": 0.8}
     assert_equal(Run(lambda params: SGHMC(params, lr, **settings)), transcription)
 
 
-@foreach
 @pytest.mark.parametrize("has_extra", [False, True])
-def test_sghmc_with_learnt_scales(foreach, has_extra):
+def test_sghmc_with_learnt_scales(has_extra):
     """σ = ατ; the noise of the last step moved w by τ n ε Δt, so its ε g / (τ n Δt) estimates the curvature."""
 
     def transcription(run):
@@ -131,14 +125,13 @@ def test_sghmc_with_learnt_scales(foreach, has_extra):
             w = w + tau * r * dt
             yield w
 
-    settings = {"n_data": N, "temperature": 0.5, "weight_decay": DECAY, "foreach": foreach}
+    settings = {"n_data": N, "temperature": 0.5, "weight_decay": DECAY}
     settings |= {"scale_lr": 0.02, "local_scale": 0.3, "global_scale": 0.4}
     assert_equal(Run(lambda params: SGHMC(params, lr, **settings), has_extra), transcription)
 
 
-@foreach
 @pytest.mark.parametrize("has_extra", [False, True])
-def test_sghmc_as_published(foreach, has_extra):
+def test_sghmc_as_published(has_extra):
     """Algorithm 2 as released: ρ first, by the previous ε and a gradient without decay; the noise of the paper."""
 
     def transcription(run):
@@ -155,13 +148,12 @@ def test_sghmc_as_published(foreach, has_extra):
             w = w + tau * v
             yield w
 
-    settings = {"n_data": N, "weight_decay": DECAY, "mode": "reference", "foreach": foreach}
+    settings = {"n_data": N, "weight_decay": DECAY, "mode": "reference"}
     assert_equal(Run(lambda params: SGHMC(params, lr, **settings), has_extra), transcription)
 
 
-@foreach
 @pytest.mark.parametrize("has_extra", [False, True])
-def test_cv_adam(foreach, has_extra):
+def test_cv_adam(has_extra):
     """Algorithm 1, the step of ρ along the slope of the divergence in log τ and the pull of the prior at the mean."""
 
     def transcription(run):
@@ -178,14 +170,13 @@ def test_cv_adam(foreach, has_extra):
             mu = mu - lr(t) * tau * m
             yield mu
 
-    settings = {"n_data": N, "temperature": 0.8, "weight_decay": DECAY, "foreach": foreach, "momentum": 0.6}
+    settings = {"n_data": N, "temperature": 0.8, "weight_decay": DECAY, "momentum": 0.6}
     settings |= {"gradient_weight": 0.9, "scale_lr": 0.05, "init_std": 0.05, "global_scale": 0.5}
     assert_equal(Run(lambda params: CVAdam(params, lr, **settings), has_extra), transcription)
 
 
-@foreach
 @pytest.mark.parametrize("has_extra", [False, True])
-def test_cv_adam_as_published(foreach, has_extra):
+def test_cv_adam_as_published(has_extra):
     """Algorithm 1 with α = k l^¾, the decay at the draw, and ρ by the loss's gradient alone, as the released code."""
 
     def transcription(run):
@@ -202,15 +193,14 @@ def test_cv_adam_as_published(foreach, has_extra):
             mu = mu - lr(t) * tau * m
             yield mu
 
-    settings = {"n_data": N, "weight_decay": DECAY, "mode": "reference", "foreach": foreach}
+    settings = {"n_data": N, "weight_decay": DECAY, "mode": "reference"}
     assert_equal(Run(lambda params: CVAdam(params, lr, **settings), has_extra), transcription)
 
 
-@foreach
 @pytest.mark.parametrize("sampler", [SGLD, SGHMC])
-def test_reference_mode_of_sgld_is_a_colder_default(foreach, sampler):
+def test_reference_mode_of_sgld_is_a_colder_default(sampler):
     """The released code of cyclical SGLD takes a temperature of 1/N, and SGHMC without τ is its other sampler."""
     w = torch.zeros(1, requires_grad=True)
-    assert SGLD([w], 0.1, n_data=N, mode="reference", foreach=foreach).param_groups[0]["temperature"] == 1 / N
+    assert SGLD([w], 0.1, n_data=N, mode="reference").param_groups[0]["temperature"] == 1 / N
     assert SGHMC([w], 0.1, n_data=N, mode="reference").param_groups[0]["temperature"] == N**-0.5
     assert sampler([w], 0.1, n_data=N).param_groups[0]["temperature"] == 1

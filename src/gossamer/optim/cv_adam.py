@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gossamer.optim.sampler import LIMITS, Each, Sampler, check_settings, one_by_one
-from gossamer.optim.scales import check_scales, learn_scales, local_scales
+from gossamer.optim.sampler import LIMITS, pulls, scale_
+from gossamer.optim.scales import ScaledSampler, global_scale
 from gossamer.types import Mode, Schedule, VariationalOptimizer
 
-__all__ = ["CVAdam", "sampled"]
 
-
-class CVAdam(Sampler):
+class CVAdam(ScaledSampler):
     """Variational inference by an optimizer: the network stays plain, its parameters are the means.
 
     ``with optimizer.sampled():`` draws weights for a forward and backward pass and restores the means. All passes
@@ -53,7 +51,7 @@ class CVAdam(Sampler):
         global_scale: α, a bound on every σ; ``None`` is the std of the prior, √(T/(N d)), and k l^¾ in reference mode.
         mode: ``"reference"`` for the paper's steps of ρ, global scale and first values.
         maximize: Whether the loss is a mean log-likelihood.
-        foreach: Step all parameters at once; ``None`` does so on a GPU.
+        foreach: Without effect, since all parameters are always stepped at once.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -69,6 +67,7 @@ class CVAdam(Sampler):
     """
 
     limits = LIMITS | {"temperature": (0, False, math.inf)}  # at 0 there is no distribution
+    usual_scale_lr = 0.01
 
     def __init__(
         self,
@@ -88,23 +87,19 @@ class CVAdam(Sampler):
         foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it
-        published = {"temperature": n_data**-0.5, "momentum": 0.1, "scale_lr": 0.1} if mode == "reference" else {}
-        usual: dict[str, Any] = {"temperature": 1.0, "momentum": 0.9, "scale_lr": 0.01} | published
         self._passes = {"open": 0}  # how many sampled() are open; a dictionary, because wrappers copy attributes
         defaults = {
             "lr": lr,
             "n_data": n_data,
-            "temperature": usual["temperature"] if temperature is None else temperature,
-            "momentum": usual["momentum"] if momentum is None else momentum,
+            "temperature": temperature,
+            "momentum": momentum,
             "gradient_weight": gradient_weight,
             "weight_decay": weight_decay,
-            "scale_lr": usual["scale_lr"] if scale_lr is None else scale_lr,
+            "scale_lr": scale_lr,
             "init_std": init_std,
             "global_scale": global_scale,
             "mode": mode,
             "maximize": maximize,
-            "foreach": foreach,
         }
         super().__init__(params, defaults, generator)
 
@@ -134,7 +129,7 @@ class CVAdam(Sampler):
     def std(self, parameter: Tensor) -> Tensor:
         """σ = ατ of a parameter of this optimizer."""
         group = next(group for group in self.param_groups if any(parameter is p for p in group["params"]))
-        return _global_scale(group) * self._scales(group, [parameter])[0]
+        return global_scale(group) * self._scales(group, [parameter])[0]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and the draw they belong to."""
@@ -142,7 +137,7 @@ class CVAdam(Sampler):
         if not self._passes["open"]:
             self._forget_draw()
 
-    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], together: bool) -> None:
+    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         """One step of a group's parameters that have a gradient."""
         if self._passes["open"]:
             raise RuntimeError("step() belongs after the block `with optimizer.sampled():`, where the means are back")
@@ -152,23 +147,21 @@ class CVAdam(Sampler):
                 "`with optimizer.sampled():`, then step()"
             )
         decay, noises = self._decay(group, params), self._buffers(params, "noise")
-        scales, global_scale = self._scales(group, params), _global_scale(group)
-        # The published decay is that of the draw; the decay of the mean is the same on average, with less noise.
-        shift = global_scale if group["mode"] == "reference" else 0.0
-        update = _foreach_momentum if together else one_by_one(_single_momentum)
-        buffers = self._buffers(params, "momentum_buffer")
-        weight = group["gradient_weight"]
-        update(params, grads, buffers, scales, noises, decay, shift=shift, momentum=group["momentum"], weight=weight)
-        offsets = self._buffers(params, "scale_logit")
-        learn_scales(group, offsets, scales, noises, grads, decay, global_scale=global_scale, together=together)
-        move = _foreach_mean if together else one_by_one(_single_mean)
-        move(params, buffers, self._scales(group, params), lr=group["lr"])
+        scales, buffers = self._scales(group, params), self._buffers(params, "momentum_buffer")
+        drawn: Sequence[Tensor] = params  # the decay of the mean is that of the draw on average, with less noise
+        if group["mode"] == "reference":
+            shifts = torch._foreach_mul(torch._foreach_mul(scales, global_scale(group)), noises)
+            drawn = torch._foreach_add(params, shifts)
+        scale_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, torch._foreach_mul(pulls(drawn, grads, decay), group["gradient_weight"]))
+        self._learn_scales(group, params, scales, noises, grads, decay)
+        rates = torch._foreach_mul(self._scales(group, params), group["lr"])
+        torch._foreach_sub_(params, torch._foreach_mul(rates, buffers))
         self._forget_draw(params)
 
     def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
-        super()._complete(group, schedules)
         group.update({"learns_scales": True, "local_scale": 0.5})
-        check_scales(group)
+        super()._complete(group, schedules)
         if group["mode"] == "reference":
             if group["init_std"] is not None:
                 raise ValueError("in reference mode every local scale starts at ½: leave init_std out")
@@ -192,12 +185,7 @@ class CVAdam(Sampler):
                 noise = state["noise"] if train and "noise" in state else self.noise.like(parameter)
                 if train:
                     state["noise"] = noise
-                parameter.add_(_global_scale(group) * scale * noise)
-
-    def _scales(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
-        if not params:
-            return []
-        return local_scales(self._buffers(params, "scale_logit"), group["local_scale"])
+                parameter.add_(global_scale(group) * scale * noise)
 
     def _forget_draw(self, params: list[Tensor] | None = None) -> None:
         for parameter in self.state if params is None else params:
@@ -215,55 +203,3 @@ def sampled(optimizer: Optimizer) -> contextlib.AbstractContextManager[None]:
         ...     pass
     """
     return optimizer.sampled() if isinstance(optimizer, VariationalOptimizer) else contextlib.nullcontext()
-
-
-def _global_scale(group: dict[str, Any]) -> float:
-    """α: in reference mode k l^¾."""
-    is_reference = group["mode"] == "reference"
-    scale: float = group["temperature"] * group["lr"] ** 0.75 if is_reference else group["global_scale"]
-    return scale
-
-
-def _single_momentum(
-    param: Tensor,
-    grad: Tensor,
-    buffer: Tensor,
-    scale: Tensor,
-    noise: Tensor,
-    decay: float | Tensor,
-    *,
-    shift: float,
-    momentum: float,
-    weight: float,
-) -> None:
-    drawn = param + shift * scale * noise
-    buffer.mul_(momentum).add_(weight * (grad + decay * drawn))
-
-
-def _foreach_momentum(
-    params: list[Tensor],
-    grads: list[Tensor],
-    buffers: list[Tensor],
-    scales: list[Tensor],
-    noises: list[Tensor],
-    decay: Each,
-    *,
-    shift: float,
-    momentum: float,
-    weight: float,
-) -> None:
-    drawn = torch._foreach_mul(scales, shift)
-    torch._foreach_mul_(drawn, noises)
-    torch._foreach_add_(drawn, params)
-    torch._foreach_mul_(drawn, decay)
-    torch._foreach_add_(drawn, grads)
-    torch._foreach_mul_(buffers, momentum)
-    torch._foreach_add_(buffers, drawn, alpha=weight)
-
-
-def _single_mean(param: Tensor, buffer: Tensor, scale: Tensor, *, lr: float) -> None:
-    param.sub_(lr * scale * buffer)
-
-
-def _foreach_mean(params: list[Tensor], buffers: list[Tensor], scales: list[Tensor], *, lr: float) -> None:
-    torch._foreach_add_(params, torch._foreach_mul(scales, buffers), alpha=-lr)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -19,8 +19,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gossamer.types import Schedule
-
-__all__ = ["LIMITS", "Each", "Limits", "Noise", "Sampler", "check_settings", "one_by_one"]
 
 Each = float | list[Tensor]
 """A value for each of a list of parameters: one number for all, or one tensor each, in their shapes."""
@@ -57,8 +55,8 @@ class Sampler(Optimizer, ABC):
         super().__init__(params, {**defaults, **first, "step": 0})
 
     @abstractmethod
-    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], together: bool) -> None:
-        """One step of a group's parameters that have a gradient; ``together`` asks for torch's foreach functions."""
+    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
+        """One step of a group's parameters that have a gradient."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, which may have its own numbers or functions of the step."""
@@ -82,7 +80,7 @@ class Sampler(Optimizer, ABC):
             params = [parameter for parameter in group["params"] if parameter.grad is not None]
             grads = [self._checked_gradient(parameter, group["maximize"]) for parameter in params]
             if params:
-                self.advance(group, params, grads, _is_together(group["foreach"], params))
+                self.advance(group, params, grads)
             group["step"] += 1
         return loss
 
@@ -135,6 +133,7 @@ class Sampler(Optimizer, ABC):
         return [self.state[parameter][name] for parameter in params]
 
     def _decay(self, group: dict[str, Any], params: list[Tensor]) -> Each:
+        """The weight decay d of each parameter: that of its group and its own extra decay."""
         common: float = group["weight_decay"]
         extra = [self.state[parameter].get("extra_decay") for parameter in params]
         if all(own is None for own in extra):
@@ -148,14 +147,6 @@ class Noise:
 
     A generator serves tensors on every device: each other device gets its own generator, seeded from the given one.
     Ranks whose generators are in the same state draw the same numbers.
-
-    Example:
-        >>> noise = Noise(torch.Generator().manual_seed(0))
-        >>> state = noise.state_dict()
-        >>> first = noise.like(torch.zeros(3))
-        >>> noise.load_state_dict(state)
-        >>> torch.equal(noise.like(torch.zeros(3)), first)
-        True
     """
 
     def __init__(self, generator: torch.Generator | None = None) -> None:
@@ -200,49 +191,32 @@ class Noise:
         return self._elsewhere[name]
 
 
-def one_by_one(update: Callable[..., None]) -> Callable[..., None]:
-    """An update of single tensors as an update of lists of them.
+def pulls(params: Sequence[Tensor], grads: Sequence[Tensor], decay: Each) -> tuple[Tensor, ...]:
+    """The gradients of the loss with its weight decay, g + d w."""
+    return torch._foreach_add(torch._foreach_mul(params, decay), grads)
 
-    Example:
-        >>> params, grads = [torch.ones(2)], [torch.ones(2)]
-        >>> one_by_one(lambda param, grad, lr: param.sub_(lr * grad))(params, grads, lr=0.5)
-        >>> params
-        [tensor([0.5000, 0.5000])]
-    """
 
-    def loop(*columns: Any, **numbers: float) -> None:
-        for i in range(len(columns[0])):
-            update(*(column[i] if isinstance(column, list) else column for column in columns), **numbers)
+def times(number: float, values: Each) -> Each:
+    """The product of a number with a value for each parameter."""
+    return number * values if isinstance(values, float) else list(torch._foreach_mul(values, number))
 
-    return loop
+
+def scale_(tensors: list[Tensor], factor: float) -> None:
+    """Multiply in place: torch's own in-place product of lists rounds the factor to the precision of the tensors."""
+    torch._foreach_copy_(tensors, torch._foreach_mul(tensors, factor))
 
 
 def check_settings(group: dict[str, Any], limits: Limits) -> None:
-    """Reject numbers out of range, by name.
-
-    Example:
-        >>> check_settings({"lr": 0.1, "momentum": 1.0}, LIMITS)
-        Traceback (most recent call last):
-        ValueError: momentum must be a number in [0, 1), or a function of the step that gives one; got 1.0
-    """
+    """Reject numbers out of range, by name."""
     for name, (low, is_low_allowed, high) in limits.items():
         value = group.get(name)
-        is_open = name not in group or (name == "global_scale" and value is None)
-        if not is_open and not _is_inside(value, low, is_low_allowed, high):
+        if name not in group or (name == "global_scale" and value is None):
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and (low <= value if is_low_allowed else low < value) and value < high):
             range_ = f"{'[' if is_low_allowed else '('}{low:g}, {high:g})"
             raise ValueError(
                 f"{name} must be a number in {range_}, or a function of the step that gives one; got {value!r}"
             )
     if group.get("mode", "default") not in ("default", "reference"):
         raise ValueError(f"mode must be 'default' or 'reference'; got {group['mode']!r}")
-
-
-def _is_inside(value: Any, low: float, is_low_allowed: bool, high: float) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return (low <= value if is_low_allowed else low < value) and value < high
-
-
-def _is_together(foreach: bool | None, params: list[Tensor]) -> bool:
-    """Whether all parameters are stepped at once: by default on a GPU only, as in torch."""
-    return all(parameter.is_cuda for parameter in params) if foreach is None else foreach

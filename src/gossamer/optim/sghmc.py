@@ -26,14 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, Each, Sampler, check_settings, one_by_one
-from gossamer.optim.scales import check_scales, learn_scales, local_scales
+from gossamer.optim.sampler import Each, pulls, scale_, times
+from gossamer.optim.scales import ScaledSampler, global_scale
 from gossamer.types import Mode, Schedule
 
-__all__ = ["SGHMC"]
 
-
-class SGHMC(Sampler):
+class SGHMC(ScaledSampler):
     """Momentum, friction and noise in balance; each weight w may have its own step size τ, learnt during training.
 
     Args:
@@ -53,7 +51,7 @@ class SGHMC(Sampler):
             the std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
         mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
         maximize: Whether the loss is a mean log-likelihood.
-        foreach: Step all parameters at once; ``None`` does so on a GPU.
+        foreach: Without effect, since all parameters are always stepped at once.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -66,6 +64,8 @@ class SGHMC(Sampler):
         >>> abs(float(w.detach().std()) - 0.1) < 0.01  # 1/√N
         True
     """
+
+    usual_scale_lr = 0.0
 
     def __init__(
         self,
@@ -85,97 +85,71 @@ class SGHMC(Sampler):
         foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it
-        published = {"temperature": n_data**-0.5, "momentum": 0.1, "scale_lr": 0.1} if mode == "reference" else {}
-        usual: dict[str, Any] = {"temperature": 1.0, "momentum": 0.9, "scale_lr": 0.0} | published
         defaults = {
             "lr": lr,
             "n_data": n_data,
-            "temperature": usual["temperature"] if temperature is None else temperature,
-            "momentum": usual["momentum"] if momentum is None else momentum,
+            "temperature": temperature,
+            "momentum": momentum,
             "gradient_weight": gradient_weight,
             "weight_decay": weight_decay,
-            "scale_lr": usual["scale_lr"] if scale_lr is None else scale_lr,
+            "scale_lr": scale_lr,
             "local_scale": local_scale,
             "global_scale": global_scale,
             "mode": mode,
             "maximize": maximize,
-            "foreach": foreach,
         }
         super().__init__(params, defaults, generator)
 
-    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], together: bool) -> None:
+    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         """One step of a group's parameters that have a gradient."""
         decay = self._decay(group, params)
         velocities = self._buffers(params, "velocity", partial(self._first_velocity, group))
         scales: Each = group["local_scale"]
         if group["learns_scales"]:
-            scales = self._learn(group, params, grads, decay, together)
+            scales = self._learn(group, params, grads, decay)
         noises = [self.noise.like(parameter) for parameter in params]
         if group["learns_scales"]:
             for parameter, noise in zip(params, noises, strict=True):
                 self.state[parameter]["noise"] = noise
-        update = _foreach if together else one_by_one(_single)
-        update(
-            params,
-            grads,
-            velocities,
-            noises,
-            scales,
-            decay,
-            _noise_std(group, scales),
-            momentum=group["momentum"],
-            gradient_weight=group["gradient_weight"],
-            kick=group["lr"] if group["mode"] == "reference" else math.sqrt(group["lr"]),
-            drift=1.0 if group["mode"] == "reference" else math.sqrt(group["lr"]),
-        )
+        is_reference, rate = group["mode"] == "reference", group["lr"]
+        kick, drift = (rate, 1.0) if is_reference else (math.sqrt(rate), math.sqrt(rate))
+        kicks = torch._foreach_mul(pulls(params, grads, decay), group["gradient_weight"] * kick)
+        scale_(velocities, group["momentum"])
+        torch._foreach_sub_(velocities, kicks)
+        torch._foreach_add_(velocities, torch._foreach_mul(noises, _noise_std(group, scales)))
+        torch._foreach_add_(params, torch._foreach_mul(velocities, times(drift, scales)))
 
     def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
-        super()._complete(group, schedules)
         group["learns_scales"] = bool(group["scale_lr"]) or "scale_lr" in schedules
         usual = 0.5 if group["learns_scales"] or group["mode"] == "reference" else 1.0
         group["local_scale"] = usual if group["local_scale"] is None else float(group["local_scale"])
-        check_scales(group)
+        super()._complete(group, schedules)
 
-    def _learn(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], decay: Each, together: bool
-    ) -> list[Tensor]:
+    def _learn(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], decay: Each) -> list[Tensor]:
         """Step the local scales, using the noise of the last step and the gradient after it, and return them."""
-        offsets = self._buffers(params, "scale_logit")
-        scales = _scales(group, offsets)
+        scales = self._scales(group, params)
         if group["mode"] == "reference":
-            probes, global_scale = self._buffers(params, "noise", self.noise.like), _published_scale(group)
+            probes = self._buffers(params, "noise", self.noise.like)
         elif group["lr"] * group["temperature"] * group["scale_lr"] > 0:
-            global_scale = group["global_scale"]
             # The last noise moved w by √l τ n ε, not by ατ ε, so its ε g shows a curvature √l n/α times as large.
-            scaled = torch._foreach_mul(self._buffers(params, "noise"), global_scale / math.sqrt(group["lr"]))
+            factor = group["global_scale"] / math.sqrt(group["lr"])
+            scaled = torch._foreach_mul(self._buffers(params, "noise"), factor)
             probes = list(torch._foreach_div(scaled, _noise_std(group, scales)))
         else:
             return scales  # without noise there is nothing to learn from
-        learn_scales(group, offsets, scales, probes, grads, decay, global_scale=global_scale, together=together)
-        return _scales(group, offsets)
+        self._learn_scales(group, params, scales, probes, grads, decay)
+        return self._scales(group, params)
 
     def _first_velocity(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
         # The released code starts from velocities of this size.
         return 0.001 * self.noise.like(parameter) if group["mode"] == "reference" else torch.zeros_like(parameter)
 
 
-def _scales(group: dict[str, Any], offsets: list[Tensor]) -> list[Tensor]:
-    """The local scales of a group from its state."""
-    return local_scales(offsets, group["local_scale"])
-
-
-def _published_scale(group: dict[str, Any]) -> float:
-    """α = k (Δt)^1.5."""
-    scale: float = group["temperature"] * group["lr"] ** 0.75
-    return scale
-
-
 def _noise_std(group: dict[str, Any], scales: Each) -> Each:
     """n, the standard deviation of the noise in a velocity: one number, or one per weight."""
     momentum = group["momentum"]
     if group["mode"] == "reference":
-        return math.sqrt(2 + 2 * momentum**2) * _published_scale(group)
+        return math.sqrt(2 + 2 * momentum**2) * global_scale(group)
     variance = 2 * (1 - momentum) * group["gradient_weight"] * group["temperature"] / group["n_data"]
     if isinstance(scales, float):
         return math.sqrt(variance / scales)
@@ -183,43 +157,3 @@ def _noise_std(group: dict[str, Any], scales: Each) -> Each:
     torch._foreach_mul_(stds, variance)
     torch._foreach_sqrt_(stds)
     return list(stds)
-
-
-def _single(
-    param: Tensor,
-    grad: Tensor,
-    velocity: Tensor,
-    noise: Tensor,
-    scale: float | Tensor,
-    decay: float | Tensor,
-    noise_std: float | Tensor,
-    *,
-    momentum: float,
-    gradient_weight: float,
-    kick: float,
-    drift: float,
-) -> None:
-    velocity.mul_(momentum).sub_(gradient_weight * kick * (grad + decay * param)).add_(noise_std * noise)
-    param.add_(drift * scale * velocity)
-
-
-def _foreach(
-    params: list[Tensor],
-    grads: list[Tensor],
-    velocities: list[Tensor],
-    noises: list[Tensor],
-    scales: Each,
-    decay: Each,
-    noise_std: Each,
-    *,
-    momentum: float,
-    gradient_weight: float,
-    kick: float,
-    drift: float,
-) -> None:
-    pulls = torch._foreach_mul(params, decay)
-    torch._foreach_add_(pulls, grads)
-    torch._foreach_mul_(velocities, momentum)
-    torch._foreach_add_(velocities, pulls, alpha=-gradient_weight * kick)
-    torch._foreach_add_(velocities, torch._foreach_mul(noises, noise_std))
-    torch._foreach_add_(params, torch._foreach_mul(velocities, scales), alpha=drift)

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, Each, Sampler, check_settings, one_by_one
+from gossamer.optim.sampler import LIMITS, Sampler, check_settings, pulls
 from gossamer.types import Mode, Schedule
-
-__all__ = ["SGLD"]
 
 
 class SGLD(Sampler):
@@ -30,7 +28,7 @@ class SGLD(Sampler):
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
         mode: ``"reference"`` for the released code's temperature; the update is the same.
         maximize: Whether the loss is a mean log-likelihood.
-        foreach: Step all parameters at once; ``None`` does so on a GPU.
+        foreach: Without effect, since all parameters are always stepped at once.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -67,28 +65,13 @@ class SGLD(Sampler):
             "weight_decay": weight_decay,
             "mode": mode,
             "maximize": maximize,
-            "foreach": foreach,
         }
         super().__init__(params, defaults, generator)
 
-    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], together: bool) -> None:
+    def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         """One step of a group's parameters that have a gradient."""
         noises = [self.noise.like(parameter) for parameter in params]
         noise_std = math.sqrt(2 * group["lr"] * group["temperature"] / group["n_data"])
-        update = _foreach if together else one_by_one(_single)
-        update(params, grads, noises, self._decay(group, params), lr=group["lr"], noise_std=noise_std)
-
-
-def _single(param: Tensor, grad: Tensor, noise: Tensor, decay: float | Tensor, *, lr: float, noise_std: float) -> None:
-    param.sub_(lr * (grad + decay * param)).add_(noise_std * noise)
-
-
-def _foreach(
-    params: list[Tensor], grads: list[Tensor], noises: list[Tensor], decay: Each, *, lr: float, noise_std: float
-) -> None:
-    drift = torch._foreach_mul(params, decay)
-    torch._foreach_add_(drift, grads)
-    torch._foreach_mul_(drift, lr)
-    torch._foreach_mul_(noises, noise_std)
-    torch._foreach_sub_(params, drift)
-    torch._foreach_add_(params, noises)
+        pulled = pulls(params, grads, self._decay(group, params))
+        torch._foreach_sub_(params, torch._foreach_mul(pulled, group["lr"]))
+        torch._foreach_add_(params, torch._foreach_mul(noises, noise_std))
