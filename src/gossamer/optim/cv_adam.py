@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -148,10 +148,10 @@ class CVAdam(ScaledSampler):
             )
         decay, noises = self._decay(group, params), self._buffers(params, "noise")
         scales, buffers = self._scales(group, params), self._buffers(params, "momentum_buffer")
-        drawn: Sequence[Tensor] = params  # the decay of the mean is that of the draw on average, with less noise
+        drawn = params  # the decay of the mean is that of the draw on average, with less noise
         if group["mode"] == "reference":
             shifts = torch._foreach_mul(torch._foreach_mul(scales, global_scale(group)), noises)
-            drawn = torch._foreach_add(params, shifts)
+            drawn = list(torch._foreach_add(params, shifts))
         scale_(buffers, group["momentum"])
         torch._foreach_add_(buffers, torch._foreach_mul(pulls(drawn, grads, decay), group["gradient_weight"]))
         self._learn_scales(group, params, scales, noises, grads, decay)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -191,7 +191,7 @@ class Noise:
         return self._elsewhere[name]
 
 
-def pulls(params: Sequence[Tensor], grads: Sequence[Tensor], decay: Each) -> tuple[Tensor, ...]:
+def pulls(params: list[Tensor], grads: list[Tensor], decay: Each) -> tuple[Tensor, ...]:
     """The gradients of the loss with its weight decay, g + d w."""
     return torch._foreach_add(torch._foreach_mul(params, decay), grads)
 
@@ -209,7 +209,7 @@ def scale_(tensors: list[Tensor], factor: float) -> None:
 def check_settings(group: dict[str, Any], limits: Limits) -> None:
     """Reject numbers out of range, by name."""
     for name, (low, is_low_allowed, high) in limits.items():
-        value = group.get(name)
+        value: Any = group.get(name)
         if name not in group or (name == "global_scale" and value is None):
             continue
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
