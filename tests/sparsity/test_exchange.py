@@ -313,7 +313,7 @@ def test_gradients_are_whole_where_a_gpu_can_hold_them(whole, streamed, monkeypa
             torch.manual_seed(step)
             with gossamer.kernels.use("dense"):
                 model(torch.randn(16, 30)).square().mean().backward()
-            in_pieces.append(len(subspace._shortlists))
+            in_pieces.append(len(subspace._collector.shortlists))
             optimizer.step()
             subspace.step()
             optimizer.zero_grad()

@@ -200,3 +200,27 @@ def test_a_compiled_network_forgets_cleared_passes_too(positions):
         results.append(positions(model))
     assert results[0] == results[1]
     torch._dynamo.reset()
+
+
+def by_hand(loss, parameters):
+    for parameter, grad in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        parameter.grad = grad
+
+
+@pytest.mark.parametrize("differentiate", [by_hand, lambda loss, parameters: loss.backward(inputs=parameters)])
+def test_a_loop_that_forms_no_dense_gradients_is_warned_of_a_subspace_at_rest(differentiate):
+    """A criterion of one's own needs whole gradients, which only ``loss.backward()`` forms."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"removal": "magnitude", "addition": lambda stats: stats.grad.abs(), "update_period": 2}
+    subspace = gossamer.Subspace(model, optimizer, total_steps=20, **options)
+    for number in range(1, 6):
+        optimizer.zero_grad()
+        differentiate(F.cross_entropy(model(torch.randn(16, 20)), torch.zeros(16).long()), list(model.parameters()))
+        optimizer.step()
+        if number % 2:
+            assert not subspace.step()
+        else:
+            with pytest.warns(UserWarning, match="call loss.backward"):
+                assert not subspace.step()
+    assert subspace.record == [{"step": step, "postponed": "no dense gradient was formed"} for step in (2, 4)]

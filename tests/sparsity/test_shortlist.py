@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gossamer
 from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap
-from gossamer.layers import Support, sparse_weights
+from gossamer.layers import PointWeight, Support, sparse_weights
 from gossamer.sparsity import gradients as module
 from gossamer.sparsity.gradients import Shortlist
 from gossamer.sparsity.selection import top_mask
@@ -29,6 +29,10 @@ MAPS = {
     "transposed": (ConvMap((2,), (0,), (1,), 2, transposed=True), (6, 2, 2), (3, 6, 4), (3, 4, 8)),
     "embedding": (EmbeddingMap(10, 3), (10, 4), None, (8, 4)),
 }
+
+
+def weight_at(support: Support) -> PointWeight:
+    return PointWeight(support, torch.zeros(support.n_active))
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -50,7 +54,7 @@ def test_the_set_is_that_of_the_whole_gradient(name, rows, ties, monkeypatch):
         frozen = (3 * row_size, 4 * row_size) if name == "embedding" else (0, 0)
         position = position[(position < frozen[0]) | (position >= frozen[1])]
         kept = torch.rand(len(position)) < 0.6
-        shortlist = Shortlist(Support(shape, position, frozen=frozen), int((~kept).sum()))
+        shortlist = Shortlist(weight_at(Support(shape, position, frozen=frozen)), int((~kept).sum()))
         shortlist(grad, x, weight_map)
 
         score = weight_map.weight_gradient(grad, x, shape).flatten().abs()
@@ -64,7 +68,7 @@ def test_the_set_is_that_of_the_whole_gradient(name, rows, ties, monkeypatch):
 def test_what_is_not_finite_is_noticed(bad):
     grad = torch.ones(2, 3)
     grad[0, 1] = bad
-    shortlist = Shortlist(Support((3, 4), torch.tensor([0])), 1)
+    shortlist = Shortlist(weight_at(Support((3, 4), torch.tensor([0]))), 1)
     shortlist(grad, torch.ones(2, 4), LinearMap())
     assert not shortlist.is_finite
 
@@ -119,7 +123,7 @@ def train(streams: bool, monkeypatch, loss=None, period=3, n_steps=12, density=0
             x, y = torch.randn(8, 2, 4, 4), torch.randint(0, 5, (8,))
             optimizer.zero_grad()
             (loss or (lambda model, x, y: F.cross_entropy(model(x), y).backward()))(model, x, y)
-            used.append(len(subspace._shortlists))
+            used.append(len(subspace._collector.shortlists))
             optimizer.step()
             subspace.step()
     return model, subspace, used
@@ -165,4 +169,4 @@ def test_what_was_watched_survives_a_checkpoint(monkeypatch):
     assert sorted(state["single"]) == ["0", "3"]
     other = gossamer.Subspace(model, subspace.optimizers, total_steps=24, update_period=3)
     other.load_state_dict(state)
-    assert sorted(other._shortlists) == ["0", "3"]
+    assert sorted(other._collector.shortlists) == ["0", "3"]

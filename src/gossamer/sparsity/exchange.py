@@ -25,8 +25,6 @@ from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
 from gossamer.sparsity.selection import Segments, from_first_rank, top_mask, works_together
 from gossamer.types import Criterion, WeightStats
 
-__all__ = ["Exchange", "Scope", "keep", "removal_scores"]
-
 Scope = Literal["layer", "global"]
 
 LIMIT = 1 << 22  # dense entries that a GPU sorts together: some 40 bytes each, for as long as that takes
@@ -34,48 +32,23 @@ LIMIT = 1 << 22  # dense entries that a GPU sorts together: some 40 bytes each, 
 
 @dataclass(frozen=True)
 class Exchange:
-    """How entries are exchanged; a call exchanges them.
-
-    Args:
-        removal: Score of the active entries, the lowest leave.
-        addition: Score of all entries, the highest that are not active come in.
-        scope: Whether every weight takes in as many as it gives, or only all together.
-        compare: Further removal criteria, whose choices are only compared.
-        regrow_std: σ of a new entry.
-        optimizers: Those whose state follows.
-
-    Example:
-        >>> import gossamer
-        >>> from gossamer.sparsity.criteria import magnitude, sampled_gradient
-        >>> layer = gossamer.sparsify(torch.nn.Linear(4, 2), density=0.5)
-        >>> exchange = Exchange(magnitude, sampled_gradient)
-        >>> exchange({"": layer.weight}, {"": torch.arange(8.0).view(2, 4)}, {}, rate=0.5)["removed"]
-        {'': 2}
-        >>> bool((layer.support.position == 7).any())
-        True
-    """
+    """Exchanges active entries of low removal scores for others of high addition scores."""
 
     removal: Criterion
     addition: Criterion
     scope: Scope = "layer"
     compare: Mapping[str, Criterion] | None = None
     regrow_std: RegrowStd | None = None
-    optimizers: Sequence[Optimizer] = ()
+    optimizers: Sequence[Optimizer] = ()  # their states follow
 
     @torch.no_grad()
     def __call__(
         self, weights: Weights, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float
     ) -> dict[str, Any] | None:
-        """Exchange a share ``rate`` of the active entries.
+        """Exchange a share ``rate`` of the active entries; ``None``, and nothing changes, if a gradient is not finite.
 
-        Args:
-            weights: Those that move.
-            grads: Their dense gradients, where the addition criterion asks for any; they are taken out.
-            shortlists: The best entries of those weights whose gradient was seen in pieces.
-            rate: Share of the active entries that is removed.
-
-        Returns:
-            What there is to record, by weight; ``None`` if a gradient is not finite, and then nothing has changed.
+        ``grads`` are taken out as they are used; ``shortlists`` replace those that were seen in pieces. Returns what
+        there is to record, by weight.
         """
         batches = [
             WeightBatch(part) for part in ([weights] if weights and self.scope == "global" else _by_device(weights))
@@ -211,11 +184,7 @@ def removal_scores(criterion: Criterion, batch: WeightBatch) -> Tensor:
 
 
 def keep(score: Tensor, active: Segments, rate: float, scope: Scope) -> tuple[Tensor, list[int]]:
-    """Which entries stay when a share ``rate``, those with the lowest scores, leaves; and how many leave each weight.
-
-    >>> keep(torch.tensor([1.0, 4.0, 2.0, 3.0]), Segments([2, 2], torch.device("cpu")), 0.5, "layer")
-    (tensor([False,  True, False,  True]), [1, 1])
-    """
+    """Which entries stay when a share ``rate`` of lowest score leaves, and how many leave each weight."""
     if scope == "layer":
         removed = [int(rate * length) for length in active.lengths]
         n_kept = [length - n for length, n in zip(active.lengths, removed, strict=True)]

@@ -8,18 +8,16 @@ the scores of the active ones, since it is not known yet which of those will be 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gossamer.kernels import Sink, WeightMap
-from gossamer.layers import SparseWeight, Support
+from gossamer.kernels import WeightMap
+from gossamer.layers import SparseWeight
 from gossamer.sparsity.selection import average_over_ranks, on_any_rank, top_mask, works_together
-
-__all__ = ["Grads", "Passes", "Shortlist", "Weights", "arm", "average", "collect", "fit_whole", "mean_absolute"]
 
 Weights = Mapping[str, SparseWeight]
 Grads = dict[str, Tensor]
@@ -29,13 +27,91 @@ LEAST = 1 << 16  # entries of the gradient that are formed at a time: with fewer
 SHARE = 64  # of a large weight, this part of its gradient is formed at a time
 
 
-def arm(weights: Weights, sinks: Mapping[str, Sink] | None = None) -> None:
-    """Ask the backward passes from here to :func:`collect` for dense gradients; they add up, as ``.grad`` does.
+class GradientCollector:
+    """Gathers the gradients of the backward passes before an update: in pieces where a weight has one per step."""
 
-    A weight that has a sink tells it instead, piece by piece, wherever Python is called in a backward pass.
-    """
-    for name, weight in weights.items():
-        weight.arm((sinks or {}).get(name))
+    def __init__(self, weights: Weights, all_weights: Iterable[SparseWeight], *, at_mean: bool) -> None:
+        self.weights, self.all_weights, self.at_mean = weights, list(all_weights), at_mean
+        self.single: set[str] = set()  # weights that were seen to have one gradient per step
+        self.shortlists: dict[str, Shortlist] = {}
+        self._watched: dict[str, Passes] = {}
+        self._armed: list[Passes] = []
+        self._gathered: Grads | None = None  # of a step that the optimizer has made
+
+    def watch(self, weights: Weights) -> None:
+        """Find out in the coming step which weights have one gradient: theirs can be looked through in pieces."""
+        for name, weight in weights.items():
+            if weight.dense_copy is None:
+                weight.sink = self._watched[name] = Passes(weight)
+            else:
+                self.single.discard(name)
+
+    def end_watch(self) -> None:
+        """Note what was seen since :meth:`watch`."""
+        for name, passes in self._watched.items():
+            (self.single.add if passes.single else self.single.discard)(name)
+        self._drop_watch()
+
+    def arm(self, weights: Weights, rate: float, *, in_pieces: bool) -> None:
+        """Ask the coming backward passes for dense gradients; they add up, as ``.grad`` does."""
+        self._train_at_mean(self.at_mean)
+        self.shortlists = {
+            name: Shortlist(weight, int(rate * weight.support.n_active))
+            for name, weight in weights.items()
+            if in_pieces and name in self.single
+        }
+        for name, weight in weights.items():
+            weight.arm(self.shortlists.get(name))
+            if weight.dense_copy is None:  # otherwise its gradient is always that of the last pass
+                passes = self.shortlists.get(name) or Passes(weight)
+                passes.attach()
+                self._armed.append(passes)
+
+    def optimizer_stepped(self) -> None:
+        """Take the gradient that the optimizer has just used; passes from here to the update are not part of it."""
+        if any(passes.has_gathered for passes in self._armed):
+            self._gathered = self.disarm()
+
+    def disarm(self) -> Grads:
+        """The dense gradients of the weights that took part, apart from those on shortlists."""
+        gathered, self._gathered = self._gathered, None
+        if gathered is not None:
+            return gathered
+        self._train_at_mean(False)
+        for passes in self._armed:
+            passes.detach()
+        self._armed = []
+        return collect(self.weights)
+
+    def take_shortlists(self) -> dict[str, Shortlist]:
+        """The shortlists of the weights that took part."""
+        taken, self.shortlists = {name: one for name, one in self.shortlists.items() if one.any}, {}
+        return taken
+
+    def are_sums(self, shortlists: Mapping[str, Shortlist], grads: Grads, rate: float) -> bool:
+        """Whether some shortlist is not enough to tell the best entries; the next gradient of its weight is whole."""
+        short = {
+            name
+            for name, shortlist in shortlists.items()
+            if not shortlist.single or name in grads or int(rate * shortlist.support.n_active) > shortlist.n_wanted
+        }
+        self.single -= short
+        return bool(short)
+
+    def reset(self, single: Iterable[str]) -> None:
+        """Forget what was asked for and gathered; ``single`` as in a checkpoint."""
+        self.single = set(single)
+        self._drop_watch()
+        self.disarm()
+
+    def _drop_watch(self) -> None:
+        for name in self._watched:
+            self.weights[name].sink = None
+        self._watched = {}
+
+    def _train_at_mean(self, at_mean: bool) -> None:
+        for weight in self.all_weights:
+            weight.trains_at_mean = at_mean
 
 
 def collect(weights: Weights) -> Grads:
@@ -60,7 +136,8 @@ def mean_absolute(model: nn.Module, weights: Weights, loss: Callable[[], Tensor]
         return total
     with torch.enable_grad(), _buffers_kept(model):
         for _ in range(n_draws):
-            arm(weights)
+            for weight in weights.values():
+                weight.arm()
             probes = [weight.probe for weight in weights.values() if weight.probe is not None]
             grads = torch.autograd.grad(loss(), probes, allow_unused=True)
             for name, grad in zip(weights, grads, strict=True):
@@ -82,11 +159,7 @@ def average(grads: Grads, weights: Weights) -> Grads:
 
 
 def fit_whole(weights: Weights) -> bool:
-    """Whether these weights are on a GPU, and their dense gradients few enough to be there together.
-
-    >>> fit_whole({})
-    False
-    """
+    """Whether these weights are on a GPU, and their dense gradients few enough to be there together."""
     on_gpu = bool(weights) and all(works_together(weight.mean.device) for weight in weights.values())
     return on_gpu and sum(weight.support.size for weight in weights.values()) <= WHOLE
 
@@ -98,27 +171,11 @@ class Passes:
     pass that finds it empty starts anew, and what earlier passes left behind is dropped. A pass that does not reach
     ``mean`` (``torch.autograd.grad`` of the input) does not count. As a sink this only counts how often each row of the
     weight took part.
-
-    Args:
-        shape: Shape of the dense weight.
-        weight: The weight; ``None`` where nothing is ever cleared.
-
-    Example:
-        >>> from gossamer.kernels import LinearMap
-        >>> passes, grad, x = Passes((6, 3)), torch.ones(1, 2), torch.ones(1, 3)
-        >>> for rows in ((0, 2), (4, 6)):
-        ...     _ = passes(grad, x, LinearMap(rows))
-        >>> passes.single
-        True
-        >>> _ = passes(grad, x, LinearMap((1, 3)))
-        >>> passes.single
-        False
     """
 
-    def __init__(self, shape: tuple[int, ...], weight: SparseWeight | None = None) -> None:
-        self.shape, self.weight = shape, weight
-        self.count = torch.zeros(shape[0], dtype=torch.uint8)
-        self.forget: Callable[[], None] | None = None  # drops what else was gathered
+    def __init__(self, weight: SparseWeight) -> None:
+        self.weight, self.shape = weight, weight.support.shape
+        self.count = torch.zeros(self.shape[0], dtype=torch.uint8)
         self._number: int | None = None  # the pass under way, by autograd's count
         self._version: int | None = None  # of mean.grad after the last pass
         self._hooks: list[RemovableHandle] = []
@@ -127,21 +184,25 @@ class Passes:
 
     def attach(self) -> None:
         """Follow the passes that reach the mean or the probe, also where no sink is called."""
-        if self.weight is not None:
-            mean = self.weight.mean
-            self._hooks = [
-                mean.register_hook(self._entered),  # type: ignore[no-untyped-call]
-                mean.register_post_accumulate_grad_hook(self._left),  # type: ignore[no-untyped-call]
-            ]
-            self._probe = self.weight.probe
-            if self._probe is not None:
-                self._hooks.append(self._probe.register_hook(self._entered))
+        mean, self._probe = self.weight.mean, self.weight.probe
+        self._hooks = [
+            mean.register_hook(self._entered),  # type: ignore[no-untyped-call]
+            mean.register_post_accumulate_grad_hook(self._left),  # type: ignore[no-untyped-call]
+        ]
+        if self._probe is not None:
+            self._hooks.append(self._probe.register_hook(self._entered))
 
     def detach(self) -> None:
         """Follow no further pass."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._is_over = [], True
+
+    def clear(self) -> None:
+        """Drop what earlier passes left behind."""
+        self.count.zero_()
+        if self._probe is not None:
+            self._probe.grad = None
 
     def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> bool:
         """Count the rows that take part in this product; whether it counts at all."""
@@ -166,12 +227,11 @@ class Passes:
     def has_gathered(self) -> bool:
         """Whether there is a gradient, here or in the probe that was there at :meth:`attach`."""
         probe = self._probe
-        whole = self.weight is not None and probe is not None and self.weight.probe is probe and probe.grad is not None
-        return whole or self.any
+        return self.any or (probe is not None and self.weight.probe is probe and probe.grad is not None)
 
     def _reaches_mean(self) -> bool:
         """Whether the pass under way adds to ``mean.grad``."""
-        if self.weight is None or torch._C._current_graph_task_id() < 0:
+        if torch._C._current_graph_task_id() < 0:
             return True
         if not self.weight.mean.requires_grad:  # frozen since
             return False
@@ -184,66 +244,49 @@ class Passes:
     def _entered(self, grad: Tensor) -> None:
         """At the first call of a pass, before it has added anything: start anew if ``mean.grad`` was cleared."""
         number = torch._C._current_graph_task_id()
-        if self.weight is None or number == self._number:
+        if number == self._number:
             return
         self._number, held = number, self.weight.mean.grad
         # An unchanged version tells an untouched gradient of zeros from one that was zeroed.
         if held is None or (held._version != self._version and not bool(held.any())):
-            self.count.zero_()
-            if self._probe is not None:
-                self._probe.grad = None
-            if self.forget is not None:
-                self.forget()
+            self.clear()
 
     def _left(self, mean: Tensor) -> None:
         self._version = None if mean.grad is None else mean.grad._version
 
 
-class Shortlist:
-    """A sink that keeps the entries of largest |gradient|. They can be told only if no row had a second gradient.
+class Shortlist(Passes):
+    """A sink that keeps the ``n_wanted`` entries of largest |gradient|, if no row has a second gradient."""
 
-    Args:
-        support: Where the active entries of the weight are.
-        n_wanted: How many entries will be asked for at most.
-        weight: The weight, whose passes are followed.
+    def __init__(self, weight: SparseWeight, n_wanted: int) -> None:
+        super().__init__(weight)
+        assert weight.support.position is not None
+        self.support, self.position, self.n_wanted = weight.support, weight.support.position, n_wanted
+        self.row_size = math.prod(self.shape[1:])
+        self.clear()
 
-    Example:
-        >>> from gossamer.kernels import LinearMap
-        >>> shortlist = Shortlist(Support((2, 2), torch.tensor([0, 3])), n_wanted=1)
-        >>> grad, x = torch.tensor([[1.0, -3.0]]), torch.tensor([[1.0, 2.0]])  # of the weight: [[1, 2], [-3, -6]]
-        >>> shortlist(grad, x, LinearMap())
-        >>> shortlist.best(torch.tensor([True, True])), shortlist.best(torch.tensor([True, False]))
-        (tensor([], dtype=torch.int64), tensor([3]))
-    """
-
-    def __init__(self, support: Support, n_wanted: int, weight: SparseWeight | None = None) -> None:
-        assert support.position is not None
-        self.support, self.n_wanted = support, n_wanted
-        self.position = support.position
-        self.row_size = math.prod(support.shape[1:])
-        self.passes = Passes(support.shape, weight)
-        self.passes.forget = self._clear
-        self._clear()
-
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Drop what earlier passes left behind."""
+        super().clear()
         self.is_finite = True
         self._active = torch.zeros(len(self.position), device=self.position.device)
         self._score, self._where = self._active[:0], self.position[:0].long()
         self._threshold = -math.inf
 
     @torch.no_grad()
-    def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> None:
+    def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> bool:
         """Look through the dense gradient of one product, a few rows at a time."""
-        if not self.passes(grad, x, weight_map) or not self.passes.single:
-            return  # the sum of two gradients cannot be told from the best entries of each
-        shape = self.support.shape
+        if not super().__call__(grad, x, weight_map):
+            return False
+        if not self.single:  # the sum of two gradients cannot be told from the best entries of each
+            return True
         n_rows = max(LEAST, self.support.size // SHARE) // self.row_size
-        ranges = weight_map.row_ranges(shape, n_rows)
-        bounds = self._bounds(ranges)
-        for (low, high), inside in zip(ranges, bounds, strict=True):
-            score = weight_map.weight_gradient(grad, x, shape, (low, high)).flatten().float().abs_()
+        ranges = weight_map.row_ranges(self.shape, n_rows)
+        for (low, high), inside in zip(ranges, self._bounds(ranges), strict=True):
+            score = weight_map.weight_gradient(grad, x, self.shape, (low, high)).flatten().float().abs_()
             self.is_finite = self.is_finite and bool(score.amax().isfinite())
             self._consider(low * self.row_size, score, inside)
+        return True
 
     def best(self, kept: Tensor) -> Tensor:
         """Flat positions, sorted, of the entries to take in when those active ones stay that ``kept`` marks."""
@@ -277,10 +320,10 @@ class Shortlist:
 
     def _consider_rest(self) -> None:
         """Rows that took no part in the loss have a gradient of zero, and zeros are candidates like all others."""
-        for row in (self.passes.count == 0).nonzero().flatten().tolist():
+        for row in (self.count == 0).nonzero().flatten().tolist():
             ((low, high),) = self._bounds([(row, row + 1)])
             self._consider(row * self.row_size, self._active.new_zeros(self.row_size), (low, high))
-            self.passes.count[row] = 1
+            self.count[row] = 1
 
 
 @contextmanager

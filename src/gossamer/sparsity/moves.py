@@ -20,24 +20,11 @@ from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.selection import Segments, works_together
 from gossamer.types import WeightStats
 
-__all__ = ["Moved", "WeightBatch", "after_steps", "forget_histories", "move", "remove"]
-
 MOST = 1 << 15  # weights: their numbers are sorted as 16-bit integers
 
 
 class WeightBatch:
-    """Sparse weights of one device taken as one: active vectors end to end, dense entries numbered through.
-
-    Args:
-        weights: The weights by name, each with some active entries.
-
-    Example:
-        >>> import gossamer
-        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
-        >>> batch = WeightBatch(gossamer.layers.sparse_weights(gossamer.bayesianize(model, density=0.5)))
-        >>> batch.active.lengths, batch.sizes, batch.stats().mean.shape
-        ([4, 2], [8, 4], torch.Size([6]))
-    """
+    """Sparse weights of one device taken as one: active vectors end to end, dense entries numbered through."""
 
     def __init__(self, weights: Mapping[str, SparseWeight]) -> None:
         self.names, self.weights = list(weights), list(weights.values())
@@ -112,13 +99,8 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
     """Make the entries of ``to`` the active ones.
 
     A weight that keeps its number of entries is rewritten in place. Otherwise its parameters get another length but
-    stay the same objects, and the tensors of the optimizers' states are replaced.
-
-    Args:
-        batch: The weights.
-        to: Their entries from now on.
-        regrown: Value of a new entry of each weight for each vector, ``(weights,)``.
-        optimizers: Those whose state follows; any of ``torch.optim``.
+    stay the same objects, and the tensors of the optimizers' states are replaced. ``regrown`` has the value of a new
+    entry of each weight for each vector, ``(weights,)``.
     """
     for name, fill in regrown.items():
         parameters = [weight.get_parameter(name) if name in weight.vectors else None for weight in batch.weights]
@@ -140,13 +122,7 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
 
 
 def remove(weight: SparseWeight, kept: Tensor, optimizers: Iterable[Optimizer] = ()) -> None:
-    """Keep only some of the active entries of ``weight``; the others leave the storage and the optimizers' states.
-
-    Args:
-        weight: The weight; it may be one whose every entry is active.
-        kept: Which of the active entries stay, ``(n_active,)``.
-        optimizers: Those whose state follows.
-    """
+    """Keep the active entries that ``kept`` marks; the others leave the weight and the states of its optimizers."""
     if bool(kept.all()):
         return
     batch = WeightBatch({"": weight})
@@ -172,6 +148,39 @@ def after_steps(optimizer: Optimizer, act: Callable[[], None]) -> None:
     if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's wrapper has no hooks of its own
         inner = inner.optimizer
     inner.register_step_post_hook(lambda *_: act())
+
+
+class Clock:
+    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
+
+    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
+        self._place: tuple[Optimizer, int] | None = None
+        for optimizer in optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                slots = [slot for slot, parameter in enumerate(group["params"]) if parameter is mean]
+                if slots and self._place is None:
+                    self._place, self._key = (optimizer, number), f"subspace_step_{slots[0]}"
+        self._written = self.read()
+
+    def read(self) -> int | None:
+        """The step that the group carries."""
+        step = None if self._place is None else self._place[0].param_groups[self._place[1]].get(self._key)
+        return None if step is None else int(step)
+
+    @property
+    def loaded(self) -> int | None:
+        """A step that somebody else has written since: ``optimizer.load_state_dict``."""
+        step = self.read()
+        return None if step == self._written else step
+
+    def write(self, step: int) -> None:
+        """Carry this step from now on."""
+        if self._place is not None:
+            self._place[0].param_groups[self._place[1]][self._key] = step
+        self._written = step
 
 
 def _follow(

@@ -14,25 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = [
-    "Segments",
-    "average_over_ranks",
-    "from_first_rank",
-    "on_any_rank",
-    "top_mask",
-    "works_together",
-    "world_size",
-]
-
 DEVICES = {"cuda"}
 
 
 def works_together(device: torch.device) -> bool:
-    """Whether one kernel over all weights beats one after another on this kind of device.
-
-    >>> works_together(torch.device("cpu"))
-    False
-    """
+    """Whether one kernel over all weights beats one after another on this kind of device."""
     return device.type in DEVICES
 
 
@@ -56,19 +42,7 @@ def top_mask(score: Tensor, k: int) -> Tensor:
 
 
 class Segments:
-    """Segments of known lengths, none of them empty, in one vector.
-
-    Args:
-        lengths: How many entries each has.
-        device: Where the vectors are.
-
-    Example:
-        >>> segments = Segments([3, 2], torch.device("cpu"))
-        >>> segments.top_mask(torch.tensor([1.0, 3.0, 3.0, 5.0, 9.0]), [2, 1])
-        tensor([False,  True,  True, False,  True])
-        >>> segments.spread(torch.tensor([0.1, 0.2]))
-        tensor([0.1000, 0.1000, 0.1000, 0.2000, 0.2000])
-    """
+    """Segments of known lengths, none of them empty, in one vector."""
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
         if not lengths or min(lengths) < 1:
@@ -132,12 +106,7 @@ class Segments:
 
 
 def world_size() -> int:
-    """Number of processes that train together; 1 when there is no process group.
-
-    Example:
-        >>> world_size()
-        1
-    """
+    """Number of processes that train together; 1 when there is no process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -157,12 +126,7 @@ def from_first_rank(tensor: Tensor) -> Tensor:
 
 
 def on_any_rank(flags: list[bool], device: torch.device | None = None) -> list[bool]:
-    """Flag by flag, whether it is true on some process.
-
-    Example:
-        >>> on_any_rank([True, False])
-        [True, False]
-    """
+    """Flag by flag, whether it is true on some process."""
     if world_size() == 1:
         return flags
     votes = torch.tensor(flags, dtype=torch.int32, device=device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import GaussianWeight, SparseWeight, Support, sparse_weights
+from gossamer.layers import GaussianWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.criteria import (
@@ -31,27 +31,23 @@ from gossamer.sparsity.criteria import (
     snr_abs_reference,
 )
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
-from gossamer.sparsity.gradients import (
-    Grads,
-    Passes,
-    Shortlist,
-    Weights,
-    arm,
-    average,
-    collect,
-    fit_whole,
-    mean_absolute,
-)
-from gossamer.sparsity.moves import WeightBatch, after_steps
+from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, average, fit_whole, mean_absolute
+from gossamer.sparsity.moves import Clock, WeightBatch, after_steps
 from gossamer.sparsity.selection import from_first_rank, world_size
 from gossamer.types import Criterion, Rule, Schedule, Step
 
 __all__ = ["Subspace"]
 
 NOT_FINITE = "a gradient is not finite"
+SUMS = "gradients of several backward passes add up"
+UNSEEN = "no dense gradient was formed"
 CONTINUED = (
     "the state of this optimizer carries the clock of a subspace, which goes on at step {step}: call load_state_dict() "
     "of the subspace for an exact resume, or set subspace.index = 0 before the first step of a new training"
+)
+HOW_TO_BE_SEEN = (
+    "the weights have gradients, but no backward pass has formed their dense gradients, so the subspace does not move: "
+    "call loss.backward(), not torch.autograd.grad(loss, parameters) or loss.backward(inputs=parameters)"
 )
 
 
@@ -125,9 +121,9 @@ class Subspace(Rule):
         if not everything:
             raise ValueError("this model has no sparse weights: convert it with gossamer.bayesianize(model) first")
         self.model, self.optimizers = model, list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-        self.all_weights = list(everything.values())
-        self.is_reference = any(w.mode == "reference" for w in self.all_weights if isinstance(w, GaussianWeight))
-        self.scope: Scope = scope or _scope(self.all_weights)
+        self.is_reference = any(w.mode == "reference" for w in everything.values() if isinstance(w, GaussianWeight))
+        shares = any(weight.support.shares_budget for weight in everything.values())
+        self.scope: Scope = scope or ("global" if shares else "layer")
         self.weights = {name: weight for name, weight in everything.items() if _can_move(weight.support, self.scope)}
         self.removal = removal_criterion(removal)
         if self.is_reference and self.removal is snr_abs:
@@ -137,24 +133,25 @@ class Subspace(Rule):
         self.update_period = update_period
         self.last_step = None if total_steps is None else int((0.75 if until is None else until) * total_steps)
         self.rate = replacement_rate if callable(replacement_rate) else _rate(replacement_rate, self.last_step)
-        parts = self.scope, self.compare, regrow_std, self.optimizers
-        self._exchange = Exchange(self.removal, self.addition, *parts)
-        self.capturable = self.scope == "layer" and self._n_draws() == 1  # updates keep shapes, need no further pass
+        self._exchange = Exchange(self.removal, self.addition, self.scope, self.compare, regrow_std, self.optimizers)
+        gradient = self.addition if isinstance(self.addition, GradientCriterion) else None
+        self._n_draws = gradient.n_draws if gradient else 1
+        self._collector = GradientCollector(
+            self.weights, everything.values(), at_mean=gradient is not None and gradient.noise_free
+        )
+        self.capturable = self.scope == "layer" and self._n_draws == 1  # updates keep shapes, need no further pass
         self._clock = Clock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
         self.index = self._clock.read() or 0
         self._is_resumed = self.index > 0  # by a clock alone
         self.record: list[dict[str, Any]] = []
         self._postponed = False
-        self._shortlists: dict[str, Shortlist] = {}
-        self._watched: dict[str, Passes] = {}
-        self._passes: list[Passes] = []  # of the armed weights
-        self._gathered: Grads | None = None  # dense gradients of a step that the optimizer has made
-        self._single: set[str] = set()  # weights that were seen to have one gradient per step
         self._check_parts()
         _agree(self.weights)
         self._prepare()
-        for one in self._moving_optimizers():
-            after_steps(one, _weakly(self._optimizer_stepped))
+        means = {id(weight.mean) for weight in self.weights.values()}
+        for one in self.optimizers:
+            if not means.isdisjoint(map(id, _parameters(one))):  # with its steps the gradient is spent
+                after_steps(one, _weakly(self._collector.optimizer_stepped))
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -172,7 +169,7 @@ class Subspace(Rule):
         loaded, self._is_resumed = self._clock.loaded, False
         self.index = (self.index if loaded is None else loaded) + 1
         if loaded is not None:  # no gradient was asked for: an update that is due now is made at the next step
-            self._disarm()
+            self._collector.disarm()
             self._postponed = self._is_due(self.index)
         moved = loaded is None and self._is_due(self.index) and self._update(closure)
         self._clock.write(self.index)
@@ -196,18 +193,15 @@ class Subspace(Rule):
         return {
             "index": self.index,
             "postponed": self._postponed,
-            "single": sorted(self._single),
+            "single": sorted(self._collector.single),
             "record": list(self.record),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self._postponed = int(state["index"]), bool(state["postponed"])
-        self.record, self._single = list(state["record"]), set(state.get("single", ()))
-        for name in self._watched:
-            self.weights[name].sink = None
-        self._watched, self._is_resumed = {}, False
-        self._disarm()
+        self.record, self._is_resumed = list(state["record"]), False
+        self._collector.reset(state.get("single", ()))
         self._clock.write(self.index)
         self._prepare()
 
@@ -221,50 +215,15 @@ class Subspace(Rule):
         held = {id(parameter) for optimizer in self.optimizers for parameter in _parameters(optimizer)}
         return {n: w for n, w in self.weights.items() if w.mean.requires_grad and id(w.mean) in held}
 
-    def _moving_optimizers(self) -> list[Optimizer]:
-        """Those that hold means: with their steps the gradient is spent."""
-        means = {id(weight.mean) for weight in self.weights.values()}
-        return [one for one in self.optimizers if not means.isdisjoint(map(id, _parameters(one)))]
-
-    def _n_draws(self) -> int:
-        return self.addition.n_draws if isinstance(self.addition, GradientCriterion) else 1
-
     def _prepare(self) -> None:
         """Ask the coming backward pass for dense gradients, where the addition criterion wants those of that pass."""
-        for name, passes in self._watched.items():
-            (self._single.add if passes.single else self._single.discard)(name)
-            self.weights[name].sink = None
-        self._watched = {}
-        if self.addition is random or self._n_draws() > 1:
+        self._collector.end_watch()
+        if self.addition is random or self._n_draws > 1:
             return
         if self._is_due(self.index + 1):
-            self._arm()
+            self._collector.arm(self._trained(), self.rate(self.index + 1), in_pieces=self._streams())
         elif self._is_due(self.index + 2) and self._streams():
-            self._watch()
-
-    def _arm(self) -> None:
-        trained, rate = self._trained(), self.rate(self.index + 1)
-        self._train_at_mean(isinstance(self.addition, GradientCriterion) and self.addition.noise_free)
-        self._shortlists = {
-            name: Shortlist(weight.support, int(rate * weight.support.n_active), weight)
-            for name, weight in trained.items()
-            if name in self._single and self._streams()
-        }
-        arm(trained, self._shortlists)
-        for name, weight in trained.items():
-            if weight.dense_copy is None:  # otherwise its gradient is always that of the last pass
-                shortlist = self._shortlists.get(name)
-                passes = shortlist.passes if shortlist else Passes(weight.support.shape, weight)
-                passes.attach()
-                self._passes.append(passes)
-
-    def _watch(self) -> None:
-        """Find out which weights have one gradient per step: theirs can be looked through in pieces."""
-        for name, weight in self._trained().items():
-            if weight.dense_copy is None:
-                weight.sink = self._watched[name] = Passes(weight.support.shape, weight)
-            else:
-                self._single.discard(name)
+            self._collector.watch(self._trained())
 
     def _streams(self) -> bool:
         """Whether the best entries of a weight can be found in its own gradient on this rank, piece by piece.
@@ -274,64 +233,38 @@ class Subspace(Rule):
         alone = self.scope == "layer" and world_size() == 1 and type(self.addition) is GradientCriterion
         return alone and not fit_whole(self._trained())
 
-    def _optimizer_stepped(self) -> None:
-        """Take the gradient that the optimizer has just used; passes between it and :meth:`step` are not part of it."""
-        if any(passes.has_gathered for passes in self._passes):
-            self._gathered = self._disarm()
-
-    def _disarm(self) -> Grads:
-        gathered, self._gathered = self._gathered, None
-        if gathered is not None:
-            return gathered
-        self._train_at_mean(False)
-        for passes in self._passes:
-            passes.detach()
-        self._passes = []
-        return collect(self.weights)
-
-    def _train_at_mean(self, at_mean: bool) -> None:
-        for weight in self.all_weights:
-            weight.trains_at_mean = at_mean
-
     @torch.no_grad()
     def _update(self, closure: Callable[[], Tensor] | None) -> bool:
-        grads = average(self._gradients(closure), self.weights)
-        shortlists, self._shortlists = {n: s for n, s in self._shortlists.items() if s.passes.any}, {}
-        rate = _checked_rate(self.rate(self.index), self.index)
-        seen = grads.keys() | shortlists.keys()
-        weights = {n: w for n, w in self._trained().items() if n in seen or self.addition is random}
-        changes, reason = None, self._postponement(grads, shortlists, rate)
-        if reason is None:
+        grads, trained = average(self._gradients(closure), self.weights), self._trained()
+        shortlists = self._collector.take_shortlists()
+        rate = _checked_rate(self.rate(self.index), f" at step {self.index}")
+        seen = trained.keys() if self.addition is random else grads.keys() | shortlists.keys()
+        weights = {name: weight for name, weight in trained.items() if name in seen}
+        changes = None
+        if not weights and any(_has_gradient(weight.mean) for weight in trained.values()):
+            reason = UNSEEN
+            warnings.warn(HOW_TO_BE_SEEN, stacklevel=3)
+        elif self._collector.are_sums(shortlists, grads, rate):
+            reason = SUMS
+        else:
             changes, reason = self._exchange(weights, grads, shortlists, rate), NOT_FINITE
-        self._postponed = changes is None
+        self._postponed = changes is None and reason != UNSEEN  # the next step would show no more
         if changes is None:
             self.record.append({"step": self.index, "postponed": reason})
             return False
         self.record.append({"step": self.index, "rate": rate, **changes})
         return bool(weights)
 
-    def _postponement(self, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> str | None:
-        """Why the best entries cannot be told from what was seen in pieces, if they cannot."""
-        missing = {
-            name
-            for name, shortlist in shortlists.items()
-            if not shortlist.passes.single
-            or name in grads
-            or int(rate * shortlist.support.n_active) > shortlist.n_wanted
-        }
-        self._single -= missing
-        return "gradients of several backward passes add up" if missing else None
-
     def _gradients(self, closure: Callable[[], Tensor] | None) -> Grads:
         """The dense gradients that the addition criterion asks for, of the weights that took part in the loss."""
-        if self._n_draws() == 1:
-            return self._disarm()
+        if self._n_draws == 1:
+            return self._collector.disarm()
         if closure is None:
             raise ValueError(
                 "multi_sample_gradient(K) evaluates the batch again: call subspace.step(closure) with a function that "
                 "returns the loss, or use addition='sampled_gradient'"
             )
-        return mean_absolute(self.model, self._trained(), closure, self._n_draws())
+        return mean_absolute(self.model, self._trained(), closure, self._n_draws)
 
     def _check_parts(self) -> None:
         """Fail here rather than at the first update."""
@@ -362,50 +295,6 @@ class Subspace(Rule):
                 removal_scores(criterion, WeightBatch(self.weights))
 
 
-class Clock:
-    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
-
-    Args:
-        optimizers: The subspace's optimizers.
-        mean: A mean of its own, by which it is told from another subspace of the same optimizer.
-
-    Example:
-        >>> mean = torch.zeros(2, requires_grad=True)
-        >>> optimizers = [torch.optim.SGD([mean]) for _ in range(2)]
-        >>> clocks = [Clock([optimizer], mean) for optimizer in optimizers]
-        >>> clocks[0].write(7)
-        >>> optimizers[1].load_state_dict(optimizers[0].state_dict())
-        >>> clocks[0].loaded, clocks[1].loaded
-        (None, 7)
-    """
-
-    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
-        self._place: tuple[Optimizer, int] | None = None
-        for optimizer in optimizers:
-            for number, group in enumerate(optimizer.param_groups):
-                slots = [slot for slot, parameter in enumerate(group["params"]) if parameter is mean]
-                if slots and self._place is None:
-                    self._place, self._key = (optimizer, number), f"subspace_step_{slots[0]}"
-        self._written = self.read()
-
-    def read(self) -> int | None:
-        """The step that the group carries."""
-        step = None if self._place is None else self._place[0].param_groups[self._place[1]].get(self._key)
-        return None if step is None else int(step)
-
-    @property
-    def loaded(self) -> int | None:
-        """A step that somebody else wrote since: ``optimizer.load_state_dict``."""
-        step = self.read()
-        return None if step == self._written else step
-
-    def write(self, step: int) -> None:
-        """Carry this step from now on."""
-        if self._place is not None:
-            self._place[0].param_groups[self._place[1]][self._key] = step
-        self._written = step
-
-
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:
     """The method, for as long as its object is in use elsewhere: an optimizer must not keep a network alive."""
     found = weakref.WeakMethod(method)
@@ -428,10 +317,6 @@ def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _scope(weights: Sequence[SparseWeight]) -> Scope:
-    return "global" if any(weight.support.shares_budget for weight in weights) else "layer"
-
-
 def _can_move(support: Support, scope: Scope) -> bool:
     """A weight of which every entry is active has none to exchange, but some to give where the budget is shared."""
     gives = scope == "global" and support.shares_budget
@@ -445,11 +330,13 @@ def _agree(weights: Weights) -> None:
             weight.support.set_position(from_first_rank(weight.support.position.clone()))
 
 
-def _checked_rate(rate: float, step: int) -> float:
+def _has_gradient(mean: Tensor) -> bool:
+    return mean.grad is not None and bool(mean.grad.any())
+
+
+def _checked_rate(rate: float, when: str = "") -> float:
     if not 0 <= rate <= 1:
-        raise ValueError(
-            f"replacement_rate must give a share of the active entries, in [0, 1]; got {rate} at step {step}"
-        )
+        raise ValueError(f"replacement_rate is a share of the active entries, in [0, 1]; got {rate}{when}")
     return rate
 
 
@@ -467,8 +354,8 @@ def _check(
 ) -> None:
     if (total_steps is not None and total_steps < 1) or update_period < 1:
         raise ValueError(f"total_steps and update_period count steps from 1; got {total_steps} and {update_period}")
-    if not callable(replacement_rate) and not 0 <= replacement_rate <= 1:
-        raise ValueError(f"replacement_rate is a share of the active entries, in [0, 1]; got {replacement_rate}")
+    if not callable(replacement_rate):
+        _checked_rate(replacement_rate)
     if until is not None and total_steps is None:
         raise ValueError(
             "until is a share of the training: give total_steps as well, or a schedule as replacement_rate"
