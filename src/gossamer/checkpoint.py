@@ -69,16 +69,14 @@ def load(folder: Path) -> dict[str, Any]:
     if hashlib.sha256(data).hexdigest() != entries[0].sha256:
         way_out = f"delete it to continue from {entries[1].file}" if entries[1:] else _start_again(folder)
         raise RecordError(f"{path} is damaged (its checksum does not match): {way_out}")
-    return _unpack(path, data)
+    try:
+        return from_bytes(data)
+    except ValueError as error:
+        raise RecordError(f"{path} is not a checkpoint of gossamer: {_start_again(folder)}") from error
 
 
 def exists(folder: Path) -> bool:
-    """Whether the folder has a finished checkpoint.
-
-    Example:
-        >>> exists(Path("no/such/folder"))
-        False
-    """
+    """Whether the folder has a finished checkpoint."""
     return (folder / "latest.json").exists()
 
 
@@ -157,13 +155,6 @@ def _read(path: Path) -> bytes:
         raise unreadable(path, error) from error
 
 
-def _unpack(path: Path, data: bytes) -> dict[str, Any]:
-    try:
-        return from_bytes(data)
-    except ValueError as error:
-        raise RecordError(f"{path} is not a checkpoint of gossamer: {_start_again(path.parent)}") from error
-
-
 def _encode(node: Any, tensors: dict[str, Tensor]) -> Any:
     """A JSON tree in which every tensor is a number, its key in ``tensors``."""
     if isinstance(node, Tensor):
@@ -171,19 +162,16 @@ def _encode(node: Any, tensors: dict[str, Tensor]) -> Any:
         tensors[key] = node.detach().cpu().contiguous().clone()  # safetensors rejects views of shared memory
         return {"tensor": key}
     if isinstance(node, dict):  # pairs: the keys of an optimizer's state are integers
-        return {"dict": [[_checked_key(key), _encode(value, tensors)] for key, value in node.items()]}
+        for key in node:
+            if not isinstance(key, str | int):
+                raise TypeError(f"the keys of a checkpoint are strings and whole numbers, not {type(key).__name__}")
+        return {"dict": [[key, _encode(value, tensors)] for key, value in node.items()]}
     if isinstance(node, list | tuple):
         kind = "tuple" if isinstance(node, tuple) else "list"
         return {kind: [_encode(value, tensors) for value in node]}
     if node is None or isinstance(node, bool | int | float | str):
         return {"value": node}
     raise TypeError(f"a checkpoint holds tensors, numbers, strings and containers of them, not {type(node).__name__}")
-
-
-def _checked_key(key: Any) -> str | int:
-    if isinstance(key, str | int):
-        return key
-    raise TypeError(f"the keys of a checkpoint are strings and whole numbers, not {type(key).__name__}")
 
 
 def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:

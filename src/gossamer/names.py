@@ -7,32 +7,18 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
-__all__ = ["file_name", "imported", "lookup", "suggestion", "unknown"]
-
 Part = TypeVar("Part", bound=Callable[..., Any])
 
 
 def suggestion(word: str, known: Iterable[str], n: int = 1) -> str:
-    """The nearest known words as the end of a sentence; nothing if none is near.
-
-    Example:
-        >>> suggestion("trian", ["train", "show"]), suggestion("x", ["train", "show"])
-        ("; did you mean 'train'?", '')
-    """
+    """The nearest known words as the end of a sentence; nothing if none is near."""
     spelled = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), spelled, n=n)
     return f"; did you mean {', '.join(repr(spelled[name]) for name in near)}?" if near else ""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """The message for a name that does not exist.
-
-    Example:
-        >>> unknown("key", "densty", ["density", "seed"])
-        "unknown key 'densty'; did you mean 'density'? Known: density, seed"
-        >>> unknown("key", "x", ["density", "seed"])
-        "unknown key 'x'. Known: density, seed"
-    """
+    """The message for a name that does not exist."""
     names = list(known)
     hint = suggestion(name, names) if isinstance(name, str) else ""
     return f"unknown {kind} {name!r}{hint or '.'} Known: {', '.join(names)}"
@@ -58,15 +44,7 @@ def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
 
 
 def imported(kind: str, name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names, in any module that Python finds.
-
-    Example:
-        >>> imported("norm", "math:hypot")(3, 4)
-        5.0
-        >>> imported("norm", "math:hypo")
-        Traceback (most recent call last):
-        ValueError: norm 'math:hypo': the module math has no function 'hypo'; did you mean 'hypot'?
-    """
+    """The function that ``module:function`` names, in any module that Python finds."""
     module, _, function = name.partition(":")
     try:
         found = importlib.import_module(module)
@@ -84,10 +62,5 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
 
 
 def file_name(name: str) -> str:
-    """A name as a part of a path.
-
-    Example:
-        >>> file_name("uci/yacht"), file_name("evolution:evolution")
-        ('uci-yacht', 'evolution-evolution')
-    """
+    """A name as a part of a path."""
     return name.translate(str.maketrans("/: ", "---"))

@@ -6,13 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     import rich.progress
-
-__all__ = ["Progress"]
 
 SECONDS_BETWEEN_WORDS = 0.2  # on a terminal: reading the loss of every step would cost more than the bar
 
@@ -45,9 +42,7 @@ class Progress:
             self._bar.add_task(self.title, total=self.total, completed=self._done, words="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()
 
     def begin(self, title: str, total: int | None = None, done: int = 0) -> None:
@@ -57,12 +52,7 @@ class Progress:
             self._bar.reset(self._bar.task_ids[0], description=title, total=self.total, completed=done, words="")
 
     def update(self, done: int, words: Callable[[], str] | None = None) -> None:
-        """So much is done.
-
-        Args:
-            done: How much, of ``total``.
-            words: Describes the state in one line; called only if the line is shown.
-        """
+        """So much of the total is done; ``words`` describes the state in a line, and is called only if it is shown."""
         self._done = done
         if self._bar is not None:
             is_due = done >= self.total or time.monotonic() - self._shown >= SECONDS_BETWEEN_WORDS

@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Table", "align", "columns"]
-
 
 def align(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """One line per row, its cells padded to the width of their column.
-
-    Args:
-        rows: Rows of equally many cells.
-        right: Numbers of the columns that are aligned to the right.
-
-    Example:
-        >>> align([["nll", "0.3"], ["accuracy", "0.9"]])
-        ['nll       0.3', 'accuracy  0.9']
-    """
+    """One line per row, its cells padded to the width of their column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [
         [cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)] for row in rows
@@ -27,13 +16,7 @@ def align(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[st
 
 
 def columns(rows: Mapping[str, str]) -> str:
-    """Names, and beside each its text.
-
-    Example:
-        >>> print(columns({"nll": "0.3", "accuracy": "0.9"}))
-        nll       0.3
-        accuracy  0.9
-    """
+    """Names, and beside each its text."""
     return "\n".join(align(list(rows.items())))
 
 

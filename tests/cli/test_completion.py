@@ -7,7 +7,7 @@ import pytest
 
 from gossamer import data, methods
 from gossamer.cli import COMMANDS
-from gossamer.cli.lists import SHELLS
+from gossamer.cli.queries import SHELLS
 
 # Outside of a completion bash has no compopt; the function is called as bash calls it.
 PROGRAM = """

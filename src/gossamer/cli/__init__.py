@@ -51,9 +51,9 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "reproduce": "compare:reproduce",
     "report": "queries:report",
     "predict": "queries:predict",
-    "list": "lists:list_names",
+    "list": "queries:list_names",
     "show": "queries:show",
-    "completion": "lists:completion",
+    "completion": "queries:completion",
 }
 
 MOVED = {  # commands that left, and what replaced them

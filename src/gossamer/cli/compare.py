@@ -19,8 +19,6 @@ from gossamer.runs.published import PublishedFigures, beside_published, read_pub
 from gossamer.runs.settings import Settings, options_of
 from gossamer.runs.trials import Trials
 
-__all__ = ["add_compare_flags", "compare", "reproduce"]
-
 DATA = "digits"
 NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "quiet"}
 

@@ -19,8 +19,6 @@ from gossamer.cli import UsageError
 from gossamer.names import suggestion
 from gossamer.runs.settings import check_type, describe_type
 
-__all__ = ["Parser", "folder", "typed", "with_underscores"]
-
 WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
 
 
@@ -78,12 +76,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def typed(text: str, kind: Any) -> Any:
-    """The value that a text means as a flag of a type; ``ValueError`` if it means none.
-
-    Example:
-        >>> typed("0.1", float | None), typed("none", float | None), typed("bf16", Literal["32", "bf16"])
-        (0.1, None, 'bf16')
-    """
+    """The value that a text means as a flag of a type; ``ValueError`` if it means none."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if text.lower() in WORDS and any(type(WORDS[text.lower()]) is one for one in kinds):
         return WORDS[text.lower()]
@@ -100,23 +93,13 @@ def typed(text: str, kind: Any) -> Any:
 
 
 def with_underscores(given: Sequence[str]) -> list[str]:
-    """The flags with ``_`` for each ``-`` inside their names; their values as they are.
-
-    Example:
-        >>> with_underscores(["--batch-size=32", "--data-dir", "my-data"])
-        ['--batch_size=32', '--data_dir', 'my-data']
-    """
+    """The flags with ``_`` for each ``-`` inside their names; their values as they are."""
     parts = [argument.partition("=") if argument.startswith("--") else ("", "", argument) for argument in given]
     return ["--" * bool(name) + name[2:].replace("-", "_") + equals + value for name, equals, value in parts]
 
 
 def folder(text: str) -> Path:
-    """The path that a flag names; a shell does not expand ``~`` in ``--out=~/runs``.
-
-    Example:
-        >>> folder("runs/first").as_posix()
-        'runs/first'
-    """
+    """The path that a flag names; a shell does not expand ``~`` in ``--out=~/runs``."""
     return Path(text).expanduser()
 
 

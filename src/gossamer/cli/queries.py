@@ -1,33 +1,34 @@
-"""Commands that read runs: ``evaluate``, ``predict``, ``show`` and ``report``."""
+"""Commands that train nothing: ``evaluate``, ``predict``, ``show``, ``report``, ``list`` and ``completion``."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from gossamer import data, methods, models
+from gossamer.cli import COMMANDS, UsageError
 from gossamer.cli.parser import Parser, folder
+from gossamer.names import suggestion
 from gossamer.record import Run
+from gossamer.sparsity import criteria
 from gossamer.tables import columns
 
-__all__ = [
-    "add_evaluate_flags",
-    "add_predict_flags",
-    "add_report_flags",
-    "add_show_flags",
-    "evaluate",
-    "predict",
-    "report",
-    "show",
-]
+SHELLS = ("bash", "zsh", "fish")
+TITLES = {  # commands that read runs
+    "evaluate": "The metrics of a run, computed again from its newest checkpoint.",
+    "predict": "Predictions of a run for new inputs, as CSV.",
+    "show": "A run in a few lines: its settings, how far it is, what it reached.",
+    "report": "One HTML file about one run or several.",
+}
 
 
 def evaluate(given: list[str]) -> int:
     """Print the metrics of a run, computed again."""
-    title = "The metrics of a run, computed again from its newest checkpoint."
-    options = add_evaluate_flags(Parser("gossamer evaluate", title)).parse(given)
+    options = _parse("evaluate", given)
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
     from gossamer.metrics.registry import texts
     from gossamer.runs.reader import evaluate_run
@@ -37,19 +38,9 @@ def evaluate(given: list[str]) -> int:
     return 0
 
 
-def add_evaluate_flags(parser: Parser) -> Parser:
-    """Flags of ``evaluate``."""
-    parser.add_argument("run", help="The run folder.")
-    parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
-    parser.add_flag("split", Literal["train", "val", "test"], "Which part of the data.", "test")
-    parser.add_flag("json", None, "Print JSON.")
-    return parser
-
-
 def predict(given: list[str]) -> int:
     """Print the predictions of a run for new inputs, as CSV or JSON."""
-    parser = Parser("gossamer predict", "Predictions of a run for new inputs, as CSV.")
-    options = add_predict_flags(parser).parse(given)
+    options = _parse("predict", given)
     Run.open(folder(options.run))
     from gossamer.runs.reader import predict_run
 
@@ -64,43 +55,130 @@ def predict(given: list[str]) -> int:
     return 0
 
 
-def add_predict_flags(parser: Parser) -> Parser:
-    """Flags of ``predict``."""
-    parser.add_argument("run", help="The run folder.")
-    parser.add_argument("input", help="A .npy array or a .csv table, one example per row.")
-    parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
-    parser.add_flag("json", None, "Print JSON, one object per line.")
-    return parser
-
-
 def show(given: list[str]) -> int:
     """Print a run in a few lines."""
-    title = "A run in a few lines: its settings, how far it is, what it reached."
-    options = add_show_flags(Parser("gossamer show", title)).parse(given)
+    options = _parse("show", given)
     from gossamer.runs.reader import show as show_run
 
     print(show_run(folder(options.run)))
     return 0
 
 
-def add_show_flags(parser: Parser) -> Parser:
-    """Flags of ``show``."""
-    parser.add_argument("run", help="The run folder.")
-    return parser
-
-
 def report(given: list[str]) -> int:
     """Write one HTML file about runs and print its path."""
-    options = add_report_flags(Parser("gossamer report", "One HTML file about one run or several.")).parse(given)
+    options = _parse("report", given)
     from gossamer.report import write_report
 
-    folders: list[Path] = [folder(run) for run in options.runs]
+    folders = [folder(run) for run in options.runs]
     print(write_report(folders, folder(options.out) if options.out else folders[0] / "report.html"))
     return 0
 
 
-def add_report_flags(parser: Parser) -> Parser:
-    """Flags of ``report``."""
-    parser.add_argument("runs", nargs="+", help="Run folders.")
-    parser.add_flag("out", str | None, "The HTML file; report.html in the first run folder if not given.")
+def _parse(command: str, given: list[str]) -> Any:
+    return _add_flags(Parser(f"gossamer {command}", TITLES[command]), command).parse(given)
+
+
+def _add_flags(parser: Parser, command: str) -> Parser:
+    """The flags of a command that reads runs."""
+    if command == "report":
+        parser.add_argument("runs", nargs="+", help="Run folders.")
+        parser.add_flag("out", str | None, "The HTML file; report.html in the first run folder if not given.")
+        return parser
+    parser.add_argument("run", help="The run folder.")
+    if command == "predict":
+        parser.add_argument("input", help="A .npy array or a .csv table, one example per row.")
+    if command in ("evaluate", "predict"):
+        parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
+        if command == "evaluate":
+            parser.add_flag("split", Literal["train", "val", "test"], "Which part of the data.", "test")
+        parser.add_flag("json", None, "Print JSON." if command == "evaluate" else "Print JSON, one object per line.")
     return parser
+
+
+def list_names(given: list[str]) -> int:
+    """Print the names of a kind, each with a line about it."""
+    if given in (["-h"], ["--help"]):
+        print(f"usage: gossamer list {'|'.join(LISTS)}")
+        return 0
+    if len(given) != 1 or given[0] not in LISTS:
+        raise UsageError(f"list takes one of {', '.join(LISTS)}{suggestion(' '.join(given), LISTS) or '.'}")
+    rows = LISTS[given[0]]()
+    if rows:
+        print(columns(rows))
+    else:
+        print(f"there are no {given[0]} here", file=sys.stderr)
+    return 0
+
+
+def completion(given: list[str]) -> int:
+    """Print a script that completes commands, names and flags in a shell."""
+    if given in (["-h"], ["--help"]):
+        print(f'usage: gossamer completion {"|".join(SHELLS)}\n\nIn ~/.bashrc: eval "$(gossamer completion bash)"')
+        return 0
+    if len(given) != 1 or given[0] not in SHELLS:
+        raise UsageError(f"completion takes one of {', '.join(SHELLS)}")
+    import shtab
+
+    print(shtab.complete(_whole_parser(), given[0]))
+    return 0
+
+
+def _whole_parser() -> Any:
+    """All commands and methods as one parser, which only completion needs."""
+    import shtab
+
+    from gossamer.cli import compare, train
+
+    root = Parser("gossamer")
+    root.add_argument("--version", action="store_true")
+    commands = root.add_subparsers(prog="gossamer")
+    parsers = {name: commands.add_parser(name, help=name) for name in COMMANDS}
+    parsers["list"].add_argument("kind", choices=list(LISTS))
+    parsers["completion"].add_argument("shell", choices=SHELLS)
+    for name in ("compare", "reproduce"):
+        compare.add_compare_flags(parsers[name])
+    for name in TITLES:
+        _add_flags(parsers[name], name)
+    after_train = train.add_common_flags(parsers["train"]).add_subparsers(prog="gossamer train")
+    parsers |= {
+        f"train {name}": train.add_method_flags(after_train.add_parser(name, help=name), name)
+        for name in methods.names()
+    }
+    known = {"data": data.names(), "model": models.names(), "what": methods.names()}
+    for action in (action for parser in parsers.values() for action in parser._actions):
+        if action.dest in known:
+            action.choices = known[action.dest]
+        elif action.dest in ("run", "runs", "input", "resume", "config", "out", "json", "data_dir"):
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return root
+
+
+def _data() -> dict[str, str]:
+    loaders = {name: data.find(name) for name in data.names()}
+    return {name: _first_line(sys.modules[getattr(load, "func", load).__module__]) for name, load in loaders.items()}
+
+
+def _criteria() -> dict[str, str]:
+    tables = (("removal", criteria.REMOVAL), ("addition", criteria.ADDITION))
+    return {name: f"{kind}: {_describe(item)}" for kind, table in tables for name, item in table.items()}
+
+
+def _describe(criterion: Any) -> str:
+    return criterion.describe() if isinstance(criterion, criteria.GradientCriterion) else _first_line(criterion)
+
+
+def _recipes() -> dict[str, str]:
+    return {str(path): path.read_text().splitlines()[0].lstrip("# ") for path in sorted(Path("recipes").glob("*.toml"))}
+
+
+def _first_line(thing: Any) -> str:
+    return ((thing.__doc__ or "").strip().splitlines() or [""])[0]
+
+
+LISTS: dict[str, Callable[[], dict[str, str]]] = {
+    "methods": lambda: {name: _first_line(sys.modules[methods.find(name).__module__]) for name in methods.names()},
+    "data": _data,
+    "models": lambda: {name: _first_line(getattr(models, name)) for name in models.names()},
+    "criteria": _criteria,
+    "recipes": _recipes,
+}

@@ -19,8 +19,6 @@ from gossamer.record import Run, to_toml
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
 from gossamer.tables import columns
 
-__all__ = ["add_common_flags", "add_method_flags", "known_method", "train"]
-
 SWITCHES = {"--quiet", "--print_config", "--help", "-h"}
 
 

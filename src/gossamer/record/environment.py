@@ -12,16 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["environment"]
-
 
 def environment() -> dict[str, Any]:
-    """What the numbers of a run depend on, beside its configuration: versions, machine, commit, time and command.
-
-    Example:
-        >>> sorted(environment())[:4]
-        ['argv', 'cpu', 'cpu_count', 'git_commit']
-    """
+    """What the numbers of a run depend on, beside its configuration: versions, machine, commit, time and command."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": list(sys.argv),

@@ -12,22 +12,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-__all__ = [
-    "RecordError",
-    "Row",
-    "append_line",
-    "json_by_rows",
-    "one_line",
-    "read_json",
-    "read_lines",
-    "rows_of",
-    "to_json",
-    "to_toml",
-    "unreadable",
-    "unwritable",
-    "write_atomically",
-]
-
 Row = dict[str, Any]
 _Data = TypeVar("_Data")
 _BINARY: int = getattr(os, "O_BINARY", 0)  # on Windows, keep line ends as they are
@@ -38,15 +22,7 @@ class RecordError(Exception):
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Replace the file atomically; if that fails, the old file is intact and nothing else is left behind.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "note.txt"
-        >>> write_atomically(path, "sparse")
-        >>> path.read_text()
-        'sparse'
-    """
+    """Replace the file atomically; if that fails, the old file is intact and nothing else is left behind."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
@@ -65,18 +41,7 @@ def write_atomically(path: Path, data: bytes | str) -> None:
 
 
 def json_by_rows(content: Mapping[str, Any]) -> str:
-    """An object as JSON with one line per key, and one per row where the value is a list: a diff of it can be read.
-
-    Example:
-        >>> print(json_by_rows({"format": 1, "rows": [{"seed": 0}, {"seed": 1}]}), end="")
-        {
-        "format": 1,
-        "rows": [
-          {"seed": 0},
-          {"seed": 1}
-         ]
-        }
-    """
+    """An object as JSON with one line per key, and one per row where the value is a list: a diff of it can be read."""
 
     def lines(value: Any) -> str:
         if isinstance(value, list) and value:
@@ -87,17 +52,7 @@ def json_by_rows(content: Mapping[str, Any]) -> str:
 
 
 def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
-    """Instances of a dataclass from the rows of a file; other keys than its fields are a ``ValueError`` that says so.
-
-    Example:
-        >>> from dataclasses import make_dataclass
-        >>> Point = make_dataclass("Point", ["x", "y"])
-        >>> rows_of(Point, [{"x": 1, "y": 2}])
-        [Point(x=1, y=2)]
-        >>> rows_of(Point, [{"x": 1}])
-        Traceback (most recent call last):
-        ValueError: a Point has x, y; got {'x': 1}
-    """
+    """Instances of a dataclass from the rows of a file; keys that are not its fields are a ``ValueError``."""
     names = [item.name for item in fields(cast(Any, kind))]
     for row in rows:
         if not isinstance(row, dict) or set(row) != set(names):
@@ -167,15 +122,7 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """A TOML document without the keys whose value is ``None``; scalars and arrays of torch and numpy become plain.
-
-    Example:
-        >>> print(to_toml({"epochs": 3, "model": None, "options": {"density": 0.1}}), end="")
-        epochs = 3
-        <BLANKLINE>
-        [options]
-        density = 0.1
-    """
+    """A TOML document without the keys whose value is ``None``; scalars and arrays of torch and numpy become plain."""
     import tomli_w  # here, so that errors can be explained where it is missing
 
     return tomli_w.dumps(_plain(table, ()))

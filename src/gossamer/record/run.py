@@ -22,8 +22,6 @@ from gossamer.record.files import (
     write_atomically,
 )
 
-__all__ = ["FORMAT", "Run"]
-
 FORMAT = 1
 """The format that this version writes; it reads this one and all earlier ones."""
 

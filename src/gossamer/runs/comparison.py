@@ -21,8 +21,6 @@ from gossamer.runs.interrupt import Interrupted
 from gossamer.runs.settings import Settings, with_defaults
 from gossamer.tables import Table
 
-__all__ = ["Comparison", "Entry", "compare", "read_recipe"]
-
 SEEDS = 3
 ARROWS = {"higher": " ↑", "lower": " ↓"}
 
@@ -104,12 +102,19 @@ class Comparison:
 def _row(entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {"method": entry.label, "seeds": len(entry.results)}
     for metric in shown("terminal", _measured(entry)):
-        found = [result[group] for result in entry.results for group in ("metrics", "cost")]
-        values = [group[metric.name] for group in found if group.get(metric.name) is not None]
-        if values:
-            row[metric.name] = statistics.fmean(values)
-            row[f"{metric.name}_se"] = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
+        found = mean_and_error(entry.results, metric.name)
+        if found is not None:
+            row[metric.name], row[f"{metric.name}_se"] = found
     return row | ({"failed": entry.failure} if entry.failure else {})
+
+
+def mean_and_error(results: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float | None] | None:
+    """Mean and standard error of a metric or cost over the seeds, where it was measured; one seed has no error."""
+    found = [result[group].get(name) for result in results for group in ("metrics", "cost")]
+    values = [value for value in found if value is not None]
+    if not values:
+        return None
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
 
 
 def _measured(entry: Entry) -> list[str]:

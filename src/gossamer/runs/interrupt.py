@@ -12,8 +12,6 @@ from typing import Any
 
 from gossamer.record import RecordError
 
-__all__ = ["Interrupted", "Stop", "only_one", "stop_signals"]
-
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
     """The run was stopped and can be continued."""
@@ -39,13 +37,11 @@ class Stop:
 
 @contextlib.contextmanager
 def stop_signals(after: float | None = None) -> Iterator[Stop]:
-    """Ctrl-C, SIGTERM and a closed terminal request a stop after the current step; a second signal stops at once.
+    """Ctrl-C, SIGTERM, a closed terminal and the end of ``after`` seconds request a stop after the current step.
 
-    A signal that this process inherited as ignored stays ignored: ``nohup`` asks for that for a closed terminal, and a
-    shell without job control for Ctrl-C in background jobs, which is meant for the job in the foreground.
-
-    Args:
-        after: Seconds after which to stop without a signal.
+    A second signal stops at once. A signal that this process inherited as ignored stays ignored: ``nohup`` asks for
+    that for a closed terminal, and a shell without job control for Ctrl-C in background jobs, which is meant for the
+    job in the foreground.
     """
     stop = Stop(after)
 

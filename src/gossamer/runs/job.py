@@ -29,8 +29,6 @@ from gossamer.sparsity.selection import on_any_rank
 from gossamer.train import Training
 from gossamer.types import Task
 
-__all__ = ["Job", "is_first_process", "launch", "part", "restore", "resume", "settings_of", "start", "train"]
-
 N_LINES = 50  # of progress, where there is no terminal
 STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
@@ -247,12 +245,7 @@ def start(settings: Settings, task: Task, fabric: Fabric) -> Training:
 
 
 def is_first_process() -> bool:
-    """Whether the user started this process, not another rank.
-
-    Example:
-        >>> is_first_process()
-        True
-    """
+    """Whether the user started this process, not another rank."""
     rank: int = getattr(rank_zero_only, "rank", 0)
     return rank == 0
 

@@ -11,9 +11,7 @@ A recipe quotes a paper in a table per method. Figures are written as printed, u
 
 from __future__ import annotations
 
-import math
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +19,8 @@ from typing import Any, NamedTuple
 from gossamer.metrics.registry import METRICS
 from gossamer.names import unknown
 from gossamer.record import RecordError
-from gossamer.runs.comparison import Comparison, load_recipe
+from gossamer.runs.comparison import Comparison, load_recipe, mean_and_error
 from gossamer.tables import Table
-
-__all__ = ["PublishedFigures", "beside_published", "read_published"]
 
 
 class PublishedFigures(NamedTuple):
@@ -88,11 +84,10 @@ def _figures(path: Path, label: str, table: Any, methods: Mapping[str, Any]) -> 
 
 def _measured(name: str, printed: str, results: Sequence[Mapping[str, Any]]) -> str:
     """Mean and standard error, written like the printed figure."""
-    values = [result[group][name] for result in results for group in ("metrics", "cost") if name in result[group]]
-    if not values:
+    found = mean_and_error(results, name)
+    if found is None:
         return "-"
-    mean = statistics.fmean(values)
-    error = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
+    mean, error = found
     number = re.fullmatch(r"\d+(?:\.(\d+))?( ?%)?", printed)
     if number is None:  # an abbreviation such as 0.56M, or a figure that the paper does not have
         return METRICS[name].text(mean, error)

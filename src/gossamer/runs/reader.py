@@ -22,8 +22,6 @@ from gossamer.types import Task
 if TYPE_CHECKING:
     from gossamer.runs.job import Job
 
-__all__ = ["evaluate_run", "predict_run", "read_inputs", "show"]
-
 
 def show(folder: Path | str) -> str:
     """A run in a few lines: its settings, how far it is, what it reached.
@@ -142,14 +140,6 @@ def read_inputs(path: Path, task: Task) -> Tensor:
     """New inputs from a file, as the task stores its own: one example per row.
 
     Images may have their channels last, or all their pixels in one row.
-
-    Example:
-        >>> import tempfile
-        >>> from gossamer.data import digits
-        >>> path = Path(tempfile.mkdtemp()) / "new.npy"
-        >>> np.save(path, np.zeros((5, 64), np.float32))
-        >>> read_inputs(path, digits.load()).shape
-        torch.Size([5, 1, 8, 8])
     """
     array = _array(path)
     stored = task.test[0]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,8 +24,6 @@ from gossamer.types import Posterior, Task
 
 if TYPE_CHECKING:  # the training loop is slow to import, and whoever only reads a run does not need it
     from gossamer.train import Training
-
-__all__ = ["build_result", "predict_seeded", "predict_split", "quality"]
 
 N_EXAMPLES = 8
 
@@ -141,24 +138,23 @@ def _layers(training: Training, task: Task) -> list[LayerCost]:
     for name, macs in metrics.dense_macs(plain, example).items():
         weight = weights.get(name)
         if weight is None:
-            kind = type(dict(plain.named_modules()).get(name, plain)).__name__
-            layers.append(LayerCost(name, kind, macs, 1.0, bayesian=False))
+            layers.append(LayerCost(name, type(dict(plain.named_modules()).get(name, plain)).__name__, macs))
         else:
             share = weight.support.n_active / weight.support.size
-            layers.append(LayerCost(name, kinds[id(weight)], macs, share, bayesian=isinstance(weight, GaussianWeight)))
+            layers.append(LayerCost(name, kinds[id(weight)], macs, share, isinstance(weight, GaussianWeight)))
     return layers
 
 
 def _layer_row(training: Training, layer: LayerCost) -> dict[str, Any]:
     weight = sparse_weights(training.model).get(layer.name)
-    row: dict[str, Any] = {"name": layer.name, "kind": layer.kind, "dense_macs": layer.dense_macs}
     if weight is None:
         shapes = {name.removesuffix(".weight"): list(p.shape) for name, p in training.model.named_parameters()}
         shape = shapes.get(layer.name, [])
-        size = int(torch.tensor(shape).prod()) if shape else 0
-        return row | {"shape": shape, "active": size, "total": size}
-    support = weight.support
-    return row | {"shape": list(support.shape), "active": support.n_active, "total": support.size}
+        active = total = math.prod(shape) if shape else 0
+    else:
+        shape, active, total = list(weight.support.shape), weight.support.n_active, weight.support.size
+    row = {"name": layer.name, "kind": layer.kind, "dense_macs": layer.dense_macs}
+    return row | {"shape": shape, "active": active, "total": total}
 
 
 def _cost(
@@ -173,7 +169,7 @@ def _cost(
         "active_parameters": active,
         "total_parameters": total,
         "density": active / total,
-        "checkpoint_bytes": _newest(run.checkpoint_folder.glob("step-*")).stat().st_size,
+        "checkpoint_bytes": (run.checkpoint_folder / f"step-{training.step}.safetensors").stat().st_size,
         "inference_macs": metrics.inference_macs(layers),
         "training_macs_per_example": per_example,
         "training_macs": per_example * task.n_data * settings.epochs,
@@ -195,11 +191,6 @@ def _training_macs(layers: list[LayerCost], weights: Mapping[str, SparseWeight],
         tally.formed[layer.name] / entries[layer.name] * layer.dense_macs for layer in layers if layer.name in weights
     ]
     return metrics.training_macs(mean) + sum(formed)
-
-
-def _newest(checkpoints: Iterable[Path]) -> Path:
-    """The last one, not the largest: pruning makes checkpoints smaller."""
-    return max(checkpoints, key=lambda path: int(path.stem.removeprefix("step-")))
 
 
 def _peak_memory() -> int | None:

@@ -15,17 +15,6 @@ from gossamer.kernels.fused import Fused
 from gossamer.names import unknown
 from gossamer.types import Task
 
-__all__ = [
-    "CHECKPOINT_SECONDS",
-    "Device",
-    "Precision",
-    "Settings",
-    "check_type",
-    "describe_type",
-    "options_of",
-    "with_defaults",
-]
-
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "32", "bf16"]
 
@@ -141,22 +130,12 @@ class Settings:
 
 
 def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """All options of a method: those given, and the defaults of the others.
-
-    Example:
-        >>> with_defaults("rigl", {"lr": 0.5})["density"]
-        0.05
-    """
+    """All options of a method: those given, and the defaults of the others."""
     return {name: default for name, (_, default) in options_of(method).items()} | dict(options)
 
 
 def options_of(method: str) -> dict[str, tuple[Any, Any]]:
-    """The options of a method: type and default by name, from its signature.
-
-    Example:
-        >>> options_of("rigl")["density"]
-        (<class 'float'>, 0.05)
-    """
+    """The options of a method: type and default by name, from its signature."""
     function = methods.find(method)
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     return {name: (hints[name], item.default) for name, item in parameters.items() if name not in ("task", "steps")}
@@ -176,12 +155,7 @@ def check_type(name: str, value: Any, hint: Any) -> None:
 
 
 def describe_type(hint: Any) -> str:
-    """A type in words.
-
-    Example:
-        >>> describe_type(Literal["32", "bf16"]), describe_type(int | None)
-        ("'32' or 'bf16'", 'a whole number or none')
-    """
+    """A type in words."""
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(describe_type(part) for part in get_args(hint))
     if get_origin(hint) is Literal:

@@ -17,18 +17,11 @@ from gossamer.layers import sparse_weights
 from gossamer.record import Run
 from gossamer.runs.job import launch, restore, settings_of
 
-__all__ = ["StepTimes", "report_steps", "time_steps"]
-
 ROUNDS = 21
 
 
 class StepTimes(NamedTuple):
-    """Median milliseconds of a step either way, and the median speed-up over the rounds.
-
-    Example:
-        >>> print(StepTimes(2.0, 5.0, 2.5))
-        a step with native kernels 2.00 ms, with dense products 5.00 ms: 2.5x
-    """
+    """Median milliseconds of a step either way, and the median speed-up over the rounds."""
 
     native_ms: float
     dense_ms: float

@@ -18,8 +18,6 @@ from gossamer.types import Task
 if TYPE_CHECKING:
     from gossamer.train import Training
 
-__all__ = ["Tally", "Work", "describe", "record_epoch", "record_updates", "work_of"]
-
 Work = dict[str, tuple[int, int]]
 """By weight: its active entries, and the inactive ones whose gradient is formed as well."""
 
@@ -35,16 +33,7 @@ def work_of(weights: Mapping[str, SparseWeight]) -> Work:
 
 @dataclass
 class Tally:
-    """Sums over the steps of a training; a checkpoint holds them, so that a resumed run ends with the same ones.
-
-    Example:
-        >>> import torch
-        >>> tally = Tally()
-        >>> tally.add({"loss": torch.tensor(1.0)}, {"head": (30, 0)}, seconds=0.1)
-        >>> tally.add({"loss": torch.tensor(2.0)}, {"head": (10, 90)}, seconds=0.1)
-        >>> tally.means(), tally.count, tally.active, tally.formed
-        ({'loss': 1.5}, 0, {'head': 40}, {'head': 90})
-    """
+    """Sums over the steps of a training; a checkpoint holds them, so that a resumed run ends with the same ones."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)  # since the last row of metrics
     count: int = 0
@@ -114,13 +103,7 @@ def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict
 
 
 def describe(row: Mapping[str, Any], epochs: int) -> str:
-    """The row of an epoch in words.
-
-    Example:
-        >>> row = {"epoch": 2, "loss": 0.5, "kl": 0.01, "density": 0.05, "val_accuracy": 0.931}
-        >>> describe(row | {"examples_per_second": 12000}, epochs=5)
-        'epoch 2/5  loss 0.500  val accuracy 93.1%  KL 0.010  density 5.0%  12,000 examples/s'
-    """
+    """The row of an epoch in words."""
     parts = [f"epoch {row['epoch']}/{epochs}", f"loss {row['loss']:.3f}"]
     if "val_accuracy" in row:
         parts.append(f"val accuracy {row['val_accuracy']:.1%}")

@@ -15,8 +15,6 @@ from gossamer.record import RecordError, Run, write_atomically
 from gossamer.record.files import json_by_rows, read_json, rows_of
 from gossamer.runs.comparison import Comparison
 
-__all__ = ["Trial", "Trials"]
-
 FORMAT = 1
 KIND = "trials"
 FROM_CONFIG = ("method", "data", "model", "epochs", "batch_size", "n_draws", "options")
