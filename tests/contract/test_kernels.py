@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, csr, lookup, native, reference, watch
+from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, lookup, native, reference, watch
 from gossamer.kernels.reference import VARIANCE_FLOOR
 
-KERNELS = [pytest.param(kernel, id=kernel.__name__.rpartition(".")[2]) for kernel in (reference, csr, lookup, native)]
+KERNELS = [pytest.param(kernel, id=kernel.__name__.rpartition(".")[2]) for kernel in (reference, lookup, native)]
 
 
 class Case(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer.kernels import ConvMap, LinearMap, csr, library, native, reference
+from gossamer.kernels import ConvMap, LinearMap, library, native, reference
 
 pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 
@@ -159,7 +159,7 @@ def test_wrong_lists_of_numbers_raise(operator, numbers):
         getattr(torch.ops.gossamer, operator)(*arguments.values())
 
 
-@pytest.mark.parametrize("kernel", [native, csr, reference], ids=["native", "csr", "reference"])
+@pytest.mark.parametrize("kernel", [native, reference], ids=["native", "reference"])
 @pytest.mark.parametrize("name", ["mean", "std"])
 @pytest.mark.parametrize("n", [0, 1, 7, 9, 50])
 def test_a_vector_of_another_length_than_its_positions_is_named(kernel, name, n):

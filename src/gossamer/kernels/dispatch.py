@@ -1,7 +1,7 @@
 """Chooses the kernel of a product: a sparse one, whose cost follows the active entries, or the dense reference.
 
-The sparse kernel of embeddings is a lookup; that of linear layers and convolutions is native code, and where that is
-not built, torch's own sparse matrices for linear layers.
+The sparse kernel of embeddings is a lookup, that of linear layers and convolutions native code. Where that is not
+built, the reference serves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
-from gossamer.kernels import csr, library, lookup, native, reference
+from gossamer.kernels import library, lookup, native, reference
 from gossamer.kernels.maps import EmbeddingMap, LinearMap, Placement
 
 __all__ = ["Kernel", "in_use", "moments", "noisy_product", "product", "use"]
@@ -27,10 +27,6 @@ Kernel = Literal["auto", "sparse", "dense", "autotune"]
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
 FEW = 8
-# The same for torch's sparse matrices against two dense products, in training, batches of 1 to 512: at 20 % they gain
-# or lose a tenth, and the calls around them eat the gain of a layer smaller than this.
-MOST_DENSE_CSR = 0.15
-LEAST_CSR = 2**15
 LEAST_LOOKUP = 2**18  # entries of a table; a smaller one is formed faster than its rows are searched for
 
 _setting: Kernel = "auto"
@@ -115,7 +111,8 @@ def _kernel(x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> _F
         return reference
     if not (library.LIBRARY or embeds):
         _warn_once()
-    sparse = lookup if embeds else native if library.LIBRARY else csr
+        return reference
+    sparse = lookup if embeds else native
     if _setting == "sparse":
         return sparse
     if _setting == "autotune" and not torch.compiler.is_compiling():
@@ -126,8 +123,6 @@ def _kernel(x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> _F
     density = len(position) / size if size else 1.0
     if embeds:
         return sparse if density <= MOST_DENSE and size >= LEAST_LOOKUP else reference
-    if sparse is csr:
-        return sparse if density <= MOST_DENSE_CSR and size >= LEAST_CSR else reference
     if density > MOST_DENSE_OF_FEW and isinstance(weight_map, LinearMap) and not exports:
         # Not while exporting: a program for batches of any size must not be chosen by the size of one.
         return sparse if density <= MOST_DENSE and x.numel() >= FEW * shape[1] else reference
@@ -139,6 +134,6 @@ def _warn_once() -> None:
     if not _warned and not torch.compiler.is_compiling():
         _warned = True
         logging.getLogger("gossamer").warning(
-            "gossamer's native kernels are not built: sparse linear layers run on torch's sparse matrices, all others "
-            "as dense ones (pip install gossamer where there is a C++ compiler, or python setup.py build_ext --inplace)"
+            "gossamer's native kernels are not built: sparse layers take the time of dense ones (to build them, "
+            "pip install gossamer where there is a C++ compiler, or python setup.py build_ext --inplace)"
         )

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import reference
-from gossamer.kernels.autograd import Function
 from gossamer.kernels.maps import EmbeddingMap, Placement, no_view
-from gossamer.kernels.reference import check_length, gather, perturb, scatter
+from gossamer.kernels.reference import Function, check_length, gather, perturb, scatter
 
 __all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter", "takes"]
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gossamer import kernels
 from gossamer.kernels import WeightMap
-from gossamer.kernels.autograd import Function
+from gossamer.kernels.reference import Function
 from gossamer.layers.support import Support
 from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights, without_autocast
 from gossamer.priors import normal_kl

@@ -1,7 +1,7 @@
-"""Autograd nodes: a cheaper ``torch.autograd.Function``, and one that exposes the dense gradient of a weight.
+"""Exposes the dense gradient of a weight, which only the backward pass before an update of the subspace needs.
 
-Only the backward pass before an update of the subspace needs the dense gradient. For y = W x + b + noise it is the
-map's weight gradient of dL/dy and x, whichever kernel computed y, so a node around the product can form it.
+For y = W x + b + noise it is the map's weight gradient of dL/dy and x, whichever kernel computed y. So a node of the
+autograd graph around the product can form it.
 """
 
 from __future__ import annotations
@@ -11,48 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import unwrap_dead_wrappers
 
 from gossamer.kernels.maps import WeightMap
-
-__all__ = ["Function", "Sink", "watch"]
-
-
-class Function(torch.autograd.Function):
-    """``torch.autograd.Function`` with ``setup_context``, at a third of the price of a call.
-
-    For each call torch inspects the signature of ``forward`` in Python, to find default arguments, which takes twice as
-    long as the rest of a call on a small tensor. So ``forward`` must have no defaults here.
-
-    Example:
-        >>> class Double(Function):
-        ...     @staticmethod
-        ...     def forward(x):
-        ...         return 2 * x
-        ...     @staticmethod
-        ...     def setup_context(ctx, inputs, output):
-        ...         pass
-        ...     @staticmethod
-        ...     def backward(ctx, grad):
-        ...         return 2 * grad
-        >>> Double.apply(torch.ones(2, requires_grad=True)).sum().item()
-        4.0
-    """
-
-    def __init_subclass__(cls) -> None:
-        """Reject defaults, which nothing would fill in."""
-        super().__init_subclass__()
-        if cls.forward.__defaults__ or cls.forward.__kwdefaults__:
-            raise TypeError(f"{cls.__name__}.forward must have no defaults: give every argument in the call")
-
-    @classmethod
-    def apply(cls, *args: Any) -> Any:
-        """As torch's."""
-        if torch._C._are_functorch_transforms_active():
-            return super().apply(*args)  # type: ignore[no-untyped-call]
-        # Compilers do not come here: they recognise this method by its name.
-        return super(torch.autograd.Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
-
+from gossamer.kernels.reference import Function
 
 Sink = Callable[[Tensor, Tensor, WeightMap], object]
 """Takes dL/dy, x and the map in a backward pass, and forms as much of the dense gradient at a time as it likes."""
