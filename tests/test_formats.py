@@ -43,3 +43,31 @@ def test_an_error_decides_the_digits(mean, error, expected):
 def test_what_is_not_finite_is_written(form):
     assert "nan" in form(math.nan)
     assert "inf" in form(math.inf)
+
+
+@pytest.mark.parametrize(
+    ("form", "values", "expected"),
+    [
+        (formats.number, (0.21345, 12.0, 1234.5, -0.5, 0, 1.23e-5), "0.213 | 12 | 1,234 | -0.5 | 0 | 1.23e-5"),
+        (formats.integer, (78125,), "78,125"),
+        (formats.count, (7, 950, 12_345, 1_200_000, 5.554e8, 999_999), "7 | 950 | 12.3 k | 1.2 M | 555 M | 1 M"),
+        (formats.size, (512, 34_500_000), "512 B | 34.5 MB"),
+        (formats.macs, (5.554e8, 9.2e15), "555 MMAC | 9.2 PMAC"),
+        (formats.times, (2.68,), "2.7×"),
+        (formats.duration, (0.42, 45.2, 130, 4980, 100_000), "0.42 s | 45 s | 2 min 10 s | 1 h 23 min | 1 d 4 h"),
+    ],
+)
+def test_numbers_with_their_units(form, values, expected):
+    assert " | ".join(plain(form, *values)) == expected
+
+
+def test_typographic_characters_are_made_plain():
+    assert formats.number(-1.23e-5) == "−1.23\u202f×\u202f10⁻⁵"
+    assert formats.plain(formats.number(-1.23e-5)) == "-1.23e-5"
+    assert formats.with_error(0.21345, 0.0021, formats.number) == "0.213 ± 0.002"
+
+
+def test_what_is_a_number():
+    assert [formats.is_number(one) for one in (0.5, 3, math.nan, math.inf, None, True, "1")] == [True, True] + [
+        False
+    ] * 5

@@ -9,21 +9,6 @@ import math
 from collections.abc import Callable
 from typing import TypeGuard
 
-__all__ = [
-    "Format",
-    "count",
-    "duration",
-    "integer",
-    "is_number",
-    "macs",
-    "number",
-    "percent",
-    "plain",
-    "size",
-    "times",
-    "with_error",
-]
-
 Format = Callable[[float], str]
 """A number -> its text."""
 
@@ -34,22 +19,12 @@ _PLAIN = str.maketrans(f"⁻⁰¹²³⁴⁵⁶⁷⁸⁹{_SPACE}{_MINUS}", "-0123
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number.
-
-    Example:
-        >>> is_number(0.5), is_number(float("nan")), is_number(None), is_number(True)
-        (True, False, False, False)
-    """
+    """Whether it is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number(value: float, digits: int = 3) -> str:
-    """``digits`` significant digits, thousands grouped; very small and very large numbers as powers of ten.
-
-    Example:
-        >>> print(*map(number, (0.21345, 12.0, 1234.5, -0.5, 0, 0.0000123)), sep=" | ")
-        0.213 | 12 | 1,234 | −0.5 | 0 | 1.23 × 10⁻⁵
-    """
+    """``digits`` significant digits, thousands grouped; very small and very large numbers as powers of ten."""
     if value == 0 or not math.isfinite(value):
         return f"{value:.0f}"
     power = math.floor(math.log10(abs(value)))
@@ -63,74 +38,39 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def integer(value: float) -> str:
-    """A whole number with groups of thousands.
-
-    Example:
-        >>> integer(78125)
-        '78,125'
-    """
+    """A whole number with groups of thousands: 78,125."""
     return f"{value:,.0f}".replace("-", _MINUS)
 
 
 def count(value: float) -> str:
-    """A count to three digits, with k, M, G, T, P or E.
-
-    Example:
-        >>> print(*map(count, (7, 950, 12_345, 1_200_000, 5.554e8, 999_999)), sep=" | ")
-        7 | 950 | 12.3 k | 1.2 M | 555 M | 1 M
-    """
+    """A count to three digits, with k, M, G, T, P or E: 12.3 k."""
     return _scaled(value, ("", "k", "M", "G", "T", "P", "E"))
 
 
 def size(value: float) -> str:
-    """Bytes, in powers of a thousand.
-
-    Example:
-        >>> print(size(512), size(34_500_000), sep=" | ")
-        512 B | 34.5 MB
-    """
+    """Bytes, in powers of a thousand: 34.5 MB."""
     return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
 def macs(value: float) -> str:
-    """Multiply-adds (MACs).
-
-    Example:
-        >>> print(macs(5.554e8), macs(9.2e15), sep=" | ")
-        555 MMAC | 9.2 PMAC
-    """
+    """Multiply-adds (MACs): 555 MMAC."""
     return _scaled(value, ("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC", "EMAC"))
 
 
 def times(value: float) -> str:
-    """A factor.
-
-    Example:
-        >>> times(2.68)
-        '2.7×'
-    """
+    """A factor: 2.7×."""
     return f"{value:.1f}×"
 
 
 def percent(value: float, decimals: int = 1) -> str:
-    """A share.
-
-    Example:
-        >>> print(percent(0.9391), percent(0.05, 0), percent(0.00042), sep=" | ")
-        93.9 % | 5 % | 0.04 %
-    """
+    """A share: 93.9 %."""
     while 0 < abs(value) * 100 < 10**-decimals and decimals < 4:  # a small share keeps a digit or two
         decimals += 1
     return f"{100 * value:.{decimals}f}{_SPACE}%".replace("-", _MINUS)
 
 
 def duration(seconds: float) -> str:
-    """A time, in its two largest units.
-
-    Example:
-        >>> print(*map(duration, (0.42, 45.2, 130, 4980, 100_000)), sep=" | ")
-        0.42 s | 45 s | 2 min 10 s | 1 h 23 min | 1 d 4 h
-    """
+    """A time, in its two largest units: 1 h 23 min."""
     if seconds < 60 or not math.isfinite(seconds):
         return f"{number(seconds, 2)}{_SPACE}s"
     for large, small, name, small_name in ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s")):
@@ -143,12 +83,7 @@ def duration(seconds: float) -> str:
 
 
 def with_error(mean: float, error: float | None, form: Format) -> str:
-    """A mean ± its standard error; percentages and plain numbers with the one or two digits that are significant.
-
-    Example:
-        >>> print(with_error(0.93912, 0.0013, percent), with_error(0.21345, 0.0021, number), sep=" | ")
-        93.91 ± 0.13 % | 0.213 ± 0.002
-    """
+    """A mean ± its standard error; percentages and plain numbers with the one or two digits that are significant."""
     if not error or not math.isfinite(mean + error) or error < 1e-9 * abs(mean):  # equal up to rounding
         return form(mean)
     if form not in (percent, number):
@@ -161,12 +96,7 @@ def with_error(mean: float, error: float | None, form: Format) -> str:
 
 
 def plain(text: str) -> str:
-    """A formatted number with ordinary characters, for terminals, Markdown and files.
-
-    Example:
-        >>> print(plain(percent(0.939)), plain(number(-1.23e-5)))
-        93.9 % -1.23e-5
-    """
+    """A formatted number with ordinary characters, for terminals, Markdown and files."""
     return text.replace(f"{_SPACE}×{_SPACE}10", "e").translate(_PLAIN)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +103,6 @@ class Layout:
     md5: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
-    def at(self, *places: str) -> Layout:
-        """The same files, elsewhere."""
-        return replace(self, places=places)
-
 
 @dataclass(frozen=True)
 class ImageSet:
@@ -175,9 +171,8 @@ def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:
     n_val = n // 10 if n_val is None else n_val
     if not 0 <= n_val <= max(n - 1, 0):
         raise ValueError(f"n_val must be from 0 to {max(n - 1, 0)}, to leave some of {n} examples; got {n_val}")
-    order = torch.from_numpy(
-        np.random.RandomState(seed).permutation(n)
-    )  # numpy guarantees that this stream never changes
+    # numpy guarantees that this stream never changes
+    order = torch.from_numpy(np.random.RandomState(seed).permutation(n))
     return order[n_val:], order[:n_val]
 
 
@@ -240,9 +235,7 @@ def _checked(images: ImageSet, part: str, where: str, xs: list[npt.NDArray[Any]]
         return x, y
     rows = np.concatenate([y.astype(np.uint8)[:, None], x.reshape(n, -1)], axis=1)
     by_content = np.argsort(rows.view(f"V{rows.shape[1]}").ravel(), kind="stable")
-    order = by_content[
-        np.random.RandomState(SPLIT_SEED).permutation(n)
-    ]  # sorted by content they would be sorted by class
+    order = by_content[np.random.RandomState(SPLIT_SEED).permutation(n)]  # by content alone would be by class
     return x[order], y[order]
 
 

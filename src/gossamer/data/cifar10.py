@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gossamer.data._files import read_cifar10_bin, read_cifar_pickle
@@ -48,8 +49,8 @@ SET = ImageSet(
         PICKLES,
         BINARY,
         npz_layout("cifar10"),
-        PICKLES.at("cifar-10-python.tar.gz", "cifar10/cifar-10-python.tar.gz"),
-        BINARY.at("cifar-10-binary.tar.gz", "cifar10/cifar-10-binary.tar.gz"),
+        replace(PICKLES, places=("cifar-10-python.tar.gz", "cifar10/cifar-10-python.tar.gz")),
+        replace(BINARY, places=("cifar-10-binary.tar.gz", "cifar10/cifar-10-binary.tar.gz")),
     ),
     sha256={
         "train": "1e91790dbaf241617ca1f29a9aba08eb9a62df84cc90676b47edd05ad2ab3c94",

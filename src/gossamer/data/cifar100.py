@@ -5,6 +5,7 @@ The images come in a fixed random order of their own, not that of the files: cop
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from gossamer.data._files import read_cifar100_bin, read_cifar_pickle
@@ -47,8 +48,8 @@ SET = ImageSet(
         PICKLES,
         BINARY,
         npz_layout("cifar100"),
-        PICKLES.at("cifar-100-python.tar.gz", "cifar100/cifar-100-python.tar.gz"),
-        BINARY.at("cifar-100-binary.tar.gz", "cifar100/cifar-100-binary.tar.gz"),
+        replace(PICKLES, places=("cifar-100-python.tar.gz", "cifar100/cifar-100-python.tar.gz")),
+        replace(BINARY, places=("cifar-100-binary.tar.gz", "cifar100/cifar-100-binary.tar.gz")),
     ),
     sha256={
         "train": "601d76fc2320abef34890b492bba4e3af9549dc4a280827e3bd0f41f805f40e3",

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from gossamer.likelihoods import Categorical
-from gossamer.types import Split, Task
+from gossamer.types import Task
 
 __all__ = ["load"]
 
@@ -33,17 +33,6 @@ def load(root: str | Path | None = None) -> Task:
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(SPLIT_SEED))
     n_test = len(y) // 3
     n_val = (len(y) - n_test) // 5
-
-    def split(rows: torch.Tensor) -> Split:
-        return x[rows], y[rows]
-
-    test, val, train = order[:n_test], order[n_test : n_test + n_val], order[n_test + n_val :]
-    return Task(
-        split(train),
-        split(val),
-        split(test),
-        Categorical(),
-        n_outputs=10,
-        name="digits",
-        class_names=tuple("0123456789"),
-    )
+    rows = order.split([n_test, n_val, len(y) - n_test - n_val])
+    test, val, train = ((x[part], y[part]) for part in rows)
+    return Task(train, val, test, Categorical(), n_outputs=10, name="digits", class_names=tuple("0123456789"))

@@ -9,22 +9,13 @@ from gossamer.types import Task
 
 __all__ = ["load"]
 
+CLASS_NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
 SET = ImageSet(
     name="fashion_mnist",
     shape=(1, 28, 28),
     sizes={"train": 60_000, "test": 10_000},
-    class_names=(
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    ),
+    class_names=CLASS_NAMES,
     normalize=Normalize(mean=(0.2860,), std=(0.3530,)),  # of the training images
     layouts=(
         idx_layout(

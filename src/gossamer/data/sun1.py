@@ -92,19 +92,11 @@ def as_split(x: Array, y: Array) -> Split:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def _ke(x: Array) -> Array:
-    y: Array = _first(x) + 2 * np.tanh(np.tanh(x[:, 2] - 2 * x[:, 3]) - np.tanh(2 * x[:, 4]))
-    return y
-
-
-def _ke_code(x: Array) -> Array:
-    y: Array = _first(x) + 2 * np.tanh(np.tanh(x[:, 2] - 2 * x[:, 3])) - np.tanh(2 * x[:, 4])
-    return y
-
-
-def _sun(x: Array) -> Array:
-    y: Array = _first(x) + 2 * np.tanh(2 * np.tanh(x[:, 2] - 2 * x[:, 3]) - np.tanh(2 * x[:, 4]))
-    return y
+VARIANTS: dict[str, Callable[[Array], Array]] = {
+    "ke": lambda x: _first(x) + 2 * np.tanh(_second(x) - np.tanh(2 * x[:, 4])),
+    "ke_code": lambda x: _first(x) + 2 * np.tanh(_second(x)) - np.tanh(2 * x[:, 4]),
+    "sun": lambda x: _first(x) + 2 * np.tanh(2 * _second(x) - np.tanh(2 * x[:, 4])),
+}
 
 
 def _first(x: Array) -> Array:
@@ -112,4 +104,6 @@ def _first(x: Array) -> Array:
     return y
 
 
-VARIANTS: dict[str, Callable[[Array], Array]] = {"ke": _ke, "ke_code": _ke_code, "sun": _sun}
+def _second(x: Array) -> Array:
+    y: Array = np.tanh(x[:, 2] - 2 * x[:, 3])
+    return y

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -87,7 +87,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         kept = {
             "learnt": {name: getattr(self, name) for name in self._saved if hasattr(self, name)},
             "importances": self.feature_importances_[self._inputs.columns],  # all others are zero
-            "draws": self._draws.state_dict(),
+            "draws": asdict(self._draws),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
             "stream": asdict(self._stream) if training and self._stream else None,
@@ -101,7 +101,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         estimator = cls(**parameters)
         for name, value in kept["learnt"].items():
             setattr(estimator, name, value)
-        estimator._draws = Draws.from_state(kept["draws"])
+        estimator._draws = Draws(**kept["draws"] | {"architecture": Architecture(**kept["draws"]["architecture"])})
         estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
         estimator._stream = _stream_from(kept["stream"])
         estimator.feature_importances_ = estimator._spread(kept["importances"])
@@ -139,8 +139,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             look = partial(held_out_loss, held, inputs, self._likelihood)
         rows = rows._replace(y=targets.apply(rows.y))
         fitted = train(plan, task_of(rows, inputs, self._likelihood, n_outputs), look, self.patience)
-        stream = Stream(plan, inputs, targets, fitted.state, float(rows.weight.sum()))
-        self._keep(fitted, stream, rows, held)
+        self._keep(fitted, Stream(plan, inputs, targets, fitted.state, float(rows.weight.sum())), rows, held)
 
     def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
         check_parameters(self.get_params(deep=False))
@@ -158,7 +157,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         weight = stream.weight + float(rows.weight.sum())
         task = task_of(rows, stream.inputs, self._likelihood, n_outputs, weight)
         fitted = train_more(stream.plan, task, stream.state)
-        self._keep(fitted, Stream(stream.plan, stream.inputs, stream.targets, fitted.state, weight), rows, None)
+        self._keep(fitted, replace(stream, state=fitted.state, weight=weight), rows, None)
 
     def _keep(self, fitted: Fitted, stream: Stream, rows: Rows, held: Rows | None) -> None:
         self._draws, self._targets = fitted.draws, stream.targets
@@ -200,7 +199,5 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 def _stream_from(state: dict[str, Any] | None) -> Stream | None:
     if state is None:
         return None
-    plan = dict(state["plan"])
-    plan["architecture"] = Architecture(**plan["architecture"])
-    inputs, targets = Scaling(**state["inputs"]), Scaling(**state["targets"])
-    return Stream(TrainingPlan(**plan), inputs, targets, state["state"], state["weight"])
+    plan = TrainingPlan(**state["plan"] | {"architecture": Architecture(**state["plan"]["architecture"])})
+    return Stream(plan, Scaling(**state["inputs"]), Scaling(**state["targets"]), state["state"], state["weight"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -80,34 +80,26 @@ class Draws:
     def of(cls, posterior: Posterior, n_draws: int, architecture: Architecture) -> Draws:
         """``n_draws`` networks from a posterior, or as many as it has."""
         found: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        shapes = {name: parameter.shape for name, parameter in _skeleton(architecture).named_parameters()}
+        shapes = _shapes(_skeleton(architecture))
         for network in posterior.draws(n_draws):
-            parameters = {name: parameter.detach().cpu() for name, parameter in network.named_parameters()}
-            if {name: parameter.shape for name, parameter in parameters.items()} != shapes or list(network.buffers()):
+            if _shapes(network) != shapes or list(network.buffers()):
                 raise TypeError(
                     f"this method draws networks of another shape than it was given, {architecture}: an estimator "
                     "cannot keep its posterior; use gossamer.fit"
                 )
-            for name, parameter in parameters.items():
-                flat = parameter.reshape(-1)
+            for name, parameter in network.named_parameters():
+                flat = parameter.detach().cpu().reshape(-1)
                 at = flat.nonzero().squeeze(1)
                 found.setdefault(name, []).append((at, flat[at].clone()))
         position = {name: torch.cat([at for at, _ in items]).unique() for name, items in found.items()}
         values = {name: _aligned(items, position[name]) for name, items in found.items()}
-        return cls._without_idle_columns(architecture, position, values)
-
-    @classmethod
-    def _without_idle_columns(
-        cls, architecture: Architecture, position: dict[str, Tensor], values: dict[str, Tensor]
-    ) -> Draws:
-        first, n = architecture.first_weight, architecture.n_inputs
-        row, column = position[first] // n, position[first] % n
+        first = architecture.first_weight
+        row, column = position[first] // architecture.n_inputs, position[first] % architecture.n_inputs
         columns = column.unique()
         if not len(columns):  # no input is connected: keep one, with weights of zero
             columns = torch.zeros(1, dtype=torch.long)
-        position = position | {first: row * len(columns) + torch.searchsorted(columns, column)}
-        kept = Architecture(len(columns), architecture.hidden, architecture.n_outputs, architecture.constant_noise)
-        return cls(kept, columns, position, values)
+        position[first] = row * len(columns) + torch.searchsorted(columns, column)
+        return cls(replace(architecture, n_inputs=len(columns)), columns, position, values)
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
@@ -123,30 +115,11 @@ class Draws:
     def __iter__(self) -> Iterator[tuple[nn.Module, dict[str, Tensor]]]:
         """A network without weights, and the weights of each draw."""
         skeleton = _skeleton(self.architecture)
-        shapes = {name: parameter.shape for name, parameter in skeleton.named_parameters()}
         for i in range(len(self)):
-            weights = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+            weights = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in _shapes(skeleton).items()}
             for name, dense in weights.items():
                 dense.view(-1)[self.position[name]] = self.values[name][i].double()
             yield skeleton, weights
-
-    def is_finite(self) -> bool:
-        """Whether every weight is a number."""
-        return all(bool(value.isfinite().all()) for value in self.values.values())
-
-    def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {
-            "architecture": asdict(self.architecture),
-            "columns": self.columns,
-            "position": self.position,
-            "values": self.values,
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Draws:
-        """The draws that :meth:`state_dict` described."""
-        return cls(Architecture(**state["architecture"]), state["columns"], state["position"], state["values"])
 
 
 def held_out_loss(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> float:
@@ -171,6 +144,10 @@ def _outputs(held: Rows, inputs: Scaling, draws: Draws) -> Tensor:
 def _skeleton(architecture: Architecture) -> nn.Module:
     with torch.device("meta"):  # takes no memory and no random numbers
         return architecture.build()
+
+
+def _shapes(network: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in network.named_parameters()}
 
 
 def _aligned(items: list[tuple[Tensor, Tensor]], position: Tensor) -> Tensor:

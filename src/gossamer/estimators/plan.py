@@ -191,7 +191,12 @@ def _run(plan: TrainingPlan, training: Training, last: int, look: Look | None = 
                 break
     fitted = best or Fitted(Draws.of(training.posterior(), plan.n_draws, plan.architecture), training.step)
     fitted.state, fitted.losses, fitted.looks = _on_cpu(training.state_dict()), torch.stack(losses).tolist(), looks
-    _check_finite(plan, fitted)
+    if not all(value.isfinite().all() for value in fitted.draws.values.values()):
+        first = int((~torch.tensor(fitted.losses).isfinite()).int().argmax()) + 1
+        raise ValueError(
+            f"the training by {plan.method!r} diverged, first at step {first} of {len(fitted.losses)}: give a smaller "
+            "learning rate, as in options={'lr': 0.001}"
+        )
     return fitted
 
 
@@ -209,16 +214,6 @@ def _on_cpu(state: Any) -> Any:
     if isinstance(state, list | tuple):
         return type(state)(map(_on_cpu, state))
     return state
-
-
-def _check_finite(plan: TrainingPlan, fitted: Fitted) -> None:
-    if fitted.draws.is_finite():
-        return
-    first = int((~torch.tensor(fitted.losses).isfinite()).int().argmax()) + 1
-    raise ValueError(
-        f"the training by {plan.method!r} diverged, first at step {first} of {len(fitted.losses)}: give a smaller "
-        "learning rate, as in options={'lr': 0.001}"
-    )
 
 
 class _Pass(Batches):

@@ -7,7 +7,7 @@ bit, because rows are merged and sorted by their content before anything random 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -37,7 +37,11 @@ class Rows(NamedTuple):
 
 def merged(rows: Rows) -> Rows:
     """Drop rows of weight zero, merge equal ones, and order them by their content alone."""
-    x, y = _canonical(rows.x), rows.y + 0.0  # -0.0 is 0.0
+    x, y = rows.x, rows.y + 0.0  # -0.0 is 0.0
+    if sparse.issparse(x):
+        x = x.tocsr(copy=True)
+        x.sum_duplicates()
+        x.eliminate_zeros()
     first: dict[bytes, int] = {}
     weight: dict[bytes, float] = {}
     for i, key in enumerate(_digests(x, y)):
@@ -116,7 +120,12 @@ def task_of(rows: Rows, scaling: Scaling, likelihood: Likelihood, n_outputs: int
     objective is that of a table in which each row is repeated as often as its weight.
     """
     total = float(rows.weight.sum()) if total is None else total
-    x, transform = _inputs(rows.x, scaling)
+    x: Tensor
+    transform: Callable[[Tensor], Tensor] = identity
+    if sparse.issparse(rows.x):
+        x, transform = torch.arange(rows.x.shape[0]).unsqueeze(1), _SparseRows(rows.x, scaling)
+    else:
+        x = torch.from_numpy(scaling.apply(rows.x).astype(np.float32))
     if (rows.weight == rows.weight[0]).all():
         y = targets_of(likelihood, rows.y.astype(np.float32))
     else:
@@ -132,13 +141,6 @@ def targets_of(likelihood: Likelihood, y: Array) -> Tensor:
     return targets[:, 0].long() if isinstance(likelihood, Categorical) else targets
 
 
-def _inputs(x: Any, scaling: Scaling) -> tuple[Tensor, Any]:
-    """The inputs that the task stores, and the transform from a batch of them to what the network reads."""
-    if not sparse.issparse(x):
-        return torch.from_numpy(scaling.apply(x).astype(np.float32)), identity
-    return torch.arange(x.shape[0]).unsqueeze(1), _SparseRows(x, scaling)
-
-
 class _SparseRows:
     """Row numbers -> those rows of a sparse matrix, dense and standardised: only a batch is ever dense."""
 
@@ -152,15 +154,6 @@ class _SparseRows:
         dense = self.x[rows.cpu().numpy().ravel()].toarray()
         dense -= self.offset
         return torch.from_numpy(dense).to(rows.device)
-
-
-def _canonical(x: Any) -> Any:
-    if not sparse.issparse(x):
-        return x
-    x = x.tocsr(copy=True)
-    x.sum_duplicates()
-    x.eliminate_zeros()
-    return x
 
 
 def _digests(x: Any, y: Array) -> Iterator[bytes]:

@@ -104,11 +104,7 @@ def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> flo
 
 
 def false_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
-    """FDR: share of the selected variables that are irrelevant; 0 if none is selected.
-
-    Args:
-        selected: Which variables are selected, ``(variables,)`` booleans.
-        relevant: Which of them matter.
+    """FDR: share of the selected variables that are irrelevant, 0 if none is selected; ``(variables,)`` booleans.
 
     Example:
         >>> false_discovery_rate(torch.tensor([True, True, False]), torch.tensor([True, False, True]))
@@ -122,10 +118,6 @@ def false_non_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
     """FNDR: share of the variables not selected that are relevant; 0 if all are selected.
 
     With many variables it is always small: missing one of 1,000 is a rate of about 0.001.
-
-    Args:
-        selected: Which variables are selected, ``(variables,)`` booleans.
-        relevant: Which of them matter.
 
     Example:
         >>> false_non_discovery_rate(torch.tensor([True, False, False]), torch.tensor([True, False, True]))

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 # (layer, its inputs by name, its output) -> MACs by the layer's own name of the weight
@@ -136,18 +136,6 @@ def _hook(rule: MacRule, keys: dict[str, str], counts: dict[str, int]) -> Callab
     return add
 
 
-def _linear(module: nn.Linear, given: dict[str, Any], output: Tensor) -> dict[str, int]:
-    return {"weight": output.numel() * module.in_features}
-
-
-def _conv(module: _ConvNd, given: dict[str, Any], output: Tensor) -> dict[str, int]:
-    return {"weight": output.numel() // module.out_channels * module.weight.numel()}
-
-
-def _conv_transpose(module: _ConvNd, given: dict[str, Any], output: Tensor) -> dict[str, int]:
-    return {"weight": given["input"].numel() // module.in_channels * module.weight.numel()}
-
-
 def _recurrent(module: Any, given: dict[str, Any], output: Any) -> dict[str, int]:
     # .data of a packed sequence are its time steps without the padding.
     n_steps = given["input"].data.numel() // module.input_size
@@ -168,17 +156,13 @@ def _attention(module: Any, given: dict[str, Any], output: Any) -> dict[str, int
     return {**projections, "out_proj.weight": n_queries * width**2, "products": 2 * n_queries * n_attended * width}
 
 
-def _nothing(module: nn.Module, given: dict[str, Any], output: Any) -> dict[str, int]:
-    return {}
-
-
 RULES: list[tuple[tuple[type[nn.Module], ...], MacRule]] = [
-    ((nn.Linear,), _linear),
-    ((_ConvTransposeNd,), _conv_transpose),
-    ((_ConvNd,), _conv),
+    ((nn.Linear,), lambda m, given, output: {"weight": output.numel() * m.in_features}),
+    ((_ConvTransposeNd,), lambda m, given, _: {"weight": given["input"].numel() // m.in_channels * m.weight.numel()}),
+    ((_ConvNd,), lambda m, given, output: {"weight": output.numel() // m.out_channels * m.weight.numel()}),
     ((nn.RNNBase, nn.RNNCellBase), _recurrent),
     ((nn.MultiheadAttention,), _attention),
-    ((nn.Embedding, nn.EmbeddingBag), _nothing),
+    ((nn.Embedding, nn.EmbeddingBag), lambda m, given, output: {}),
 ]
 
 

@@ -113,20 +113,6 @@ def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right
     return Frame(x_scale, y_scale, join(drawing))
 
 
-def chart(slug: str, title: str, description: str, drawing: Html, height: float = HEIGHT) -> Html:
-    """The SVG element, with a title and a description for screen readers."""
-    return element(
-        "svg",
-        element("title", title, id=f"{slug}-title"),
-        element("desc", description, id=f"{slug}-description"),
-        drawing,
-        viewBox=f"0 0 {WIDTH:g} {height:g}",
-        class_="chart",
-        role="img",
-        aria_labelledby=f"{slug}-title {slug}-description",
-    )
-
-
 def colour_class(colour: int) -> str:
     """CSS classes for the colour of a series, and for dashes if there are more series than colours."""
     return f"c{colour % _COLOURS + 1}" + (f" dash{colour // _COLOURS % 3}" if colour >= _COLOURS else "")

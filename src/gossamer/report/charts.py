@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, chart, colour_class, make_frame, shorten, spread
+from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, colour_class, make_frame, shorten, spread
 from gossamer.report.markup import Html, element, join
 
 Point = tuple[float, float]
@@ -79,8 +79,11 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
     hovers = [_hovers(one, x, y, frame) for one in told]
     labels = _end_labels(named, frame) if direct else _last_value(named, y, frame)
     lines = _clipped(join(drawn), frame, f"{words.slug}-clip")
-    svg = chart(words.slug, words.title, words.description, join([frame.drawing, lines, *hovers, labels]))
-    return join([svg, _legend(named)]) if 1 < len(named) <= MOST_NAMED and not direct else svg
+    svg = _chart(words, join([frame.drawing, lines, *hovers, labels]))
+    if direct or not 1 < len(named) <= MOST_NAMED:
+        return svg
+    items = [element("li", element("i", class_=colour_class(one.colour)), one.label) for one in named]
+    return join([svg, element("ul", *items, class_="legend")])
 
 
 def histogram(
@@ -108,7 +111,7 @@ def histogram(
         if height > 0
     ]
     top = over(frame) if over else None
-    return chart(words.slug, words.title, words.description, join([frame.drawing, *columns, top]))
+    return _chart(words, join([frame.drawing, *columns, top]))
 
 
 def bars(rows: Sequence[BarRow], words: Words) -> Html:
@@ -135,7 +138,7 @@ def bars(rows: Sequence[BarRow], words: Words) -> Html:
                 class_="hit",
             ),
         ]
-    return chart(words.slug, words.title, words.description, join(drawn), pitch * len(rows) + 8)
+    return _chart(words, join(drawn), pitch * len(rows) + 8)
 
 
 def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
@@ -153,7 +156,15 @@ def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
         labels.append(
             element("text", shorten(mark.label), x=place, y=height + 4, class_="label end" if before else "label")
         )
-    return chart(words.slug, words.title, words.description, join([frame.drawing, *drawn, *labels]))
+    return _chart(words, join([frame.drawing, *drawn, *labels]))
+
+
+def _chart(words: Words, drawing: Html, height: float = HEIGHT) -> Html:
+    """The SVG element, with a title and a description for screen readers."""
+    title, description = f"{words.slug}-title", f"{words.slug}-description"
+    told = [element("title", words.title, id=title), element("desc", words.description, id=description)]
+    box, named = f"0 0 {WIDTH:g} {height:g}", f"{title} {description}"
+    return element("svg", *told, drawing, viewBox=box, class_="chart", role="img", aria_labelledby=named)
 
 
 def _line(series: Series, frame: Frame) -> Html:
@@ -217,11 +228,6 @@ def _clipped(drawing: Html, frame: Frame, name: str) -> Html:
     x, y = frame.x, frame.y
     box = element("rect", x=x.start - 2, y=y.end - 2, width=x.end - x.start + 4, height=y.start - y.end + 3)
     return join([element("clipPath", box, id=name), element("g", drawing, clip_path=f"url(#{name})")])
-
-
-def _legend(named: Sequence[Series]) -> Html:
-    items = [element("li", element("i", class_=colour_class(one.colour)), one.label) for one in named]
-    return element("ul", *items, class_="legend")
 
 
 def _mark(mark: Mark, frame: Frame) -> Html:

@@ -41,7 +41,10 @@ def cost_figure(groups: Sequence[Group]) -> Figure | None:
     largest = max((one.mean("active_parameters") or 0) for one in drawn)
     marks = []
     for one in drawn:
-        marks += [_speck(run, one, metric) for run in one.runs if len(one.runs) > 1 and _can_be_shown(run, key)]
+        for run in one.runs if len(one.runs) > 1 else ():
+            x, y = run.value("training_macs"), run.value(key)
+            if x and y is not None:
+                marks.append(Mark(x, y, "", f"{one.label}, {run.folder.name}: {metric.format(y)}", one.colour))
         marks.append(_mark(one, metric, largest))
     words = Words("cost", f"{metric.label} against training cost", "; ".join(mark.hover for mark in marks if mark.area))
     chart = scatter(
@@ -150,15 +153,6 @@ def _run_row(run: LoadedRun, metrics: Sequence[Metric]) -> Html:
     values = [(metric, run.value(metric.name)) for metric in metrics]
     cells += [element("td", "–" if value is None else metric.format(value)) for metric, value in values]
     return element("tr", *cells, class_="single")
-
-
-def _can_be_shown(run: LoadedRun, key: str) -> bool:
-    return run.value(key) is not None and (run.value("training_macs") or 0) > 0
-
-
-def _speck(run: LoadedRun, one: Group, metric: Metric) -> Mark:
-    x, y = run.value("training_macs") or 0.0, run.value(metric.name) or 0.0
-    return Mark(x, y, "", f"{one.label}, {run.folder.name}: {metric.format(y)}", one.colour)
 
 
 def _mark(one: Group, metric: Metric, largest: float) -> Mark:

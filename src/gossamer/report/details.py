@@ -71,7 +71,8 @@ def notices(runs: Sequence[LoadedRun]) -> list[Html]:
             reached = f"its last recorded step is {integer(step)}" if step else "no step is recorded yet"
             command = element("code", f"gossamer train --resume {shlex.quote(str(run.folder))}")
             found.append(join([f"{name} is unfinished: {reached}. Continue it with ", command]))
-        lost = next((row.get("step") for row in run.metrics if _lost(row.get("loss"))), None)
+        losses = ((row.get("step"), row.get("loss")) for row in run.metrics)
+        lost = next((step for step, loss in losses if isinstance(loss, float) and not math.isfinite(loss)), None)
         if lost is not None:
             found.append(join([f"{name} diverged: its loss is not a finite number from step {lost} on."]))
     data = sorted({run.name("data") for run in runs} - {""})
@@ -96,32 +97,26 @@ def _name(run: LoadedRun) -> Html:
 
 
 def _again(run: LoadedRun) -> Html:
-    command = run.command
     shown = None
-    if command:
+    if run.command:
         copy = element("button", "Copy", type="button", class_="quiet copy", hidden=True)
-        shown = element("div", element("pre", element("code", command), class_="command"), copy, class_="with-copy")
+        shown = element("div", element("pre", element("code", run.command), class_="command"), copy, class_="with-copy")
     lists = [_list("Configuration", run.settings), _list("Environment", _environment(run))]
     return element("div", shown, element("div", *lists, class_="pair"))
 
 
 def _environment(run: LoadedRun) -> dict[str, Any]:
-    known = dict(run.environment)
-    versions = known.pop("versions", None)
-    known.pop("argv", None)
-    memory = known.pop("memory_bytes", None)
+    known = {key: value for key, value in run.environment.items() if key not in ("argv", "versions", "memory_bytes")}
+    versions, memory = run.environment.get("versions"), run.environment.get("memory_bytes")
     if "time" in known:
         known["time"] = str(known["time"]).replace("T", " ").replace("+00:00", " UTC")
-    flat = known | (dict(versions) if isinstance(versions, Mapping) else {})
-    return flat | ({"memory": size(memory)} if isinstance(memory, int) else {}) | {"folder": str(run.folder)}
+    known |= versions if isinstance(versions, Mapping) else {}
+    return known | ({"memory": size(memory)} if isinstance(memory, int) else {}) | {"folder": str(run.folder)}
 
 
 def _list(title: str, table: Mapping[str, Any]) -> Html | None:
-    rows = [
-        element("div", element("dt", key), element("dd", _text(value)))
-        for key, value in table.items()
-        if value is not None
-    ]
+    known = {key: value for key, value in table.items() if value is not None}
+    rows = [element("div", element("dt", key), element("dd", _text(value))) for key, value in known.items()]
     return element("div", element("h3", title), element("dl", *rows)) if rows else None
 
 
@@ -129,10 +124,6 @@ def _text(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value))
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
-
-
-def _lost(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:

@@ -16,10 +16,12 @@ from gossamer.report.figures import Figure
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import Group, LoadedRun, group, read
 
-# The page never loads anything, whatever a name in a run folder may contain.
 _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "seconds")
 """The cards of an unfinished run, from the last lines of its log."""
 
+_ON_WEIGHTS = "Where the active weights are, how they were found, and how well each is known."
+
+# The page never loads anything, whatever a name in a run folder may contain.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -88,18 +90,13 @@ _DOT = {True: "#2f78b8", False: "#9aa3ad"}
 
 def _single(run: LoadedRun) -> tuple[str, Html]:
     title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
-    cards = _cards(run) if run.finished else _cards_so_far(run)
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
-        _headline(cards),
+        _headline(_cards(run)),
         _section("Learning", figures.learning(run)),
         _section("Trust", figures.confidence(run), "How far its own statements of certainty can be relied on."),
-        _section(
-            "Weights",
-            figures.sparsity(run),
-            "Where the active weights are, how they were found, and how well each is known.",
-        ),
+        _section("Weights", figures.sparsity(run), _ON_WEIGHTS),
         _section("Examples", examples(run), "Test images, and the classes it finds likeliest."),
         _section("All measurements", [measurements(run)] if run.finished else []),
         again([run]),
@@ -154,7 +151,7 @@ def _subtitle(run: LoadedRun) -> str:
     draws, seed = run.result.get("n_draws"), run.result.get("seed", run.config.get("seed"))
     steps, seconds = run.last("step"), run.value("seconds") or run.last("seconds")
     machine = run.environment.get("gpu") or run.environment.get("cpu")
-    took = f"{duration(seconds)}" if seconds else ""
+    took = duration(seconds) if seconds else ""
     parts = [
         run.name("model"),
         f"seed {seed}" if seed is not None else "",
@@ -187,16 +184,10 @@ def _card(key: str, text: str, note: str = "", extra: Html | None = None, label:
 
 
 def _cards(run: LoadedRun) -> list[Html]:
-    found = [(one.name, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
-    return [
-        _card(key, METRICS[key].format(v), _note(run, key), _dots(run) if key == "active_parameters" else None)
-        for key, v in found
-    ]
-
-
-def _cards_so_far(run: LoadedRun) -> list[Html]:
-    found = [(key, value) for key in _SO_FAR if (value := run.last(key)) is not None]
-    return [_card(key, METRICS[key].format(value)) for key, value in found]
+    if not run.finished:
+        return [_card(key, METRICS[key].format(value)) for key in _SO_FAR if (value := run.last(key)) is not None]
+    found = [(one, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
+    return [_card(one.name, one.format(value), _note(run, one.name), _dots(run, one.name)) for one, value in found]
 
 
 def _note(run: LoadedRun, key: str) -> str:
@@ -215,10 +206,10 @@ def _note(run: LoadedRun, key: str) -> str:
     return ""
 
 
-def _dots(run: LoadedRun) -> Html | None:
+def _dots(run: LoadedRun, key: str) -> Html | None:
     """A hundred dots, of which the percentage of active weights is filled."""
     total, active = run.value("total_parameters"), run.value("active_parameters")
-    if not total or active is None:
+    if key != "active_parameters" or not total or active is None:
         return None
     taken = min(100, max(1, round(100 * active / total)))
     chosen = {k * 61 % 100 for k in range(taken)}  # steps near the golden ratio spread evenly
