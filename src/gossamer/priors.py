@@ -32,12 +32,7 @@ def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
 
 
 def normal_kl_sum(mean: Tensor, std: Tensor, prior_std: float | Tensor) -> Tensor:
-    """The value of :func:`normal_kl`, without a gradient; ``prior_std`` may differ from entry to entry.
-
-    Example:
-        >>> normal_kl_sum(torch.ones(2), torch.ones(2), torch.ones(2))
-        tensor(1.)
-    """
+    """The value of :func:`normal_kl`, without a gradient; ``prior_std`` may differ from entry to entry."""
     log_prior = prior_std.log() if isinstance(prior_std, Tensor) else math.log(prior_std)
     squares = (std / prior_std).square_().sum() + (mean / prior_std).square_().sum()
     # log σ - log s, not log(σ/s): the quotient of the smallest std would be subnormal.
@@ -45,12 +40,7 @@ def normal_kl_sum(mean: Tensor, std: Tensor, prior_std: float | Tensor) -> Tenso
 
 
 def normal_kl_gradients(mean: Tensor, std: Tensor, prior_std: float | Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of ``scale`` times the KL with respect to μ and σ: μ/s² and σ/s² - 1/σ, times the scale.
-
-    Example:
-        >>> normal_kl_gradients(torch.tensor([3.0]), torch.tensor([2.0]), 1.0, torch.tensor(1.0))
-        (tensor([3.]), tensor([1.5000]))
-    """
+    """Gradients of ``scale`` times the KL with respect to μ and σ: μ/s² and σ/s² - 1/σ, times the scale."""
     precision = scale / prior_std**2
     return mean * precision, torch.addcdiv(std * precision, scale, std, value=-1)
 

@@ -1,7 +1,7 @@
 """Allocations: how many active entries each layer gets for a density of the whole network.
 
-Layers with ``keep_dense`` keep all their entries and stand outside the budget of the others. Every other layer gets
-at least one entry: an empty layer would cut the network in two. Counts are exact integers, found with fractions.
+Layers with ``keep_dense`` keep all their entries, which do not count against the budget of the others. Every other
+layer gets at least one entry: an empty layer would cut the network in two. Fractions keep the counts exact.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def erk(layers: Sequence[LayerStats], density: float) -> list[int]:
 
 
 def global_(layers: Sequence[LayerStats], density: float) -> list[int]:
-    """One budget for all layers, split in proportion to size: the start of a budget that moves between layers.
+    """One budget for all layers, first split in proportion to size; training may then move it between layers.
 
     >>> global_([LayerStats("a", (3,)), LayerStats("b", (3,)), LayerStats("c", (4,))], 0.5)
     [2, 1, 2]
@@ -51,7 +51,7 @@ def global_(layers: Sequence[LayerStats], density: float) -> list[int]:
 
 
 def uniform_reference(layers: Sequence[LayerStats], density: float) -> list[int]:
-    """As the released code of SSVI counts: ``size - int((1 - density) · size)`` in every layer.
+    """The count of the released code of SSVI: ``size - int((1 - density) · size)`` in every layer.
 
     >>> uniform_reference([LayerStats("body", (64, 64, 3, 3))], 0.05)
     [1844]
@@ -79,12 +79,12 @@ def _check_density(density: float) -> None:
 
 
 def _at_least_one(count: int, layer: LayerStats) -> int:
-    """A layer of which every entry is frozen has none to give."""
+    """At least one entry, but none where all entries of the layer are frozen."""
     return min(layer.size, max(1, count))
 
 
 def _share(layers: Sequence[LayerStats], density: float, weights: Sequence[Fraction]) -> list[int]:
-    """Divide round(density · total size) of the layers that are not kept dense in proportion to their weights."""
+    """Divide a budget of round(density · total size) among the layers not kept dense, in proportion to ``weights``."""
     _check_density(density)
     counts = [layer.size for layer in layers]
     free = [i for i, layer in enumerate(layers) if not layer.keep_dense and layer.size > 0]
@@ -97,7 +97,7 @@ def _share(layers: Sequence[LayerStats], density: float, weights: Sequence[Fract
 
 
 def _apportion(budget: int, weights: Sequence[Fraction], sizes: Sequence[int]) -> list[int]:
-    """Integers near clip(ε w_l, 1, size_l) whose sum is ``budget``; what rounding leaves goes by largest fraction."""
+    """Integers near clip(ε w_l, 1, size_l) that sum to ``budget``, rounded up where the fraction is largest."""
     scale = _solve_scale(budget, weights, sizes)
     shares = [_clip(scale * weight, size) for weight, size in zip(weights, sizes, strict=True)]
     counts = [math.floor(share) for share in shares]

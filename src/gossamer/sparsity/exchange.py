@@ -9,8 +9,9 @@ kernels instead of two thousand and with one wait; a CPU for one after another, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class Exchange:
     removal: Criterion
     addition: Criterion
     scope: Scope = "layer"
-    compare: Mapping[str, Criterion] | None = None
+    compare: Mapping[str, Criterion] = field(default_factory=dict)
     regrow_std: RegrowStd | None = None
     optimizers: Sequence[Optimizer] = ()  # their states follow
 
@@ -60,13 +61,13 @@ class Exchange:
             move(batch, choice.moved, batch.regrown(choice.kept, self.regrow_std), self.optimizers)
         for optimizer in self.optimizers:
             forget_histories(optimizer)
-        return self._record(weights, batches, choices)
+        return self._record(weights, choices)
 
     def _choose(self, batch: WeightBatch, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> _Choice:
         kept, removed = keep(removal_scores(self.removal, batch), batch.active, rate, self.scope)
         others = [
             keep(removal_scores(criterion, batch), batch.active, rate, self.scope)
-            for criterion in (self.compare or {}).values()
+            for criterion in self.compare.values()
         ]
         shared = [batch.active.counts(~(kept | other)) for other, _ in others]
         number, entries, largest = self._grow(batch, kept, grads, shortlists)
@@ -78,7 +79,8 @@ class Exchange:
             [_overlap(both, mine, its) for both, mine, its in zip(row[1:], removed, n_other, strict=True)]
             for row, (_, n_other) in zip(rows[1:], others, strict=True)
         ]
-        return _Choice(kept, moved, bool(rows[0][0]), removed, rows[0][1:], overlaps)
+        figures = zip(batch.names, zip(removed, rows[0][1:], *overlaps, strict=True), strict=True)
+        return _Choice(kept, moved, bool(rows[0][0]), dict(figures))
 
     def _grow(
         self, batch: WeightBatch, kept: Tensor, grads: Grads, shortlists: Mapping[str, Shortlist]
@@ -102,24 +104,12 @@ class Exchange:
                 largest.append(size)
                 # Who stays is better than any other: the best of all entries are then the whole new support.
                 score[active] = torch.where(stays, torch.inf, score[active])
-                entries = self._chosen(dense, score, lengths)
+                one_budget = self.scope == "global"
+                entries = top_mask(score, sum(lengths)).nonzero()[:, 0] if one_budget else dense.top(score, lengths)
             found.append(entries + before)
             before, n_before = before + dense.total, part.stop
         number = torch.cat(found)
-        return number, self._entries(batch, number), torch.stack(largest)
-
-    def _chosen(self, dense: Segments, score: Tensor, lengths: Sequence[int]) -> Tensor:
-        if self.scope == "global":
-            return top_mask(score, sum(lengths)).nonzero().flatten()
-        return dense.top(score, lengths)
-
-    def _entries(self, batch: WeightBatch, number: Tensor) -> Segments | None:
-        """How the entries are spread over the weights, where that may have changed."""
-        if self.scope == "layer":
-            return None
-        ends = torch.tensor([sum(batch.sizes[: i + 1]) for i in range(len(batch.sizes))], device=batch.device)
-        up_to = torch.searchsorted(number, ends)
-        return Segments(up_to.diff(prepend=up_to.new_zeros(1)).tolist(), batch.device)
+        return number, None if self.scope == "layer" else _lengths(batch, number), torch.stack(largest)
 
     def _addition_scores(
         self, names: Sequence[str], weights: Sequence[SparseWeight], grads: Grads, dense: Segments
@@ -147,32 +137,28 @@ class Exchange:
         # Gradients are averaged over ranks already; any other score may be random.
         return score if isinstance(self.addition, GradientCriterion) else from_first_rank(score)
 
-    def _record(self, weights: Weights, batches: Sequence[WeightBatch], choices: Sequence[_Choice]) -> dict[str, Any]:
-        def by_name(values: Sequence[Sequence[Any]]) -> dict[str, Any]:
-            found = {
-                name: value
-                for batch, row in zip(batches, values, strict=True)
-                for name, value in zip(batch.names, row, strict=True)
-            }
-            return {name: found[name] for name in weights}
-
-        record = {"removed": by_name([choice.removed for choice in choices])}
+    def _record(self, weights: Weights, choices: Sequence[_Choice]) -> dict[str, Any]:
+        figures = {name: row for choice in choices for name, row in choice.figures.items()}
+        columns = [{name: figures[name][i] for name in weights} for i in range(2 + len(self.compare))]
+        record: dict[str, Any] = {"removed": columns[0]}
         if self.compare:
-            record["iou"] = {
-                name: by_name([choice.overlaps[number] for choice in choices])
-                for number, name in enumerate(self.compare)
-            }
-        record["replaced"] = by_name([choice.replaced for choice in choices])
-        return record | {"active": {name: len(weight.mean) for name, weight in weights.items()}}
+            record["iou"] = dict(zip(self.compare, columns[2:], strict=True))
+        active = {name: len(weight.mean) for name, weight in weights.items()}
+        return record | {"replaced": columns[1], "active": active}
 
 
 class _Choice(NamedTuple):
     kept: Tensor
     moved: Moved
     is_finite: bool
-    removed: list[int]
-    replaced: list[int]
-    overlaps: list[list[float]]  # by criterion
+    figures: dict[str, tuple[Any, ...]]  # by weight: how many are removed, replaced, and the overlap of each comparison
+
+
+def _lengths(batch: WeightBatch, number: Tensor) -> Segments:
+    """How the entries of these numbers are spread over the weights."""
+    ends = torch.tensor(list(accumulate(batch.sizes)), device=batch.device)
+    up_to = torch.searchsorted(number, ends)
+    return Segments(up_to.diff(prepend=up_to.new_zeros(1)).tolist(), batch.device)
 
 
 def removal_scores(criterion: Criterion, batch: WeightBatch) -> Tensor:

@@ -23,62 +23,27 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from gossamer.layers import SparseLayer, SparseWeight, match_names
 from gossamer.names import lookup
 
-__all__ = [
-    "GROUPS",
-    "GROUP_CRITERIA",
-    "GroupCriterion",
-    "GroupedWeight",
-    "Groups",
-    "Scored",
-    "cut",
-    "grouped_weights",
-    "input_",
-    "kernel",
-    "mean_square",
-    "output",
-    "range_",
-    "signed_range",
-    "split_networks",
-    "weight",
-]
-
 Groups = Callable[[Tensor], Tensor]
 """Flat positions, ``(blocks, out, in, taps)`` -> one row per group, ``(groups, size)``, every position once."""
 
 
 def kernel(position: Tensor) -> Tensor:
-    """The kernel from one input channel to one output channel; in a linear layer, a single weight.
-
-    >>> kernel(torch.arange(8).view(1, 2, 2, 2)).tolist()
-    [[0, 1], [2, 3], [4, 5], [6, 7]]
-    """
+    """The kernel from one input channel to one output channel; in a linear layer, a single weight."""
     return position.flatten(0, 2)
 
 
 def input_(position: Tensor) -> Tensor:
-    """All weights from one input unit or channel; in the first layer such a group is a variable.
-
-    >>> input_(torch.arange(6).view(1, 2, 3, 1)).tolist()
-    [[0, 3], [1, 4], [2, 5]]
-    """
+    """All weights from one input unit or channel; in the first layer such a group is a variable."""
     return position.transpose(1, 2).flatten(0, 1).flatten(1)
 
 
 def output(position: Tensor) -> Tensor:
-    """All weights into one output unit or channel.
-
-    >>> output(torch.arange(6).view(1, 2, 3, 1)).tolist()
-    [[0, 1, 2], [3, 4, 5]]
-    """
+    """All weights into one output unit or channel."""
     return position.flatten(0, 1).flatten(1)
 
 
 def weight(position: Tensor) -> Tensor:
-    """Every weight on its own.
-
-    >>> weight(torch.arange(3).view(1, 1, 3, 1)).tolist()
-    [[0], [1], [2]]
-    """
+    """Every weight on its own."""
     return position.reshape(-1, 1)
 
 
@@ -87,15 +52,7 @@ GROUPS: dict[str, Groups] = {"kernel": kernel, "input": input_, "output": output
 
 @dataclass(frozen=True)
 class GroupedWeight:
-    """A linear or convolutional weight of a network, plain or sparse.
-
-    Example:
-        >>> import gossamer
-        >>> layer = gossamer.sparsify(nn.Linear(3, 2, bias=False), density=1.0, init="pretrained")
-        >>> weight = grouped_weights(layer)[""]
-        >>> weight.members("input").tolist(), tuple(weight.values().shape)
-        ([[0, 3], [1, 4], [2, 5]], (6,))
-    """
+    """A linear or convolutional weight of a network, plain or sparse."""
 
     name: str
     layer: Any  # the plain layer, or the template of the sparse one: the shape of the product
@@ -151,12 +108,7 @@ class GroupedWeight:
 
 
 def grouped_weights(model: nn.Module, exclude: Sequence[str] = ()) -> dict[str, GroupedWeight]:
-    """The weights of all linear layers and convolutions, each once, by the names of their layers.
-
-    Args:
-        model: A plain network, or a converted one.
-        exclude: Names of layers to leave out; ``*`` is a wildcard.
-    """
+    """The weights of all linear layers and convolutions that ``exclude`` does not match, each once, by layer."""
     found: dict[str, GroupedWeight] = {}
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -170,7 +122,17 @@ def grouped_weights(model: nn.Module, exclude: Sequence[str] = ()) -> dict[str, 
             found[".".join(parts)] = GroupedWeight(".".join(parts), layer, stored)
     names = (exclude,) if isinstance(exclude, str) else exclude
     left_out = match_names(list(found), names, "exclude")
-    return {name: weight for name, weight in found.items() if name not in left_out}
+    weights = {name: weight for name, weight in found.items() if name not in left_out}
+    if not weights:
+        raise ValueError("this model has no linear layer or convolution whose weights could be grouped or pruned")
+    return weights
+
+
+def check_thresholds(threshold: Any, weights: Mapping[str, GroupedWeight]) -> None:
+    """Thresholds by layer must be there for every layer."""
+    if isinstance(threshold, Mapping) and not threshold.keys() >= weights.keys():
+        missing = ", ".join(sorted(weights.keys() - threshold.keys()))
+        raise ValueError(f"a threshold for each layer must name them all, or exclude them; missing: {missing}")
 
 
 def _layout(layer: Any, position: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -196,30 +158,18 @@ Scored = tuple[Tensor, Tensor]
 
 
 def range_(weights: Tensor) -> Tensor:
-    """The range of sizes, max |w| - min |w| (eq. 9), for the channels of convolutions.
-
-    >>> range_(torch.tensor([[-3.0, 1.0], [2.0, 2.0]]))
-    tensor([2., 0.])
-    """
+    """The range of sizes, max |w| - min |w| (eq. 9), for the channels of convolutions."""
     size = _several(weights).abs()
     return size.amax(1) - size.amin(1)
 
 
 def signed_range(weights: Tensor) -> Tensor:
-    """The range itself, max w - min w, which the released code takes for eq. 9.
-
-    >>> signed_range(torch.tensor([[-3.0, 1.0], [2.0, 2.0]]))
-    tensor([4., 0.])
-    """
+    """The range itself, max w - min w, which the released code takes for eq. 9."""
     return _several(weights).amax(1) - weights.amin(1)
 
 
 def mean_square(weights: Tensor) -> Tensor:
-    """The mean of w² (eq. 10), for the units of linear layers.
-
-    >>> mean_square(torch.tensor([[-3.0, 1.0], [2.0, 2.0]]))
-    tensor([5., 4.])
-    """
+    """The mean of w² (eq. 10), for the units of linear layers."""
     return weights.square().mean(1)
 
 
@@ -231,22 +181,11 @@ def cut(
 ) -> dict[str, Tensor]:
     """Which stored entries of each weight stay, when the groups of lowest score are cut.
 
-    Either all groups below ``threshold`` go, or as many as it takes for at most ``budget`` entries to stay. The last
-    group of a weight always stays: an empty layer would cut the network in two.
-
-    Args:
-        scored: By weight, for each of its groupings the scores and the group of every stored entry.
-        threshold: λ2.
-        budget: How many entries may stay, of all weights together.
-
-    >>> groups = torch.tensor([0, 0, 1, 1, 2, 2])
-    >>> cut({"a": [(torch.tensor([3.0, 1.0, 2.0]), groups)]}, budget=4)
-    {'a': tensor([ True,  True, False, False,  True,  True])}
-    >>> cut({"a": [(torch.tensor([3.0, 1.0, 2.0]), groups)]}, threshold=9.0)
-    {'a': tensor([ True,  True, False, False, False, False])}
+    ``scored`` has, for each grouping of each weight, the scores and the group of every stored entry. Either all groups
+    below ``threshold`` go, or as many as it takes for at most ``budget`` entries of all weights to stay. The last group
+    of a weight always stays: an empty layer would cut the network in two.
     """
-    scores = torch.cat([score for axes in scored.values() for score, _ in axes])
-    scores = scores.nan_to_num(nan=-torch.inf)
+    scores = torch.cat([score for axes in scored.values() for score, _ in axes]).nan_to_num(nan=-torch.inf)
     place = torch.empty_like(scores, dtype=torch.long)
     place[scores.argsort(stable=True)] = torch.arange(len(scores), device=scores.device)
     places = iter(place.split([len(score) for axes in scored.values() for score, _ in axes]))
@@ -256,12 +195,7 @@ def cut(
 
 
 def split_networks(axes: Sequence[Scored], n: int) -> list[list[Scored]]:
-    """The groups of each of ``n`` networks that are stacked in one weight.
-
-    >>> both = split_networks([(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 1, 1, 3]))], 2)
-    >>> [(score.tolist(), group.tolist()) for ((score, group),) in both]
-    [([1.0, 2.0], [0, 1, 1]), ([3.0, 4.0], [1])]
-    """
+    """The groups of each of ``n`` networks that are stacked in one weight."""
     if n == 1:
         return [list(axes)]
     networks: list[list[Scored]] = [[] for _ in range(n)]
@@ -283,11 +217,9 @@ def _to_budget(when: Mapping[str, Tensor], n_groups: int, budget: int | None) ->
     """The smallest number of groups that must go for at most ``budget`` entries to stay."""
     if budget is None:
         raise ValueError("cut takes a threshold or a budget")
-    going = torch.cat(list(when.values())).bincount(minlength=n_groups + 1)[:n_groups]
-    staying = sum(len(moment) for moment in when.values()) - going.cumsum(0)
-    enough = (staying <= budget).nonzero()
-    total = sum(len(moment) for moment in when.values())
-    return 0 if total <= budget else (int(enough[0]) + 1 if len(enough) else n_groups)
+    moments = torch.cat(list(when.values()))
+    gone = moments.bincount(minlength=n_groups + 1)[:n_groups].cumsum(0)  # with the first group, with the first two, …
+    return 0 if len(moments) <= budget else min(n_groups, 1 + int((len(moments) - gone > budget).sum()))
 
 
 def _several(weights: Tensor) -> Tensor:

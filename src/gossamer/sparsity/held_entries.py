@@ -8,26 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["HeldEntries"]
-
 
 class HeldEntries:
     """Holds some entries of a parameter at zero between one optimizer step and the next backward pass.
 
-    Args:
-        parameter: The parameter.
-        keeps: Whether the values are remembered and trained on (feedback), or gone.
-
-    Example:
-        >>> weight = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
-        >>> held = HeldEntries(weight, keeps=True)
-        >>> held.choose(torch.tensor([True, False, False]))
-        >>> held.hide()
-        >>> weight.tolist(), held.n_held
-        ([0.0, 2.0, 3.0], 1)
-        >>> held.reveal()
-        >>> weight.tolist()
-        [1.0, 2.0, 3.0]
+    With ``keeps`` the values are remembered and trained on (feedback), otherwise they are gone.
     """
 
     def __init__(self, parameter: nn.Parameter, *, keeps: bool) -> None:

@@ -158,6 +158,7 @@ class Clock:
 
     def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
         self._place: tuple[Optimizer, int] | None = None
+        self._key = ""
         for optimizer in optimizers:
             for number, group in enumerate(optimizer.param_groups):
                 slots = [slot for slot, parameter in enumerate(group["params"]) if parameter is mean]
@@ -165,9 +166,13 @@ class Clock:
                     self._place, self._key = (optimizer, number), f"subspace_step_{slots[0]}"
         self._written = self.read()
 
+    @property
+    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
+        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
+
     def read(self) -> int | None:
         """The step that the group carries."""
-        step = None if self._place is None else self._place[0].param_groups[self._place[1]].get(self._key)
+        step = self._group.get(self._key)
         return None if step is None else int(step)
 
     @property
@@ -178,9 +183,7 @@ class Clock:
 
     def write(self, step: int) -> None:
         """Carry this step from now on."""
-        if self._place is not None:
-            self._place[0].param_groups[self._place[1]][self._key] = step
-        self._written = step
+        self._group[self._key] = self._written = step
 
 
 def _follow(

@@ -25,8 +25,11 @@ from gossamer.sparsity.groups import (
     GroupedWeight,
     Groups,
     Scored,
+    check_thresholds,
     cut,
     grouped_weights,
+    mean_square,
+    range_,
     split_networks,
 )
 from gossamer.sparsity.held_entries import HeldEntries
@@ -118,8 +121,10 @@ class Prune(Rule):
             if self.feedback or weight.sparse is None
         }
         self._check_parts()
-        if self._may_shrink:
-            self._write_positions_down()
+        if self._may_shrink:  # with positions stored from the start, a state saved after a cut can be loaded
+            for weight in self.weights.values():
+                if weight.sparse is not None:
+                    weight.sparse.support.explicit(weight.parameter.device)
         if self._held:
             after_steps(optimizer, self.hide)
 
@@ -190,7 +195,9 @@ class Prune(Rule):
 
     def _choose(self, scored: dict[str, list[Scored]]) -> dict[str, Tensor]:
         """Which entries stay: one choice per weight or for all together, and in a stack one per network."""
-        share = None if self.target_density is None else _checked_share(self.target_density(self.index), self.index)
+        share = None
+        if self.target_density is not None:
+            share = _checked_share(self.target_density(self.index), f" at step {self.index}")
         networks = {name: split_networks(axes, self.weights[name].networks) for name, axes in scored.items()}
         shared = [list(networks)] if self.scope == "global" and share is not None else [[name] for name in networks]
         kept: dict[str, list[Tensor]] = {name: [] for name in networks}
@@ -214,26 +221,26 @@ class Prune(Rule):
             self._held[name].reset(self.optimizer)
 
     def _scored(self, weight: GroupedWeight) -> list[Scored]:
-        values = weight.values()
-        criterion = lookup("criterion", self._criterion(weight), GROUP_CRITERIA)
-        found = []
+        values, criterion = weight.values(), self._criterion(weight)
+        scored = []
         for groups in self._axes(weight):
             members = weight.members(groups)
             number = torch.arange(len(members), device=members.device)
-            found.append((criterion(values[members]).double(), weight.entries(weight.spread(number, members))))
-        return [(score, group.flatten()) for score, group in found]
+            group = weight.entries(weight.spread(number, members)).flatten()
+            scored.append((criterion(values[members]).double(), group))
+        return scored
 
     def _axes(self, weight: GroupedWeight) -> Sequence[str | Groups]:
         if self.groups is None:
             return ("input", "output") if weight.is_conv else ("input",)
         return (self.groups,) if isinstance(self.groups, str) or callable(self.groups) else self.groups
 
-    def _criterion(self, weight: GroupedWeight) -> str | GroupCriterion:
+    def _criterion(self, weight: GroupedWeight) -> GroupCriterion:
+        """One criterion for all groupings of a weight: their scores are put into one order."""
         if self.criterion is not None:
-            return self.criterion
-        # One criterion for all groupings of a weight: their scores are put into one order.
+            return lookup("criterion", self.criterion, GROUP_CRITERIA)
         has_ranges = weight.is_conv and all(weight.members(groups).shape[1] > 1 for groups in self._axes(weight))
-        return "range" if has_ranges else "mean_square"
+        return range_ if has_ranges else mean_square
 
     def _n_kept(self, name: str) -> int:
         held = self._held.get(name)
@@ -254,12 +261,6 @@ class Prune(Rule):
     def _may_shrink(self) -> bool:
         return not self.feedback or self.feedback_steps is not None
 
-    def _write_positions_down(self) -> None:
-        """Store positions from the start, so that a state saved after a cut, with fewer of them, can be loaded."""
-        for weight in self.weights.values():
-            if weight.sparse is not None:
-                weight.sparse.support.explicit(weight.parameter.device)
-
     def _check_hidden(self) -> None:
         if any(not held.is_hidden and held.keeps and held.n_held for held in self._held.values()):
             warnings.warn(
@@ -274,17 +275,12 @@ class Prune(Rule):
                 "CVAdam draws all weights that it holds, also those held at zero: with it prune a network of "
                 "gossamer.sparsify(model, density=1.0, init='pretrained'), whose weights leave it, and without feedback"
             )
-        if not self.weights:
-            raise ValueError("this model has no linear layer or convolution whose weights could be pruned")
-        if isinstance(self.threshold, Mapping) and not self.threshold.keys() >= self.weights.keys():
-            missing = ", ".join(sorted(self.weights.keys() - self.threshold.keys()))
-            raise ValueError(f"a threshold for each layer must name them all, or exclude them; missing: {missing}")
+        check_thresholds(self.threshold, self.weights)
         if world_size() > 1 and self._may_shrink and any(weight.sparse is not None for weight in self.weights.values()):
             raise ValueError(
                 "cutting sparse weights changes parameters' shapes, which DDP cannot follow: use feedback=True"
             )
-        criteria = {lookup("criterion", self._criterion(weight), GROUP_CRITERIA) for weight in self.weights.values()}
-        if self.scope == "global" and len(criteria) > 1:
+        if self.scope == "global" and len({self._criterion(weight) for weight in self.weights.values()}) > 1:
             raise ValueError(
                 "one order over all layers needs one criterion for all: give criterion=…, or scope='layer'"
             )
@@ -292,9 +288,9 @@ class Prune(Rule):
             self._scored(weight)
 
 
-def _checked_share(share: float, step: int) -> float:
+def _checked_share(share: float, when: str = "") -> float:
     if not 0 < share <= 1:
-        raise ValueError(f"target_density must give a share of the weights, in (0, 1]; got {share} at step {step}")
+        raise ValueError(f"target_density is a share of the weights, in (0, 1]; got {share}{when}")
     return share
 
 
@@ -314,8 +310,8 @@ def _check(
     given = threshold.values() if isinstance(threshold, Mapping) else [] if threshold is None else [threshold]
     if not all(bool(torch.as_tensor(least >= 0).all()) for least in given):
         raise ValueError(f"threshold must not be negative; got {threshold}")
-    if target_density is not None and not callable(target_density) and not 0 < target_density <= 1:
-        raise ValueError(f"target_density is a share of the weights, in (0, 1]; got {target_density}")
+    if target_density is not None and not callable(target_density):
+        _checked_share(target_density)
     if scope not in ("layer", "global"):
         raise ValueError(f"scope must be 'layer' or 'global'; got {scope!r}")
     if update_period < 1:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.schedules import step_of
-from gossamer.sparsity.groups import GroupedWeight, Groups, grouped_weights
+from gossamer.sparsity.groups import GroupedWeight, Groups, check_thresholds, grouped_weights
 from gossamer.sparsity.pruning import Prune
 from gossamer.types import Rule, Step
 
@@ -108,8 +108,6 @@ class SpikeSlabDecay(Rule):
         self.groups, self.prune, self.update_period = groups, prune, update_period
         self.warmup_steps = step_of(warmup, total_steps, "warmup")
         self.weights = grouped_weights(model, exclude)
-        if not self.weights:
-            raise ValueError("this model has no linear layer or convolution whose weights could be grouped")
         self._check()
         self.index = 0
         self.record: list[dict[str, Any]] = []
@@ -120,10 +118,8 @@ class SpikeSlabDecay(Rule):
     @property
     def spike_share(self) -> float:
         """Share of the weights that are in the spike (the paper's soft sparsity)."""
-        counts = {
-            name: self.weights[name].size * float(flags.double().mean()) for name, flags in self._in_spike.items()
-        }
-        return sum(counts.values()) / sum(weight.size for weight in self.weights.values())
+        counts = [self.weights[name].size * float(flags.double().mean()) for name, flags in self._in_spike.items()]
+        return sum(counts) / sum(weight.size for weight in self.weights.values())
 
     def step(self) -> bool:
         """Count a step, choose between spike and slab if due, and apply the decay; returns whether it was due."""
@@ -201,7 +197,13 @@ class SpikeSlabDecay(Rule):
         return self.groups or ("kernel" if weight.is_conv else "input")
 
     def _slab_decay(self, weight: GroupedWeight) -> float:
-        return float(_param_group(self.optimizer, weight)["weight_decay"])
+        for group in self.optimizer.param_groups:
+            if any(parameter is weight.parameter for parameter in group["params"]):
+                return float(group["weight_decay"])
+        raise ValueError(
+            f"the optimizer does not hold the weight of {weight.name or 'the layer'}: build it after the conversion, "
+            "from all parameters"
+        )
 
     def _threshold(self, weight: GroupedWeight, group_size: int) -> float | Tensor:
         if isinstance(self.threshold, Mapping):
@@ -214,9 +216,7 @@ class SpikeSlabDecay(Rule):
 
     def _check(self) -> None:
         """Fail here rather than at the first M-step."""
-        if isinstance(self.threshold, Mapping) and not self.threshold.keys() >= self.weights.keys():
-            missing = ", ".join(sorted(self.weights.keys() - self.threshold.keys()))
-            raise ValueError(f"a threshold for each layer must name them all, or exclude them; missing: {missing}")
+        check_thresholds(self.threshold, self.weights)
         if self.threshold is None and self.n_data is None:
             raise ValueError("give threshold, or n_data from which the M-step derives it")
         for weight in self.weights.values():
@@ -229,16 +229,6 @@ class SpikeSlabDecay(Rule):
                     f"{self.spike_decay} and {slab}"
                 )
             self._threshold(weight, weight.members(self._grouping(weight)).shape[1])
-
-
-def _param_group(optimizer: Optimizer, weight: GroupedWeight) -> dict[str, Any]:
-    for group in optimizer.param_groups:
-        if any(parameter is weight.parameter for parameter in group["params"]):
-            return group
-    raise ValueError(
-        f"the optimizer does not hold the weight of {weight.name or 'the layer'}: build it after the conversion, from "
-        "all parameters"
-    )
 
 
 def _positions(weight: GroupedWeight) -> tuple[Tensor | None, int]:
