@@ -14,6 +14,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,6 @@ from gossamer.kernels.fused import Fused, Geometry, Plan, as_images, choose, com
 from gossamer.layers import DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
 from gossamer.layers.gaussian import raw_std_gradient, std_of
 from gossamer.priors import normal_kl_gradients, normal_kl_sum
-
-__all__ = ["FlatWeights", "plan_products"]
 
 
 class FlatWeights:
@@ -71,8 +70,12 @@ class FlatWeights:
             self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
         self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        shapes = [weight.support.shape for weight in self.weights]
+        # For each weight: its start in the flat dense buffers, its entries per channel, its channels.
+        layout = [self._starts, [math.prod(s[2:]) for s in shapes], [s[1] if len(s) > 2 else 1 for s in shapes]]
         # On the device from the start: sending them at each update would make the host wait for the device.
-        self._layout, self._lengths = self._layouts(), torch.tensor(lengths, device=self.mean.device)
+        self._layout = torch.tensor(layout, device=self.mean.device)
+        self._lengths = torch.tensor(lengths, device=self.mean.device)
         self.seed = torch.zeros(1, dtype=torch.int64, device=self.mean.device)
         self._plans: dict[int, Plan] = {}  # by the number of the weight
         self._connect()
@@ -155,17 +158,13 @@ class FlatWeights:
     def _addresses(self) -> Tensor:
         """Indices of the active entries in the flat dense buffers, which have the second dimension last."""
         start, space, width = self._layout.repeat_interleave(self._lengths, dim=1, output_size=len(self.address))
-        position = torch.cat([_positions(weight, self.address.device) for weight in self.weights]).long()
+        supports = [weight.support for weight in self.weights]
+        every = partial(torch.arange, device=self.address.device)
+        positions = [every(math.prod(at.shape)) if at.position is None else at.position for at in supports]
+        position = torch.cat(positions).long()
         rest = position // space
         address: Tensor = (rest // width * space + position % space) * width + rest % width + start
         return address
-
-    def _layouts(self) -> Tensor:
-        """For each weight: its start in the flat dense buffers, its entries per channel, its channels."""
-        shapes = [weight.support.shape for weight in self.weights]
-        space = [math.prod(shape[2:]) for shape in shapes]
-        width = [shape[1] if len(shape) > 2 else 1 for shape in shapes]
-        return torch.tensor([self._starts, space, width], device=self.address.device)
 
     @torch.no_grad()
     def write(self) -> None:
@@ -235,38 +234,28 @@ def _channels_last(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
     return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
 
 
-def _positions(weight: SparseWeight, device: torch.device) -> Tensor:
-    position = weight.support.position
-    return torch.arange(math.prod(weight.support.shape), device=device) if position is None else position
-
-
 def plan_products(
     workings: Mapping[int, DenseCopy], plans: dict[int, Plan], seed: Tensor, fused: Fused = "auto"
 ) -> None:
     """Decide for each weight, for inputs of the shape it has just seen, whether a fused kernel computes its product.
 
-    Args:
-        workings: Weights by number, each used once.
-        plans: Plans made before, for batches of another size, which are kept; new ones are added.
-        seed: Seed of the noise that kernels draw themselves.
-        fused: ``"never"`` plans nothing; otherwise candidates are measured.
-
-    Example:
-        >>> from gossamer.kernels import LinearMap
-        >>> working = DenseCopy(torch.ones(2, 3), torch.ones(2, 3))
-        >>> y = working.multiply(torch.ones(4, 3), None, LinearMap())
-        >>> plan_products({0: working}, {}, torch.zeros(1, dtype=torch.int64))
-        >>> working.plan.name
-        'cudnn'
+    ``workings`` are the weights that are used once, by number; ``plans`` those made for batches of another size, to be
+    kept; ``seed`` is that of the noise that kernels draw themselves.
     """
     if fused == "never":
         return
     geometries = {i: found for i, working in workings.items() if (found := _geometry(working)) is not None}
     new = {i: geometry for i, geometry in geometries.items() if i not in plans}
     if new:
-        start = time.perf_counter()
-        plans |= _choose(new, workings[next(iter(new))].mean, fused)
-        _say([plans[i] for i in new], time.perf_counter() - start)
+        start, like = time.perf_counter(), workings[next(iter(new))].mean
+        load()
+        compile_all(dict.fromkeys(new.values()), like.dtype, like.device)
+        chosen = {i: choose(geometry, like.dtype, like.device, fused=fused) for i, geometry in new.items()}
+        plans |= chosen
+        counts = Counter(plan.name for plan in chosen.values())
+        found = "; ".join(f"{n} by {name}" for name, n in counts.most_common())
+        seconds = time.perf_counter() - start
+        logging.getLogger("gossamer").info(f"products with noise, measured in {seconds:.0f} s: {found}")
     for i in geometries:
         workings[i].plan, workings[i].planned = plans[i], workings[i].inputs[0][0]
         workings[i].seed, workings[i].layer = seed, i
@@ -282,15 +271,3 @@ def _geometry(working: DenseCopy) -> Geometry | None:
     pictures, weight, stride, padding = images
     geometry = Geometry.of(tuple(pictures.shape), tuple(weight.shape), stride, padding)
     return geometry if why_not(geometry, working.mean.dtype, working.mean.device) is None else None
-
-
-def _choose(geometries: dict[int, Geometry], like: Tensor, fused: Fused) -> dict[int, Plan]:
-    load()
-    compile_all(dict.fromkeys(geometries.values()), like.dtype, like.device)
-    return {i: choose(geometry, like.dtype, like.device, fused=fused) for i, geometry in geometries.items()}
-
-
-def _say(plans: list[Plan], seconds: float) -> None:
-    counts = Counter(plan.name for plan in plans)
-    found = "; ".join(f"{n} by {name}" for name, n in counts.most_common())
-    logging.getLogger("gossamer").info(f"products with noise, measured in {seconds:.0f} s: {found}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
-
-__all__ = ["Graph", "OnDevice", "Undone", "refusal"]
 
 N_WARMUPS = 3  # compilation, tuning and first allocations must happen before the capture
 FLAGS = ("lr", "fused", "foreach", "capturable")
@@ -18,66 +17,45 @@ FLAGS = ("lr", "fused", "foreach", "capturable")
 class Graph:
     """``function()`` captured once on the current device; :meth:`replay` runs it again on the same memory.
 
-    Every replay draws new random numbers and overwrites ``result``, which holds what the function returned.
-
-    Args:
-        function: Reads and writes tensors that keep their place in memory.
-        state: Tensors that the function changes; they are restored after the warm-up runs.
+    The function reads and writes tensors that keep their place in memory, and every replay draws new random numbers.
+    ``state`` are the tensors that it changes; they are restored after the warm-up runs.
     """
 
-    def __init__(self, function: Callable[[], object], state: Iterable[Tensor] = ()) -> None:
+    def __init__(self, function: Callable[[], None], state: Iterable[Tensor]) -> None:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), Undone(state):  # in this order: restoring waits for the warm-up runs
+        with torch.cuda.stream(stream), undone(state):  # in this order: restoring waits for the warm-up runs
             for _ in range(N_WARMUPS):
                 function()
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self.result = function()
+            function()
 
     def replay(self) -> None:
         """Run the function once more."""
         self._graph.replay()
 
 
-class Undone:
-    """A block that leaves ``tensors`` and the random states as they were before it.
-
-    Example:
-        >>> x = torch.ones(2)
-        >>> with Undone([x]):
-        ...     _ = x.add_(1)
-        >>> x
-        tensor([1., 1.])
-    """
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self.tensors = list(tensors)
-
-    def __enter__(self) -> None:
-        """Copy the tensors and random states."""
-        self.copies = [tensor.detach().clone() for tensor in self.tensors]
-        self.cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-        self.cpu = torch.get_rng_state()
-
-    @torch.no_grad()
-    def __exit__(self, *_: object) -> None:
-        """Restore them."""
-        for tensor, copy in zip(self.tensors, self.copies, strict=True):
-            tensor.detach().copy_(copy)
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda)
+@contextmanager
+def undone(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """A block that leaves ``tensors`` and the random states as they were before it."""
+    pairs = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    cpu = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, copy in pairs:
+                tensor.detach().copy_(copy)
+        torch.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state(cuda)
 
 
 def refusal(optimizer: Optimizer) -> str | None:
-    """Why the steps of an optimizer cannot be captured; ``None`` if they can.
-
-    Example:
-        >>> refusal(torch.optim.LBFGS([torch.zeros(1, requires_grad=True)]))
-        'LBFGS steps are not captured, those of SGD, Adam and AdamW are'
-    """
+    """Why the steps of an optimizer cannot be captured; ``None`` if they can."""
     if type(optimizer) in (SGD, Adam, AdamW):
         return None
     return f"{type(optimizer).__name__} steps are not captured, those of SGD, Adam and AdamW are"
@@ -87,17 +65,6 @@ class OnDevice:
     """Prepares an optimizer for capture: rates are tensors on the device, state exists before the first step.
 
     :meth:`release` restores its options.
-
-    Example:
-        >>> parameter = torch.zeros(2, requires_grad=True)
-        >>> optimizer = SGD([parameter], lr=0.1, momentum=0.9)
-        >>> on_device = OnDevice(optimizer)
-        >>> on_device.set_rates([0.05])
-        >>> optimizer.param_groups[0]["lr"], on_device.options[0]["lr"]
-        (tensor(0.0500), 0.1)
-        >>> on_device.release()
-        >>> optimizer.param_groups[0]["lr"]
-        0.1
     """
 
     def __init__(self, optimizer: Optimizer) -> None:

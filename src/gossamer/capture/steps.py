@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture.flat_weights import FlatWeights
-from gossamer.capture.graphs import Graph, OnDevice, Undone, refusal
+from gossamer.capture.graphs import Graph, OnDevice, refusal, undone
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
 from gossamer.types import Penalty, Rule, Task
-
-__all__ = ["CaptureError", "CapturedSteps", "why_not"]
 
 NO_KL = "its penalty is not a weighted KL"
 
@@ -85,13 +84,17 @@ class CapturedSteps:
         with _capturing():
             self.working = FlatWeights(model, dtype) if sparse_weights(model) else None
             self.optimizer, self.on_device = optimizer, OnDevice(optimizer)
-        flat = set() if self.working is None else {id(p) for w in self.working.weights for p in w.parameters()}
+        weights = [] if self.working is None else self.working.weights
+        flat = {id(parameter) for weight in weights for parameter in weight.parameters()}
+        self.leaves = [] if self.working is None else self.working.leaves
         self.rest = [p for p in model.parameters() if id(p) not in flat and p.requires_grad]
         self.rest_grads = [torch.zeros_like(parameter) for parameter in self.rest]
         self.scale = torch.zeros((), device=self.device)
         self.values = torch.zeros(2, device=self.device)  # nll, penalty
         self.compiles = compiles and importlib.util.find_spec("triton") is not None
-        compiled: Callable[[Any], Any] = _compile if self.compiles else _same
+        compiled: Callable[[Any], Any] = (
+            partial(torch.compile, dynamic=False) if self.compiles else lambda function: function
+        )
         self._loss, self._eager_loss = compiled(self._loss_of), self._loss_of
         if self.working is not None:
             self._differentiate, self._write = compiled(self.working.differentiate), compiled(self.working.write)
@@ -110,18 +113,17 @@ class CapturedSteps:
             CaptureError: If a new graph cannot be captured; the network is then as it was before.
         """
         with _capturing():
-            self._run(x, y, number)
+            scale = self.penalty.scale(number)
+            if scale is None:
+                raise ValueError(NO_KL)
+            self.scale.fill_(scale)
+            key = (len(y), self._is_noisy())
+            if key not in self._gradients:
+                self._full_batch = max(self._full_batch, len(y))
+                self._gradients[key] = _Pass(self, x, y, compiles=len(y) == self._full_batch)
+            self._gradients[key].run(x, y)
         nll, penalty = self.values.clone()
         return nll, penalty, _no_loss
-
-    def _run(self, x: Tensor, y: Tensor, step: int) -> None:
-        self.scale.fill_(self._scale(step))
-        key = (len(y), self._is_noisy())
-        known = self._gradients.get(key)
-        if known is None:
-            self._full_batch = max(self._full_batch, len(y))
-            known = self._gradients[key] = _Pass(self, x, y, compiles=len(y) == self._full_batch)
-        known.run(x, y)
 
     def apply(self) -> None:
         """The optimizer's step; the working weights follow."""
@@ -129,9 +131,8 @@ class CapturedSteps:
             self._step()
             return
         if self._apply is None:
-            parameters = [*self.model.parameters(), *self.on_device.state()]
             dense = [] if self.working is None else self.working.dense
-            self._apply = Graph(self._step, [*parameters, *dense])
+            self._apply = Graph(self._step, [*self.model.parameters(), *self.on_device.state(), *dense])
         self._apply.replay()
 
     def refresh(self) -> None:
@@ -147,12 +148,6 @@ class CapturedSteps:
         if self.working is not None:
             self.working.close()
 
-    def _scale(self, step: int) -> float:
-        scale = self.penalty.scale(step)
-        if scale is None:
-            raise ValueError(NO_KL)
-        return scale
-
     def _is_noisy(self) -> bool:
         return self.working is None or self.working.weights[0].is_noisy
 
@@ -165,8 +160,7 @@ class CapturedSteps:
         return self.task.likelihood.loss(output.float(), y)
 
     def _backward(self, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        leaves = [] if self.working is None else self.working.leaves
-        for tensor in [*leaves, *self.rest]:
+        for tensor in [*self.leaves, *self.rest]:
             tensor.grad = None
         nll = loss(x, y)
         nll.backward()
@@ -192,28 +186,26 @@ class _Pass:
     def __init__(self, steps: CapturedSteps, x: Tensor, y: Tensor, compiles: bool) -> None:
         self.steps, self.x, self.y = steps, x.clone(), y.clone()
         loss = steps._loss if compiles else steps._eager_loss
-        noise, noisy = None, steps._is_noisy()
-        draws_weights = steps.working is not None and steps.working.draws_weights
-        if steps.working is not None and steps.captures and not draws_weights:
-            with Undone(steps.model.buffers()):
-                noise = steps.working.prepare_noise(lambda: steps._eager_loss(self.x, self.y), steps.fused)
+        working, noise, noisy = steps.working, None, steps._is_noisy()
+        if working is not None and steps.captures and not working.draws_weights:
+            with undone(steps.model.buffers()):
+                noise = working.prepare_noise(lambda: steps._eager_loss(self.x, self.y), steps.fused)
 
         def run() -> None:
             if noise is not None:
                 noise.normal_()
-            if steps.working is not None and draws_weights:
-                steps.working.draw(noisy)
+            if working is not None and working.draws_weights:
+                working.draw(noisy)
                 steps._write()
-            if steps.working is not None and steps.working.draws_inside:
-                steps.working.seed.random_()  # from the generator of the device, which replays advance
+            if working is not None and working.draws_inside:
+                working.seed.random_()  # from the generator of the device, which replays advance
             steps._backward(self.x, self.y, loss)
 
         self._run = run
-        with torch.backends.cudnn.flags(
-            enabled=True, benchmark=True
-        ):  # shapes never change: let cuDNN find the fastest
+        # Shapes never change: let cuDNN find the fastest.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
             self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
-        self.leaf_grads = [] if steps.working is None else [leaf.grad for leaf in steps.working.leaves]
+        self.leaf_grads = [leaf.grad for leaf in steps.leaves]
 
     def run(self, x: Tensor, y: Tensor) -> None:
         self.x.copy_(x)
@@ -222,9 +214,8 @@ class _Pass:
             self._run()
             return
         self.graph.replay()
-        if self.steps.working is not None:  # each graph has its own; the subspace reads them from the leaves
-            for leaf, grad in zip(self.steps.working.leaves, self.leaf_grads, strict=True):
-                leaf.grad = grad
+        for leaf, grad in zip(self.steps.leaves, self.leaf_grads, strict=True):
+            leaf.grad = grad  # each graph has its own; the subspace reads them from the leaves
 
 
 @contextmanager
@@ -234,14 +225,6 @@ def _capturing() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, torch.cuda.CudaError) as error:
         raise CaptureError(str(error).splitlines()[0]) from error
-
-
-def _compile(function: Any) -> Any:
-    return torch.compile(function, dynamic=False)
-
-
-def _same(function: Any) -> Any:
-    return function
 
 
 def _no_loss() -> Tensor:

@@ -10,31 +10,8 @@ from gossamer.posterior import ends_of_cycles
 from gossamer.schedules import cyclical
 from gossamer.types import Mode, Schedule
 
-__all__ = [
-    "OWN",
-    "PRUNING",
-    "Preset",
-    "PresetName",
-    "Pruning",
-    "PruningName",
-    "cycles_of",
-    "preset_of",
-    "released_rate",
-]
-
 PresetName = Literal["paper_cifar", "paper_example1", "paper_example2", "paper_example3"]
-PruningName = Literal[
-    "paper_cifar",
-    "paper_example1",
-    "paper_example2",
-    "paper_example3",
-    "example1",
-    "example1_wide",
-    "example2",
-    "example2_wide",
-    "example3",
-    "example3_wide",
-]
+PruningName = Literal[PresetName, "example1", "example1_wide", "example2", "example2_wide", "example3", "example3_wide"]
 Values = TypeVar("Values")
 
 
@@ -110,12 +87,7 @@ PRUNING |= OWN
 
 
 def preset_of(name: str | None, mode: Mode, default: Values, known: Mapping[str, Values]) -> Values:
-    """The preset called ``name``; by default that of the images in reference mode, and otherwise the method's own.
-
-    Example:
-        >>> preset_of("paper_example3", "default", Preset(lr=0.2), PRESETS).lr
-        0.1
-    """
+    """The preset called ``name``; by default that of the images in reference mode, and otherwise the method's own."""
     if name is None:
         return known["paper_cifar"] if mode == "reference" else default
     if name not in known:
@@ -126,37 +98,20 @@ def preset_of(name: str | None, mode: Mode, default: Values, known: Mapping[str,
 def cycles_of(
     mode: Mode, lr: float, steps: int, cycles: int, *, per_cycle: int, epochs: int
 ) -> tuple[Schedule, list[int]]:
-    """Learning rate and steps of the snapshots: cycles of the paper, or in reference mode those of its released code.
-
-    Example:
-        >>> rate, at = cycles_of("default", 0.1, steps=100, cycles=2, per_cycle=1, epochs=200)
-        >>> rate(0), rate(50), at
-        (0.1, 0.1, [50, 100])
-    """
+    """Learning rate and steps of the snapshots: the paper's cycles, or in reference mode those of its released code."""
     if mode == "reference":
         return released_rate(lr, steps, cycles, epochs), released_snapshots(steps, cycles, epochs)
     return cyclical(lr, steps, cycles), ends_of_cycles(steps, cycles, per_cycle)
 
 
 def released_rate(lr: float, steps: int, cycles: int, epochs: int) -> Schedule:
-    """The released code's learning rate: its cycles are an epoch ahead, so each ends in an epoch at the highest rate.
-
-    Example:
-        >>> rate = released_rate(1.0, steps=2000, cycles=4, epochs=200)
-        >>> round(rate(0), 3), round(rate(489), 3), rate(490), rate(1990)
-        (0.999, 0.0, 1.0, 1.0)
-    """
+    """The released learning rate: its cycles are an epoch ahead, so each ends in an epoch at the highest rate."""
     rate, ahead = cyclical(lr, steps, cycles), round(steps / epochs)
     return lambda step: rate(step + ahead)
 
 
 def released_snapshots(steps: int, cycles: int, epochs: int) -> list[int]:
-    """Steps after which the released code keeps a network: epochs 46, 47, 48 of each 49, where its cycles have 50.
-
-    Example:
-        >>> [step // 10 - 1 for step in released_snapshots(steps=2000, cycles=4, epochs=200)]
-        [46, 47, 48, 95, 96, 97, 144, 145, 146, 193, 194, 195]
-    """
+    """Steps after which the released code keeps a network: epochs 46, 47, 48 of each 49, where its cycles have 50."""
     period = max(1, epochs // cycles - 1)
     kept = [epoch for epoch in range(epochs) if epoch % period >= period - 3]
     return sorted({max(1, (epoch + 1) * steps // epochs) for epoch in kept})

@@ -13,8 +13,6 @@ from gossamer.posterior import AroundMeans
 from gossamer.schedules import cosine
 from gossamer.types import Method, Mode, Task
 
-__all__ = ["cv_adam"]
-
 # Chosen on held-out digits, an MLP, four seeds, together with the temperature of 0.02.
 DEFAULT = Preset(lr=0.3, momentum=0.9, scale_lr=0.03)
 
@@ -66,5 +64,5 @@ def cv_adam(
             generator=noise_of_all_ranks(),
         ),
         lr=released_rate(rate, steps, chosen.cycles, chosen.epochs) if is_reference else cosine(rate, steps),
-        collector=lambda: AroundMeans(refresh_of(task) if refresh_batchnorm else None),
+        collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
     )

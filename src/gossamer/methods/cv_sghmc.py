@@ -14,8 +14,6 @@ from gossamer.posterior import Snapshots
 from gossamer.schedules import phases
 from gossamer.types import Method, Mode, Task
 
-__all__ = ["cv_sghmc"]
-
 # Chosen on held-out digits, an MLP and a conv net, three seeds, together with the temperature of 0.1. At twice the rate
 # the conv net takes a cycle longer to train; with a third of the decay some of its trainings fall back to chance.
 DEFAULT = Preset(lr=0.1, weight_decay=1.5e-3, momentum=0.9)
@@ -73,5 +71,5 @@ def cv_sghmc(
             generator=noise_of_all_ranks(),
         ),
         lr=schedule,
-        collector=lambda: Snapshots(at, refresh_of(task) if refresh_batchnorm else None),
+        collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
     )

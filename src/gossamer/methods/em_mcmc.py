@@ -13,9 +13,8 @@ a ranking by size tells such weights from those that matter.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -31,9 +30,7 @@ from gossamer.sparsity import Prune, SpikeSlabDecay
 from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
 from gossamer.sparsity.selection import world_size
-from gossamer.types import Method, Mode, Rule, Schedule, Task
-
-__all__ = ["em_mcmc"]
+from gossamer.types import Method, Mode, Rule, Task
 
 Group = Literal["channel", "kernel", "input", "output", "weight"]
 Criterion = Literal["range", "signed_range", "mean_square"]
@@ -122,175 +119,115 @@ def em_mcmc(
             (``example1`` to ``3``, and ``_wide`` for more hidden units); other options override it.
         mode: ``"reference"`` for the paper's noise and the released code's criterion, cycles and snapshots.
     """
-    _check(preset, mode, soft_threshold, spike_probability, target_density, hard_threshold)
-    chosen, is_ours = preset_of(preset, mode, DEFAULT, PRUNING), preset is None and mode != "reference"
+    if spike_probability is not None and soft_threshold is not None:
+        raise ValueError("give soft_threshold or spike_probability, from which it follows, not both")
+    if target_density is not None and hard_threshold is not None:
+        raise ValueError("give target_density or hard_threshold, not both")
+    if mode == "reference" and preset in OWN:
+        raise ValueError(f"preset {preset!r} is not the paper's: take one that is called paper_…, or mode='default'")
+    chosen, is_reference = preset_of(preset, mode, DEFAULT, PRUNING), mode == "reference"
+    is_ours = preset is None and not is_reference
     sampler, n_cycles = chosen.cycles, cycles or chosen.cycles.cycles
     rate, inertia = first_given(lr, sampler.lr), first_given(momentum, sampler.momentum)
-    heat = first_given(temperature, task.n_data**sampler.k_power if mode == "reference" else chosen.temperature)
-    given = {"em_warmup": em_warmup, "warmup": warmup, "until": until, "cold": cold}
-    shares = _own_shares(n_cycles, until) if is_ours else _shares(chosen, target_density)
-    times = _Times.of(shares | {name: share for name, share in given.items() if share is not None}, steps)
+    heat = first_given(temperature, task.n_data**sampler.k_power if is_reference else chosen.temperature)
+    # The high rate of the second cycle helps the network recover from pruning; later cycles are for draws.
+    end = first_given(until, min(0.75, 1.5 / n_cycles) if is_ours else 1.0 if target_density is None else 0.75)
+    usual = (end / 4, end * 2 / 3, end) if is_ours else (chosen.em_warmup, chosen.warmup, 0.0)
+    shares = [*map(first_given, (em_warmup, warmup, cold), usual), end]
+    em_from, prune_from, cold_until, prune_until = (round(share * steps) for share in shares)
+    if shares[1] > end:
+        raise ValueError(
+            f"pruning begins at warmup and ends at until, shares of the training; got {shares[1]} and {end}"
+        )
     schedule, at = cycles_of(mode, rate, steps, n_cycles, per_cycle=per_cycle, epochs=sampler.epochs)
-    if mode != "reference":
+    if not is_reference:
         schedule = rising(schedule, round(first_given(lr_warmup, chosen.lr_warmup) * steps))
     # Before the first pruning, or the last where a density was asked for, networks are larger than the one wanted.
-    pruned = times.warmup if target_density is None else times.until
-    at = _kept(at, max(pruned, times.cold, round(first_given(burn_in, chosen.burn_in) * steps)), steps)
-    narrow = max(chosen.spike_decay, _decay_within(times, rate, inertia) if is_ours else 0.0)
+    pruned = prune_from if target_density is None else prune_until
+    at = _kept(at, max(pruned, cold_until, round(first_given(burn_in, chosen.burn_in) * steps)), steps)
+    narrow = chosen.spike_decay
+    if is_ours:  # bring a square in the spike down to e^-4 by ``until``, at half the highest rate
+        narrow = max(narrow, min(4 * (1 - inertia) / (rate * max(1, prune_until - em_from)), 1 / rate))
     if feedback:
-        acting = 0.0 if mode == "reference" or times.cold >= times.until else heat
+        acting = 0.0 if is_reference or cold_until >= prune_until else heat
         least = first_given(hard_threshold, HELD_BACK if is_ours else chosen.hard_threshold)
         lifted = acting / (task.n_data * least)  # the decay at which noise alone lifts nothing over the threshold
         narrow = first_given(chosen.feedback_spike_decay, max(narrow, min(lifted, 1 / rate)))  # steps must stay stable
-    group = group or ("weight" if is_ours and target_density is not None else "channel")
-    rules = _Rules(
-        n_data=task.n_data,
-        steps=steps,
-        times=times,
-        update_period=update_period_for(steps, update_period),
-        group=group,
-        scope=scope or ("global" if is_ours and group == "weight" else "layer"),
-        criterion=criterion or ("mean_square" if is_ours else None),
-        of_conv=None if criterion or mode != "reference" else "signed_range",
-        density=None if target_density is None else cubic(1.0, target_density, times.warmup, times.until),
-        soft=_Threshold.of(soft_threshold, chosen.soft_threshold, is_share=is_ours),
-        hard=_Threshold.of(hard_threshold, chosen.hard_threshold, is_share=is_ours),
-        spike_decay=first_given(spike_decay, narrow),
-        spike_probability=spike_probability,
-        feedback_until=first_given(feedback_until, chosen.feedback_until) if feedback else None,
-        prune_linear=True if is_ours and prune_linear is None else prune_linear,
-    )
+
+    def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
+        weights = grouped_weights(model)
+        has_conv = any(weight.is_conv for weight in weights.values())
+        # The released code never prunes the linear layers of a CNN.
+        prunes_linear = (is_ours or not has_conv) if prune_linear is None else prune_linear
+        pruned_group = group or ("weight" if is_ours and target_density is not None else "channel")
+        score = criterion or ("mean_square" if is_ours else "signed_range" if is_reference and has_conv else None)
+        common: dict[str, Any] = {
+            "groups": None if pruned_group == "channel" else pruned_group,
+            "exclude": [] if prunes_linear else [name for name, weight in weights.items() if not weight.is_conv],
+            "total_steps": steps,
+            "update_period": update_period_for(steps, update_period),
+        }
+
+        def threshold(given: float | None, default: float) -> float | dict[str, float | Tensor]:
+            """A mean square; the default of our own settings is a share of that of each layer before training."""
+            return first_given(given, default) if given is not None or not is_ours else _share(default, weights)
+
+        can_cut = world_size() == 1  # DDP cannot follow a cut, so that with several ranks groups may always return
+        last_return = round(first_given(feedback_until, chosen.feedback_until) * steps)
+        prune = Prune(
+            model,
+            optimizer,
+            threshold=threshold(hard_threshold, chosen.hard_threshold) if target_density is None else None,
+            target_density=None if target_density is None else cubic(1.0, target_density, prune_from, prune_until),
+            scope=scope or ("global" if is_ours and pruned_group == "weight" else "layer"),
+            criterion=score,
+            feedback=max(1, min(prune_until, last_return)) / steps if feedback and can_cut else feedback,
+            warmup=prune_from / steps,
+            until=prune_until / steps if can_cut or not feedback else None,
+            **common,
+        )
+        decay = SpikeSlabDecay(
+            model,
+            optimizer,
+            spike_decay=first_given(spike_decay, narrow),
+            threshold=threshold(soft_threshold, chosen.soft_threshold) if spike_probability is None else None,
+            spike_probability=first_given(spike_probability, 0.5),
+            n_data=task.n_data,
+            prune=prune,
+            warmup=em_from / steps,
+            **common,
+        )
+        return [prune, decay]  # in this order: held-back weights are put back first, and decay as well
+
     return Method(
         prepare=partial(sparsify, density=1.0, keep_dense=(), init="pretrained"),
         optimizer=lambda model: SGHMC(
             model.parameters(),
             lr=rate,
             n_data=task.n_data,
-            temperature=after(heat, times.cold) if times.cold else heat,
+            temperature=after(heat, cold_until) if cold_until else heat,
             momentum=inertia,
             weight_decay=first_given(slab_decay, sampler.weight_decay),
-            scale_lr=first_given(scale_lr, sampler.scale_lr if mode == "reference" else 0.0),
+            scale_lr=first_given(scale_lr, sampler.scale_lr if is_reference else 0.0),
             mode=mode,
             generator=noise_of_all_ranks(),
         ),
         lr=schedule,
         rules=rules,
-        collector=lambda: Snapshots(at, refresh_of(task) if refresh_batchnorm else None),
+        collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
     )
 
 
-@dataclass(frozen=True)
-class _Rules:
-    """Builds pruning and decay for a network, from options whose defaults are filled in."""
-
-    n_data: int
-    steps: int
-    times: _Times
-    update_period: int
-    group: Group
-    scope: Scope
-    criterion: Criterion | None
-    of_conv: Criterion | None  # the criterion of a network with convolutions
-    density: Schedule | None
-    soft: _Threshold
-    hard: _Threshold
-    spike_decay: float
-    spike_probability: float | None
-    feedback_until: float | None
-    prune_linear: bool | None
-
-    def __call__(self, model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
-        weights = grouped_weights(model)
-        has_conv = any(weight.is_conv for weight in weights.values())
-        # The released code never prunes the linear layers of a CNN.
-        prunes_linear = not has_conv if self.prune_linear is None else self.prune_linear
-        common: dict[str, Any] = {
-            "groups": None if self.group == "channel" else self.group,
-            "exclude": [] if prunes_linear else [name for name, weight in weights.items() if not weight.is_conv],
-            "total_steps": self.steps,
-            "update_period": self.update_period,
-        }
-        prune = Prune(
-            model,
-            optimizer,
-            threshold=self.hard.of_layers(weights) if self.density is None else None,
-            target_density=self.density,
-            scope=self.scope,
-            criterion=self.of_conv if has_conv and self.of_conv else self.criterion,
-            feedback=self._feedback(),
-            warmup=self.times.warmup / self.steps,
-            until=None if self.feedback_until is not None and world_size() > 1 else self.times.until / self.steps,
-            **common,
-        )
-        decay = SpikeSlabDecay(
-            model,
-            optimizer,
-            spike_decay=self.spike_decay,
-            threshold=self.soft.of_layers(weights) if self.spike_probability is None else None,
-            spike_probability=first_given(self.spike_probability, 0.5),
-            n_data=self.n_data,
-            prune=prune,
-            warmup=self.times.em_warmup / self.steps,
-            **common,
-        )
-        return [prune, decay]  # in this order: held-back weights are put back first, and decay as well
-
-    def _feedback(self) -> bool | float:
-        """Share of the training in which a group may return; all of it with several ranks: DDP cannot follow a cut."""
-        if self.feedback_until is None or world_size() > 1:
-            return self.feedback_until is not None
-        return max(1, min(self.times.until, round(self.feedback_until * self.steps))) / self.steps
-
-
-class _Threshold(NamedTuple):
-    """A mean square: a number, or a share of the mean square of each layer before training."""
-
-    value: float
-    is_share: bool
-
-    @classmethod
-    def of(cls, given: float | None, default: float, is_share: bool) -> _Threshold:
-        return cls(default, is_share) if given is None else cls(given, False)
-
-    def of_layers(self, weights: Mapping[str, GroupedWeight]) -> float | dict[str, float | Tensor]:
-        if not self.is_share:
-            return self.value
-        return {  # one for each network of a stack
-            name: self.value * weight.values().double().square().view(weight.networks, -1).mean(1).cpu()
-            for name, weight in weights.items()
-        }
-
-
-class _Times(NamedTuple):
-    """Steps at which spike and slab are first chosen, pruning begins, pruning ends and noise begins."""
-
-    em_warmup: int
-    warmup: int
-    until: int
-    cold: int
-
-    @classmethod
-    def of(cls, shares: Mapping[str, float], steps: int) -> _Times:
-        if shares["warmup"] > shares["until"]:
-            raise ValueError(
-                f"pruning begins at warmup and ends at until, shares of the training; got {shares['warmup']} and "
-                f"{shares['until']}"
-            )
-        return cls(**{name: round(share * steps) for name, share in shares.items()})
-
-
-def _own_shares(n_cycles: int, until: float | None) -> dict[str, float]:
-    """The high rate of the second cycle helps the network recover from pruning; later cycles are for draws."""
-    end = min(0.75, 1.5 / n_cycles) if until is None else until
-    return {"em_warmup": end / 4, "warmup": end * 2 / 3, "until": end, "cold": end}
-
-
-def _shares(chosen: Pruning, target_density: float | None) -> dict[str, float]:
-    end = 1.0 if target_density is None else 0.75
-    return {"em_warmup": chosen.em_warmup, "warmup": chosen.warmup, "until": end, "cold": 0.0}
+def _share(share: float, weights: Mapping[str, GroupedWeight]) -> dict[str, float | Tensor]:
+    """A share of the mean square of each layer, one for each network of a stack."""
+    return {
+        name: share * weight.values().double().square().view(weight.networks, -1).mean(1).cpu()
+        for name, weight in weights.items()
+    }
 
 
 def _kept(at: Sequence[int], first: int, steps: int) -> list[int]:
+    """The snapshots after step ``first``."""
     kept = [step for step in at if step > first]
     if at and not kept:
         raise ValueError(
@@ -298,24 +235,3 @@ def _kept(at: Sequence[int], first: int, steps: int) -> list[int]:
             f"the burn-in lasts to step {first}; give a smaller until, cold or burn_in"
         )
     return kept
-
-
-def _decay_within(times: _Times, rate: float, momentum: float) -> float:
-    """The weight decay that brings a square in the spike down to e^-4 by ``until``, at half the highest rate."""
-    return min(4 * (1 - momentum) / (rate * max(1, times.until - times.em_warmup)), 1 / rate)
-
-
-def _check(
-    preset: str | None,
-    mode: Mode,
-    soft_threshold: float | None,
-    spike_probability: float | None,
-    target_density: float | None,
-    hard_threshold: float | None,
-) -> None:
-    if spike_probability is not None and soft_threshold is not None:
-        raise ValueError("give soft_threshold or spike_probability, from which it follows, not both")
-    if target_density is not None and hard_threshold is not None:
-        raise ValueError("give target_density or hard_threshold, not both")
-    if mode == "reference" and preset in OWN:
-        raise ValueError(f"preset {preset!r} is not the paper's: take one that is called paper_…, or mode='default'")

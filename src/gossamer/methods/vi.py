@@ -5,16 +5,10 @@ The dense baseline of SSVI (Li et al., ICLR 2024): the same layers, objective an
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 
-from gossamer.convert import bayesianize
-from gossamer.layers import WeightedKL
-from gossamer.methods._parts import refresh_of, variational_defaults, variational_optimizer
-from gossamer.posterior import InLayers
-from gossamer.schedules import cosine, warmup
+from gossamer.methods.ssvi import ssvi
 from gossamer.types import Method, Mode, Noise, Task
-
-__all__ = ["vi"]
 
 
 def vi(
@@ -48,11 +42,18 @@ def vi(
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         mode: ``"reference"`` for the released code's behaviour.
     """
-    rate, beta = variational_defaults(mode, lr, kl_weight)
-    return Method(
-        prepare=partial(bayesianize, density=1.0, prior_std=prior_std, init_std=init_std, mode=mode, noise=noise),
-        optimizer=variational_optimizer(mode, rate, std_lr),
-        lr=cosine(rate, steps),
-        penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
-        collector=lambda: InLayers(refresh=refresh_of(task) if refresh_batchnorm else None),
+    dense = ssvi(
+        task,
+        steps,
+        density=1.0,
+        lr=lr,
+        std_lr=std_lr,
+        kl_weight=kl_weight,
+        kl_warmup=kl_warmup,
+        prior_std=prior_std,
+        init_std=init_std,
+        noise=noise,
+        refresh_batchnorm=refresh_batchnorm,
+        mode=mode,
     )
+    return replace(dense, rules=lambda model, optimizer: ())  # there is nothing to move
