@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from torch.optim import Optimizer
 
 from gossamer.capture import CapturedSteps, CaptureError, why_not
 from gossamer.kernels.fused import Fused, check_fused
+from gossamer.optim import sampled
 from gossamer.types import (
     Collector,
     Method,
@@ -25,7 +25,6 @@ from gossamer.types import (
     Split,
     Step,
     Task,
-    VariationalOptimizer,
     as_penalty,
     identity,
     no_penalty,
@@ -118,10 +117,8 @@ class EagerSteps:
         *,
         backward: Callable[[Tensor], None] = Tensor.backward,
     ) -> None:
-        self.model, self.optimizer, self.objective, self.penalty = model, optimizer, objective, penalty
-        self.backward = backward
-        holder: object = optimizer
-        self._drawn = holder.sampled if isinstance(holder, VariationalOptimizer) else nullcontext
+        self.model, self.optimizer, self.objective = model, optimizer, objective
+        self.penalty, self.backward = penalty, backward
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Learning rates of the parameter groups for the coming step."""
@@ -137,7 +134,7 @@ class EagerSteps:
             return nll, self.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
-        with self._drawn():
+        with sampled(self.optimizer):
             nll, penalty = loss()
             self.backward(nll + penalty)
         return nll.detach(), penalty.detach(), lambda: torch.add(*loss())
@@ -196,7 +193,9 @@ class Training:
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | None = None
-        self._ratios = _lr_ratios(self.optimizer)
+        # A group with its own rate keeps its ratio to the optimizer's default: a schedule that warms up starts at 0.
+        default, groups = self.optimizer.defaults["lr"], self.optimizer.param_groups
+        self._ratios = [group["lr"] / default if default else 1.0 for group in groups]
         if rank > 0:  # the same weights on all ranks, but different noise
             torch.manual_seed(seed + rank)
         self.module.train()
@@ -259,7 +258,9 @@ class Training:
         if self._captured is not None:  # not the options that only graphs need
             for group, options in zip(optimizer["param_groups"], self._captured.on_device.options, strict=True):
                 group.update(options)
-        noise = {"cpu": torch.get_rng_state(), "device": _device_rng_state(self.fabric.device)}
+        device = self.fabric.device
+        on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0, dtype=torch.uint8)
+        noise = {"cpu": torch.get_rng_state(), "device": on_device}
         return {
             "step": self.step,
             "model": self.model.state_dict(),
@@ -367,17 +368,3 @@ def _objective(task: Task, module: nn.Module, x: Tensor, y: Tensor) -> Callable[
     """The loss of a batch as the task stores it, to be evaluated as often as needed."""
     inputs = x if task.transform is identity else task.transform(x)
     return lambda: task.likelihood.loss(module(inputs), y)
-
-
-def _lr_ratios(optimizer: Optimizer) -> list[float]:
-    """Rates of the groups relative to the optimizer's default: a group with its own rate keeps this ratio.
-
-    Relative to the default, because a schedule that warms up starts at 0.
-    """
-    default = optimizer.defaults["lr"]
-    return [group["lr"] / default if default else 1.0 for group in optimizer.param_groups]
-
-
-def _device_rng_state(device: torch.device) -> Tensor:
-    """Random state of a GPU; empty for the CPU."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0, dtype=torch.uint8)

@@ -90,11 +90,9 @@ class Likelihood(Protocol):
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean negative log-likelihood of ``y`` over the batch."""
-        ...
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Log density of each ``y`` under the mixture of the draws: ``(draws, batch, out), (batch, …) -> (batch,)``."""
-        ...
 
 
 def identity(x: Tensor) -> Tensor:
@@ -285,11 +283,9 @@ class VariationalOptimizer(Protocol):
 
     def sampled(self) -> AbstractContextManager[None]:
         """Drawn weights inside the block, the means again afterwards."""
-        ...
 
     def std(self, parameter: Tensor) -> Tensor:
         """Standard deviations of a parameter, in its shape."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -253,9 +253,9 @@ def plan_products(
         chosen = {i: choose(geometry, like.dtype, like.device, fused=fused) for i, geometry in new.items()}
         plans |= chosen
         counts = Counter(plan.name for plan in chosen.values())
-        found = "; ".join(f"{n} by {name}" for name, n in counts.most_common())
+        summary = "; ".join(f"{n} by {name}" for name, n in counts.most_common())
         seconds = time.perf_counter() - start
-        logging.getLogger("gossamer").info(f"products with noise, measured in {seconds:.0f} s: {found}")
+        logging.getLogger("gossamer").info(f"products with noise, measured in {seconds:.0f} s: {summary}")
     for i in geometries:
         workings[i].plan, workings[i].planned = plans[i], workings[i].inputs[0][0]
         workings[i].seed, workings[i].layer = seed, i

@@ -9,14 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer.compaction.channels import Analysis, Channels, analyse, columns, pads_with_zeros, taps
-from gossamer.compaction.liveness import Survivors, plan
+from gossamer.compaction.channels import Analysis, Channels, Survivors, analyse, columns, pads_with_zeros, plan, taps
 from gossamer.compaction.operations import Operation, operations
 from gossamer.layers import GaussianWeight, replica, sparse_weights
 from gossamer.posterior.draw import draw
 from gossamer.tables import align
-
-__all__ = ["Compaction", "CompactionRow", "Select", "compact"]
 
 # Selecting inputs costs a pass over them, so it pays only where most of them are gone.
 WORTH_SELECTING = 0.5
@@ -56,7 +53,8 @@ class Compaction:
 
     def __str__(self) -> str:
         cells = [("layer", "before", "after")]
-        cells += [(row.layer, _shape(row.before), _shape(row.after)) for row in self.rows]
+        shapes = [["x".join(map(str, shape)) for shape in (row.before, row.after)] for row in self.rows]
+        cells += [(row.layer, before, after) for row, (before, after) in zip(self.rows, shapes, strict=True)]
         before, after = self.n_weights
         return "\n".join([*align(cells), f"weights: {before:,} -> {after:,}", *self.left])
 
@@ -94,7 +92,7 @@ def compact(model: nn.Module) -> nn.Module:
     known = analyse(steps)
     kept = plan(steps, known)
     rows = [_rewrite(network, step, known, kept) for step in steps if step.kind in ("mix", "norm")]
-    return _finished(network, Compaction(tuple(row for row in rows if row is not None), _left(steps, known, kept)))
+    return _finished(network, Compaction(tuple(row for row in rows if row is not None), _left(steps, known)))
 
 
 class Select(nn.Module):
@@ -144,34 +142,37 @@ def _rewrite(network: nn.Module, step: Operation, known: Analysis, plan: Survivo
     made = known.tensors[step.name]
     if made.layout == "unknown":
         return None
-    rows = plan.kept[known.root(made.space)]
+    rows = plan.kept[made.space.root]
     if step.kind == "norm":
         _shrink_norm(layer, rows)
         return None
     before = tuple(layer.weight.shape)
     select = _shrink(layer, rows, step, known, plan)
     if select is not None:
-        _replace(network, step.module_name, nn.Sequential(select, layer))
+        path, _, last = step.module_name.rpartition(".")
+        setattr(network.get_submodule(path), last, nn.Sequential(select, layer))
     return CompactionRow(step.module_name, before, tuple(layer.weight.shape))
 
 
 def _shrink(layer: Any, rows: Tensor, step: Operation, known: Analysis, plan: Survivors) -> Select | None:
     """Take the rows and columns that stay; returns what must come before the layer, if anything."""
     source = known.tensors[step.inputs[0]]
-    space = known.root(source.space)
+    space = source.space.root
     device = layer.weight.device
     rows = rows.to(device)
     weight, bias = columns(layer)[rows].double(), 0.0 if layer.bias is None else layer.bias.detach()[rows].double()
     select: Select | None = None
-    if known.spaces[space].pinned:
+    if space.pinned:
         inputs = torch.arange(weight.shape[1], device=device)
         used = (weight != 0).any(2).any(0)
         if source.layout in ("unknown", "last", "rows") and int(used.sum()) < WORTH_SELECTING * len(used):
             inputs = used.nonzero().flatten() if used.any() else inputs[:1]
             select = Select(inputs, dim=-1 if isinstance(layer, nn.Linear) else 1)
     else:
-        weight, bias = _fold(layer, weight, bias, source, plan.kept[space].to(device), plan.stands_in.get(space))
-        inputs = _inputs(layer, plan.kept[space].to(device), int(known.spaces[space].size or 0))
+        kept = plan.kept[space].to(device)
+        weight, bias = _fold(layer, weight, bias, source, kept, plan.stands_in.get(space))
+        n_taps = taps(layer, int(space.size or 0))
+        inputs = (kept.unsqueeze(1) * n_taps + torch.arange(n_taps, device=device)).flatten()
     _set(layer, weight[:, inputs], bias)
     return select
 
@@ -193,12 +194,6 @@ def _fold(
     return weight, bias
 
 
-def _inputs(layer: Any, kept: Tensor, n_channels: int) -> Tensor:
-    """Columns of the layer that belong to the channels that stay."""
-    n_taps = taps(layer, n_channels)
-    return (kept.unsqueeze(1) * n_taps + torch.arange(n_taps, device=kept.device)).flatten()
-
-
 def _set(layer: Any, weight: Tensor, bias: Tensor | float) -> None:
     like = layer.weight
     layer.weight = nn.Parameter(weight.view(*weight.shape[:2], *like.shape[2:]).to(like.dtype), like.requires_grad)
@@ -218,24 +213,14 @@ def _shrink_norm(layer: Any, rows: Tensor) -> None:
         layer.bias = nn.Parameter(layer.bias.detach()[rows], layer.bias.requires_grad)
 
 
-def _replace(network: nn.Module, name: str, module: nn.Module) -> None:
-    path, _, last = name.rpartition(".")
-    setattr(network.get_submodule(path), last, module)
-
-
-def _left(steps: list[Operation], known: Analysis, plan: Survivors) -> tuple[str, ...]:
+def _left(steps: list[Operation], known: Analysis) -> tuple[str, ...]:
     """Dead channels that stay because something that is not understood reads or makes them."""
     found: dict[str, list[str]] = {}
     for step in steps:
-        if step.kind != "mix" or known.tensors[step.name].constant is None:
+        if step.kind != "mix" or known.tensors[step.name].constant is None:  # not understood
             continue
-        made = known.tensors[step.name]
         reason = known.space(step.name).pinned
         dead = int((columns(step.module).flatten(1) == 0).all(1).sum())
-        if reason and reason != "the output" and dead and made.layout != "unknown":
+        if reason and reason != "the output" and dead:
             found.setdefault(reason, []).append(f"{step.module_name} ({dead})")
     return tuple(f"dead channels stay in {', '.join(where)}: {reason}" for reason, where in found.items())
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))

@@ -13,8 +13,6 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-__all__ = ["Kind", "Operation", "operations"]
-
 Kind = Literal["input", "mix", "norm", "pointwise", "pass", "pool", "average", "flatten", "add", "output", "opaque"]
 
 POINTWISE_MODULES: tuple[type[nn.Module], ...] = (
@@ -55,12 +53,7 @@ class Operation(NamedTuple):
 
 
 def operations(model: nn.Module) -> list[Operation]:
-    """The operations of ``model`` in the order in which they run; raises what the tracer raises.
-
-    Example:
-        >>> [item.kind for item in operations(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU(), nn.Softmax(1)))]
-        ['input', 'flatten', 'mix', 'pointwise', 'opaque', 'output']
-    """
+    """The operations of ``model`` in the order in which they run; raises what the tracer raises."""
     graph = fx.Tracer().trace(model)
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     modules, n_dims = dict(model.named_modules()), n_pixel_dims(model)
@@ -79,8 +72,11 @@ def _operation(node: fx.Node, modules: dict[str, nn.Module], calls: Counter[Any]
     if node.op == "call_module":
         module, name = modules[str(node.target)], str(node.target)
         made = made._replace(module=module, module_name=name)
-        why = _not_plain(module, calls[node.target])
-        return made._replace(reason=f"{name} ({type(module).__name__}) {why}") if why else _of_module(made, module)
+        if calls[node.target] > 1:
+            return made._replace(reason=f"{name} ({type(module).__name__}) is used in several places")
+        if module._forward_hooks or module._forward_pre_hooks:
+            return made._replace(reason=f"{name} ({type(module).__name__}) has hooks")
+        return _of_module(made, module)
     return _of_call(made, node, n_dims)
 
 
@@ -96,7 +92,7 @@ def _of_call(made: Operation, node: fx.Node, n_dims: int | None) -> Operation:
         return made
     if node.target in (POINTWISE_FUNCTIONS if node.op == "call_function" else POINTWISE_METHODS):
         return made._replace(kind="pointwise", apply=_applied(node))
-    kind: Kind = "pass" if drops_out(node) else "pool" if pools(node) else "opaque"
+    kind: Kind = "pass" if node.target in DROPOUTS else "pool" if pools(node) else "opaque"
     return made._replace(kind="average" if averages_pixels(node, n_dims) else kind)
 
 
@@ -107,12 +103,9 @@ def _of_module(made: Operation, module: nn.Module) -> Operation:
             return made._replace(kind="mix")
         return made._replace(reason=f"{made.module_name} is a convolution in groups")
     if kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d) and isinstance(module, _BatchNorm):
-        has_statistics = module.running_mean is not None
-        return (
-            made._replace(kind="norm")
-            if has_statistics
-            else made._replace(reason=f"{made.module_name} has no statistics")
-        )
+        if module.running_mean is None:
+            return made._replace(reason=f"{made.module_name} has no statistics")
+        return made._replace(kind="norm")
     if kind in POINTWISE_MODULES:
         return made._replace(kind="pointwise", apply=lambda x: module(x.clone()))
     if kind in PASSES:
@@ -122,15 +115,6 @@ def _of_module(made: Operation, module: nn.Module) -> Operation:
     if isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1):
         return made._replace(kind="flatten")
     return made
-
-
-def _not_plain(module: nn.Module, n_calls: int) -> str:
-    """Why a module cannot be taken by its type alone."""
-    if n_calls > 1:
-        return "is used in several places"
-    if module._forward_hooks or module._forward_pre_hooks:
-        return "has hooks"
-    return ""
 
 
 def _overwrites_what_others_read(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
@@ -160,11 +144,7 @@ def _describe(node: fx.Node, modules: dict[str, nn.Module]) -> str:
 
 
 def n_pixel_dims(model: nn.Module) -> int | None:
-    """Number of pixel dimensions in ``model``, by its convolutions; ``None`` if they differ or there are none.
-
-    >>> n_pixel_dims(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()))
-    2
-    """
+    """Number of pixel dimensions in ``model``, by its convolutions; ``None`` if they differ or there are none."""
     kinds: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
     found = {kinds[type(module)] for module in model.modules() if type(module) in kinds}
     return found.pop() if len(found) == 1 else None
@@ -196,11 +176,6 @@ def flattens(node: fx.Node) -> bool:
     is_call = node.target in (torch.flatten, "flatten") and len(node.all_input_nodes) == 1
     rest = (*node.args[1:], node.kwargs.get("start_dim"), node.kwargs.get("end_dim"))
     return is_call and [item for item in rest if item is not None] in ([1], [1, -1])
-
-
-def drops_out(node: fx.Node) -> bool:
-    """Whether it is dropout, which does nothing in evaluation mode."""
-    return node.target in DROPOUTS
 
 
 def only_counts_rows(node: fx.Node) -> bool:

@@ -13,6 +13,8 @@ from gossamer.posterior import AroundMeans
 from gossamer.schedules import cosine
 from gossamer.types import Method, Mode, Task
 
+__all__ = ["cv_adam"]
+
 # Chosen on held-out digits, an MLP, four seeds, together with the temperature of 0.02.
 DEFAULT = Preset(lr=0.3, momentum=0.9, scale_lr=0.03)
 

@@ -14,6 +14,8 @@ from gossamer.posterior import Snapshots
 from gossamer.schedules import phases
 from gossamer.types import Method, Mode, Task
 
+__all__ = ["cv_sghmc"]
+
 # Chosen on held-out digits, an MLP and a conv net, three seeds, together with the temperature of 0.1. At twice the rate
 # the conv net takes a cycle longer to train; with a third of the decay some of its trainings fall back to chance.
 DEFAULT = Preset(lr=0.1, weight_decay=1.5e-3, momentum=0.9)

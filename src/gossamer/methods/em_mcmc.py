@@ -32,6 +32,8 @@ from gossamer.sparsity.groups import GroupedWeight, grouped_weights
 from gossamer.sparsity.selection import world_size
 from gossamer.types import Method, Mode, Rule, Task
 
+__all__ = ["em_mcmc"]
+
 Group = Literal["channel", "kernel", "input", "output", "weight"]
 Criterion = Literal["range", "signed_range", "mean_square"]
 # Rate, decay and temperature: held-out digits, an MLP and a conv net, three seeds; they are those of cv_sghmc.

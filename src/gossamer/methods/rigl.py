@@ -14,6 +14,8 @@ from gossamer.schedules import cosine
 from gossamer.sparsity import Subspace
 from gossamer.types import Method, Task
 
+__all__ = ["rigl"]
+
 
 def rigl(
     task: Task,

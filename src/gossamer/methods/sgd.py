@@ -10,6 +10,8 @@ from gossamer.posterior import Last
 from gossamer.schedules import cosine
 from gossamer.types import Method, Task
 
+__all__ = ["sgd"]
+
 
 def sgd(
     task: Task,

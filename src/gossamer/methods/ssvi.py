@@ -20,6 +20,8 @@ from gossamer.schedules import cosine, warmup
 from gossamer.sparsity import Subspace
 from gossamer.types import Criterion, Method, Mode, Noise, Task
 
+__all__ = ["ssvi"]
+
 REFERENCE = (0.01, 0.01)  # lr and kl_weight of the released code
 # Chosen on held-out digits, an MLP and a conv net at densities 1 and 0.05: the ELBO itself (weight 1) underfits there,
 # a dense MLP by six points of accuracy, because every weight pays for a posterior of its own.

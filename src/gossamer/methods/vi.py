@@ -10,6 +10,8 @@ from dataclasses import replace
 from gossamer.methods.ssvi import ssvi
 from gossamer.types import Method, Mode, Noise, Task
 
+__all__ = ["vi"]
+
 
 def vi(
     task: Task,
