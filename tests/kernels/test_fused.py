@@ -91,6 +91,22 @@ def test_a_network_with_working_weights(interpreted):
     assert found["other seed, other noise"]
 
 
+@pytest.mark.parametrize("plan", [Plan(TILE), Plan(TILE, TILE)])
+def test_a_product_is_one_node_of_a_traced_network(plan):
+    """A break of the graph here would leave the passes of a whole network uncompiled; the operator needs no Triton."""
+
+    class Layer(nn.Module):
+        def forward(self, x, mean, variance, noise):
+            return fused.noisy_product(x, mean, variance, None, ConvMap((1, 1), (1, 1), (1, 1)), plan=plan, noise=noise)
+
+    fused.load()
+    weight = torch.rand(64, 32, 3, 3)
+    given = torch.randn(2, 32, 8, 8), weight, weight, torch.randn(2, 64, 8, 8)
+    exported = torch.export.export(Layer(), given, strict=True)
+    called = [node.target for node in exported.graph.nodes if "lrt" in str(node.target)]
+    assert called == [torch.ops.gossamer.lrt.default]
+
+
 def test_which_products_are_convolutions_of_images():
     x, weight = torch.ones(2, 4, 5, 5), torch.ones(6, 4, 3, 3)
     plain = ConvMap((1, 1), (1, 1), (1, 1))

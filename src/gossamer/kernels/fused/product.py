@@ -45,7 +45,8 @@ def noisy_product(
     if is_linear:
         variance = variance.view(weight.shape)
         noise = None if noise is None else noise.reshape(-1, noise.shape[-1], 1, 1)
-    tiles = [[] if tile is None else [int(n) for n in tile] for tile in vars(plan).values()]
+    parts = plan.forward, plan.input_gradient  # not vars(plan), at which torch.compile would break its graph
+    tiles = [[] if tile is None else [int(n) for n in tile] for tile in parts]
     tensors, place = (pictures, weight, variance, bias, noise, seed), [stride, *padding]
     y, _ = torch.ops.gossamer.lrt(*tensors, layer, floor, place, *tiles)
     product: Tensor = y.reshape(*x.shape[:-1], y.shape[1]) if is_linear else y
