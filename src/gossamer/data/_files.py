@@ -93,15 +93,13 @@ def read_idx(blob: bytes, part: str) -> Arrays:
 def read_npz(blob: bytes, part: str) -> Arrays:
     """Numpy's ``.npz`` with ``x_train, y_train, x_test, y_test``, images as (n, height, width[, channels])."""
     try:
-        with np.load(io.BytesIO(blob), allow_pickle=False) as arrays:
-            lost = [key for key in (f"x_{part}", f"y_{part}") if key not in arrays]
-            if lost:
-                raise DataNotFoundError(f"holds no {' and no '.join(lost)}, only {', '.join(arrays) or 'nothing'}")
-            x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
+        with np.load(io.BytesIO(blob), allow_pickle=False) as file:
+            found, arrays = list(file), {key: file[key] for key in (f"x_{part}", f"y_{part}") if key in file}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
-        if isinstance(error, DataNotFoundError):
-            raise
         raise ValueError(f"no readable .npz file ({error})") from error
+    if lost := {f"x_{part}", f"y_{part}"} - arrays.keys():
+        raise DataNotFoundError(f"holds no {' and no '.join(sorted(lost))}, only {', '.join(found) or 'nothing'}")
+    x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
     x = x[..., None] if x.ndim == 3 else x
     return {"x": np.moveaxis(x, -1, 1) if x.ndim == 4 else x, "y": y}
 

@@ -133,7 +133,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if self.early_stopping:
             rows, held = hold_out(rows, self.validation_fraction, rng)
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
-        plan = self._plan(self._architecture(inputs, n_outputs, constant_noise), float(rows.weight.sum()), rng)
+        plan = self._plan(rows, inputs, n_outputs, constant_noise, rng)
         if held is not None:
             held = held._replace(y=targets.apply(held.y))
             look = partial(held_out_loss, held, inputs, self._likelihood)
@@ -148,8 +148,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("this estimator was saved without its training: partial_fit needs save(…, training=True)")
         if stream is None:
             inputs, targets = Scaling.of(rows.x, rows.weight, "shift"), self._target_scaling(rows, "shift")
-            architecture = self._architecture(inputs, n_outputs, constant_noise)
-            plan = self._plan(architecture, float(rows.weight.sum()), check_random_state(self.random_state))
+            plan = self._plan(rows, inputs, n_outputs, constant_noise, check_random_state(self.random_state))
             stream = Stream(plan, inputs, targets, None, 0.0)
         if rows.y.shape[1] != len(stream.targets.columns):
             raise ValueError(f"y has {rows.y.shape[1]} targets, the first call had {len(stream.targets.columns)}")
@@ -177,7 +176,11 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         everywhere[self._inputs.columns] = importances
         return everywhere
 
-    def _plan(self, architecture: Architecture, n_data: float, rng: np.random.RandomState) -> TrainingPlan:
+    def _plan(
+        self, rows: Rows, inputs: Scaling, n_outputs: int, constant_noise: bool, rng: np.random.RandomState
+    ) -> TrainingPlan:
+        n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
+        architecture = Architecture(len(inputs.columns), tuple(map(int, self.hidden)), n_means, constant_noise)
         of_numbers = isinstance(self._likelihood, Gaussian)
         options = method_options(
             self.method, self.density, self.options, architecture.n_weights, n_data, of_numbers=of_numbers
@@ -185,10 +188,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         sizes = int(self.max_steps), int(self.batch_size), int(self.n_draws)
         seed = int(rng.randint(np.iinfo(np.int32).max))
         return TrainingPlan(self.method, options, architecture, *sizes, self.device, seed, int(self.verbose))
-
-    def _architecture(self, inputs: Scaling, n_outputs: int, constant_noise: bool) -> Architecture:
-        n_means = n_outputs // 2 if constant_noise else n_outputs
-        return Architecture(len(inputs.columns), tuple(map(int, self.hidden)), n_means, constant_noise)
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
         """No scaling: targets are the numbers of classes, unless a subclass says otherwise."""

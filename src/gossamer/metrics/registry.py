@@ -6,26 +6,16 @@ A metric of your own is one call of :func:`add`; it is then computed, compared a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
-from gossamer.formats import Format, count, duration, integer, macs, number, percent, plain, size, times
-from gossamer.metrics.metric import Better, Metric, Place
+from gossamer.formats import count, duration, integer, macs, number, percent, plain, size, times
+from gossamer.metrics.metric import Metric, Place
 from gossamer.metrics.quality import QUALITY
 
 __all__ = ["METRICS", "Metric", "add", "shown", "texts"]
 
 
-def _row(
-    name: str,
-    label: str,
-    format: Format,
-    better: Better,
-    meaning: str,
-    *places: Place,
-    winner: str = "",
-    heading: str = "",
-) -> Metric:
-    return Metric(name, label, format, better, meaning, places=places, winner=winner, heading=heading)
-
+_row = partial(Metric, places=())  # shown only in the table of all measurements, unless places are given
 
 COST = (
     _row(
@@ -34,9 +24,7 @@ COST = (
         count,
         "lower",
         "Weights that are not exactly zero: all that is trained, stored and multiplied.",
-        "terminal",
-        "comparison",
-        "headline",
+        places=("terminal", "comparison", "headline"),
         heading="active weights",
     ),
     _row("total_parameters", "All weights", count, None, "Weights of the same network, were it dense."),
@@ -48,8 +36,7 @@ COST = (
         size,
         "lower",
         "The checkpoint: everything needed to predict or to continue training.",
-        "comparison",
-        "headline",
+        places=("comparison", "headline"),
     ),
     _row(
         "inference_macs",
@@ -57,8 +44,7 @@ COST = (
         macs,
         "lower",
         "Multiply-adds for one example through one drawn network.",
-        "comparison",
-        "headline",
+        places=("comparison", "headline"),
     ),
     _row(
         "training_macs_per_example",
@@ -73,8 +59,7 @@ COST = (
         macs,
         "lower",
         "Multiply-adds of the whole training, zeros not counted.",
-        "comparison",
-        "headline",
+        places=("comparison", "headline"),
         winner="Cheapest to train",
     ),
     _row(
@@ -83,7 +68,7 @@ COST = (
         times,
         None,
         "How many times faster a training step is than with dense products.",
-        "comparison",
+        places=("comparison",),
     ),
     _row(
         "seconds",
@@ -91,8 +76,7 @@ COST = (
         duration,
         "lower",
         "Wall-clock time of the training.",
-        "terminal",
-        "comparison",
+        places=("terminal", "comparison"),
         heading="time",
     ),
     _row("peak_memory_bytes", "Peak memory", size, "lower", "Most memory in use at any moment of the training."),

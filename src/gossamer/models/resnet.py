@@ -7,6 +7,8 @@ pre-activation blocks (Zagoruyko and Komodakis, 2016).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -26,15 +28,8 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
         ("norm", nn.BatchNorm2d(64)),
         ("relu", nn.ReLU()),
     ]
-    n_in = 64
-    for i, n_out in enumerate((64, 128, 256, 512)):
-        first = BasicBlock(n_in, n_out, stride=1 if i == 0 else 2)
-        parts.append((f"stage{i + 1}", nn.Sequential(first, BasicBlock(n_out, n_out))))
-        n_in = n_out
-    parts += [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(512, num_classes))]
-    model = nn.Sequential(OrderedDict(parts))
-    initialize_convolutions(model)
-    return model
+    parts += _stages(BasicBlock, 64, (64, 128, 256, 512), 2)
+    return _with_head(parts, 512, num_classes)
 
 
 def wide_resnet28_10(num_classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Sequential:
@@ -63,18 +58,29 @@ def wide_resnet(
         raise ValueError(f"depth must be 6 n + 4 with n at least 1 (10, 16, 22, 28, ...), not {depth}")
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
-    n_blocks = (depth - 4) // 6
     parts: list[tuple[str, nn.Module]] = [("stem", nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))]
-    n_in = 16
-    for i, n_out in enumerate((16 * width, 32 * width, 64 * width)):
-        blocks = [WideBlock(n_in, n_out, stride=1 if i == 0 else 2, dropout=dropout)]
-        blocks += [WideBlock(n_out, n_out, dropout=dropout) for _ in range(n_blocks - 1)]
-        parts.append((f"stage{i + 1}", nn.Sequential(*blocks)))
+    block, widths = partial(WideBlock, dropout=dropout), (16 * width, 32 * width, 64 * width)
+    parts += _stages(block, 16, widths, (depth - 4) // 6)
+    parts += [("norm", nn.BatchNorm2d(widths[-1])), ("relu", nn.ReLU())]
+    return _with_head(parts, widths[-1], num_classes)
+
+
+def _stages(
+    block: Callable[..., nn.Module], n_in: int, widths: Sequence[int], n_blocks: int
+) -> Iterator[tuple[str, nn.Module]]:
+    """Stages of ``n_blocks`` blocks each; all but the first halve the image."""
+    for i, n_out in enumerate(widths, 1):
+        first = block(n_in, n_out, stride=1 if i == 1 else 2)
+        yield f"stage{i}", nn.Sequential(first, *(block(n_out, n_out) for _ in range(n_blocks - 1)))
         n_in = n_out
-    parts += [("norm", nn.BatchNorm2d(n_in)), ("relu", nn.ReLU())]
-    parts += [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(n_in, num_classes))]
-    model = nn.Sequential(OrderedDict(parts))
-    initialize_convolutions(model)
+
+
+def _with_head(parts: list[tuple[str, nn.Module]], n_in: int, num_classes: int) -> nn.Sequential:
+    head = [("pool", nn.AdaptiveAvgPool2d(1)), ("flatten", nn.Flatten()), ("head", nn.Linear(n_in, num_classes))]
+    model = nn.Sequential(OrderedDict([*parts, *head]))
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     return model
 
 
@@ -129,10 +135,3 @@ class WideBlock(nn.Module):
         shortcut = x if self.shortcut is None else self.shortcut(activated)
         out: Tensor = shortcut + self.residual(activated)
         return out
-
-
-def initialize_convolutions(model: nn.Module) -> None:
-    """Draw every convolution of ``model`` anew: Kaiming normal, by fan-out, for ReLU."""
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from gossamer.formats import Format, number, percent
@@ -134,9 +135,9 @@ def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
     blocks: list[list[float]] = []
     for rank, place in enumerate(order):
         blocks.append([heights[place] - rank * gap])
-        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
             blocks[-2:] = [blocks[-2] + blocks[-1]]
-    levels = [_mean(block) for block in blocks for _ in block]
+    levels = [fmean(block) for block in blocks for _ in block]
     highest = float(lowest - (len(order) - 1) * gap)
     moved = {
         place: min(level, highest) + rank * gap for rank, (place, level) in enumerate(zip(order, levels, strict=True))
@@ -156,7 +157,3 @@ def _limits(axis: Axis, values: Sequence[float], n: int, tight: bool = False) ->
     if tight and high > low:
         return low, high, [tick for tick in ticks if low - 1e-12 <= tick <= high + 1e-12]
     return min(ticks[0], low), max(ticks[-1], high), ticks
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

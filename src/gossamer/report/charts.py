@@ -97,19 +97,12 @@ def histogram(
     """Columns between ``edges``; ``over`` draws on top of them."""
     frame = make_frame(*axes, edges, [0.0, *heights])
     base = frame.y(0)
-    columns = [
-        element(
-            "rect",
-            element("title", hover),
-            x=frame.x(left) + 0.75,
-            y=frame.y(height),
-            width=max(0.5, frame.x(right) - frame.x(left) - 1.5),
-            height=max(0.0, base - frame.y(height)),
-            class_="column",
-        )
-        for left, right, height, hover in zip(edges[:-1], edges[1:], heights, hovers, strict=True)
-        if height > 0
-    ]
+    columns = []
+    for left, right, height, hover in zip(edges[:-1], edges[1:], heights, hovers, strict=True):
+        if height > 0:
+            x, y, width = frame.x(left), frame.y(height), frame.x(right) - frame.x(left)
+            shape = {"x": x + 0.75, "y": y, "width": max(0.5, width - 1.5), "height": max(0.0, base - y)}
+            columns.append(element("rect", element("title", hover), **shape, class_="column"))
     top = over(frame) if over else None
     return _chart(words, join([frame.drawing, *columns, top]))
 
@@ -121,22 +114,14 @@ def bars(rows: Sequence[BarRow], words: Words) -> Html:
     right = WIDTH - 8 - LETTER * max(len(row.text) for row in rows)
     drawn = []
     for place, row in enumerate(rows):
-        middle = pitch * (place + 0.5) + 4
+        middle, title = pitch * (place + 0.5) + 4, element("title", row.hover)
         shape: dict[str, float] = {"x": left, "y": middle - 4, "height": 8.0, "rx": 2.0}
         drawn += [
             element("text", shorten(row.label, 20), x=left - 10, y=middle + 4, class_="tick end"),
             element("rect", **shape, width=right - left, class_="track"),
             element("rect", **shape, width=max(1.0, row.share * (right - left)), class_="column"),
             element("text", row.text, x=WIDTH, y=middle + 4, class_="tick end"),
-            element(
-                "rect",
-                element("title", row.hover),
-                x=0.0,
-                y=middle - pitch / 2,
-                width=WIDTH,
-                height=pitch,
-                class_="hit",
-            ),
+            element("rect", title, x=0.0, y=middle - pitch / 2, width=WIDTH, height=pitch, class_="hit"),
         ]
     return _chart(words, join(drawn), pitch * len(rows) + 8)
 
@@ -152,10 +137,8 @@ def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
     for mark, height in zip(large, heights, strict=True):
         at, radius = frame.x(mark.x), _radius(mark.area)
         before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
-        place = at - radius - 6 if before else at + radius + 6
-        labels.append(
-            element("text", shorten(mark.label), x=place, y=height + 4, class_="label end" if before else "label")
-        )
+        place, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
+        labels.append(element("text", shorten(mark.label), x=place, y=height + 4, class_=kind))
     return _chart(words, join([frame.drawing, *drawn, *labels]))
 
 
@@ -203,14 +186,9 @@ def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
     drawn = []
     for one, (px, py), height in zip(named, ends, heights, strict=True):
         at = frame.x.end + 14
-        drawn += [
-            element(
-                "path",
-                d=f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}",
-                class_=f"leader {colour_class(one.colour)}",
-            ),
-            element("text", shorten(one.label), x=at, y=height + 4, class_=f"label {colour_class(one.colour)}"),
-        ]
+        path, colour = f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}", colour_class(one.colour)
+        drawn.append(element("path", d=path, class_=f"leader {colour}"))
+        drawn.append(element("text", shorten(one.label), x=at, y=height + 4, class_=f"label {colour}"))
     return join(drawn)
 
 
@@ -231,19 +209,14 @@ def _clipped(drawing: Html, frame: Frame, name: str) -> Html:
 
 
 def _mark(mark: Mark, frame: Frame) -> Html:
-    at, height = frame.x(mark.x), frame.y(mark.y)
-    parts: list[Html] = []
+    at, height, colour = frame.x(mark.x), frame.y(mark.y), colour_class(mark.colour)
+    whisker = None
     if mark.error:
         low, high = frame.y(mark.y - mark.error), frame.y(mark.y + mark.error)
-        parts.append(
-            element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {colour_class(mark.colour)}")
-        )
-    kind = "point" if mark.area else "speck"
-    title = element("title", mark.hover)
-    parts.append(
-        element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {colour_class(mark.colour)}")
-    )
-    return join(parts)
+        whisker = element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {colour}")
+    kind, title = "point" if mark.area else "speck", element("title", mark.hover)
+    circle = element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {colour}")
+    return join([whisker, circle])
 
 
 def _radius(area: float) -> float:

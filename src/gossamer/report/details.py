@@ -138,10 +138,8 @@ def _example(example: Mapping[str, Any], run: LoadedRun, errs: bool) -> Html | N
         return None
     label, predicted = _class_name(example.get("label"), run), _class_name(example.get("predicted"), run)
     right = example.get("label") == example.get("predicted")
-    verdict = [
-        element("b", f"{'✓' if right else '✗'} {predicted}"),
-        element("span", "" if right else f"labelled {label}") if errs else None,
-    ]
+    labelled = element("span", "" if right else f"labelled {label}") if errs else None
+    verdict = [element("b", f"{'✓' if right else '✗'} {predicted}"), labelled]
     picture = element("img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}")
     facts = [("Doubt", example.get("entropy")), ("Disagreement", example.get("mutual_information"))]
     told = [element("span", f"{name} {_small(value)}") for name, value in facts if is_number(value)]
@@ -160,15 +158,10 @@ def _likeliest(probs: object, run: LoadedRun) -> Html | None:
     if not isinstance(probs, list):
         return None
     ranked = sorted(((p, place) for place, p in enumerate(probs) if is_number(p)), key=lambda pair: -pair[0])
-    rows = [
-        element(
-            "li",
-            element("span", _class_name(place, run)),
-            element("i", style=f"--share:{min(1.0, max(0.0, p)):.3f}"),
-            element("span", _rounded(p)),
-        )
-        for p, place in ranked[:_MOST_BARS]
-    ]
+    rows = []
+    for p, place in ranked[:_MOST_BARS]:
+        bar = element("i", style=f"--share:{min(1.0, max(0.0, p)):.3f}")
+        rows.append(element("li", element("span", _class_name(place, run)), bar, element("span", _rounded(p))))
     return element("ul", *rows, class_="probs") if rows else None
 
 

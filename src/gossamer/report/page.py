@@ -141,10 +141,9 @@ def _arranged(content: list[Figure | Html]) -> list[Figure | Html]:
     if not plain or places % 2 == 0:
         return content
     last = max(place for place, part in enumerate(content) if part in plain)
-    return [
-        part._replace(shape="row") if place == last and isinstance(part, Figure) else part
-        for place, part in enumerate(content)
-    ]
+    figure = content[last]
+    assert isinstance(figure, Figure)
+    return [*content[:last], figure._replace(shape="row"), *content[last + 1 :]]
 
 
 def _subtitle(run: LoadedRun) -> str:
@@ -199,11 +198,8 @@ def _note(run: LoadedRun, key: str) -> str:
         return f"Here {percent((run.value(key) or 0) / total)} of {count(total)}."
     if key == "checkpoint_bytes" and total:
         return f"The weights of the dense network alone: {size(4 * total)}."
-    if key == "inference_macs" and (
-        dense := sum(x["dense_macs"] for x in run.layers if is_number(x.get("dense_macs")))
-    ):
-        return f"The dense network: {macs(dense)}."
-    return ""
+    dense = sum(layer["dense_macs"] for layer in run.layers if is_number(layer.get("dense_macs")))
+    return f"The dense network: {macs(dense)}." if key == "inference_macs" and dense else ""
 
 
 def _dots(run: LoadedRun, key: str) -> Html | None:
@@ -213,12 +209,9 @@ def _dots(run: LoadedRun, key: str) -> Html | None:
         return None
     taken = min(100, max(1, round(100 * active / total)))
     chosen = {k * 61 % 100 for k in range(taken)}  # steps near the golden ratio spread evenly
-    dots = [
-        element(
-            "circle", cx=3.0 + 6 * (k % 25), cy=3.0 + 6 * (k // 25), r=1.9, class_="taken" if k in chosen else "free"
-        )
-        for k in range(100)
-    ]
+    kinds = ["taken" if k in chosen else "free" for k in range(100)]
+    places = [(3.0 + 6 * (k % 25), 3.0 + 6 * (k // 25)) for k in range(100)]
+    dots = [element("circle", cx=x, cy=y, r=1.9, class_=kind) for (x, y), kind in zip(places, kinds, strict=True)]
     return element("svg", *dots, viewBox="0 0 150 24", class_="dots", aria_hidden="true")
 
 
@@ -230,7 +223,6 @@ def _winners(groups: Sequence[Group]) -> list[Html]:
         if metric.winner and len(means) > 1:
             _, best = min(means, key=lambda pair: pair[0])
             detail = element("p", best.detail, class_="with") if best.detail else None
-            cards.append(
-                _card(key, best.method, "", join([detail, element("p", best.text(metric), class_="by")]), metric.winner)
-            )
+            by = join([detail, element("p", best.text(metric), class_="by")])
+            cards.append(_card(key, best.method, "", by, metric.winner))
     return cards
