@@ -10,7 +10,7 @@ from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.posterior import Prediction, averaged, draw, predict
 from gossamer.sparsity import Subspace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Categorical",
