@@ -50,7 +50,8 @@ class GradientCollector:
         """Note what was seen since :meth:`watch`."""
         for name, passes in self._watched.items():
             (self.single.add if passes.single else self.single.discard)(name)
-        self._drop_watch()
+            self.weights[name].sink = None
+        self._watched = {}
 
     def arm(self, weights: Weights, rate: float, *, in_pieces: bool) -> None:
         """Ask the coming backward passes for dense gradients; they add up, as ``.grad`` does."""
@@ -100,14 +101,9 @@ class GradientCollector:
 
     def reset(self, single: Iterable[str]) -> None:
         """Forget what was asked for and gathered; ``single`` as in a checkpoint."""
+        self.end_watch()
         self.single = set(single)
-        self._drop_watch()
         self.disarm()
-
-    def _drop_watch(self) -> None:
-        for name in self._watched:
-            self.weights[name].sink = None
-        self._watched = {}
 
     def _train_at_mean(self, at_mean: bool) -> None:
         for weight in self.all_weights:
@@ -221,7 +217,7 @@ class Passes:
     @property
     def single(self) -> bool:
         """Whether there was one, and no row had a second: no accumulation, no weight that a network uses twice."""
-        return self.any and not bool((self.count > 1).any())
+        return int(self.count.max()) == 1
 
     @property
     def has_gathered(self) -> bool:

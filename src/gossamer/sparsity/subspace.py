@@ -62,9 +62,9 @@ class Subspace(Rule):
 
     Between updates it costs nothing. Before an update the dense gradient of every weight is formed a few rows at a
     time, and only its best entries are kept. It is formed whole where the gradients of several passes add up
-    (accumulation, ranks, a weight used twice), for criteria of your own and for a global budget, and dropped as soon as
-    its best entries are known. A gradient that is not finite postpones the update to the next step, and so does a
-    second pass that could not be foreseen.
+    (accumulation, ranks, a weight used twice), for criteria of your own and for a global budget; only
+    ``loss.backward()`` does that, and after ``torch.autograd.grad`` a warning says so. A gradient that is not finite
+    postpones the update to the next step, and so does a second pass that could not be foreseen.
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` or :func:`gossamer.sparsify`.
