@@ -56,7 +56,8 @@ class SparseDrawn(SparseModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the plain module."""
         # As arguments, so that what is formed again has the numbers of the forward pass, also inside functional_call.
-        values = [_values(getattr(self, name)) for name in self._names]
+        sources = [getattr(self, name) for name in self._names]
+        values = [source.values() if isinstance(source, SparseWeight) else source for source in sources]
         # Neither the compiler nor torch.func supports a checkpoint; the compiler drops and recomputes as it likes.
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if torch.is_grad_enabled() and not traced:
@@ -66,9 +67,10 @@ class SparseDrawn(SparseModule):
     def _run(self, values: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plain: Any = copy.copy(self.template)  # a copy per call, so that threads do not share it
         plain.training = self.training
-        sources = [getattr(self, name) for name in self._names]
-        dense = [_dense(source, given) for source, given in zip(sources, values, strict=True)]
-        self._place(plain, dict(zip(self._names, dense, strict=True)))
+        tensors = dict(zip(self._names, values, strict=True))
+        for name, weight in self.named_weights().items():
+            tensors[name] = weight.support.scatter(tensors[name], weight.probe)
+        self._place(plain, tensors)
         return plain.forward(*args, **kwargs)
 
     def _place(self, plain: Any, tensors: dict[str, Tensor]) -> None:
@@ -116,16 +118,3 @@ class SparseExperts(SparseDrawn):
         fan_in = 1 if getattr(layer, "is_transposed", False) else 2
         matrices = [(name, tensor) for name, tensor in layer.named_parameters(recurse=False) if tensor.dim() == 3]
         return [DenseWeight(name, tensor, fan_in=tensor.shape[fan_in]) for name, tensor in matrices]
-
-
-def _values(source: SparseWeight | Tensor) -> Tensor:
-    """A draw of the active entries of a weight; a bias is itself."""
-    if isinstance(source, Tensor):
-        return source
-    source.check_average()
-    return source.sample() if source.is_noisy else source.mean
-
-
-def _dense(source: SparseWeight | Tensor, values: Tensor) -> Tensor:
-    """The dense weight for a draw of its active entries, through the probe when there is one; a bias is itself."""
-    return values if isinstance(source, Tensor) else source.support.scatter(values, source.probe)

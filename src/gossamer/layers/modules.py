@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -49,8 +49,9 @@ class DenseWeight(NamedTuple):
 class SparseModule(nn.Module):
     """A converted module. ``template`` is the plain module it replaced, without its parameters.
 
-    A subclass names the torch modules it replaces and the weights that become sparse, and computes ``forward``. Other
-    attributes of the plain module (``in_features``, ``batch_first``…) are read from the template.
+    A subclass names the torch modules it replaces and the weights that become sparse, is built from a plain module and
+    its new weights by their dotted names, and computes ``forward``. Other attributes of the plain module
+    (``in_features``, ``batch_first``…) are read from the template.
     """
 
     replaces: ClassVar[tuple[type[nn.Module], ...]] = ()
@@ -59,7 +60,8 @@ class SparseModule(nn.Module):
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         # Not registered: it has no parameters, and must not show up among the modules or in the state_dict.
-        self.__dict__["template"] = template = replica(layer, dict.fromkeys(map(id, layer.parameters())))
+        template = replica(layer, dict.fromkeys(map(id, layer.parameters())), share=True)
+        self.__dict__["template"] = template
         for hooks in HOOKS:  # they are called here, not there
             setattr(template, hooks, OrderedDict())
         # By this name torch.fx knows the modules that it need not trace into; pickle asks the class instead.
@@ -77,11 +79,6 @@ class SparseModule(nn.Module):
     def refusal(cls, layer: Any) -> str | None:
         """Why ``layer`` cannot be converted, if it cannot."""
         return None
-
-    @classmethod
-    def from_dense(cls, layer: nn.Module, weights: Mapping[str, SparseWeight]) -> Self:
-        """The sparse module that takes the place of ``layer``, with ``weights`` by their dotted names in it."""
-        return cls(layer, weights)  # type: ignore[call-arg]
 
     def named_weights(self) -> dict[str, SparseWeight]:
         """The sparse weights by their dotted names in the plain module."""

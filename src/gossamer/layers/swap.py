@@ -46,15 +46,13 @@ class Found(NamedTuple):
 
     name: str
     module: nn.Module
+    rule: type[SparseModule]
     weights: list[DenseWeight]
 
     def weight_names(self) -> list[str]:
         """Names of its weights in the whole network, as :func:`gossamer.layers.weight.sparse_weights` gives them."""
-        own = [weight.name for weight in self.weights]
-        if own != ["weight"]:
-            own = [name.removesuffix(".weight").removesuffix("_weight") for name in own]
-            return [f"{self.name}.{name}".strip(".") for name in own]
-        return [self.name]
+        own = [weight.name.removesuffix("weight").rstrip("._") for weight in self.weights]
+        return [f"{self.name}.{name}".strip(".") for name in own]
 
 
 def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> list[Found]:
@@ -81,7 +79,7 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
             reason = why_left_alone(module)
             if reason is None:
                 _check_forward(name, module)
-                found.append(Found(name, module, rule.dense_weights(module)))
+                found.append(Found(name, module, rule, rule.dense_weights(module)))
             else:
                 _leave(module, reason)
     found = _without_half_tied(model, found)
@@ -219,11 +217,10 @@ def swap(model: nn.Module, found: Sequence[Found], weights: Mapping[int, SparseW
 
     A module or a parameter that is used in two places stays one, and its state is saved once.
     """
-    replacement = {
-        id(item.module): rule.from_dense(item.module, {dense.name: weights[id(dense.tensor)] for dense in item.weights})
-        for item in found
-        if (rule := rule_of(item.module)) is not None
-    }
+    replacement: dict[int, nn.Module] = {}
+    for item in found:
+        sparse = {dense.name: weights[id(dense.tensor)] for dense in item.weights}
+        replacement[id(item.module)] = item.rule(item.module, sparse)  # type: ignore[call-arg]
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # it would hand nested tensors to layers that expect its fused path

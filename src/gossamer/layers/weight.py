@@ -122,10 +122,14 @@ class SparseWeight(nn.Module, ABC):
         draw of their own. ``F.linear(x, weight, bias)`` computes as the layer does. ``weight.mean`` and ``weight.std``
         are not methods but the vectors of the active entries. Nothing can be written.
         """
-        self.check_average()
         if self.dense_copy is not None:
             return self.dense_copy.drawn(self.is_noisy)
-        return self.support.scatter(self.sample() if self.is_noisy else self.mean, self.probe)
+        return self.support.scatter(self.values(), self.probe)
+
+    def values(self) -> Tensor:
+        """One draw of the active entries, differentiable; the means where a pass uses these."""
+        self.check_average()
+        return self.sample() if self.is_noisy else self.mean
 
     @property
     def is_noisy(self) -> bool:

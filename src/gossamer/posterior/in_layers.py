@@ -12,6 +12,26 @@ from gossamer.layers import GaussianWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
 from gossamer.types import Collector, Posterior, VariationalOptimizer
 
+Refreshing = Callable[[nn.Module], None]
+
+
+def is_bayesian(model: nn.Module) -> bool:
+    """Whether any weight of ``model`` has a distribution."""
+    return any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
+
+
+def at_mean(model: nn.Module) -> nn.Module:
+    """A plain network at the means of ``model``, which is returned itself if it is plain."""
+    return DrawnNetwork(model).redraw(at_mean=True) if sparse_weights(model) else model
+
+
+def ready(network: nn.Module, refresh: Refreshing | None) -> nn.Module:
+    """A drawn network in evaluation mode, with batch normalisation refreshed where a posterior asks for it."""
+    network.eval()
+    if refresh is not None:
+        refresh(network)
+    return network
+
 
 class InLayers(Posterior, Collector):
     """The posterior of a network whose layers hold distributions; also the collector that makes it.
@@ -32,7 +52,7 @@ class InLayers(Posterior, Collector):
         self,
         model: nn.Module | None = None,
         generator: torch.Generator | None = None,
-        refresh: Callable[[nn.Module], None] | None = None,
+        refresh: Refreshing | None = None,
     ) -> None:
         self.generator, self.refresh = generator, refresh
         if model is not None:
@@ -40,18 +60,13 @@ class InLayers(Posterior, Collector):
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The posterior of the trained network."""
-        has_distribution = any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
-        return InLayers(model, self.generator, self.refresh) if has_distribution else SingleNetwork(model)
+        return InLayers(model, self.generator, self.refresh) if is_bayesian(model) else SingleNetwork(model)
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Plain networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
         drawn = DrawnNetwork(self.model)
-        drawn.network.eval()
         for _ in range(n):
-            network = drawn.redraw(self.generator)
-            if self.refresh is not None:
-                self.refresh(network)
-            yield network
+            yield ready(drawn.redraw(self.generator), self.refresh)
 
 
 class SingleNetwork(Posterior):
@@ -67,9 +82,7 @@ class SingleNetwork(Posterior):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The one network in evaluation mode, however many are asked for."""
-        drawn = DrawnNetwork(self.model)
-        drawn.network.eval()
-        yield drawn.redraw(at_mean=True)
+        yield DrawnNetwork(self.model).redraw(at_mean=True).eval()
 
 
 class LocalPasses(Posterior):
@@ -127,9 +140,7 @@ class AroundMeans(Collector):
         [torch.Size([2, 3]), torch.Size([2, 3])]
     """
 
-    def __init__(
-        self, refresh: Callable[[nn.Module], None] | None = None, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, refresh: Refreshing | None = None, generator: torch.Generator | None = None) -> None:
         self.refresh, self.generator = refresh, generator
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
@@ -155,7 +166,7 @@ class GaussianPosterior(Posterior):
         self,
         model: nn.Module,
         stds: dict[str, Tensor],
-        refresh: Callable[[nn.Module], None] | None = None,
+        refresh: Refreshing | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         self.model, self.stds, self.refresh, self.generator = model, stds, refresh, generator
@@ -170,11 +181,7 @@ class GaussianPosterior(Posterior):
                     if name in self.stds:
                         noise = torch.empty_like(parameter).normal_(generator=self.generator)
                         parameter.copy_(means[name] + self.stds[name] * noise)
-            network = DrawnNetwork(twin).redraw(at_mean=True) if sparse_weights(twin) else twin
-            network.eval()
-            if self.refresh is not None:
-                self.refresh(network)
-            yield network
+            yield ready(at_mean(twin), self.refresh)
 
     @property
     def n_bytes(self) -> int:

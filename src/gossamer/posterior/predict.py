@@ -12,13 +12,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer.layers import GaussianWeight, sparse_weights
-from gossamer.posterior.in_layers import InLayers, LocalPasses, SingleNetwork
+from gossamer.posterior.in_layers import InLayers, LocalPasses, is_bayesian
 from gossamer.posterior.prediction import Prediction
 from gossamer.types import Likelihood, Posterior
 
 Kind = Literal["weights", "local"]
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Arguments = tuple[list[Tensor], dict[str, Tensor]]
 
 # Rounding errors of entropies and outputs in float32: below this, draws agree to the last digit.
 NUMERICALLY_ZERO = 1e-5
@@ -65,86 +65,72 @@ def predict(
         (torch.Size([4, 3]), torch.Size([7, 4, 3]), torch.Size([4]))
     """
     _check(model, n_draws, kind, batch_size, generator)
-    _check_inputs(x)
-    with torch.no_grad():
-        if isinstance(model, nn.Module) and kind == "local":
-            outputs = _local_outputs(model, x, n_draws, batch_size, generator)
-        else:
-            posterior = _posterior(model, generator)
-            outputs = torch.stack([_forward(network, x, batch_size) for network in posterior.draws(n_draws)])
+    inputs = _arguments(x)
+    seeded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if not isinstance(model, nn.Module):
+        posterior = model
+    elif kind == "local":
+        posterior, seeded = LocalPasses(model), _seeded(generator, model)
+    else:
+        posterior = InLayers(generator=generator).posterior(model)
+    with torch.no_grad(), seeded:
+        outputs = torch.stack([_forward(network, inputs, batch_size) for network in posterior.draws(n_draws)])
     prediction = Prediction(outputs, likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:
         _warn_if_certain(model, prediction)
     return prediction
 
 
-def _posterior(model: nn.Module | Posterior, generator: torch.Generator | None) -> Posterior:
-    if not isinstance(model, nn.Module):
-        return model
-    return InLayers(model, generator) if _is_bayesian(model) else SingleNetwork(model)
-
-
-def _local_outputs(
-    model: nn.Module, x: Inputs, n_draws: int, batch_size: int, generator: torch.Generator | None
-) -> Tensor:
-    with _random_state, _seeded(generator, model):
-        return torch.stack([_forward(network, x, batch_size) for network in LocalPasses(model).draws(n_draws)])
-
-
-def _forward(network: nn.Module, x: Inputs, batch_size: int) -> Tensor:
-    """Outputs for all of ``x``, on the device of ``x``; only one batch at a time is on that of the network."""
-    there = next((parameter.device for parameter in network.parameters()), None)
-    here = _first(x).device
-    parts = [_call(network, part).to(here) for part in _batches(x, batch_size, there or here)]
-    return torch.cat(parts)
-
-
-def _call(network: nn.Module, x: Inputs) -> Tensor:
-    if isinstance(x, Tensor):
-        output: Any = network(x)
-    else:
-        output = network(**x) if isinstance(x, Mapping) else network(*x)
-    if not isinstance(output, Tensor):
+def _arguments(x: Inputs) -> Arguments:
+    """Positional and named arguments of the network, each with as many examples."""
+    named = dict(x) if isinstance(x, Mapping) else {}
+    given: Any = [] if named else [x] if isinstance(x, Tensor) else x
+    is_known = isinstance(given, Sequence) and not isinstance(given, str)
+    parts = [*given, *named.values()] if is_known else []
+    if not parts or not all(isinstance(part, Tensor) for part in parts):
         raise TypeError(
-            f"predict needs a network that returns one tensor, got {type(output).__name__}: wrap it in a module whose "
-            "forward returns the tensor to predict"
+            f"x must be a tensor, a sequence of tensors or a mapping of names to tensors, got {type(x).__name__}"
         )
-    return output
+    lengths = {part.shape[:1] for part in parts}  # empty for a number
+    if len(lengths) > 1 or torch.Size() in lengths:
+        shapes = [tuple(part.shape) for part in parts]
+        raise ValueError(f"examples lie along dimension 0 of every input, so all have as many; got shapes {shapes}")
+    return list(given), named
 
 
-def _batches(x: Inputs, size: int, device: torch.device) -> Iterator[Inputs]:
-    for start in range(0, max(1, len(_first(x))), size):
-        rows = slice(start, start + size)
-        if isinstance(x, Tensor):
-            yield x[rows].to(device)
-        elif isinstance(x, Mapping):
-            yield {name: part[rows].to(device) for name, part in x.items()}
-        else:
-            yield [part[rows].to(device) for part in x]
-
-
-def _first(x: Inputs) -> Tensor:
-    return x if isinstance(x, Tensor) else next(iter(x.values() if isinstance(x, Mapping) else x))
+def _forward(network: nn.Module, inputs: Arguments, batch_size: int) -> Tensor:
+    """Outputs for all inputs, on their device; only one batch at a time is on that of the network."""
+    first = [*inputs[0], *inputs[1].values()][0]
+    there = next((parameter.device for parameter in network.parameters()), first.device)
+    outputs = []
+    for start in range(0, max(1, len(first)), batch_size):
+        rows = slice(start, start + batch_size)
+        args = [part[rows].to(there) for part in inputs[0]]
+        output = network(*args, **{name: part[rows].to(there) for name, part in inputs[1].items()})
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"predict needs a network that returns one tensor, got {type(output).__name__}: wrap it in a module "
+                "whose forward returns the tensor to predict"
+            )
+        outputs.append(output.to(first.device))
+    return torch.cat(outputs)
 
 
 @contextlib.contextmanager
 def _seeded(generator: torch.Generator | None, model: nn.Module) -> Iterator[None]:
-    """Seed the global random state from ``generator``, if given, and restore it afterwards."""
+    """Hold the global random state; seed it from ``generator``, if given, and restore it afterwards."""
     if generator is None:
-        yield
+        with _random_state:
+            yield
         return
     seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     devices = {parameter.device for parameter in model.parameters() if parameter.is_cuda}
-    with torch.random.fork_rng(devices):
+    with _random_state, torch.random.fork_rng(devices):
         # Not torch.manual_seed, which would seed all devices, including those that are not restored.
         torch.default_generator.manual_seed(seed)
         for device in devices:
             torch.cuda.default_generators[device.index].manual_seed(seed)
         yield
-
-
-def _is_bayesian(model: nn.Module) -> bool:
-    return any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
 
 
 def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
@@ -179,21 +165,8 @@ def _check(
         raise ValueError("kind='local' needs the network itself; a posterior gives draws of weights")
     if generator is not None and not isinstance(model, nn.Module):
         raise ValueError("a posterior draws with its own generator: give it that one instead")
-    if isinstance(model, nn.Module) and n_draws > 1 and not _is_bayesian(model):
+    if isinstance(model, nn.Module) and n_draws > 1 and not is_bayesian(model):
         raise ValueError(
             "this model has no Gaussian weights, so there is nothing to draw: convert it with "
             "gossamer.bayesianize(model), or ask for n_draws=1"
         )
-
-
-def _check_inputs(x: Inputs) -> None:
-    parts: Any = x.values() if isinstance(x, Mapping) else [x] if isinstance(x, Tensor) else x
-    is_known = isinstance(x, Tensor | Mapping | Sequence) and not isinstance(x, str)
-    if not is_known or not all(isinstance(part, Tensor) for part in parts) or not len(parts):
-        raise TypeError(
-            f"x must be a tensor, a sequence of tensors or a mapping of names to tensors, got {type(x).__name__}"
-        )
-    lengths = {len(part) if part.dim() else None for part in parts}
-    if len(lengths) > 1 or None in lengths:
-        shapes = [tuple(part.shape) for part in parts]
-        raise ValueError(f"examples lie along dimension 0 of every input, so all have as many; got shapes {shapes}")

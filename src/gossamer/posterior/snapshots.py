@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import replica, sparse_weights
-from gossamer.posterior.draw import DrawnNetwork
-from gossamer.posterior.in_layers import SingleNetwork
+from gossamer.layers import replica
+from gossamer.posterior.in_layers import Refreshing, SingleNetwork, at_mean, ready
 from gossamer.types import Collector, Posterior
 
 Packed = dict[str, Any]
@@ -40,7 +39,7 @@ class Snapshots(Collector):
         (4, ['Linear', 'Linear'])
     """
 
-    def __init__(self, at: Collection[int], refresh: Callable[[nn.Module], None] | None = None) -> None:
+    def __init__(self, at: Collection[int], refresh: Refreshing | None = None) -> None:
         self.at, self.refresh = frozenset(at), refresh
         self.kept: list[Packed] = []
 
@@ -71,9 +70,7 @@ class SnapshotPosterior(Posterior):
         refresh: Called with each network that is drawn.
     """
 
-    def __init__(
-        self, model: nn.Module, kept: list[Packed], refresh: Callable[[nn.Module], None] | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, kept: list[Packed], refresh: Refreshing | None = None) -> None:
         self.model, self.kept, self.refresh = model, kept, refresh
 
     def draws(self, n: int) -> Iterator[nn.Module]:
@@ -85,11 +82,7 @@ class SnapshotPosterior(Posterior):
             packed = self.kept[(i + 1) * len(self.kept) // n - 1]
             with torch.no_grad():
                 twin.load_state_dict(unpack(packed))
-            network = DrawnNetwork(twin).redraw(at_mean=True) if sparse_weights(twin) else twin
-            network.eval()
-            if self.refresh is not None:
-                self.refresh(network)
-            yield network
+            yield ready(at_mean(twin), self.refresh)
 
     @property
     def n_bytes(self) -> int:
