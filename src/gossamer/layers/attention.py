@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,15 +27,12 @@ class SparseAttention(SparseModule):
     def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer)
         width = layer.embed_dim
-        in_bias = layer.in_proj_bias
-        biases = (None,) * 3 if in_bias is None else _thirds(in_bias)
         if "in_proj_weight" in weights:
-            self.in_proj = _linear(width, 3 * width, weights["in_proj_weight"], in_bias)
+            self.in_proj = _linear(width, 3 * width, weights["in_proj_weight"], layer.in_proj_bias)
         else:
-            sizes = (width, layer.kdim, layer.vdim)
+            parts = zip(_SEPARATE, (width, layer.kdim, layer.vdim), _thirds(layer.in_proj_bias), strict=True)
             self.q_proj, self.k_proj, self.v_proj = (
-                _linear(size, width, weights[name], bias)
-                for name, size, bias in zip(_SEPARATE, sizes, biases, strict=True)
+                _linear(size, width, weights[name], bias) for name, size, bias in parts
             )
         self.out_proj = _linear(width, width, weights["out_proj.weight"], layer.out_proj.bias)
         self.bias_k, self.bias_v = layer.bias_k, layer.bias_v
@@ -49,9 +46,8 @@ class SparseAttention(SparseModule):
 
     def named_weights(self) -> dict[str, SparseWeight]:
         """The projections' weights by their names in ``nn.MultiheadAttention``."""
-        if hasattr(self, "in_proj"):
-            return {"in_proj_weight": self.in_proj.weight, "out_proj.weight": self.out_proj.weight}
-        parts = {name: getattr(self, name.removesuffix("_weight")).weight for name in _SEPARATE}
+        names = ("in_proj_weight",) if hasattr(self, "in_proj") else _SEPARATE
+        parts = {name: getattr(self, name.removesuffix("_weight")).weight for name in names}
         return {**parts, "out_proj.weight": self.out_proj.weight}
 
     def named_rest(self) -> dict[str, nn.Parameter]:
@@ -125,7 +121,9 @@ class SparseAttention(SparseModule):
         return k, v, extra
 
 
-def _thirds(bias: nn.Parameter) -> list[nn.Parameter]:
+def _thirds(bias: nn.Parameter | None) -> Sequence[nn.Parameter | None]:
+    if bias is None:
+        return None, None, None
     return [nn.Parameter(part.clone(), bias.requires_grad) for part in bias.detach().chunk(3)]
 
 

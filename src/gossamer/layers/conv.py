@@ -63,17 +63,10 @@ class SparseConvTranspose(SparseLayer):
         dims = len(plain.stride)
         output_padding = plain.output_padding
         if output_size is not None:
-            output_padding = plain._output_padding(
-                x, output_size, plain.stride, plain.padding, plain.kernel_size, dims, plain.dilation
-            )
-        weight_map = ConvMap(
-            plain.stride,
-            plain.padding,
-            plain.dilation,
-            plain.groups,
-            transposed=True,
-            output_padding=tuple(output_padding),
-        )
+            sizes = plain.stride, plain.padding, plain.kernel_size, dims, plain.dilation
+            output_padding = plain._output_padding(x, output_size, *sizes)
+        geometry = plain.stride, plain.padding, plain.dilation, plain.groups
+        weight_map = ConvMap(*geometry, transposed=True, output_padding=tuple(output_padding))
         single = x.dim() == dims + 1
         y = self.weight.multiply(x.unsqueeze(0) if single else x, self.bias, weight_map)
         return y.squeeze(0) if single else y

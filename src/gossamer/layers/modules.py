@@ -18,16 +18,8 @@ from gossamer.layers.structure import replica
 from gossamer.layers.support import Support
 from gossamer.layers.weight import SparseWeight
 
-# The dictionaries in which a module keeps its hooks and their flags.
-HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
+# The dictionaries in which a module keeps the hooks of its passes and their flags.
+HOOKS = [name for name in vars(nn.Module()) if "ward_" in name and "_hooks" in name]
 
 
 class DenseWeight(NamedTuple):

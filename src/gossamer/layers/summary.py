@@ -145,8 +145,7 @@ def summary(model: nn.Module, file: TextIO | None = None) -> Summary:
 
 def _weight_row(name: str, weight: SparseWeight, kind: str) -> SummaryRow:
     support = weight.support
-    tensors = [*weight.parameters(), *weight.buffers()]
-    n_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    n_bytes = sum(tensor.nbytes for tensor in (*weight.parameters(), *weight.buffers()))
     return SummaryRow(name, kind, support.shape, support.n_active, support.size, n_bytes)
 
 
@@ -161,7 +160,7 @@ def _rest_rows(model: nn.Module) -> list[SummaryRow]:
             continue
         parameters = [parameter for parameter in parameters if not is_lazy(parameter)]  # those have no size yet
         count = sum(parameter.numel() for parameter in parameters)
-        n_bytes = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        n_bytes = sum(parameter.nbytes for parameter in parameters)
         if isinstance(module, SparseModule):
             kind, note = "bias", "a bias is not sparse"
         else:

@@ -89,10 +89,8 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
 
 
 def _nothing_to_convert(model: nn.Module) -> str:
-    reasons = sorted(
-        {why_left_alone(module) or "" for module in model.modules() if list(module.parameters(recurse=False))}
-    )
-    found = "; ".join(reason for reason in reasons if reason) or "it has no parameters"
+    parts = [module for module in model.modules() if list(module.parameters(recurse=False))]
+    found = "; ".join(sorted({why_left_alone(part) or "" for part in parts} - {""})) or "it has no parameters"
     return (
         "nothing in this model can be converted. Gossamer converts Linear, Conv, ConvTranspose, Embedding, "
         f"MultiheadAttention and RNN/GRU/LSTM layers. In this model: {found}"

@@ -31,6 +31,8 @@ READABLE = frozenset((
     "nonzero", "isfinite", "isnan", "isinf", "topk", "sort", "quantile", "median", "softmax", "sigmoid",
     "tanh", "type_as", "stride", "is_contiguous",
 ))  # fmt: skip
+OF_SHAPE = ("ndim", "dim", "size", "numel")  # as of the dense tensor
+OF_ENTRIES = ("dtype", "device", "requires_grad", "is_cuda", "is_floating_point", "is_complex", "element_size")
 OPERATORS = (
     "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__",
     "__matmul__", "__rmatmul__", "__pow__", "__neg__", "__abs__", "__getitem__",
@@ -43,23 +45,22 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 class SparseWeight(nn.Module, ABC):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
-    Five attributes are set from outside, for a while. ``probe`` is a tensor of zeros in the dense shape that receives
-    the dense gradient, and ``sink`` takes it piece by piece instead; :class:`gossamer.Subspace` sets both for the
-    backward pass before an update. ``noisy`` is false while every pass must use the means, ``trains_at_mean`` true
-    while training passes must and evaluations must not. ``dense_copy`` is a dense copy to compute with.
+    The attributes with a default are set from outside for some passes, and not copied. :class:`gossamer.Subspace` sets
+    ``probe`` and ``sink`` for the backward pass before an update.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters with one number per active entry
     mean: nn.Parameter
+    probe: Tensor | None = None  # zeros in the dense shape that receive the dense gradient
+    sink: kernels.Sink | None = None  # takes the dense gradient piece by piece instead
+    dense_copy: DenseCopy | None = None  # to compute with
+    noisy = True  # false while every pass must use the means
+    trains_at_mean = False  # true while training passes must, and evaluations must not
 
     def __init__(self, support: Support, mean: Tensor) -> None:
         super().__init__()
         self.support = support
         self.mean = nn.Parameter(mean)
-        self.probe: Tensor | None = None
-        self.sink: kernels.Sink | None = None
-        self.dense_copy: DenseCopy | None = None
-        self.noisy, self.trains_at_mean = True, False
 
     @property
     @abstractmethod
@@ -83,38 +84,6 @@ class SparseWeight(nn.Module, ABC):
         """Shape of the dense weight."""
         return torch.Size(self.support.shape)
 
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions of the dense weight."""
-        return len(self.shape)
-
-    def dim(self) -> int:
-        """Number of dimensions of the dense weight."""
-        return len(self.shape)
-
-    def size(self, dim: int | None = None) -> torch.Size | int:
-        """Shape of the dense weight, or its length along a dimension."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def numel(self) -> int:
-        """Number of entries of the dense weight."""
-        return self.shape.numel()
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether the active entries are trained."""
-        return self.mean.requires_grad
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision of the active entries."""
-        return self.mean.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the active entries are."""
-        return self.mean.device
-
     def drawn(self) -> Tensor:
         """One draw of the dense weight, differentiable; the means where a pass uses these.
 
@@ -128,7 +97,7 @@ class SparseWeight(nn.Module, ABC):
 
     def values(self) -> Tensor:
         """One draw of the active entries, differentiable; the means where a pass uses these."""
-        self.check_average()
+        self.support.check_average()
         return self.sample() if self.is_noisy else self.mean
 
     @property
@@ -148,11 +117,6 @@ class SparseWeight(nn.Module, ABC):
         """What a criterion sees, detached."""
         std = self.std
         return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
-
-    def check_average(self) -> None:
-        """Raise if entries and positions of this copy of a network do not belong together (wrong averages)."""
-        if self.support.origin is not None:
-            self.support.check_average()
 
     def watched(self, y: Tensor, x: Tensor, weight_map: WeightMap) -> Tensor:
         """The product ``y`` of this weight and ``x``, with its dense gradient exposed while the weight is armed."""
@@ -181,6 +145,10 @@ class SparseWeight(nn.Module, ABC):
             held = self.__dict__.get(kind, ())
             if name in held:
                 return held[name]
+        if name in OF_ENTRIES:
+            return getattr(self.mean, name)
+        if name in OF_SHAPE:
+            return getattr(self.mean.detach().new_empty(()).expand(self.shape), name)
         if name in READABLE:
             return getattr(self.drawn(), name)
         if hasattr(Tensor, name) and not name.startswith("_"):
@@ -212,15 +180,8 @@ class SparseWeight(nn.Module, ABC):
         return function(*tree_map(dense, args), **tree_map(dense, kwargs))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was set for the next pass of this weight is not meant for a copy.
-        return {
-            **self.__dict__,
-            "probe": None,
-            "sink": None,
-            "dense_copy": None,
-            "noisy": True,
-            "trains_at_mean": False,
-        }
+        passing = ("probe", "sink", "dense_copy", "noisy", "trains_at_mean")
+        return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -278,7 +239,7 @@ class PointWeight(SparseWeight):
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map applied to ``x`` and this weight."""
-        self.check_average()
+        self.support.check_average()
         x, plain = without_autocast(x)
         with plain:
             if self.dense_copy is not None:

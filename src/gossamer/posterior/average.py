@@ -67,10 +67,7 @@ class Averaged(AveragedModel):
 
 def _average(mine: SparseWeight, other: SparseWeight, new: float) -> None:
     """Move ``mine`` to the support of ``other``, and average what is there."""
-    values = {"mean": mine.mean.detach()} | ({"var": _var(mine)} if isinstance(mine, GaussianWeight) else {})
-    latest = {"mean": other.mean.detach().to(mine.mean)}
-    if isinstance(other, GaussianWeight):
-        latest["var"] = _var(other).to(mine.mean)
+    values, latest = _moments(mine), _moments(other)
     if other.support.position is not None:
         position = other.support.position.to(mine.mean.device)
         old = mine.support.explicit(mine.mean.device)
@@ -80,11 +77,12 @@ def _average(mine: SparseWeight, other: SparseWeight, new: float) -> None:
         if len(position) != len(old):
             mine.resize(len(position))
         mine.support.set_position(position)
-    result = {name: value.lerp(latest[name], new) for name, value in values.items()}
+    result = {name: value.lerp(latest[name].to(value), new) for name, value in values.items()}
     mine.mean.copy_(result["mean"])
     if isinstance(mine, GaussianWeight):
         mine.raw_std.copy_(inverse_softplus(result["var"].sqrt()))
 
 
-def _var(weight: GaussianWeight) -> Tensor:
-    return weight.std.detach().square()
+def _moments(weight: SparseWeight) -> dict[str, Tensor]:
+    stats = weight.stats()
+    return {"mean": stats.mean} if stats.std is None else {"mean": stats.mean, "var": stats.std.square()}

@@ -44,7 +44,7 @@ class DrawnNetwork:
         model = unwrapped(model)
         weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
         for weight in weights:
-            weight.check_average()
+            weight.support.check_average()
         self._dense = {
             weight: nn.Parameter(weight.mean.detach().new_zeros(weight.support.shape), weight.mean.requires_grad)
             for weight in weights
@@ -89,15 +89,10 @@ def _forget_conversion(network: nn.Module) -> None:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The user's own module inside ``torch.compile`` and data-parallel wrappers."""
-    while True:
-        inner = getattr(model, "_orig_mod", None) or (
-            model.module
-            if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
-            else getattr(model, "_forward_module", None)
-        )
-        if not isinstance(inner, nn.Module):
-            break
-        model = inner
+    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    for name in ("_orig_mod", "_forward_module", *(["module"] if parallel else [])):
+        if isinstance(inner := getattr(model, name, None), nn.Module):
+            return unwrapped(inner)
     if any(hasattr(parameter, "full_tensor") for parameter in model.parameters()):
         raise ValueError(
             "FSDP2 (fully_shard) has split the weights of this network between ranks: load its full state (by "

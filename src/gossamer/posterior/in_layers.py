@@ -127,9 +127,7 @@ class Last(Collector):
 class AroundMeans(Collector):
     """Collector that takes the standard deviations from the optimizer at the end of training.
 
-    Args:
-        refresh: Called with each network that is drawn, such as :class:`gossamer.posterior.Refresh`.
-        generator: Random generator of the draws.
+    ``refresh`` and ``generator`` are those of :class:`InLayers`.
 
     Example:
         >>> from gossamer.optim import CVAdam
@@ -153,13 +151,9 @@ class AroundMeans(Collector):
 
 
 class GaussianPosterior(Posterior):
-    """Networks with independent Gaussian parameters.
+    """Networks with independent Gaussian parameters around those of ``model``, all else as in :class:`InLayers`.
 
-    Args:
-        model: The network at its means.
-        stds: Standard deviations by the name of the parameter; other parameters are fixed.
-        refresh: Called with each network that is drawn.
-        generator: Random generator of the draws.
+    ``stds`` are by the name of the parameter; parameters without one are fixed.
     """
 
     def __init__(

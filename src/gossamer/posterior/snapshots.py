@@ -62,13 +62,7 @@ class Snapshots(Collector):
 
 
 class SnapshotPosterior(Posterior):
-    """Networks kept during training, all with the same weight.
-
-    Args:
-        model: A network of their structure: the last one.
-        kept: What :func:`gossamer.posterior.snapshots.pack` made of each.
-        refresh: Called with each network that is drawn.
-    """
+    """Networks of the structure of ``model`` that :func:`pack` kept during training, all with the same weight."""
 
     def __init__(self, model: nn.Module, kept: list[Packed], refresh: Refreshing | None = None) -> None:
         self.model, self.kept, self.refresh = model, kept, refresh
