@@ -188,6 +188,8 @@ def _convert(
 def _tied(first: tuple[DenseWeight, LayerStats], second: DenseWeight, keeps: bool) -> tuple[DenseWeight, str, bool]:
     """One weight for two layers that share it: the larger fan-in sets the scale, and what either freezes is frozen."""
     weight, stats = first
+    if weight.transposed != second.transposed:
+        raise ValueError(f"{stats.name} shares its weight with a layer that stores it transposed: exclude one of them")
     fan_in = max(weight.fan_in or 0, second.fan_in or 0) or None
     frozen = max(weight.frozen, second.frozen, key=lambda part: part[1] - part[0])
     return weight._replace(fan_in=fan_in, frozen=frozen), stats.name, stats.keep_dense or keeps

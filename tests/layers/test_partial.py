@@ -174,3 +174,10 @@ def test_no_warning_where_the_rest_is_meant_or_small(quiet):
         warnings.simplefilter("error")
         gossamer.bayesianize(model, density=0.2, exclude="1" if quiet == "excluded" else ())
     assert gossamer.density(model) > 0.2
+
+
+def test_a_weight_tied_to_its_transpose_is_refused():
+    model = nn.Sequential(Conv1D(6, 6), nn.Linear(6, 6))
+    model[1].weight = model[0].weight
+    with pytest.raises(ValueError, match="0 shares its weight with a layer that stores it transposed: exclude one"):
+        gossamer.bayesianize(model, 0.5)

@@ -123,7 +123,7 @@ ELSEWHERE = {
 def test_a_reference_from_elsewhere_is_refused_by_name(hold):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     model[1].path = [hold(model[0])]
-    with pytest.raises(ValueError, match=r"also referred to by model\.1\.path\[0\]"):
+    with pytest.raises(ValueError, match=r"also referred to by model\.1\.path,"):
         gossamer.bayesianize(model, 0.5)
     assert type(model[0]) is nn.Linear
 
@@ -131,7 +131,7 @@ def test_a_reference_from_elsewhere_is_refused_by_name(hold):
 def test_a_key_is_refused_by_name_and_nothing_is_converted():
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.Linear(4, 2))
     model[0].names = {model[1]: "head"}
-    with pytest.raises(ValueError, match=r"also referred to by model\.0\.names \(as a key\)"):
+    with pytest.raises(ValueError, match=r"also referred to by model\.0\.names,"):
         gossamer.bayesianize(model, 0.5)
     assert [type(layer) for layer in (model[0][0], model[1])] == [nn.Linear] * 2, "refused, and half converted"
     gossamer.bayesianize(model, 0.5, exclude="1")

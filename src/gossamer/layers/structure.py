@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Container, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,11 +25,11 @@ CALLS = ("forward", nn.Module.__call__.__name__)  # the methods that a layer and
 
 def rewire(model: nn.Module, replaced: Mapping[int, nn.Module]) -> None:
     """Put modules in the place of others, by ``id``, wherever ``model`` refers to them; all of it, or an error."""
-    refused = {re.sub(r"\._modules\['(.*?)'\]", r".\1", name) for name in _unreachable(model, replaced)}
+    refused = sorted(_unreachable(model, replaced))
     if refused:
         raise ValueError(
-            f"layers to convert are also referred to by {', '.join(sorted(refused))}, where they cannot be replaced "
-            "and the old layers would go on computing: remove the reference before the conversion, or exclude the layer"
+            f"layers to convert are also referred to by {', '.join(refused)}, where they cannot be replaced and the "
+            "old layers would go on computing: remove the reference before the conversion, or exclude the layer"
         )
     seen: set[int] = set()
 
@@ -58,44 +57,31 @@ def rewire(model: nn.Module, replaced: Mapping[int, nn.Module]) -> None:
     renewed(model)
 
 
-def _unreachable(model: nn.Module, replaced: Mapping[int, nn.Module]) -> Iterator[str]:
-    """Names of the references to ``replaced`` that :func:`rewire` cannot change."""
-    stack: list[tuple[str, Any]] = [("model", model)]
-    seen: set[int] = set()
-    while stack:
-        path, value = stack.pop()
-        value = replaced.get(id(value), value)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, types.MethodType):
-            if id(value.__self__) in replaced and value.__name__ not in CALLS:
-                yield f"{path} (its method {value.__name__})"
-        elif isinstance(value, nn.Module):
-            stack += [(f"{path}.{name}", item) for name, item in vars(value).items()]
-        elif isinstance(value, dict):
-            stack += [(f"{path}[{key!r}]", item) for key, item in value.items()]
-            if any(id(key) in replaced for key in value):
-                yield f"{path} (as a key)"
-        elif isinstance(value, list | tuple):
-            stack += [(f"{path}[{i}]", item) for i, item in enumerate(value)]
-        elif isinstance(value, partial):
-            stack += [(path, item) for item in (value.func, value.args, value.keywords, vars(value))]
-        elif any(id(item) in replaced for item in _hidden(value)):
-            yield path
+def _unreachable(model: nn.Module, replaced: Mapping[int, nn.Module]) -> set[str]:
+    """Names of the attributes with references to ``replaced`` that :func:`rewire` cannot change."""
+    modules = {id(module) for module in model.modules()}
+    return {
+        ".".join(filter(None, ("model", name, attribute)))
+        for name, module in model.named_modules()
+        for attribute, value in vars(replaced.get(id(module), module)).items()
+        if any(id(item) in replaced for part in _walk(value, modules) for item in _fixed(part))
+    }
 
 
-def _hidden(value: Any) -> Iterator[Any]:
-    """What an object holds where nothing is replaced: variables of a function, elements of a set, attributes."""
+def _fixed(value: Any) -> Iterator[Any]:
+    """What an object refers to where it cannot be replaced: keys, elements of a set, variables, attributes."""
     if isinstance(value, types.FunctionType):
         for cell in value.__closure__ or ():
             with contextlib.suppress(ValueError):  # a name that has no value yet
                 yield cell.cell_contents
     elif isinstance(value, weakref.ReferenceType):
         yield value()
-    elif isinstance(value, set | frozenset | deque):
+    elif isinstance(value, types.MethodType):
+        if value.__name__ not in CALLS:
+            yield value.__self__
+    elif isinstance(value, dict | set | frozenset | deque):
         yield from value
-    else:
+    elif _held(value) is None:
         yield from getattr(value, "__dict__", {}).values()
 
 
@@ -118,26 +104,18 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
         (True, False, True)
     """
     memo: dict[int, Any] = dict(stand_ins or {})  # of the deep copy: whatever is in it is not copied
-    modules = {id(module): module for module in model.modules()}
-    tensors = {id(t) for m in modules.values() for t in (*m._parameters.values(), *m._buffers.values())}
-    seen: set[int] = set()
-    stack: list[Any] = [model]
-    while stack:
-        value = stack.pop()
-        if id(value) in memo or id(value) in seen:
-            continue
-        seen.add(id(value))
+    modules = {id(module) for module in model.modules()}
+    tensors = {id(t) for m in model.modules() for t in (*m._parameters.values(), *m._buffers.values())}
+    for value in _walk(model, memo):
         if isinstance(value, types.MethodType) and id(value.__self__) in memo:
             memo[id(value)] = getattr(memo[id(value.__self__)], value.__name__)
         elif isinstance(value, Tensor) and id(value) in tensors and not share:
             if not (value.is_leaf or isinstance(value, nn.Parameter)):
                 memo[id(value)] = value.detach().clone()
-        elif isinstance(value, nn.Module) and modules.keys().isdisjoint(map(id, value.modules())):
+        elif isinstance(value, nn.Module) and modules.isdisjoint(map(id, value.modules())):
             memo[id(value)] = value  # a module that is only referred to
-        elif (held := _held(value)) is None:
+        elif _held(value) is None:
             memo[id(value)] = value
-        else:
-            stack.extend(held)
     twin = copy.deepcopy(model, memo)
     for module in twin.modules():
         if isinstance(module, Support):
@@ -145,18 +123,30 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
     return twin
 
 
+def _walk(start: Any, stop: Container[int]) -> Iterator[Any]:
+    """``start`` and all that it holds, each once; what is in ``stop``, by ``id``, is not entered."""
+    seen: set[int] = set()
+    stack = [start]
+    while stack:
+        value = stack.pop()
+        if id(value) in stop or id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if id(value) not in stop:  # where it may have been put meanwhile
+            stack.extend(_held(value) or ())
+
+
 def _held(value: Any) -> Any:
     """What a module or a container holds, which is copied with it; ``None`` for anything else."""
     if isinstance(value, nn.Module):
         return vars(value).values()
-    if type(value) in (dict, OrderedDict, defaultdict):
+    if isinstance(value, dict):
         return value.values()
-    if type(value) in (list, set, deque, tuple) or hasattr(value, "_fields"):
+    if isinstance(value, list | tuple | set | frozenset | deque):
         return value
     if isinstance(value, partial):
         return value.func, value.args, value.keywords, vars(value)
     if isinstance(value, types.MethodType):
         return (value.__self__,)
-    if isinstance(value, _WrappedHook):
-        return (value.hook,)
-    return None
+    return (value.hook,) if isinstance(value, _WrappedHook) else None
