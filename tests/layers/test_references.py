@@ -35,6 +35,10 @@ def as_dict(model):
     model.path = {"a": model.a, "rest": {"b": model.b}}
 
 
+def as_set_and_queue(model):
+    model.path = {nn.Sequential(model.a)}, collections.deque([model.b])
+
+
 def as_bound_method(model):
     model.path = (model.a.forward, model.b.__call__)
 
@@ -52,7 +56,8 @@ def as_plain_attribute(model):
 
 
 WAYS = [
-    as_list, as_tuple, as_named_tuple, as_dict, as_bound_method, as_partial, as_hidden_module, as_plain_attribute
+    as_list, as_tuple, as_named_tuple, as_dict, as_set_and_queue, as_bound_method, as_partial, as_hidden_module,
+    as_plain_attribute,
 ]  # fmt: skip
 
 
@@ -72,6 +77,7 @@ RUN = {
     as_tuple: lambda m: lambda x: m.path[1][1][0](m.path[0](x)),
     as_named_tuple: lambda m: lambda x: m.path.second(m.path.first(x)),
     as_dict: lambda m: lambda x: m.path["rest"]["b"](m.path["a"](x)),
+    as_set_and_queue: lambda m: lambda x: m.path[1][0](next(iter(m.path[0]))(x)),
     as_bound_method: lambda m: lambda x: m.path[1](m.path[0](x)),
     as_partial: lambda m: lambda x: m.path(x),
     as_hidden_module: lambda m: lambda x: m.path[0](x),
@@ -112,8 +118,8 @@ def test_a_list_that_the_user_holds_too_is_changed_in_place():
 ELSEWHERE = {
     "a variable of a function": lambda a: lambda x: a(x),
     "an object": lambda a: types.SimpleNamespace(a=a),
-    "a set": lambda a: {a},
-    "a queue": lambda a: collections.deque([a]),
+    "a list of an object": lambda a: types.SimpleNamespace(layers=[a]),
+    "a method of an object": lambda a: types.SimpleNamespace(run=a.forward),
     "a weak reference": weakref.ref,
     "another method": lambda a: a.extra_repr,
 }

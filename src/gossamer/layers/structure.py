@@ -1,7 +1,7 @@
 """A network as a structure of objects: replace some of them wherever the network refers to them, or copy the network.
 
-Networks refer to their layers not only as registered children, but also from lists, tuples, dictionaries, bound methods
-and partial functions. And they hold what nobody can copy: a lock, an open file, an activation with its graph.
+Networks refer to their layers not only as registered children, but also from containers, bound methods and partial
+functions. And they hold what nobody can copy: a lock, an open file, an activation with its graph.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rewire(model: nn.Module, replaced: Mapping[int, nn.Module]) -> None:
         value = replaced.get(id(value), value)  # whose attributes may refer to others that are replaced
         if isinstance(value, types.MethodType) and id(value.__self__) in replaced:
             return getattr(replaced[id(value.__self__)], value.__name__)
-        if isinstance(value, tuple):
+        if isinstance(value, tuple | set | frozenset):
             items = [renewed(item) for item in value]
             same = all(new is old for new, old in zip(items, value, strict=True))
             return value if same else type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
@@ -46,7 +46,7 @@ def rewire(model: nn.Module, replaced: Mapping[int, nn.Module]) -> None:
             twin = partial(renewed(value.func), *renewed(value.args), **keywords)
             twin.__dict__.update(attributes)
             return value if (twin.func, twin.args) == (value.func, value.args) else twin
-        if isinstance(value, nn.Module | list | dict) and id(value) not in seen:
+        if isinstance(value, nn.Module | list | dict | deque) and id(value) not in seen:
             seen.add(id(value))
             place: Any = vars(value) if isinstance(value, nn.Module) else value
             for key, item in list(place.items() if isinstance(place, dict) else enumerate(place)):
@@ -69,20 +69,24 @@ def _unreachable(model: nn.Module, replaced: Mapping[int, nn.Module]) -> set[str
 
 
 def _fixed(value: Any) -> Iterator[Any]:
-    """What an object refers to where it cannot be replaced: keys, elements of a set, variables, attributes."""
-    if isinstance(value, types.FunctionType):
-        for cell in value.__closure__ or ():
-            with contextlib.suppress(ValueError):  # a name that has no value yet
-                yield cell.cell_contents
-    elif isinstance(value, weakref.ReferenceType):
-        yield value()
-    elif isinstance(value, types.MethodType):
-        if value.__name__ not in CALLS:
-            yield value.__self__
-    elif isinstance(value, dict | set | frozenset | deque):
+    """What an object refers to where it cannot be replaced: keys, other methods, variables and attributes."""
+    if isinstance(value, dict):
         yield from value
+    elif isinstance(value, types.MethodType) and value.__name__ not in CALLS:
+        yield value.__self__
     elif _held(value) is None:
-        yield from getattr(value, "__dict__", {}).values()
+        for item in _hidden(value):
+            yield item
+            yield from () if isinstance(item, nn.Module) else _held(item) or ()
+
+
+def _hidden(value: Any) -> Iterator[Any]:
+    if isinstance(value, weakref.ReferenceType):
+        yield value()
+    for cell in getattr(value, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a name that has no value yet
+            yield cell.cell_contents
+    yield from getattr(value, "__dict__", {}).values()
 
 
 def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, share: bool = False) -> nn.Module:
