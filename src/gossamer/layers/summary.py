@@ -50,17 +50,16 @@ def density(model: nn.Module) -> float:
 
 def warn_of_the_rest(model: nn.Module) -> None:
     """Warn if much of a network stays dense although it was neither excluded nor frozen."""
-    left: dict[str, int] = {}
+    left: Counter[str] = Counter()
     n_left = 0
     for _, module, parameter in plain_weights(model):
         n_left += parameter.numel()
         reason = why_left_alone(module) or ""
         if reason not in (EXCLUDED, FROZEN) and parameter.requires_grad:
-            kind = f"{type(module).__name__} ({reason})"
-            left[kind] = left.get(kind, 0) + parameter.numel()
+            left[f"{type(module).__name__} ({reason})"] += parameter.numel()
     total = n_left + sum(weight.support.size for weight in sparse_weights(model).values())
-    if sum(left.values()) > WORTH_A_WARNING * total:
-        rest = "; ".join(f"{count / total:.1%} in {kind}" for kind, count in sorted(left.items(), key=lambda x: -x[1]))
+    if left.total() > WORTH_A_WARNING * total:
+        rest = "; ".join(f"{count / total:.1%} in {kind}" for kind, count in left.most_common())
         warnings.warn(
             f"{1 - n_left / total:.1%} of the weights of this model were converted, the others stay dense and "
             f"deterministic: {rest}. gossamer.summary(model) lists them; exclude them to say that this is meant",
@@ -106,9 +105,7 @@ class Summary:
 
     def __str__(self) -> str:
         head = ("layer", "kind", "shape", "active / total", "density", "bytes", "left alone because")
-        body = [_cells(row) for row in self.rows]
-        lines = [head, *body, _cells(self.total)]
-        text = align(lines, right={3, 4, 5})
+        text = align([head, *map(_cells, self.rows), _cells(self.total)], right={3, 4, 5})
         rule = "-" * max(map(len, text))
         return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
 
