@@ -278,14 +278,14 @@ def test_a_real_limit_on_the_size_of_files_is_survived(tmp_path):
 
 
 def test_a_failed_start_can_be_tried_again(tmp_path, monkeypatch):
-    from gossamer.record import run as module
+    from gossamer.record import files
 
     def full(path, data):
         if path.name == "config.toml":
             raise RecordError("full")
         write_atomically(path, data)
 
-    monkeypatch.setattr(module, "write_atomically", full)
+    monkeypatch.setattr(files, "write_atomically", full)
     with pytest.raises(RecordError):
         Run.create(tmp_path / "run", CONFIG)
     monkeypatch.undo()

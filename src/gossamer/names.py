@@ -25,15 +25,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 def lookup(kind: str, choice: str | Part, known: Mapping[str, Part]) -> Part:
-    """The function called ``choice``, or one of yours as ``module:function``; a callable is returned as it is.
-
-    Example:
-        >>> lookup("norm", "abs", {"abs": abs}) is lookup("norm", abs, {}) is abs
-        True
-        >>> lookup("norm", "asb", {"abs": abs})
-        Traceback (most recent call last):
-        ValueError: unknown norm 'asb'; did you mean 'abs'? Known: abs. Any callable is accepted too.
-    """
+    """The function called ``choice``, or one of yours as ``module:function``; a callable is returned as it is."""
     if callable(choice):
         return choice
     if choice in known:
@@ -53,11 +45,10 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
             f"{kind} {name!r}: Python finds no module {error.name!r}: install it, or name its folder in PYTHONPATH "
             "(PYTHONPATH=. for this one) if you trust the code there"
         ) from error
-    if not callable(getattr(found, function, None)):
-        raise ValueError(
-            f"{kind} {name!r}: the module {module} has no function {function!r}{suggestion(function, dir(found))}"
-        )
-    result: Callable[..., Any] = getattr(found, function)
+    result: Callable[..., Any] | None = getattr(found, function, None)
+    if not callable(result):
+        hint = suggestion(function, dir(found))
+        raise ValueError(f"{kind} {name!r}: the module {module} has no function {function!r}{hint}")
     return result
 
 

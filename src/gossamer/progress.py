@@ -15,19 +15,9 @@ SECONDS_BETWEEN_WORDS = 0.2  # on a terminal: reading the loss of every step wou
 
 
 class Progress:
-    """A context that shows on standard error how much is done.
+    """A context that shows on standard error how much of ``total`` is done, of which ``start`` was done before.
 
-    Args:
-        title: What is being done.
-        total: How much there is to do, in any unit.
-        start: How much of it was done before.
-        lines: About how many lines to write where there is no terminal.
-        quiet: Show nothing.
-
-    Example:
-        >>> with Progress("ssvi", total=100, quiet=True) as progress:
-        ...     for step in range(1, 101):
-        ...         progress.update(step, lambda: f"step {step}")
+    Where there is no terminal it writes about ``lines`` lines; ``quiet`` shows nothing.
     """
 
     def __init__(self, title: str, total: int, *, start: int = 0, lines: int = 10, quiet: bool = False) -> None:

@@ -21,15 +21,7 @@ def columns(rows: Mapping[str, str]) -> str:
 
 
 class Table(NamedTuple):
-    """A title, a note on what the cells mean, a head and rows.
-
-    Example:
-        >>> print(Table("Ages", "", ["who", "age"], [["Ann", "7"]]).to_text())
-        Ages
-        <BLANKLINE>
-        who  age
-        Ann    7
-    """
+    """A title, a note on what the cells mean, a head and rows."""
 
     title: str
     note: str

@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from gossamer import __version__
 from gossamer.names import suggestion
@@ -153,12 +152,8 @@ def _say(text: str) -> None:
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Iterator[None]:
     """SIGTERM acts like Ctrl-C, also before training begins."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
     try:
-        before = signal.signal(signal.SIGTERM, interrupt)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     except ValueError:  # not in the main thread
         yield
         return

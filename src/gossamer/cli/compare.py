@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder
@@ -121,7 +120,5 @@ def _checked(path: str | None) -> Path | None:
 
 
 def _with_density(settings: Settings, density: float) -> Settings:
-    if "density" not in options_of(settings.method):
-        return settings
-    changed: dict[str, Any] = settings.options | {"density": density}
-    return replace(settings, options=changed)
+    has_one = "density" in options_of(settings.method)
+    return replace(settings, options=settings.options | {"density": density}) if has_one else settings

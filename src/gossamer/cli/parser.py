@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
             (group or self).add_argument(f"--{name}", action="store_true", help=text)
             return
         shown = "" if default is None else f" (default: {default})".replace("%", "%%")
-        convert = functools.partial(_converted, kind=kind)
+        convert = functools.partial(_typed, kind=kind)
         (group or self).add_argument(f"--{name}", type=convert, default=default, help=text + shown)
 
     def add_signature(
@@ -75,8 +75,8 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{text}{hint or '.'} {self.prog} --help lists the options")
 
 
-def typed(text: str, kind: Any) -> Any:
-    """The value that a text means as a flag of a type; ``ValueError`` if it means none."""
+def _typed(text: str, kind: Any) -> Any:
+    """The value that a text means as a flag of a type."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     if text.lower() in WORDS and any(type(WORDS[text.lower()]) is one for one in kinds):
         return WORDS[text.lower()]
@@ -87,9 +87,11 @@ def typed(text: str, kind: Any) -> Any:
         if one in kinds:
             with contextlib.suppress(ValueError):
                 return one(text)
-    value = json.loads(text)  # a list or a table
-    check_type("", value, kind)
-    return value
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)  # a list or a table
+        check_type("", value, kind)
+        return value
+    raise argparse.ArgumentTypeError(f"must be {describe_type(kind)}; got {text!r}")
 
 
 def with_underscores(given: Sequence[str]) -> list[str]:
@@ -101,10 +103,3 @@ def with_underscores(given: Sequence[str]) -> list[str]:
 def folder(text: str) -> Path:
     """The path that a flag names; a shell does not expand ``~`` in ``--out=~/runs``."""
     return Path(text).expanduser()
-
-
-def _converted(text: str, kind: Any) -> Any:
-    try:
-        return typed(text, kind)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be {describe_type(kind)}; got {text!r}") from None

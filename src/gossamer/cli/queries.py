@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from gossamer.record import Run
 from gossamer.sparsity import criteria
 from gossamer.tables import columns
 
+LISTS = ("methods", "data", "models", "criteria", "recipes")
 SHELLS = ("bash", "zsh", "fish")
 TITLES = {  # commands that read runs
     "evaluate": "The metrics of a run, computed again from its newest checkpoint.",
@@ -102,7 +102,7 @@ def list_names(given: list[str]) -> int:
         return 0
     if len(given) != 1 or given[0] not in LISTS:
         raise UsageError(f"list takes one of {', '.join(LISTS)}{suggestion(' '.join(given), LISTS) or '.'}")
-    rows = LISTS[given[0]]()
+    rows = _described(given[0])
     if rows:
         print(columns(rows))
     else:
@@ -133,7 +133,7 @@ def _whole_parser() -> Any:
     root.add_argument("--version", action="store_true")
     commands = root.add_subparsers(prog="gossamer")
     parsers = {name: commands.add_parser(name, help=name) for name in COMMANDS}
-    parsers["list"].add_argument("kind", choices=list(LISTS))
+    parsers["list"].add_argument("kind", choices=LISTS)
     parsers["completion"].add_argument("shell", choices=SHELLS)
     for name in ("compare", "reproduce"):
         compare.add_compare_flags(parsers[name])
@@ -153,32 +153,26 @@ def _whole_parser() -> Any:
     return root
 
 
-def _data() -> dict[str, str]:
-    loaders = {name: data.find(name) for name in data.names()}
-    return {name: _first_line(sys.modules[getattr(load, "func", load).__module__]) for name, load in loaders.items()}
-
-
-def _criteria() -> dict[str, str]:
-    tables = (("removal", criteria.REMOVAL), ("addition", criteria.ADDITION))
-    return {name: f"{kind}: {_describe(item)}" for kind, table in tables for name, item in table.items()}
-
-
-def _describe(criterion: Any) -> str:
-    return criterion.describe() if isinstance(criterion, criteria.GradientCriterion) else _first_line(criterion)
-
-
-def _recipes() -> dict[str, str]:
+def _described(kind: str) -> dict[str, str]:
+    """The names of a kind, each with a line about it."""
+    if kind == "methods":
+        return {name: _first_line(sys.modules[methods.find(name).__module__]) for name in methods.names()}
+    if kind == "data":
+        loaders = {name: data.find(name) for name in data.names()}
+        return {
+            name: _first_line(sys.modules[getattr(load, "func", load).__module__]) for name, load in loaders.items()
+        }
+    if kind == "models":
+        return {name: _first_line(getattr(models, name)) for name in models.names()}
+    if kind == "criteria":
+        tables = {"removal": criteria.REMOVAL, "addition": criteria.ADDITION}
+        return {name: f"{use}: {_about(item)}" for use, table in tables.items() for name, item in table.items()}
     return {str(path): path.read_text().splitlines()[0].lstrip("# ") for path in sorted(Path("recipes").glob("*.toml"))}
+
+
+def _about(criterion: Any) -> str:
+    return criterion.describe() if isinstance(criterion, criteria.GradientCriterion) else _first_line(criterion)
 
 
 def _first_line(thing: Any) -> str:
     return ((thing.__doc__ or "").strip().splitlines() or [""])[0]
-
-
-LISTS: dict[str, Callable[[], dict[str, str]]] = {
-    "methods": lambda: {name: _first_line(sys.modules[methods.find(name).__module__]) for name in methods.names()},
-    "data": _data,
-    "models": lambda: {name: _first_line(getattr(models, name)) for name in models.names()},
-    "criteria": _criteria,
-    "recipes": _recipes,
-}

@@ -131,15 +131,12 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
     A single name beside a file that has a method is the name of the data, unless a method has that name.
     """
     in_file, names = content.pop("method", None), _positions(given)
-    if names and (len(names) > 1 or in_file is None or _is_method(given[names[0]])):
-        return known_method(given[names[0]]), [*given[: names[0]], *given[names[0] + 1 :]]
+    first = given[names[0]] if names else ""
+    if names and (len(names) > 1 or in_file is None or first in methods.names() or ":" in first):
+        return known_method(first), [*given[: names[0]], *given[names[0] + 1 :]]
     if in_file is None:
         raise UsageError("the file names no method: write method = … in it, or say gossamer train METHOD --config FILE")
     return known_method(str(in_file)), given
-
-
-def _is_method(name: str) -> bool:
-    return name in methods.names() or ":" in name
 
 
 def _take_value(given: list[str], flag: str) -> tuple[str | None, list[str]]:

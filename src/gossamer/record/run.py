@@ -7,20 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gossamer.record import files
 from gossamer.record.environment import environment
-from gossamer.record.files import (
-    RecordError,
-    Row,
-    append_line,
-    one_line,
-    read_json,
-    read_lines,
-    to_json,
-    to_toml,
-    unreadable,
-    unwritable,
-    write_atomically,
-)
+from gossamer.record.files import RecordError, Row
 
 FORMAT = 1
 """The format that this version writes; it reads this one and all earlier ones."""
@@ -46,20 +35,20 @@ class Run:
     def create(cls, folder: Path, config: Mapping[str, Any]) -> Run:
         """Make the folder with ``config.toml`` and ``environment.json``; it must not hold anything yet."""
         folder = Path(folder)
-        text = to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
+        text = files.to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
         try:
             folder.mkdir(parents=True, exist_ok=True)
             taken = any(folder.iterdir())
         except FileExistsError:
             raise RecordError(f"{folder} is a file, not a folder: give another --out") from None
         except OSError as error:
-            raise unwritable(folder, error) from error
+            raise files.unwritable(folder, error) from error
         if taken:
             raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
         # The configuration is written last, because it makes the folder a run.
-        write_atomically(folder / "environment.json", to_json(environment(), indent=2))
+        files.write_atomically(folder / "environment.json", files.to_json(environment(), indent=2))
         try:
-            write_atomically(folder / "config.toml", text)
+            files.write_atomically(folder / "config.toml", text)
         except RecordError:
             (folder / "environment.json").unlink(missing_ok=True)
             raise
@@ -76,11 +65,11 @@ class Run:
         except FileNotFoundError:
             raise RecordError(f"{path} is missing: {folder} is not a run folder, give one that has it") from None
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise files.unreadable(path, error) from error
         except ValueError as error:  # both broken TOML and broken UTF-8
-            raise RecordError(f"{path} is broken: {one_line(error)}; restore the file or run again") from error
+            raise RecordError(f"{path} is broken: {files.one_line(error)}; restore the file or run again") from error
         _check_format(path, config.pop("format", None))
-        notes = read_json(folder / "environment.json", "delete it, the run does not need it")
+        notes = files.read_json(folder / "environment.json", "delete it, the run does not need it")
         return cls(folder, config, notes or {})
 
     @property
@@ -90,36 +79,36 @@ class Run:
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""
-        append_line(self.folder / "metrics.jsonl", row)
+        files.append_line(self.folder / "metrics.jsonl", row)
 
     def append_update(self, row: Mapping[str, Any]) -> None:
         """Add a line to ``subspace.jsonl``: one update of the subspace."""
-        append_line(self.folder / "subspace.jsonl", row)
+        files.append_line(self.folder / "subspace.jsonl", row)
 
     def metrics(self) -> list[Row]:
         """The rows of ``metrics.jsonl``, without an incomplete last one."""
-        return [row for _, row in read_lines(self.folder / "metrics.jsonl")]
+        return [row for _, row in files.read_lines(self.folder / "metrics.jsonl")]
 
     def updates(self) -> list[Row]:
         """The rows of ``subspace.jsonl``, without an incomplete last one."""
-        return [row for _, row in read_lines(self.folder / "subspace.jsonl")]
+        return [row for _, row in files.read_lines(self.folder / "subspace.jsonl")]
 
     def rewind(self, step: int) -> None:
         """Delete the rows after ``step`` and incomplete ones, before resuming from the checkpoint of ``step``."""
         for path in (self.folder / "metrics.jsonl", self.folder / "subspace.jsonl"):
             if path.exists():
-                kept = b"".join(line for line, row in read_lines(path) if row.get("step", step) <= step)
+                kept = b"".join(line for line, row in files.read_lines(path) if row.get("step", step) <= step)
                 if len(kept) != path.stat().st_size:
-                    write_atomically(path, kept)
+                    files.write_atomically(path, kept)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write ``result.json``, which marks the run as finished."""
-        write_atomically(self.folder / "result.json", to_json({"format": FORMAT} | dict(result), indent=2))
+        files.write_atomically(self.folder / "result.json", files.to_json({"format": FORMAT} | dict(result), indent=2))
 
     def result(self) -> dict[str, Any] | None:
         """What :meth:`write_result` wrote, or ``None`` if the run is not finished."""
         path = self.folder / "result.json"
-        result = read_json(path, "delete it and evaluate the run again")
+        result = files.read_json(path, "delete it and evaluate the run again")
         if result is not None:
             _check_format(path, result.get("format"))
         return result

@@ -32,22 +32,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Comparison": "comparison",
-    "Interrupted": "interrupt",
-    "Settings": "settings",
-    "Trial": "trials",
-    "Trials": "trials",
-    "compare": "comparison",
-    "evaluate_run": "reader",
-    "predict_run": "reader",
-    "read_recipe": "comparison",
-    "resume": "job",
-    "show": "reader",
-    "train": "job",
+    "comparison": ("Comparison", "compare", "read_recipe"),
+    "interrupt": ("Interrupted",),
+    "job": ("resume", "train"),
+    "reader": ("evaluate_run", "predict_run", "show"),
+    "settings": ("Settings",),
+    "trials": ("Trial", "Trials"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

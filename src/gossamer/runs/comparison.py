@@ -163,7 +163,13 @@ def compare(
     if any(settings.ranks > 1 for settings in entries.values()):
         raise ValueError("compare trains in one process: set ranks to 1, or train run by run and report on them")
     out, trained = Path(out), list[Path]()
-    plan = {label: _runs(out, label, settings, seeds) for label, settings in entries.items()}
+    plan = {
+        label: {out / f"{file_name(label)}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
+        for label, settings in entries.items()
+    }
+    for runs in plan.values():
+        for folder, settings in runs.items():
+            _refuse_other_settings(folder, settings)  # now, not after an hour of training
     rows = [_entry(label, runs, trained, quiet, say) for label, runs in plan.items()]
     comparison = Comparison(rows, trained)
     out.mkdir(parents=True, exist_ok=True)  # where every run failed before it had a folder
@@ -211,24 +217,20 @@ def load_recipe(path: Path) -> dict[str, Any]:
     return recipe
 
 
-def _runs(out: Path, label: str, settings: Settings, seeds: int) -> dict[Path, Settings]:
-    """Settings by folder; a folder with another run in it is rejected now, not after an hour of training."""
-    runs = {out / f"{file_name(label)}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
-    for folder, told in runs.items():
-        _refuse_other_settings(folder, told)
-    return runs
-
-
 def _entry(
     label: str, runs: Mapping[Path, Settings], trained: list[Path], quiet: bool, say: Callable[[str], None]
 ) -> Entry:
-    """Train the runs of one label; the folders of those that finish are added to ``trained``."""
+    """Train the runs of one label, or continue them; the folders of those that finish are added to ``trained``."""
+    from gossamer.runs.job import resume, train
+
     results: list[dict[str, Any]] = []
     failures: dict[str, list[str]] = {}  # what went wrong -> the seeds it happened to
     for folder, settings in runs.items():
         say(f"{label}, seed {settings.seed}")
         try:
-            result = _train_or_continue(settings, folder, quiet).result()
+            has_begun = (folder / "config.toml").exists()
+            run = resume(folder, quiet=quiet) if has_begun else train(settings, folder, quiet=quiet)
+            result = run.result()
         except Interrupted:
             raise Interrupted(folder, "give the same command again: what is finished is kept") from None
         except Exception as error:  # the others go on; the row says what happened
@@ -240,13 +242,6 @@ def _entry(
             results.append(result)
             trained.append(folder)
     return Entry(label, results, "; ".join(f"seed {', '.join(seeds)}: {why}" for why, seeds in failures.items()))
-
-
-def _train_or_continue(settings: Settings, folder: Path, quiet: bool) -> Run:
-    from gossamer.runs.job import resume, train
-
-    has_begun = (folder / "config.toml").exists()
-    return resume(folder, quiet=quiet) if has_begun else train(settings, folder, quiet=quiet)
 
 
 def _refuse_other_settings(folder: Path, settings: Settings) -> None:

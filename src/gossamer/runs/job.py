@@ -60,7 +60,8 @@ def train(
         >>> run.result()["metrics"]["accuracy"] > 0.1
         True
     """
-    folder = Path(out) if out is not None else _default_folder(settings)
+    default = f"{date.today().isoformat()}-{settings.method}-{settings.data}-{settings.seed}"
+    folder = Path("runs", file_name(default)) if out is None else Path(out)
     if is_first_process():
         _refuse_taken(folder, "--out" if out is not None else "--out or --seed")  # before anything is loaded
     task = settings.load_task()
@@ -82,13 +83,7 @@ def resume(
 ) -> Run:
     """Continue an interrupted run: its final weights are those of a run without interruption.
 
-    A finished run is returned as it is.
-
-    Args:
-        folder: The run folder.
-        quiet: Show no progress.
-        checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
-        stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
+    A finished run is returned as it is. The options are those of :func:`train`.
     """
     run = Run.open(Path(folder))
     if run.result() is not None:
@@ -248,10 +243,6 @@ def is_first_process() -> bool:
     """Whether the user started this process, not another rank."""
     rank: int = getattr(rank_zero_only, "rank", 0)
     return rank == 0
-
-
-def _default_folder(settings: Settings) -> Path:
-    return Path("runs") / file_name(f"{date.today().isoformat()}-{settings.method}-{settings.data}-{settings.seed}")
 
 
 def _refuse_taken(folder: Path, other: str) -> None:

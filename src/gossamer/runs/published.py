@@ -1,13 +1,4 @@
-"""What a paper printed, as a recipe quotes it, beside what was measured.
-
-A recipe quotes a paper in a table per method. Figures are written as printed, under the names of our metrics::
-
-    [published."SSVI 95 %"]
-    source = "Li et al., ICLR 2024, Table 2"
-    seeds = 3
-    accuracy = "93.74 %"
-    nll = "0.218"
-"""
+"""What a paper printed, as the tables ``[published.NAME]`` of a recipe quote it, beside what was measured."""
 
 from __future__ import annotations
 
@@ -41,18 +32,6 @@ def beside_published(comparison: Comparison, published: Mapping[str, PublishedFi
     """A row for what was measured of each method, and below it one for what was published.
 
     Measured figures are means ± standard errors over the seeds, in the unit and with the digits of the printed one.
-
-    Example:
-        >>> from gossamer.runs.comparison import Comparison, Entry
-        >>> results = [{"metrics": {"accuracy": 0.90}, "cost": {}}, {"metrics": {"accuracy": 0.94}, "cost": {}}]
-        >>> printed = {"ssvi": PublishedFigures("a paper, Table 2", 3, {"accuracy": "93.74 %"})}
-        >>> print(beside_published(Comparison([Entry("ssvi", results)], []), printed).to_text())
-        Beside the published figures
-        Mean ± standard error over the seeds.
-        <BLANKLINE>
-        method                       seeds        accuracy
-        ssvi                             2  92.00 ± 2.00 %
-        published, a paper, Table 2      3         93.74 %
     """
     names = [name for name in METRICS if any(name in quoted.figures for quoted in published.values())]
     rows = []

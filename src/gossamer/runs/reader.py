@@ -36,7 +36,9 @@ def show(folder: Path | str) -> str:
     rows = {"settings": {key: value for key, value in run.config.items() if key != "options"}}
     rows |= {"options": run.config.get("options") or {}}
     lines = [f"  {name:<11}" + "  ".join(f"{k}={v}" for k, v in row.items()) for name, row in rows.items() if row]
-    lines.append("  made by    " + "  ".join(f"{key} {value}" for key, value in _versions(run).items()))
+    known = run.environment | run.environment.get("versions", {})
+    made_by = [f"{key} {known[key]}" for key in ("gossamer", "torch", "python") if known.get(key)]
+    lines.append("  made by    " + "  ".join(made_by))
     result = run.result()
     return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(run, result))])
 
@@ -58,11 +60,6 @@ def _outcome(run: Run, result: dict[str, Any]) -> list[str]:
     except (KeyError, TypeError, ValueError) as error:
         path = run.folder / "result.json"
         raise RecordError(f"{path} is broken ({error!r}): delete it and --resume the run") from error
-
-
-def _versions(run: Run) -> dict[str, Any]:
-    known = run.environment | run.environment.get("versions", {})
-    return {key: known[key] for key in ("gossamer", "torch", "python") if known.get(key)}
 
 
 def evaluate_run(folder: Path | str, n_draws: int | None = None, split: str = "test") -> dict[str, float]:

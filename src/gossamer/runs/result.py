@@ -32,7 +32,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     """The content of ``result.json``: what training did and reached, never what an option promised."""
     posterior = training.posterior()
     prediction = predict_split(posterior, task, settings)
-    layers = _layers(training, task)
+    layers, rows = _layers(training, task)
     result = quality(prediction, task)
     others = _other_predictions(settings, task, training)
     snr = _snr_histogram(training, posterior)
@@ -48,21 +48,17 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         **result,
         **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
         "cost": _cost(settings, task, training, layers, tally, run) | {"parameter_bytes": posterior.n_bytes},
-        "layers": [_layer_row(training, layer) for layer in layers],
+        "layers": rows,
         "class_names": list(task.class_names),
     }
 
 
 def _other_predictions(settings: Settings, task: Task, training: Training) -> dict[str, dict[str, float]]:
     """Metrics of the network at its means, and of passes with local noise."""
-    weights = sparse_weights(training.model).values()
-    if not any(isinstance(weight, GaussianWeight) for weight in weights):
+    if not any(isinstance(weight, GaussianWeight) for weight in sparse_weights(training.model).values()):
         return {}
     ways: dict[str, Posterior] = {"mean": SingleNetwork(training.model), "local": LocalPasses(training.model)}
-    return {
-        name: summarize(predict_split(posterior, task, settings), task, task.test[1])
-        for name, posterior in ways.items()
-    }
+    return {name: summarize(predict_split(way, task, settings), task, task.test[1]) for name, way in ways.items()}
 
 
 def predict_split(posterior: Posterior, task: Task, settings: Settings, split: str = "test") -> Prediction:
@@ -124,37 +120,33 @@ def _pixels(image: Tensor) -> Any:
     return scaled[0].tolist() if len(scaled) == 1 else scaled.permute(1, 2, 0).tolist()
 
 
-def _layers(training: Training, task: Task) -> list[LayerCost]:
+def _layers(training: Training, task: Task) -> tuple[list[LayerCost], list[dict[str, Any]]]:
+    """What the cost of each layer depends on, and its row in the result."""
     weights = sparse_weights(training.model)
     example = task.transform(task.test[0][:1]).to(training.fabric.device)
     plain = draw(training.model, at_mean=True) if weights else training.model
+    modules = dict(plain.named_modules())
+    shapes = {name.removesuffix(".weight"): list(p.shape) for name, p in training.model.named_parameters()}
     kinds = {
         id(weight): type(module.template).__name__
         for module in training.model.modules()
         if isinstance(module, SparseModule)
         for weight in module.named_weights().values()
     }
-    layers = []
+    layers, rows = [], []
     for name, macs in metrics.dense_macs(plain, example).items():
         weight = weights.get(name)
         if weight is None:
-            layers.append(LayerCost(name, type(dict(plain.named_modules()).get(name, plain)).__name__, macs))
+            shape = shapes.get(name, [])
+            active = total = math.prod(shape) if shape else 0
+            layer = LayerCost(name, type(modules.get(name, plain)).__name__, macs)
         else:
-            share = weight.support.n_active / weight.support.size
-            layers.append(LayerCost(name, kinds[id(weight)], macs, share, isinstance(weight, GaussianWeight)))
-    return layers
-
-
-def _layer_row(training: Training, layer: LayerCost) -> dict[str, Any]:
-    weight = sparse_weights(training.model).get(layer.name)
-    if weight is None:
-        shapes = {name.removesuffix(".weight"): list(p.shape) for name, p in training.model.named_parameters()}
-        shape = shapes.get(layer.name, [])
-        active = total = math.prod(shape) if shape else 0
-    else:
-        shape, active, total = list(weight.support.shape), weight.support.n_active, weight.support.size
-    row = {"name": layer.name, "kind": layer.kind, "dense_macs": layer.dense_macs}
-    return row | {"shape": shape, "active": active, "total": total}
+            shape, active, total = list(weight.support.shape), weight.support.n_active, weight.support.size
+            layer = LayerCost(name, kinds[id(weight)], macs, active / total, isinstance(weight, GaussianWeight))
+        layers.append(layer)
+        size = {"shape": shape, "active": active, "total": total}
+        rows.append({"name": name, "kind": layer.kind, "dense_macs": macs} | size)
+    return layers, rows
 
 
 def _cost(

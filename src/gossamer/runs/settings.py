@@ -142,14 +142,7 @@ def options_of(method: str) -> dict[str, tuple[Any, Any]]:
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:
-    """Reject a value that a type hint does not allow.
-
-    Example:
-        >>> check_type("density", 1, float)
-        >>> check_type("density", "much", float | None)
-        Traceback (most recent call last):
-        ValueError: density must be a number or none; got 'much'
-    """
+    """Reject a value that a type hint does not allow."""
     if not _fits(value, hint):
         raise ValueError(f"{name} must be {describe_type(hint)}; got {value!r}")
 
@@ -161,7 +154,7 @@ def describe_type(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(repr, get_args(hint)))
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}
-    return words.get(hint, "a function" if _is_callable(hint) else getattr(hint, "__name__", str(hint)))
+    return words.get(hint, "a function" if get_origin(hint) is Callable else getattr(hint, "__name__", str(hint)))
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -169,13 +162,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, part) for part in get_args(hint))
     if get_origin(hint) is Literal:
         return value in get_args(hint)
-    if _is_callable(hint):
-        return callable(value)
     if hint in (int, float) and isinstance(value, bool):  # Python counts True as 1
         return False
     plain = get_origin(hint) or hint
     return isinstance(value, int | float) if plain is float else not isinstance(plain, type) or isinstance(value, plain)
-
-
-def _is_callable(hint: Any) -> bool:
-    return get_origin(hint) is get_origin(Callable[[], None])
