@@ -10,7 +10,6 @@ from pathlib import Path
 
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder
-from gossamer.cli.train import known_method
 from gossamer.names import file_name
 from gossamer.runs.comparison import SEEDS, read_recipe
 from gossamer.runs.comparison import compare as compare_runs
@@ -96,7 +95,7 @@ def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
         entries = {label: replace(settings, **given) for label, settings in entries.items()}
         name = recipe.stem
     else:
-        names = [known_method(method.strip()) for method in options.what.split(",") if method.strip()]
+        names = [method.strip() for method in options.what.split(",") if method.strip()]
         if not names:
             raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
         given = {"data": DATA, **given}

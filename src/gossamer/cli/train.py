@@ -31,12 +31,15 @@ def train(given: list[str]) -> int:
     content = _read_config(folder(file)) if file is not None else {}
     if not content and not _positions(given):
         return _without_method(given)
-    method, given = _take_method(given, content)
-    data = content.pop("data", None)
-    flags = _flags_of(file or "", content, method)  # before those of the command line: the last one wins
-    names = [] if data is None or _positions(given) else [str(data)]
-    options = _method_parser(method).parse([*names, *flags, *given])
-    settings = _settings(method, vars(options))
+    try:
+        method, given = _take_method(given, content)
+        data = content.pop("data", None)
+        flags = _flags_of(file or "", content, method)  # before those of the command line: the last one wins
+        names = [] if data is None or _positions(given) else [str(data)]
+        options = _method_parser(method).parse([*names, *flags, *given])
+        settings = _settings(method, vars(options))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if options.print_config:
         _print_config(settings)
         return 0
@@ -57,15 +60,6 @@ def add_common_flags(parser: Parser) -> Parser:
     """What can be said about training by any method."""
     parser.add_flag("resume", str | None, "Continue the run in this folder, to the bit.")
     return _add_settings(parser)
-
-
-def known_method(name: str) -> str:
-    """The name, if a method has it."""
-    try:
-        methods.find(name)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return name
 
 
 def _method_parser(method: str) -> Parser:
@@ -133,10 +127,10 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
     in_file, names = content.pop("method", None), _positions(given)
     first = given[names[0]] if names else ""
     if names and (len(names) > 1 or in_file is None or first in methods.names() or ":" in first):
-        return known_method(first), [*given[: names[0]], *given[names[0] + 1 :]]
+        return first, [*given[: names[0]], *given[names[0] + 1 :]]
     if in_file is None:
         raise UsageError("the file names no method: write method = … in it, or say gossamer train METHOD --config FILE")
-    return known_method(str(in_file)), given
+    return str(in_file), given
 
 
 def _take_value(given: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -167,10 +161,7 @@ def _positions(given: Sequence[str]) -> list[int]:
 def _settings(method: str, values: dict[str, Any]) -> Settings:
     """Settings from parsed flags."""
     common = {item.name: values[item.name] for item in fields(Settings) if item.name not in ("method", "options")}
-    try:
-        return Settings(method, **common, options={name: values[name] for name in options_of(method)})
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    return Settings(method, **common, options={name: values[name] for name in options_of(method)})
 
 
 def _read_config(path: Path) -> dict[str, Any]:
