@@ -12,11 +12,13 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gossamer import __version__
 from gossamer.names import suggestion
+from gossamer.record import RecordError
+from gossamer.runs.interrupt import Interrupted, handled_by
 
 __all__ = ["COMMANDS", "UsageError", "main"]
 
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        with _termination_as_interrupt():
+        with handled_by(signal.default_int_handler, [signal.SIGTERM]):  # like Ctrl-C, also before training begins
             code = _dispatch(given)
             sys.stdout.flush()
             return code
@@ -124,9 +126,6 @@ def _names_own_code(arguments: Sequence[str]) -> bool:
 
 def _explain(error: BaseException) -> int:
     """One line on standard error; returns the exit code."""
-    from gossamer.record import RecordError
-    from gossamer.runs.interrupt import Interrupted
-
     rank = os.environ.get("LOCAL_RANK", "0")
     is_expected = isinstance(error, RecordError | ValueError | OSError | FloatingPointError)
     if rank != "0" and (is_expected or isinstance(error, KeyboardInterrupt | Interrupted)):
@@ -147,17 +146,3 @@ def _explain(error: BaseException) -> int:
 
 def _say(text: str) -> None:
     print(f"gossamer: {text}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """SIGTERM acts like Ctrl-C, also before training begins."""
-    try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

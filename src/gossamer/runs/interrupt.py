@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +50,23 @@ def stop_signals(after: float | None = None) -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    before: dict[int, Any] = {}
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is None or signal.getsignal(number) is signal.SIG_IGN:
-            continue
-        with contextlib.suppress(ValueError):  # not in the main thread: stopping is the caller's task
-            before[number] = signal.signal(number, ask)
-    try:
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    with handled_by(ask, [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]):
         yield stop
+
+
+@contextlib.contextmanager
+def handled_by(handler: Callable[[int, Any], Any], numbers: Sequence[int]) -> Iterator[None]:
+    """Let ``handler`` handle the signals meanwhile."""
+    before: dict[int, Any] = {}
+    for number in numbers:
+        with contextlib.suppress(ValueError):  # not in the main thread: stopping is the caller's task
+            before[number] = signal.signal(number, handler)
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextlib.contextmanager

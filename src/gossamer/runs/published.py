@@ -50,7 +50,7 @@ def _figures(path: Path, label: str, table: Any, methods: Mapping[str, Any]) -> 
     where = f"{path}, [published.{label}]"
     if label not in methods:
         raise RecordError(f"{where}: {unknown('method', label, methods)}")
-    if not isinstance(table, dict) or not isinstance(table.get("source"), str):
+    if not isinstance(table.get("source"), str):
         raise RecordError(f"{where} must name the source of its figures: source = …")
     figures = {name: value for name, value in table.items() if name not in ("source", "seeds")}
     for name, value in figures.items():

@@ -1,7 +1,6 @@
-"""A comparison in one small file: what each method reached with each seed, and on which machine.
+"""A comparison in one small file to keep, the source of tables in documents: what each method reached with each seed.
 
-It is meant to be kept, and to be the source of tables in documents: it holds no curves and no examples, and of the
-environment only what numbers depend on, without names of machines, folders or users.
+It holds no curves, no examples, and of the environment only what numbers depend on: no machine, folder or user.
 """
 
 from __future__ import annotations
