@@ -257,7 +257,7 @@ def test_a_job_is_what_is_restored(whole):
     """The Python door of ``resume``: nothing of the run is changed by looking."""
     run = Run.open(whole("ssvi"))
     settings = job_module.settings_of(run)
-    job = job_module.restore(run, settings, settings.load_task(), job_module.launch(settings))
+    job = job_module.restore(run, settings)
     assert isinstance(job, Job)
     assert job.training.step == job.training.steps == STEPS
     assert job.run is None

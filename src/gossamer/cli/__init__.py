@@ -57,10 +57,6 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "completion": "queries:completion",
 }
 
-MOVED = {  # commands that left, and what replaced them
-    "bench": "gossamer bench is no command any more: make bench in a checkout of the repository measures this machine",
-}
-
 
 class UsageError(Exception):
     """The command line cannot be understood."""
@@ -103,8 +99,9 @@ def _dispatch(given: list[str]) -> int:
         print(f"gossamer {__version__}")
         return 0
     command, rest = given[0], given[1:]
-    if command in MOVED:
-        raise UsageError(MOVED[command])
+    if command == "bench":
+        instead = "make bench in a checkout of the repository measures this machine"
+        raise UsageError(f"gossamer bench is no command any more: {instead}")
     if command not in COMMANDS:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"

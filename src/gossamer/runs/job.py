@@ -64,13 +64,10 @@ def train(
     folder = Path("runs", file_name(default)) if out is None else Path(out)
     if is_first_process():
         _refuse_taken(folder, "--out" if out is not None else "--out or --seed")  # before anything is loaded
-    task = settings.load_task()
-    fabric = launch(settings)
-    job = Job(folder, settings, task, start(settings, task, fabric), Tally())
-    if not fabric.is_global_zero:
-        return _go_on(job, quiet, checkpoint_seconds, stop_after)
-    job.run = Run.create(folder, settings.to_config())
-    with only_one(folder):
+    job = _begin(folder, settings)
+    if job.training.fabric.is_global_zero:
+        job.run = Run.create(folder, settings.to_config())
+    with only_one(folder) if job.run is not None else contextlib.nullcontext():
         return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
 
@@ -90,11 +87,9 @@ def resume(
         return run
     settings = settings_of(run)
     with only_one(run.folder) if is_first_process() else contextlib.nullcontext():
-        task = settings.load_task()
-        fabric = launch(settings)
-        job = restore(run, settings, task, fabric)
-        fabric.barrier()  # the first rank writes only after all have read
-        if fabric.is_global_zero:
+        job = restore(run, settings)
+        job.training.fabric.barrier()  # the first rank writes only after all have read
+        if job.training.fabric.is_global_zero:
             run.rewind(job.training.step)
             job.run = run
         return _go_on(job, quiet, checkpoint_seconds, stop_after)
@@ -120,9 +115,14 @@ def settings_of(run: Run, **changes: object) -> Settings:
         raise RecordError(f"{run.folder / 'config.toml'}: {error}") from error
 
 
-def restore(run: Run, settings: Settings, task: Task, fabric: Fabric) -> Job:
+def _begin(folder: Path, settings: Settings) -> Job:
+    task = settings.load_task()
+    return Job(folder, settings, task, start(settings, task, launch(settings)), Tally())
+
+
+def restore(run: Run, settings: Settings) -> Job:
     """A run as of its newest checkpoint, or before its first step if there is none yet."""
-    job = Job(run.folder, settings, task, start(settings, task, fabric), Tally())
+    job = _begin(run.folder, settings)
     if checkpoint.exists(run.checkpoint_folder):
         state = checkpoint.load(run.checkpoint_folder)
         try:

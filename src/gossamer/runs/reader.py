@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from gossamer import checkpoint
+from gossamer.evaluate import split_of, summarize
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.record import RecordError, Run
-from gossamer.runs.result import predict_seeded, predict_split, quality
+from gossamer.runs.result import predict_seeded, predict_split
 from gossamer.types import Task
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def evaluate_run(folder: Path | str, n_draws: int | None = None, split: str = "t
     """
     job = _read(folder, n_draws)
     prediction = predict_split(job.training.posterior(), job.task, job.settings, split)
-    metrics: dict[str, float] = quality(prediction, job.task, split)["metrics"]
-    return metrics
+    return summarize(prediction, job.task, split_of(job.task, split)[1])
 
 
 def predict_run(folder: Path | str, inputs: Path | str, n_draws: int | None = None) -> list[dict[str, Any]]:
@@ -115,7 +115,7 @@ def _classes(prediction: Prediction, task: Task) -> dict[str, list[Any]]:
 
 def _read(folder: Path | str, n_draws: int | None) -> Job:
     """The run as of its newest checkpoint, in this process alone, on whatever device there is."""
-    from gossamer.runs.job import launch, restore, settings_of
+    from gossamer.runs.job import restore, settings_of
 
     run = Run.open(Path(folder))
     way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
@@ -125,7 +125,7 @@ def _read(folder: Path | str, n_draws: int | None) -> Job:
     if n_draws is not None:
         settings = replace(settings, n_draws=n_draws)
     with torch.random.fork_rng():  # restoring a training restores its random state, too
-        job = restore(run, settings, settings.load_task(), launch(settings))
+        job = restore(run, settings)
     if run.result() is not None and job.training.step < job.training.steps:
         raise RecordError(
             f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"

@@ -33,7 +33,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     posterior = training.posterior()
     prediction = predict_split(posterior, task, settings)
     layers, rows = _layers(training, task)
-    result = quality(prediction, task)
+    result = _quality(prediction, task)
     others = _other_predictions(settings, task, training)
     snr = _snr_histogram(training, posterior)
     if snr is not None:
@@ -73,9 +73,9 @@ def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settin
         return predict_inputs(posterior, task, x, settings.n_draws)
 
 
-def quality(prediction: Prediction, task: Task, split: str = "test") -> dict[str, Any]:
-    """Metrics of a prediction, and the curves and examples behind them."""
-    x, y = split_of(task, split)
+def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
+    """Metrics of a prediction for the test data, and the curves and examples behind them."""
+    x, y = task.test
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
     if isinstance(task.likelihood, Gaussian):
         return result

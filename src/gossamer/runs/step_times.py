@@ -15,7 +15,7 @@ from gossamer import kernels
 from gossamer.kernels import library
 from gossamer.layers import sparse_weights
 from gossamer.record import Run
-from gossamer.runs.job import launch, restore, settings_of
+from gossamer.runs.job import restore, settings_of
 
 ROUNDS = 21
 
@@ -59,7 +59,7 @@ def time_steps(run: Run) -> StepTimes | None:
     """
     settings = settings_of(run, device="cpu", ranks=1)
     with torch.random.fork_rng(devices=[]):  # restoring a training also restores its random state
-        training = restore(run, settings, settings.load_task(), launch(settings)).training
+        training = restore(run, settings).training
         is_sparse = any(weight.support.position is not None for weight in sparse_weights(training.model).values())
         if not is_sparse or not library.LIBRARY:
             return None
