@@ -30,17 +30,6 @@ class FlatWeights:
 
     The network's parameters stay the same objects with the same values, but become slices of flat buffers, and so do
     their gradients. The network computes with the dense weights until :meth:`close`.
-
-    Example:
-        >>> import gossamer
-        >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2)), density=0.5)
-        >>> working = FlatWeights(model, torch.float32)
-        >>> model(torch.ones(3, 6)).sum().backward()
-        >>> working.collect()
-        >>> penalty = working.differentiate(torch.tensor(0.1))
-        >>> bool(penalty > 0), model[0].mean.grad.shape
-        (True, torch.Size([12]))
-        >>> working.close()
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:

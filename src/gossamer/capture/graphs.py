@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import SGD, Optimizer
 
 N_WARMUPS = 3  # compilation, tuning and first allocations must happen before the capture
 FLAGS = ("lr", "fused", "foreach", "capturable")
@@ -52,13 +52,6 @@ def undone(tensors: Iterable[Tensor]) -> Iterator[None]:
         torch.set_rng_state(cpu)
         if cuda is not None:
             torch.cuda.set_rng_state(cuda)
-
-
-def refusal(optimizer: Optimizer) -> str | None:
-    """Why the steps of an optimizer cannot be captured; ``None`` if they can."""
-    if type(optimizer) in (SGD, Adam, AdamW):
-        return None
-    return f"{type(optimizer).__name__} steps are not captured, those of SGD, Adam and AdamW are"
 
 
 class OnDevice:

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from gossamer.capture.flat_weights import FlatWeights
-from gossamer.capture.graphs import Graph, OnDevice, refusal, undone
+from gossamer.capture.graphs import Graph, OnDevice, undone
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import SparseLayer, sparse_weights
 from gossamer.types import Penalty, Rule, Task
@@ -39,11 +39,10 @@ def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Seq
     for rule in rules:
         if not rule.capturable:
             return f"{type(rule).__name__} as it is set changes shapes or evaluates the loss again"
-    reason = refusal(optimizer)
+    if type(optimizer) not in (SGD, Adam, AdamW):
+        return f"{type(optimizer).__name__} steps are not captured, those of SGD, Adam and AdamW are"
     parameter = next(model.parameters(), None)
-    if reason is None and (parameter is None or parameter.device.type != "cuda"):
-        return "the network is not on a GPU"
-    return reason
+    return None if parameter is not None and parameter.is_cuda else "the network is not on a GPU"
 
 
 class CaptureError(RuntimeError):
@@ -92,9 +91,7 @@ class CapturedSteps:
         self.scale = torch.zeros((), device=self.device)
         self.values = torch.zeros(2, device=self.device)  # nll, penalty
         self.compiles = compiles and importlib.util.find_spec("triton") is not None
-        compiled: Callable[[Any], Any] = (
-            partial(torch.compile, dynamic=False) if self.compiles else lambda function: function
-        )
+        compiled: Any = partial(torch.compile, dynamic=False) if self.compiles else lambda function: function
         self._loss, self._eager_loss = compiled(self._loss_of), self._loss_of
         if self.working is not None:
             self._differentiate, self._write = compiled(self.working.differentiate), compiled(self.working.write)

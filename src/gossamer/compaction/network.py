@@ -52,9 +52,8 @@ class Compaction:
         return before, sum(torch.Size(row.after).numel() for row in self.rows)
 
     def __str__(self) -> str:
-        cells = [("layer", "before", "after")]
-        shapes = [["x".join(map(str, shape)) for shape in (row.before, row.after)] for row in self.rows]
-        cells += [(row.layer, before, after) for row, (before, after) in zip(self.rows, shapes, strict=True)]
+        cells = [["layer", "before", "after"]]
+        cells += [[row.layer, *("x".join(map(str, shape)) for shape in (row.before, row.after))] for row in self.rows]
         before, after = self.n_weights
         return "\n".join([*align(cells), f"weights: {before:,} -> {after:,}", *self.left])
 
