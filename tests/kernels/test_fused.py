@@ -123,6 +123,16 @@ def test_which_products_are_convolutions_of_images():
         assert fused.as_images(x, weight, other) is None
 
 
+def test_sizes_of_a_convolution_and_tiles_that_fit_it():
+    strided = Geometry.of((128, 64, 32, 32), (128, 64, 3, 3), stride=2, padding=(1, 1))
+    assert (strided.output_shape, strided.rows) == ((128, 128, 16, 16), 32768)
+    x, weight, *place = fused.as_images(torch.ones(5, 3), torch.ones(2, 3), LinearMap())
+    assert (x.shape, weight.shape, place) == ((5, 3, 1, 1), (2, 3, 1, 1), [1, (0, 0)])
+    narrow = Geometry(1, 20, 8, 8, 64, (3, 3), 1, (1, 1))
+    assert [tile.depth for tile in fused_geometry.tiles_to_try("forward", narrow)] == [32, 32, 32]
+    assert (Plan(TILE).name, Plan().name) == ("triton forward", "cudnn")
+
+
 def test_the_fastest_of_each_part_is_chosen():
     times = {"forward": {None: 3.0, TILE: 2.0}, "input_gradient": {None: 1.0, TILE: 1.2}}
     assert choice.best_plan(times) == Plan(TILE)

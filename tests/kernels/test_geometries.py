@@ -66,3 +66,9 @@ def test_random_layers_equal_torch(seed):
 def test_one_pixel_that_the_stride_leaves_out():
     layer = gossamer.sparsify(nn.Conv1d(4, 8, 1, stride=3, padding=1, bias=False), density=0.3, keep_dense=())
     assert torch.equal(layer(torch.ones(1, 4, 1)), torch.zeros(1, 8, 1))
+
+
+def test_the_numbers_that_native_code_reads():
+    """Groups, inputs, outputs; input, output, kernel, stride, padding, dilation, three each; first row and all rows."""
+    numbers = native.geometry(torch.zeros(2, 4, 9), (8, 2, 3), ConvMap((2,), (1,), (1,), groups=2))
+    assert numbers == (2, 4, 8, 1, 1, 9, 1, 1, 5, 1, 1, 3, 1, 1, 2, 0, 0, 1, 1, 1, 1, 0, 8)

@@ -126,7 +126,7 @@ def test_images_of_many_sizes_do_not_pile_up_plans():
     for size in range(3, 20):
         x = torch.randn(2, 4, size, size)
         torch.testing.assert_close(layer(x), F.conv2d(x, layer.dense_mean(), layer.bias, padding=1))
-    assert len(library._plans.of(layer.support.position)) == library.MOST_PLANS
+    assert len(library.plans_of(layer.support.position)) == library.MOST_PLANS
 
 
 @pytest.mark.parametrize("position", [[1, 4, 30], [-1, 4, 5], [1, 7, 4], [29, 0, 1]])
@@ -144,4 +144,4 @@ def test_ranges_of_rows_share_the_positions_and_keep_their_plans(living):
     for _ in range(3):
         layer(q, k, v)
         assert len(living) == 4  # three and the output projection
-    assert len(library._plans.of(layer.in_proj.support.position)) == 3
+    assert len(library.plans_of(layer.in_proj.support.position)) == 3

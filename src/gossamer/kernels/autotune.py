@@ -13,16 +13,14 @@ from torch import Tensor
 from gossamer.kernels import reference
 from gossamer.kernels.maps import Placement
 
-__all__ = ["wins"]
-
 _measured: dict[tuple[Any, ...], bool] = {}  # whether the sparse kernel is faster
 
 
 def wins(sparse: Any, x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> bool:
-    """Whether ``sparse`` is faster than the reference on this input, measured the first time that its kind occurs."""
+    """Whether ``sparse`` is faster than the reference, measured on the first input of each kind."""
     position, shape, weight_map = where
     assert position is not None
-    share = math.floor(20 * len(position) / math.prod(shape))  # remembered for each twentieth of density
+    share = math.floor(20 * len(position) / math.prod(shape))  # one measurement per 5 % of density
     kind = (tuple(x.shape), x.dtype, shape, weight_map, share, std is None)
     key = (*kind, sparse, torch.is_grad_enabled(), torch.get_num_threads())
     if key not in _measured:
@@ -32,11 +30,7 @@ def wins(sparse: Any, x: Tensor, mean: Tensor, std: Tensor | None, where: Placem
 
 def _seconds(kernel: Any, x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> float:
     learns = torch.is_grad_enabled()
-    floats = (t is not None and t.is_floating_point() for t in (x, mean, std))
-    leaves = [
-        None if t is None else t.detach().requires_grad_(learns and is_float)
-        for t, is_float in zip((x, mean, std), floats, strict=True)
-    ]
+    leaves = [t if t is None else t.detach().requires_grad_(learns and t.is_floating_point()) for t in (x, mean, std)]
 
     def once() -> None:
         if std is None:

@@ -16,7 +16,7 @@ from gossamer.kernels.maps import WeightMap
 from gossamer.kernels.reference import Function
 
 Sink = Callable[[Tensor, Tensor, WeightMap], object]
-"""Takes dL/dy, x and the map in a backward pass, and forms as much of the dense gradient at a time as it likes."""
+"""Called with dL/dy, x and the map in a backward pass; may form the dense gradient a few rows at a time."""
 
 
 def watch(y: Tensor, x: Tensor, weight_map: WeightMap, probe: Tensor | None, sink: Sink | None = None) -> Tensor:
@@ -24,15 +24,6 @@ def watch(y: Tensor, x: Tensor, weight_map: WeightMap, probe: Tensor | None, sin
 
     A ``probe`` is a leaf of zeros in the shape of the weight. It also serves where Python cannot be called in the
     middle of a backward pass: in a compiled graph and under torch.func.
-
-    Example:
-        >>> from gossamer.kernels.maps import LinearMap
-        >>> x, probe = torch.tensor([[1.0, 2.0]]), torch.zeros(2, 2, requires_grad=True)
-        >>> y = torch.zeros(1, 2, requires_grad=True)
-        >>> watch(y, x, LinearMap(), probe).sum().backward()
-        >>> probe.grad
-        tensor([[1., 2.],
-                [1., 2.]])
     """
     if probe is None and sink is None:
         return y
@@ -72,7 +63,7 @@ class _CallSink(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, x: Tensor, weight_map: WeightMap, sink: Sink) -> Tensor:
         ctx.save_for_backward(x)
         ctx.weight_map, ctx.sink = weight_map, sink
-        ctx.mark_dirty(y)  # not a view, which what follows could not overwrite, nor a hook, which would then be lost
+        ctx.mark_dirty(y)  # a view could not be overwritten in place by what follows, and a hook would then be lost
         return y
 
     @staticmethod

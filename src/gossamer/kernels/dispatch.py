@@ -18,16 +18,14 @@ from torch import Tensor
 from gossamer.kernels import library, lookup, native, reference
 from gossamer.kernels.maps import EmbeddingMap, LinearMap, Placement
 
-__all__ = ["Kernel", "in_use", "moments", "noisy_product", "product", "use"]
-
 Kernel = Literal["auto", "sparse", "dense", "autotune"]
 
-# Densities up to which a kernel was measured to win (make bench). For a handful of examples a linear layer is bound by
-# reading its weights, and the indices with them.
+# Densities up to which the sparse kernel was measured to win (make bench). With only a few examples a linear layer
+# spends its time reading weights, and the sparse kernel has to read indices as well.
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
 FEW = 8
-LEAST_LOOKUP = 2**18  # entries of a table; a smaller one is formed faster than its rows are searched for
+LEAST_LOOKUP = 2**18  # entries of a table; for a smaller one, forming it is faster than searching for its rows
 
 _setting: Kernel = "auto"
 _warned = False
@@ -101,7 +99,7 @@ class _Functions(Protocol):
 
 
 def _kernel(x: Tensor, mean: Tensor, std: Tensor | None, where: Placement) -> _Functions:
-    """The kernel to ask; a sparse one hands what it cannot compute to the reference."""
+    """The kernel to call; a sparse one passes what it cannot compute on to the reference."""
     position, shape, weight_map = where
     embeds = isinstance(weight_map, EmbeddingMap)
     if _setting == "dense" or position is None or not (x.is_cpu or embeds):

@@ -1,9 +1,8 @@
-"""Gradients that can be differentiated again: those of the reference kernel, which every other kernel equals."""
+"""Gradients that can be differentiated again: those of the reference kernel, which computes the same function."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,46 +11,11 @@ from torch import Tensor
 from gossamer.kernels import library, reference
 from gossamer.kernels.maps import ConvMap
 
-__all__ = ["gradients_again", "native_gradients"]
-
-
-def gradients_again(
-    compute: Callable[..., Sequence[Tensor]],
-    leaves: Sequence[Tensor | None],
-    grads: Sequence[Tensor | None],
-    wanted: Sequence[bool],
-) -> tuple[Tensor | None, ...]:
-    """The wanted gradients of Σ ⟨output, grad⟩ for the leaves, as functions of leaves and ``grads``.
-
-    A ``grad`` that is ``None`` or missing counts as zeros; a gradient that is not wanted is ``None``.
-
-    Example:
-        >>> x = torch.tensor(3.0, requires_grad=True)
-        >>> (slope,) = gradients_again(lambda x: [x**3], [x], [torch.tensor(1.0)], [True])
-        >>> slope, *torch.autograd.grad(slope, x)
-        (tensor(27., grad_fn=<MulBackward0>), tensor(18.))
-    """
-    with torch.enable_grad():
-        outputs = compute(*leaves)
-        given = [(y, grad.view_as(y)) for y, grad in zip(outputs, grads, strict=False) if grad is not None]
-        if not given:
-            return (None,) * len(leaves)
-        targets = {i: leaf for i, leaf in enumerate(leaves) if leaf is not None and wanted[i]}
-        found = torch.autograd.grad(
-            [y for y, _ in given],
-            list(targets.values()),
-            [grad for _, grad in given],
-            create_graph=True,
-            allow_unused=True,
-        )
-    by_index = dict(zip(targets, found, strict=True))
-    return tuple(by_index.get(i) for i in range(len(leaves)))
-
 
 def native_gradients(
     ctx: Any, leaves: tuple[Any, ...], position: Tensor, seed: Tensor | None, grads: Any
 ) -> tuple[Tensor | None, ...]:
-    """Those of a native product, which keeps its geometry and the floor of its variance in ``ctx``."""
+    """Gradients of x, mean, std and bias as functions of these leaves and of ``grads`` (``None`` counts as zeros)."""
     numbers = ctx.numbers
     groups, n_inputs, n_outputs = numbers[:3]
     weight_map = ConvMap(numbers[12:15], numbers[15:18], numbers[18:21], groups)
@@ -70,4 +34,12 @@ def native_gradients(
         noise = library.normals(seed, tuple(m.shape)).to(m.dtype)
         return (reference.perturb(m, v, noise, ctx.floor or None),)
 
-    return gradients_again(compute, leaves, grads, ctx.needs_input_grad[:4])
+    targets = {i: leaf for i, leaf in enumerate(leaves) if leaf is not None and ctx.needs_input_grad[i]}
+    with torch.enable_grad():
+        pairs = [(y, dy.view_as(y)) for y, dy in zip(compute(*leaves), grads, strict=False) if dy is not None]
+        if not pairs:
+            return (None,) * len(leaves)
+        outputs, given = zip(*pairs, strict=True)
+        found = torch.autograd.grad(outputs, list(targets.values()), given, create_graph=True, allow_unused=True)
+    by_index = dict(zip(targets, found, strict=True))
+    return tuple(by_index.get(i) for i in range(len(leaves)))

@@ -1,7 +1,7 @@
 """The native kernels as functions of tensors: a shared library loaded by ctypes, and the plans it works from.
 
-A plan holds the active positions in the two orders that the two passes read them in. Native code trusts its arguments,
-so every length, precision, device and number is checked in this file, where all calls end: eager ones and operators.
+A plan holds the active positions in two orders: one for the forward pass, one for the backward pass. Native code trusts
+its arguments, so this file checks every length, precision, device and number; all calls come through here.
 """
 
 from __future__ import annotations
@@ -10,30 +10,18 @@ import ctypes
 import math
 import sys
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = [
-    "LIBRARY",
-    "LIBRARY_NAME",
-    "NativePlan",
-    "PositionCache",
-    "backward",
-    "forward",
-    "normals",
-    "plan",
-    "plan_bytes",
-]
-
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 2  # of the functions' signatures: a library left over from another version is not called
+VERSION = 2  # of the signatures below; a library left over from another version is ignored
 MOST_PLANS = 4  # kept for one tensor of positions: a layer may see images of several sizes
 PRECISIONS = (torch.float32, torch.bfloat16)  # of activations; sums and weights are float32
-_LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
+LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -51,13 +39,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-class _Library(NamedTuple):
-    name: str
-    functions: dict[str, Callable[..., Any]]
-
-
-def _load() -> _Library | None:
-    """The library built for the newest level that this processor supports."""
+def _load() -> tuple[str | None, dict[str, Callable[..., Any]]]:
+    """Name and functions of the library built for the newest level that this processor supports."""
     for level in LEVELS:
         for path in sorted(Path(__file__).parent.glob(f"_cpu_{level}.*")):
             if path.suffix not in (".so", ".pyd", ".dylib"):
@@ -70,98 +53,21 @@ def _load() -> _Library | None:
             for name, (result, arguments) in _SIGNATURES.items():
                 functions[name].restype, functions[name].argtypes = result, arguments
             if functions["version"]() == VERSION and functions["runs_here"]():
-                return _Library(level, functions)
-    return None
+                return level, functions
+    return None, {}
 
 
-_loaded = _load()
-LIBRARY_NAME = None if _loaded is None else _loaded.name
-LIBRARY: dict[str, Callable[..., Any]] = {} if _loaded is None else _loaded.functions
+LIBRARY_NAME, LIBRARY = _load()
 
 
 # ---------------------------------------------------------------------- plans
 
-Value = TypeVar("Value")
 _memcmp = (ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)).memcmp
 _memcmp.restype, _memcmp.argtypes = _INT, [_POINTER, _POINTER, ctypes.c_size_t]
 
 
-class PositionCache(Generic[Value]):
-    """Values derived from positions: up to ``most`` for each tensor (the oldest goes first), dropped with the tensor.
-
-    A hit compares the positions with a copy. That takes a hundredth of the time of a product, and unlike a tensor's
-    version counter it notices every write, also those of ``position.data.copy_()`` and ``torch.distributed``.
-
-    Example:
-        >>> counts, position = PositionCache[int](most=2), torch.tensor([1, 4, 5])
-        >>> counts.get(position, "even", lambda position: int((position % 2 == 0).sum()))
-        1
-        >>> counts.get(position, "even", lambda position: 1 / 0)
-        1
-        >>> position.data[0] = 2
-        >>> counts.get(position, "even", lambda position: int((position % 2 == 0).sum()))
-        2
-        >>> len(counts)
-        1
-        >>> del position
-        >>> len(counts)
-        0
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._entries: dict[int, _Entry[Value]] = {}  # by the address of the positions
-
-    def get(self, position: Tensor, key: Hashable, make: Callable[[Tensor], Value]) -> Value:
-        """The value for this key and the contiguous ``position`` as it is now; ``make`` gets a copy that stays."""
-        address = position.data_ptr()
-        entry = self._entries.get(address)
-        if entry is None or not entry.holds(position, address):
-            entry = self._entries[address] = _Entry(position, self._entries)
-        value = entry.values.get(key)
-        if value is None:
-            value = make(entry.position)
-            if len(entry.values) >= self.most:
-                del entry.values[next(iter(entry.values))]
-            entry.values[key] = value
-        return value
-
-    def of(self, position: Tensor) -> list[Value]:
-        """All values that are kept for these positions."""
-        address = position.data_ptr()
-        entry = self._entries.get(address)
-        return list(entry.values.values()) if entry is not None and entry.holds(position, address) else []
-
-    def __len__(self) -> int:
-        """Number of tensors for which something is kept."""
-        return len(self._entries)
-
-
-class _Entry(Generic[Value]):
-    def __init__(self, position: Tensor, entries: dict[int, _Entry[Value]]) -> None:
-        self.position = position.clone()
-        self.copy = self.position.data_ptr()
-        self.values: dict[Hashable, Value] = {}
-        own, address = weakref.ref(self), position.data_ptr()  # not self: a cycle would wait for the garbage collector
-
-        def forget(_: object) -> None:
-            if entries.get(address) is own():
-                entries.pop(address, None)
-
-        self.owner = weakref.ref(position, forget)
-
-    def holds(self, position: Tensor, address: int) -> bool:
-        """Whether the copy has the same contents."""
-        n_bytes = position.nbytes
-        same = position.dtype is self.position.dtype and n_bytes == self.position.nbytes
-        return same and _memcmp(address, self.copy, n_bytes) == 0
-
-
 class NativePlan:
-    """Geometry and active positions of a layer as native code reads them; the memory is freed with this object.
-
-    ``numbers`` are those of :func:`gossamer.kernels.native.geometry`.
-    """
+    """Geometry (``native.geometry``) and active positions of a layer, in memory of the library."""
 
     def __init__(self, position: Tensor, numbers: tuple[int, ...], batch: int) -> None:
         self.address: int | None = None
@@ -174,9 +80,8 @@ class NativePlan:
         self.numbers, self.n_active = numbers, len(position)
         self.input_size = numbers[1] * math.prod(numbers[3:6])  # of one example
         self.output_size = numbers[2] * math.prod(numbers[6:9])
-        listed = (ctypes.c_int32 * len(numbers))(*numbers)
-        wide = position.dtype == torch.int64
-        self.address = LIBRARY["plan"](listed, batch, self.n_active, position.data_ptr(), wide)
+        listed, is_wide = (ctypes.c_int32 * len(numbers))(*numbers), position.dtype == torch.int64
+        self.address = LIBRARY["plan"](listed, batch, self.n_active, position.data_ptr(), is_wide)
         if not self.address:
             raise ValueError(
                 "the positions are not sorted or lie outside the weight, or the layer is too large for the native "
@@ -189,7 +94,7 @@ class NativePlan:
 
 def _check_geometry(numbers: tuple[int, ...]) -> None:
     """Raise unless these numbers describe a convolution that native code can index."""
-    if len(numbers) != 23 or not all(-_LARGEST <= n <= _LARGEST for n in numbers):
+    if len(numbers) != 23 or not all(-LARGEST <= n <= LARGEST for n in numbers):
         raise ValueError(f"a geometry is 23 numbers of 32 bits; got {numbers}")
     groups, inputs, outputs = numbers[:3]
     extent, out, kernel, stride, padding, dilation = (numbers[i : i + 3] for i in range(3, 21, 3))
@@ -208,26 +113,69 @@ def _check_geometry(numbers: tuple[int, ...]) -> None:
         raise ValueError(f"rows {first} to {first + outputs} are not rows of a weight that has {rows}")
     # Planes have borders of zeros and one part for each step of the stride.
     bordered = math.prod(extent[i] + 2 * padding[i] + 2 * stride[i] for i in range(3))
-    if max(bordered * inputs, math.prod(stride) * inputs, math.prod(kernel) * inputs * rows // _LARGEST) > _LARGEST:
+    if max(bordered * inputs, math.prod(stride) * inputs, math.prod(kernel) * inputs * rows // LARGEST) > LARGEST:
         raise ValueError("the layer is too large for the native kernels: gossamer.kernels.use('dense') computes it")
 
 
-_plans = PositionCache[NativePlan](most=MOST_PLANS)
+class _Entry:
+    """A copy of the positions of one tensor, and the plans made from it."""
+
+    def __init__(self, position: Tensor, entries: dict[int, _Entry]) -> None:
+        self.position = position.clone()
+        self.copy = self.position.data_ptr()
+        self.plans: dict[tuple[tuple[int, ...], int], NativePlan] = {}
+        own, address = weakref.ref(self), position.data_ptr()  # not self: a cycle would wait for the garbage collector
+
+        def forget(_: object) -> None:
+            if entries.get(address) is own():
+                entries.pop(address, None)
+
+        self.owner = weakref.ref(position, forget)
+
+    def matches(self, position: Tensor, address: int) -> bool:
+        """Whether the positions are still those that were copied."""
+        n_bytes = position.nbytes
+        same = position.dtype is self.position.dtype and n_bytes == self.position.nbytes
+        return same and _memcmp(address, self.copy, n_bytes) == 0
+
+
+# By the address of the positions. An entry is dropped with its tensor. A hit compares the positions with a copy: that
+# takes a hundredth of the time of a product, and unlike a tensor's version counter it notices every write, also those
+# of ``position.data.copy_()`` and ``torch.distributed``.
+_plans: dict[int, _Entry] = {}
 
 
 def plan(position: Tensor, numbers: tuple[int, ...], batch: int) -> NativePlan:
-    """The plan for these positions as they are now, and for so many examples."""
+    """The plan for the positions as they are now and a batch of this size."""
     if not position.is_cpu:
         raise ValueError(
             f"the input is on the CPU but the weight is on {position.device}: move both to one device, "
             "for example model.to(x.device)"
         )
+    position = position.contiguous()
+    address = position.data_ptr()
+    entry = _plans.get(address)
+    if entry is None or not entry.matches(position, address):
+        entry = _plans[address] = _Entry(position, _plans)
     key = (numbers, _side_by_side(numbers, batch))
-    return _plans.get(position.contiguous(), key, lambda position: NativePlan(position, numbers, batch))
+    found = entry.plans.get(key)
+    if found is None:
+        found = NativePlan(entry.position, numbers, batch)
+        if len(entry.plans) >= MOST_PLANS:
+            del entry.plans[next(iter(entry.plans))]  # the oldest
+        entry.plans[key] = found
+    return found
+
+
+def plans_of(position: Tensor) -> list[NativePlan]:
+    """All plans that are kept for these positions."""
+    address = position.data_ptr()
+    entry = _plans.get(address)
+    return list(entry.plans.values()) if entry is not None and entry.matches(position, address) else []
 
 
 def _side_by_side(numbers: tuple[int, ...], batch: int) -> int:
-    """How many examples a plan lays side by side: all that it depends on besides the geometry."""
+    """Number of examples that a plan lays side by side: all it takes from the batch."""
     if max(numbers[3:9]) == 1:  # one pixel in, one pixel out
         return 8 if batch <= 8 else 16 if batch <= 16 else 32
     return 8 if batch >= 8 else 1
@@ -235,7 +183,7 @@ def _side_by_side(numbers: tuple[int, ...], batch: int) -> int:
 
 def plan_bytes(position: Tensor) -> int:
     """Memory of the plans that are kept for these positions."""
-    return sum(LIBRARY["bytes"](plan.address) for plan in _plans.of(position))
+    return sum(LIBRARY["bytes"](plan.address) for plan in plans_of(position))
 
 
 # ---------------------------------------------------------------------- calls
@@ -252,10 +200,7 @@ def forward(
     keep: bool,
     shape: tuple[int, ...],
 ) -> tuple[Tensor, Tensor]:
-    """The output in this ``shape`` and what the backward pass needs of it.
-
-    With ``std`` but no ``seed``, mean and variance.
-    """
+    """The output in this ``shape`` and what the backward pass needs of it; with no ``seed``, mean and variance."""
     batch = _batch(plan, x)
     x, mean = x.contiguous(), _vector("mean", mean, plan.n_active)
     std = None if std is None else _vector("std", std, plan.n_active)
@@ -266,23 +211,12 @@ def forward(
     r = torch.empty_like(y) if std is not None and (keep or seed is None) else x.new_empty(0)
     if batch == 0:
         return y, r
-    LIBRARY["forward"](
-        plan.address,
-        batch,
-        x.dtype is torch.bfloat16,
-        x.data_ptr(),
-        mean.data_ptr(),
-        None
-        if std is None
-        else std.data_ptr() or y.data_ptr(),  # null means no std, and is the address of an empty one
-        None if bias is None else bias.data_ptr(),
-        0 if seed is None else int(seed) & 0xFFFFFFFFFFFFFFFF,
-        floor,
-        seed is not None,
-        y.data_ptr(),
-        r.data_ptr() or None,
-        torch.get_num_threads(),
-    )
+    # A null pointer means no std, but is also the address of an empty one.
+    std_address = None if std is None else std.data_ptr() or y.data_ptr()
+    weights = (mean.data_ptr(), std_address, None if bias is None else bias.data_ptr())
+    noise = (0 if seed is None else int(seed) & 0xFFFFFFFFFFFFFFFF, floor, seed is not None)
+    head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (y.data_ptr(), r.data_ptr() or None)
+    LIBRARY["forward"](*head, x.data_ptr(), *weights, *noise, *outputs, torch.get_num_threads())
     return y, r
 
 
@@ -298,7 +232,7 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of input (empty unless asked for), means and stds (empty without a std).
 
-    ``dv`` is the variance's gradient, or, as a factor of ``dy``, what :func:`forward` kept.
+    ``dv`` is the variance's gradient; if ``is_factor``, what :func:`forward` kept, which times ``dy`` gives it.
     """
     batch = _batch(plan, x)
     x, mean = x.contiguous(), _vector("mean", mean, plan.n_active)
@@ -312,21 +246,11 @@ def backward(
     dmean, dstd = torch.empty_like(mean), mean.new_empty(0 if std is None else mean.shape)
     if batch == 0:
         return dx, dmean.zero_(), dstd.zero_()
-    LIBRARY["backward"](
-        plan.address,
-        batch,
-        x.dtype is torch.bfloat16,
-        x.data_ptr(),
-        dy.data_ptr(),
-        None if std is None or dv is None else dv.data_ptr(),
-        is_factor,
-        mean.data_ptr(),
-        None if std is None else std.data_ptr() or dy.data_ptr(),
-        dx.data_ptr() if for_input else None,
-        dmean.data_ptr(),
-        dstd.data_ptr() or None,
-        torch.get_num_threads(),
-    )
+    grads = (dy.data_ptr(), None if std is None or dv is None else dv.data_ptr(), is_factor)
+    weights = (mean.data_ptr(), None if std is None else std.data_ptr() or dy.data_ptr())
+    head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (dmean.data_ptr(), dstd.data_ptr() or None)
+    to_input = dx.data_ptr() if for_input else None
+    LIBRARY["backward"](*head, x.data_ptr(), *grads, *weights, to_input, *outputs, torch.get_num_threads())
     return dx, dmean, dstd
 
 
@@ -349,7 +273,7 @@ def _batch(plan: NativePlan, x: Tensor) -> int:
 
 
 def _vector(name: str, tensor: Tensor, size: int) -> Tensor:
-    """``tensor`` without gaps, if it is a float32 vector of this size on the CPU."""
+    """``tensor``, contiguous; raises unless it is a float32 vector of this size on the CPU."""
     if tensor.dtype is torch.float32 and tensor.is_cpu and tensor.numel() == size:
         return tensor.contiguous()
     if not tensor.is_cpu:
@@ -364,6 +288,7 @@ def _vector(name: str, tensor: Tensor, size: int) -> Tensor:
 
 
 def _gradient(tensor: Tensor, x: Tensor, size: int) -> Tensor:
+    """``tensor``, contiguous; raises unless it has this size and is like ``x``."""
     if tensor.dtype is x.dtype and tensor.is_cpu and tensor.numel() == size:
         return tensor.contiguous()
     raise ValueError(

@@ -1,8 +1,8 @@
 """Embeddings from their active entries alone: the dense table is never formed.
 
-Positions are sorted, so the active entries of a word are a range of them, found by binary search and scattered into the
-word's row of the output. What cannot be computed this way (torch.compile, torch.func, captured CUDA graphs, which allow
-no sizes that depend on data) goes to the reference kernel, so the functions here accept everything that it accepts.
+Positions are sorted, so the active entries of a word are a range of them. Binary search finds it, and its entries are
+scattered into the word's row of the output. Where sizes must not depend on data (torch.compile, torch.func, captured
+CUDA graphs) the reference kernel takes over, so the functions here accept everything that it accepts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 from gossamer.kernels import reference
 from gossamer.kernels.maps import EmbeddingMap, Placement, no_view
-from gossamer.kernels.reference import Function, check_length, gather, perturb, scatter
-
-__all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter", "takes"]
+from gossamer.kernels.reference import Function, check_length, perturb
 
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
@@ -39,7 +37,7 @@ def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
-    """One draw of the rows with noise of its own for each output, as :func:`reference.noisy_product`."""
+    """One draw of the rows with independent noise for each output, as :func:`reference.noisy_product`."""
     m, v = moments(x, mean, std, bias, *where)
     return perturb(m, v, torch.randn_like(m), floor)
 
@@ -56,13 +54,13 @@ def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
 
 
 class _Found(NamedTuple):
-    """The active entries of the words of a batch, each as often as its word occurs."""
+    """The active entries of the words in a batch, repeated for each occurrence of a word."""
 
     entry: Tensor  # index into the active vectors
     place: Tensor  # flat index into the output
     out: tuple[int, ...]
     n_active: int
-    factor: Tensor | None  # of the gradients, where the layer does not simply add them up
+    factor: Tensor | None  # of the gradients, unless they are simply added up
 
     def rows(self, name: str, values: Tensor) -> Tensor:
         """The rows of the output with these active values."""
@@ -94,7 +92,7 @@ def _find(x: Tensor, *where: *Placement) -> _Found:
 
 
 def _factor(words: Tensor, weight_map: EmbeddingMap) -> Tensor | None:
-    """The factor of each word's gradient: none for padding, and one over its number in the batch if asked for."""
+    """Factor of each word's gradient: zero for padding, and one over the word's count if the layer scales by it."""
     if weight_map.padding_idx < 0 and not weight_map.scale_grad_by_freq:
         return None
     factor = (words != weight_map.padding_idx).double()
@@ -105,7 +103,7 @@ def _factor(words: Tensor, weight_map: EmbeddingMap) -> Tensor | None:
 
 
 class _ScaleGradient(Function):
-    """The values themselves, whose gradients are multiplied by a factor."""
+    """The values themselves; their gradients are multiplied by a factor."""
 
     @staticmethod
     def forward(values: Tensor, factor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Maps (x, W) -> y that are linear in W, with their adjoints.
+"""Maps (x, W) -> y that are linear in W, with their gradients.
 
-Linear layers, convolutions of any dimension (transposed ones too) and embeddings are all of this kind, so one
-local-reparameterization formula serves them: mean ``W_mean · x``, variance ``W_std² · x²``.
+Linear layers, convolutions of any dimension (also transposed) and embeddings are all of this kind, so one formula of
+local reparameterization serves them all: mean ``W_mean · x``, variance ``W_std² · x²``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["ConvMap", "EmbeddingMap", "LinearMap", "Placement", "WeightMap", "no_view"]
+Shape = tuple[int, ...]
+Rows = tuple[int, int]  # the first, and one past the last
 
 
 class WeightMap(Protocol):
@@ -31,13 +32,11 @@ class WeightMap(Protocol):
         """Gradient with respect to the input; ``None`` for an input of indices."""
         ...
 
-    def weight_gradient(
-        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
-    ) -> Tensor:
-        """Gradient with respect to the dense weight of this ``shape``, or to a range of :meth:`row_ranges` of it."""
+    def weight_gradient(self, grad: Tensor, x: Tensor, shape: Shape, rows: Rows | None = None) -> Tensor:
+        """Gradient with respect to the dense weight of this ``shape``, or to one of its :meth:`row_ranges`."""
         ...
 
-    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+    def row_ranges(self, shape: Shape, most: int) -> list[Rows]:
         """The rows (along the first dimension) that take part, in ranges of one to ``most`` rows."""
         ...
 
@@ -46,7 +45,7 @@ class WeightMap(Protocol):
         ...
 
 
-Placement = tuple[Tensor | None, tuple[int, ...], WeightMap]
+Placement = tuple[Tensor | None, Shape, WeightMap]
 """Where the entries of an active vector belong: their positions in the weight, its shape, and the map it is used in.
 
 Kernels take the three as their last arguments, ``*where``.
@@ -55,9 +54,9 @@ Kernels take the three as their last arguments, ``*where``.
 
 @dataclass(frozen=True)
 class LinearMap:
-    """``x Wᵀ`` for x of shape ``(…, in)`` and W of shape ``(out, in)``; with ``rows``, only that range of outputs."""
+    """``x Wᵀ`` for x of shape ``(…, in)`` and W of shape ``(out, in)``; with ``rows``, only these outputs."""
 
-    rows: tuple[int, int] | None = None
+    rows: Rows | None = None
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, plus the bias."""
@@ -72,28 +71,21 @@ class LinearMap:
         """``grad W``."""
         return grad @ self.part(weight)
 
-    def weight_gradient(
-        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
-    ) -> Tensor:
+    def weight_gradient(self, grad: Tensor, x: Tensor, shape: Shape, rows: Rows | None = None) -> Tensor:
         """``gradᵀ x``."""
         first, last = self.rows or (0, shape[0])
         if rows is not None:
-            return _rows(grad[..., rows[0] - first : rows[1] - first]).T @ _rows(x)
-        whole = _rows(grad).T @ _rows(x)
+            return _as_matrix(grad[..., rows[0] - first : rows[1] - first]).T @ _as_matrix(x)
+        whole = _as_matrix(grad).T @ _as_matrix(x)
         return whole if self.rows is None else F.pad(whole, (0, 0, first, shape[0] - last))
 
-    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
-        """Any range of the rows.
-
-        Example:
-            >>> LinearMap((2, 7)).row_ranges((9, 3), 2)
-            [(2, 4), (4, 6), (6, 7)]
-        """
+    def row_ranges(self, shape: Shape, most: int) -> list[Rows]:
+        """Any range of the rows."""
         return _ranges(*(self.rows or (0, shape[0])), most)
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
-        """Sum over everything but the output units."""
-        total = _rows(grad).sum(0)
+        """Sum over all dimensions but the last."""
+        total = _as_matrix(grad).sum(0)
         return total if self.rows is None else F.pad(total, (self.rows[0], size - self.rows[1]))
 
     def part(self, tensor: Tensor) -> Tensor:
@@ -101,43 +93,20 @@ class LinearMap:
         return tensor if self.rows is None else tensor[self.rows[0] : self.rows[1]]
 
 
-def no_view(y: Tensor) -> Tensor:
-    """``y`` as a tensor that may be overwritten in place, unlike a view that an autograd function returns.
-
-    The tensor that ``y`` is a view of must have no other use.
-
-    Example:
-        >>> no_view(torch.zeros(2, 3).T)._is_view()
-        False
-    """
-    same: Tensor = torch.ops.aten._unsafe_view.default(y, y.shape)
-    return same
-
-
-def _rows(x: Tensor) -> Tensor:
-    """``(…, features) -> (rows, features)``."""
-    return x.reshape(-1, x.shape[-1])
-
-
-def _ranges(first: int, last: int, most: int) -> list[tuple[int, int]]:
-    step = max(1, most)
-    return [(low, min(low + step, last)) for low in range(first, last, step)]
-
-
 @dataclass(frozen=True)
 class ConvMap:
     """Convolution, also transposed, of ``(batch, in, *space)`` with W of shape ``(out, in / groups, *kernel)``."""
 
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
+    stride: Shape
+    padding: Shape
+    dilation: Shape
     groups: int = 1
     transposed: bool = False
-    output_padding: tuple[int, ...] = ()
+    output_padding: Shape = ()
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The convolution, plus the bias."""
-        return torch.convolution(x, weight, bias, *self._options())
+        return torch.convolution(x, weight, bias, *self._options(), self.groups)
 
     def square(self, x: Tensor) -> Tensor:
         """x²."""
@@ -147,16 +116,14 @@ class ConvMap:
         """By torch's own backward function."""
         return self._backward(grad, x, weight, self.groups, 0)
 
-    def weight_gradient(
-        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
-    ) -> Tensor:
-        """By torch's own backward function, on the channels that meet in these rows."""
+    def weight_gradient(self, grad: Tensor, x: Tensor, shape: Shape, rows: Rows | None = None) -> Tensor:
+        """By torch's own backward function, on the channels that these rows connect."""
         low, high = rows or (0, shape[0])
         like = x.new_empty(()).expand(high - low, *shape[1:])  # only the shape of the weight matters
         groups = self.groups
         if rows is not None:
-            # Rows of a weight are output channels, of a transposed one input channels; the other side takes part
-            # with all channels of their groups.
+            # The rows of a weight are output channels (input channels if it is transposed). On the other side, all
+            # channels of the same groups take part.
             per_group = shape[0] // groups
             first, groups = low // per_group, -(-(high - low) // per_group)
             own, other = (x, grad) if self.transposed else (grad, x)
@@ -165,41 +132,30 @@ class ConvMap:
             x, grad = (own, other) if self.transposed else (other, own)
         return self._backward(grad, x, like, groups, 1)
 
-    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
-        """Ranges of whole groups, or within one group.
-
-        Example:
-            >>> ConvMap((1,), (0,), (1,), groups=3).row_ranges((6, 1, 1), 5)
-            [(0, 4), (4, 6)]
-            >>> ConvMap((1,), (0,), (1,), groups=2).row_ranges((6, 1, 1), 2)
-            [(0, 2), (2, 3), (3, 5), (5, 6)]
-        """
+    def row_ranges(self, shape: Shape, most: int) -> list[Rows]:
+        """Ranges of whole groups, or within one group."""
         per_group = shape[0] // self.groups
         if most >= per_group:
             return _ranges(0, shape[0], most // per_group * per_group)
         return [part for low in range(0, shape[0], per_group) for part in _ranges(low, low + per_group, most)]
 
-    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
-        wanted = [which == 0, which == 1, False]
-        gradient: Tensor = torch.ops.aten.convolution_backward.default(
-            grad, x, weight, None, *self._options()[:-1], groups, wanted
-        )[which]
-        return gradient
-
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
-        """Sum over everything but the output channels."""
+        """Sum over all dimensions but the channels."""
         return grad.sum((0, *range(2, grad.dim())))
 
-    def _options(
-        self,
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool, tuple[int, ...], int]:
-        output_padding = self.output_padding or (0,) * len(self.stride)
-        return self.stride, self.padding, self.dilation, self.transposed, output_padding, self.groups
+    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
+        wanted = [which == 0, which == 1, False]
+        backward = torch.ops.aten.convolution_backward.default
+        gradient: Tensor = backward(grad, x, weight, None, *self._options(), groups, wanted)[which]
+        return gradient
+
+    def _options(self) -> tuple[Shape, Shape, Shape, bool, Shape]:
+        return self.stride, self.padding, self.dilation, self.transposed, self.output_padding or (0,) * len(self.stride)
 
 
 @dataclass(frozen=True)
 class EmbeddingMap:
-    """Rows of W of shape ``(words, features)`` picked by an integer tensor of any shape."""
+    """Rows of W of shape ``(words, features)``, picked by an integer tensor of any shape."""
 
     n_rows: int
     padding_idx: int = -1
@@ -214,26 +170,39 @@ class EmbeddingMap:
         return x
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> None:
-        """Nothing for the indices."""
+        """Indices have no gradient."""
 
-    def weight_gradient(
-        self, grad: Tensor, x: Tensor, shape: tuple[int, ...], rows: tuple[int, int] | None = None
-    ) -> Tensor:
-        """The rows' gradients, summed where a row was picked."""
+    def weight_gradient(self, grad: Tensor, x: Tensor, shape: Shape, rows: Rows | None = None) -> Tensor:
+        """For each row of W, the sum of the gradients wherever it was picked."""
         low, high = rows or (0, self.n_rows)
         padding = self.padding_idx - low if low <= self.padding_idx < high else -1
         if rows is not None:
             picked = (x >= low) & (x < high)
             grad, x = grad[picked], x[picked] - low
-        gradient: Tensor = torch.ops.aten.embedding_dense_backward(
-            grad, x, high - low, padding, self.scale_grad_by_freq
-        )
+        backward = torch.ops.aten.embedding_dense_backward
+        gradient: Tensor = backward(grad, x, high - low, padding, self.scale_grad_by_freq)
         return gradient
 
-    def row_ranges(self, shape: tuple[int, ...], most: int) -> list[tuple[int, int]]:
+    def row_ranges(self, shape: Shape, most: int) -> list[Rows]:
         """Any range of the words."""
         return _ranges(0, shape[0], most)
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
         """Embeddings have no bias."""
         raise NotImplementedError("an embedding has no bias")
+
+
+def no_view(y: Tensor) -> Tensor:
+    """``y`` as a tensor that may be overwritten in place; nothing else may use the tensor that it is a view of."""
+    same: Tensor = torch.ops.aten._unsafe_view.default(y, y.shape)
+    return same
+
+
+def _as_matrix(x: Tensor) -> Tensor:
+    """``(…, features) -> (rows, features)``."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def _ranges(first: int, last: int, most: int) -> list[Rows]:
+    step = max(1, most)
+    return [(low, min(low + step, last)) for low in range(first, last, step)]

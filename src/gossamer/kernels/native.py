@@ -4,7 +4,7 @@ Activations are float32 or bfloat16, weights and sums float32. What it cannot co
 dense or transposed weights, embeddings, empty inputs, torch.func) goes to the reference kernel, so the functions here
 accept everything that the reference accepts.
 
-In eager mode a plain autograd function calls the library, which costs a fifth of a call through the dispatcher. Under
+In eager mode an autograd function calls the library, at a fifth of the cost of a call through torch's dispatcher. Under
 torch.compile, torch.export and dispatch modes the same functions are operators of the namespace ``gossamer``.
 """
 
@@ -20,9 +20,6 @@ from torch import Tensor, nn
 from gossamer.kernels import library, reference
 from gossamer.kernels.double_backward import native_gradients
 from gossamer.kernels.maps import ConvMap, LinearMap, Placement
-from gossamer.kernels.reference import gather, perturb, scatter
-
-__all__ = ["gather", "moments", "noisy_product", "perturb", "product", "scatter", "takes"]
 
 Geometry = tuple[int, ...]
 
@@ -46,17 +43,16 @@ def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
-    """``mean + sqrt(variance) · ε`` of :func:`moments` in one pass, with noise that is a function of one drawn seed."""
+    """One draw of ``W x + b`` in one pass; the noise is a function of a seed from torch's generator."""
     numbers = _numbers(x, mean, std, bias, where)
     if numbers is None:
         return reference.noisy_product(x, mean, std, bias, *where, floor=floor)
-    # The seed comes from torch's generator, so fixing torch's random numbers fixes these.
     seed = torch.randint(0, 2**62, (1,), dtype=torch.int64, device=x.device)
     return _call(x, mean, std, bias, where, seed, numbers, floor or 0.0)[0]
 
 
 def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
-    """Whether the native kernel computes this itself."""
+    """Whether the native kernel can compute this product."""
     return _numbers(x, mean, None, None, where) is not None
 
 
@@ -64,7 +60,7 @@ _PLAIN = {Tensor, nn.Parameter, type(None)}  # a subclass may have no memory of 
 
 
 def _numbers(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None, where: Placement) -> Geometry | None:
-    """The geometry of what the native kernel computes itself."""
+    """The geometry of a product that the native kernel can compute, otherwise ``None``."""
     position, shape, weight_map = where
     if position is None or not library.LIBRARY or not x.is_cpu:
         return None
@@ -86,13 +82,10 @@ def _numbers(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None, w
 
 
 def geometry(x: Tensor, shape: tuple[int, ...], weight_map: LinearMap | ConvMap) -> Geometry:
-    """Groups, inputs, outputs; extents of input, output and kernel, stride, padding, dilation along three dimensions.
+    """The 23 numbers that native code reads.
 
-    The last two are the first row of the weight that takes part, and how many rows it has.
-
-    Example:
-        >>> geometry(torch.zeros(2, 4, 9), (8, 2, 3), ConvMap((2,), (1,), (1,), groups=2))
-        (2, 4, 8, 1, 1, 9, 1, 1, 5, 1, 1, 3, 1, 1, 2, 0, 0, 1, 1, 1, 1, 0, 8)
+    Groups, inputs, outputs; extents of input, output and kernel, stride, padding and dilation, three each; the first
+    row of the weight that takes part, and how many rows it has.
     """
     if isinstance(weight_map, LinearMap):
         first, last = weight_map.rows or (0, shape[0])
@@ -133,12 +126,7 @@ def _call(
         out = (x.shape[0], shape[0], *numbers[6:9][5 - len(shape) :])
     if bias is not None and bias.dtype is not torch.float32:
         bias = bias.float()
-    keep = torch.is_grad_enabled() and (
-        x.requires_grad
-        or mean.requires_grad
-        or (std is not None and std.requires_grad)
-        or (bias is not None and bias.requires_grad)
-    )
+    keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, mean, std, bias))
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1], 1, 1, 1) if isinstance(weight_map, LinearMap) else x
         y, r = torch.ops.gossamer.forward(flat, mean, std, bias, position, seed, list(numbers), floor, keep)
@@ -154,7 +142,6 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
     """Gradients of x, mean, std and bias; ``run`` is the function or operator that computes the first three."""
     x, mean, std, bias, position, seed, r = ctx.saved_tensors
     for_input, for_mean, for_std, for_bias = ctx.needs_input_grad[:4]
-    noisy = seed is not None
     if dy is None and dv is None:
         return None, None, None, None
     batched = dy is not None and torch._C._functorch.is_legacy_batchedtensor(dy)  # by torch.autograd's vectorize=True
@@ -163,9 +150,10 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
     if dy is None:
         assert dv is not None
         dy = torch.zeros_like(dv)
+    noisy = seed is not None
     if std is not None and not noisy and dv is None:
         dv = torch.zeros_like(dy)
-    dx, dmean, dstd = None, None, None
+    dx = dmean = dstd = None
     if for_input or for_mean or for_std:
         second = r if noisy else dv
         dx, dmean, dstd = run(x, dy, None if std is None else second, noisy, mean, std, for_input)
@@ -179,18 +167,8 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
 
 class _Native(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        mean: Tensor,
-        std: Tensor | None,
-        bias: Tensor | None,
-        position: Tensor,
-        seed: Tensor | None,
-        plan: library.NativePlan,
-        floor: float,
-        out: tuple[int, ...],
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        x, mean, std, bias, position, seed, plan, floor, out = inputs
         y, r = library.forward(plan, x, mean, std, bias, seed, floor, True, out)
         separate = std is not None and seed is None
         ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else r)

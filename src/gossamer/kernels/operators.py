@@ -14,18 +14,17 @@ from torch import Tensor
 from gossamer.kernels import library
 from gossamer.kernels.native import gradients
 
-__all__: list[str] = []
-
 _LIBRARY = torch.library.Library("gossamer", "DEF")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _LIBRARY.define(
     "forward(Tensor x, Tensor mean, Tensor? std, Tensor? bias, Tensor position, Tensor? seed, "
     "SymInt[] numbers, float floor, bool keep) -> (Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+    tags=_TAGS,
 )
 _LIBRARY.define(
     "backward(Tensor x, Tensor dy, Tensor? dv, bool is_factor, Tensor mean, Tensor? std, Tensor position, "
     "SymInt[] numbers, bool for_input) -> (Tensor, Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
+    tags=_TAGS,
 )
 
 
@@ -39,32 +38,14 @@ def _plan(x: Tensor, position: Tensor, numbers: Sequence[int]) -> library.Native
     return library.plan(position, tuple(numbers), x.shape[0])
 
 
-def _forward(
-    x: Tensor,
-    mean: Tensor,
-    std: Tensor | None,
-    bias: Tensor | None,
-    position: Tensor,
-    seed: Tensor | None,
-    numbers: Sequence[int],
-    floor: float,
-    keep: bool,
-) -> tuple[Tensor, Tensor]:
+def _forward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    mean, std, bias, position, seed, numbers, floor, keep = rest
     plan, shape = _plan(x, position, numbers), (x.shape[0], numbers[2], *numbers[6:9])
     return library.forward(plan, x, mean, std, bias, seed, floor, keep, shape)
 
 
-def _backward(
-    x: Tensor,
-    dy: Tensor,
-    dv: Tensor | None,
-    is_factor: bool,
-    mean: Tensor,
-    std: Tensor | None,
-    position: Tensor,
-    numbers: Sequence[int],
-    for_input: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dy, dv, is_factor, mean, std, position, numbers, for_input = rest
     return library.backward(_plan(x, position, numbers), x, dy, dv, is_factor, mean, std, for_input)
 
 
@@ -77,17 +58,15 @@ def _check_devices(x: Tensor, *others: Tensor | None) -> None:
             )
 
 
-def _fake_forward(
-    x: Tensor, mean: Tensor, std: Any, bias: Any, position: Tensor, seed: Any, numbers: Any, _: Any, keep: bool
-) -> tuple[Tensor, Tensor]:
+def _fake_forward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    mean, std, bias, position, seed, numbers, _, keep = rest
     _check_devices(x, mean, std, bias, position, seed)
     y = x.new_empty((x.shape[0], numbers[2], *numbers[6:9]))
     return y, torch.empty_like(y) if std is not None and (keep or seed is None) else x.new_empty(0)
 
 
-def _fake_backward(
-    x: Tensor, dy: Tensor, dv: Any, _: Any, mean: Tensor, std: Any, position: Tensor, _numbers: Any, for_input: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_backward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dy, dv, _, mean, std, position, _, for_input = rest
     _check_devices(x, dy, dv, mean, std, position)
     dx = x.new_empty(x.shape if for_input else 0)
     return dx, torch.empty_like(mean), mean.new_empty(0 if std is None else mean.shape)
@@ -101,11 +80,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> 
 
 
 def _differentiate(ctx: Any, dy: Tensor, dv: Tensor) -> tuple[Any, ...]:
-    position = ctx.saved_tensors[4]
+    position, numbers = ctx.saved_tensors[4], list(ctx.numbers)
 
-    def run(x: Tensor, dy: Tensor, dv: Any, is_factor: bool, mean: Tensor, std: Any, for_input: bool) -> Any:
-        numbers = list(ctx.numbers)
-        return torch.ops.gossamer.backward(x, dy, dv, is_factor, mean, std, position, numbers, for_input)
+    def run(*arguments: Any) -> Any:
+        *before, for_input = arguments
+        return torch.ops.gossamer.backward(*before, position, numbers, for_input)
 
     return (*gradients(ctx, dy, dv, run), None, None, None, None, None)
 

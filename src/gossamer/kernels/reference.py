@@ -16,10 +16,8 @@ from torch._functorch.utils import unwrap_dead_wrappers
 
 from gossamer.kernels.maps import Placement, WeightMap
 
-__all__ = ["check_length", "gather", "moments", "noisy_product", "perturb", "product", "scatter"]
-
-# Below this the variance of an output counts as zero, and so do its noise and the gradient of it: both stay finite in
-# float32 and in bfloat16, whose exponent range is the same.
+# A variance up to this counts as zero, so that the noise and its gradient stay finite in float32 and in bfloat16, which
+# has the same range of exponents.
 VARIANCE_FLOOR = 1e-30
 
 
@@ -37,7 +35,7 @@ class Function(torch.autograd.Function):
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        """As torch's. Compilers recognise this method by its name and do not run it."""
+        """Call it as torch does. Compilers recognise this method by its name and do not run it."""
         if torch._C._are_functorch_transforms_active():
             return super().apply(*args)  # type: ignore[no-untyped-call]
         return super(torch.autograd.Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
@@ -47,11 +45,6 @@ def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...], pro
     """The dense tensor with ``values`` at the flat ``position`` and exact zeros elsewhere.
 
     A ``probe`` is a dense tensor of zeros that receives the whole gradient, as in :func:`gossamer.kernels.watch`.
-
-    Example:
-        >>> scatter(torch.tensor([5.0, 7.0]), torch.tensor([1, 3]), (2, 2))
-        tensor([[0., 5.],
-                [0., 7.]])
     """
     if probe is not None:
         dense: Tensor = _Scatter.apply(values, probe, position, shape)
@@ -66,25 +59,20 @@ def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...], pro
 
 
 def gather(dense: Tensor, position: Tensor | None) -> Tensor:
-    """The entries of ``dense`` at the flat ``position``, the adjoint of :func:`scatter`.
-
-    Example:
-        >>> gather(torch.tensor([[0.0, 5.0], [0.0, 7.0]]), torch.tensor([1, 3]))
-        tensor([5., 7.])
-    """
+    """The entries of ``dense`` at the flat ``position``: the adjoint of :func:`scatter`."""
     flat = dense.reshape(-1)
     return flat if position is None else flat.index_select(0, position)
 
 
 def check_length(name: str, vector: Tensor | None, n_active: int) -> None:
-    """Raise unless ``vector`` has one entry per active position (torch's scatter ignores entries that are too many)."""
+    """Raise unless ``vector`` has one entry per active position (torch's scatter ignores any more)."""
     if vector is not None and vector.shape[-1] != n_active:
         n = vector.shape[-1]
         raise ValueError(f"{name} has {n} entries but {n_active} positions are active: give one entry for each")
 
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
-    """``W x + b`` in the precision of ``x`` (of ``mean`` where x holds indices)."""
+    """``W x + b`` in the precision of ``x``, or of ``mean`` if x holds indices."""
     dtype = x.dtype if x.is_floating_point() else mean.dtype
     y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), *where)
     return y
@@ -104,16 +92,13 @@ def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
-    """One draw of ``W x + b`` with noise of its own for each output (local reparameterization)."""
+    """One draw of ``W x + b`` with independent noise for each output (local reparameterization)."""
     m, v = moments(x, mean, std, bias, *where)
     return perturb(m, v, torch.randn_like(m), floor)
 
 
 def perturb(mean: Tensor, variance: Tensor, noise: Tensor, floor: float | None = None) -> Tensor:
-    """``mean + sqrt(variance) · noise``, with a finite gradient where the variance is zero.
-
-    With ``floor`` the released code's ``sqrt(variance + floor)`` is used instead.
-    """
+    """``mean + sqrt(variance) · noise`` with finite gradients; with a ``floor``, std is ``sqrt(variance + floor)``."""
     if floor is not None:
         return mean + (variance + floor).sqrt().to(mean.dtype) * noise
     y: Tensor = _Perturb.apply(mean, variance, noise)
@@ -145,14 +130,8 @@ class _Product(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        mean: Tensor,
-        bias: Tensor | None,
-        position: Tensor | None,
-        shape: tuple[int, ...],
-        weight_map: WeightMap,
-    ) -> Tensor:
+    def forward(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
+        position, shape, weight_map = where
         return weight_map(x, scatter(mean, position, shape), bias)
 
     @staticmethod
@@ -180,15 +159,8 @@ class _Moments(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        mean: Tensor,
-        std: Tensor,
-        bias: Tensor | None,
-        position: Tensor | None,
-        shape: tuple[int, ...],
-        weight_map: WeightMap,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
+        position, shape, weight_map = where
         m = weight_map(x, scatter(mean, position, shape), bias)
         v = weight_map(_squared(weight_map, x, std), scatter(std * std, position, shape))
         return m, v

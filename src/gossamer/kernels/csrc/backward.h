@@ -4,11 +4,11 @@
 
 namespace gossamer {
 
-constexpr int AHEAD = 6;  // weights whose planes are fetched in advance: which ones come next, no cache can guess
-constexpr int TILES = 64;  // whose sums are collected before they are added to those of all others
-constexpr int GROUPS = 8;  // of blocks: weight gradients are summed within each, then over them, whoever computes them
+constexpr int AHEAD = 6;  // prefetch distance in weights: the hardware cannot predict which planes come next
+constexpr int TILES = 64;  // tiles whose sums are collected before they are added to the total
+constexpr int GROUPS = 8;  // groups of blocks: sums within each, then over all, whichever thread computes them
 
-// `ahead`: the end of all weights, so that the planes of those to come can be fetched.
+// `ahead` is the end of all weights, the limit of the prefetching.
 template <int S, bool V>
 static inline __attribute__((always_inline)) void add_run_back(
     const float* const* base, int64_t plane, const int32_t* __restrict offset, const float* __restrict weight, int32_t j,
@@ -40,8 +40,8 @@ static inline __attribute__((always_inline)) void add_run_back(
   }
 }
 
-// One tile of S slots for the rows [first, last) of (input, phase): the sums over each row's weights that make up the
-// input's gradient, and each weight's own two sums over the lanes, added to its pair in `grad`.
+// One tile of S slots for the rows [first, last) of (input, phase). The sums over the weights of a row make up the
+// input's gradient; two sums over the lanes make up a weight's gradients and are added to its pair in `grad`.
 template <int S, bool V>
 static void backward_tile(const float* __restrict dy, int64_t plane, const int32_t* slot, const int32_t* __restrict row,
                           const int32_t* __restrict offset, const float* __restrict weight, int64_t first,
@@ -71,10 +71,10 @@ static void backward_tile(const float* __restrict dy, int64_t plane, const int32
   }
 }
 
-// Sums of pairs of gradients in two steps, so that neither adds up very many numbers one by one.
+// Gradient pairs are summed in two steps, so that no sum adds very many terms one by one and loses digits.
 struct Sums {
   float *recent, *total;
-  int tiles = 0;  // in `recent`
+  int tiles = 0;  // tiles in `recent`
 
   void collect(int64_t first, int64_t last) const {
     for (int64_t j = 2 * first; j < 2 * last; ++j) total[j] += recent[j], recent[j] = 0.0f;
@@ -106,7 +106,7 @@ static void backward_rows(const Plan& plan, int slots, const float* dy, const fl
 template <class T>
 struct Backward {
   const Plan& plan;
-  const T *x, *dy, *dv;  // dv is multiplied by dy where it is the r of a noisy forward pass
+  const T *x, *dy, *dv;  // if dv_is_factor, dv is the r of a noisy forward pass, and dy * dv the variance's gradient
   bool dv_is_factor;
   const float *mean, *std;
   T* dx;  // may be null
@@ -155,7 +155,7 @@ struct Backward {
         mover.from(gradient, s.inputs, plan.pixels_in, mover.run_in, plan.input_lane.data(), x_pitch, dx + start_in,
                    first, last);
     });
-    // As many as each share of the rows has counted for itself.
+    // Each thread counted the tiles in its own copy of `sums`; count them here too.
     for (int s = 0; s < slots; s += TILE) sums.tiles = sums.tiles == TILES ? 1 : sums.tiles + 1;
   }
 
@@ -173,7 +173,7 @@ struct Backward {
     const int64_t blocks = (batch + plan.lanes - 1) / plan.lanes;
     const int groups = static_cast<int>(std::min<int64_t>(GROUPS, blocks));
     const int outer = groups >= threads ? threads : 1, inner = outer > 1 ? 1 : threads;
-    // One sum for each group, or, with one thread, one for the current group and the total: the same additions.
+    // A sum for each group; with one thread, the total and the current group's. Both make the same additions.
     const int kept = outer > 1 ? groups : 2;
     const int64_t tiles = (blocks + groups - 1) / groups * ((plan.in_slots.count + TILE - 1) / TILE);
     const int recent = tiles > TILES ? outer : 0;
@@ -211,7 +211,7 @@ struct Backward {
     }
   }
 
-  // Weights of rows that take no part have gradients of zero.
+  // Weights in rows that take no part have zero gradients.
   void clear_rest(float* gradient) const {
     std::fill(gradient, gradient + plan.begin, 0.0f);
     std::fill(gradient + plan.begin + plan.active, gradient + plan.stored, 0.0f);

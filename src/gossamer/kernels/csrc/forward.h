@@ -6,7 +6,7 @@
 namespace gossamer {
 
 constexpr int TILE = 4;  // slots whose sums stay in registers over a run of weights
-constexpr int RUN = 64;  // sums of runs are added up, not single terms: a long row would lose digits otherwise
+constexpr int RUN = 64;  // terms are summed in runs, and the runs added up: a long row would lose digits otherwise
 
 template <int S, bool V>
 static inline __attribute__((always_inline)) void add_run(const float* const* base, const int32_t* __restrict offset,
@@ -26,7 +26,7 @@ static inline __attribute__((always_inline)) void add_run(const float* const* ba
   }
 }
 
-// One tile of S slots for the rows [first, last): sums over each row's weights of mean · x and, with V, of std² · x².
+// One tile of S slots for the rows [first, last): for each row, the sums of mean · x and, with V, of std² · x².
 template <int S, bool V>
 static void forward_tile(const float* __restrict input, const int32_t* slot, const int32_t* __restrict row,
                          const int32_t* __restrict offset, const float* __restrict weight, const float* bias,
@@ -37,7 +37,7 @@ static void forward_tile(const float* __restrict input, const int32_t* slot, con
     vec m[S], v[S];
     for (int k = 0; k < S; ++k) m[k] = splat(bias ? bias[o] : 0.0f), v[k] = splat(0.0f);
     const int32_t end = row[o + 1];
-    int32_t j = end - (end - row[o]) / RUN * RUN;  // what is left over comes first, while the sums are small
+    int32_t j = end - (end - row[o]) / RUN * RUN;  // the incomplete run comes first, while the sums are small
     add_run<S, V>(base, offset, weight, row[o], j, m, v);
     for (; j < end; j += RUN) {
       vec run_m[S], run_v[S];
@@ -55,7 +55,7 @@ static void forward_tile(const float* __restrict input, const int32_t* slot, con
 template <bool V>
 static void forward_rows(const Plan& plan, int slots, const float* input, const float* weight, const float* bias,
                          int64_t first, int64_t last, float* mean, float* variance, int64_t pitch) {
-  // Tile by tile, so that what a tile reads of each input stays in the first cache while all weights pass by.
+  // Tile by tile: the part of each input that a tile reads stays in the L1 cache while the loop visits all weights.
   for (int s = 0; s < slots; s += TILE) {
     const auto tile = [&](auto kernel) {
       kernel(input, plan.out_slots.offset.data() + s, plan.row.data(), plan.offset.data(), weight, bias, first, last,
@@ -70,24 +70,24 @@ static void forward_rows(const Plan& plan, int slots, const float* input, const 
   }
 }
 
-// T is the precision of activations: float, or bfloat, which is widened on the way in and rounded on the way out.
+// T is the type of the activations. A bfloat is widened when it is loaded and rounded when it is stored.
 template <class T>
 struct Forward {
   const Plan& plan;
   const T* x;
-  const float *mean, *std, *bias;  // no std: a weight without a distribution
+  const float *mean, *std, *bias;  // std is null for a weight without a distribution, bias if there is none
   uint64_t seed;
   float floor;
-  bool noisy;               // false: y and r are mean and variance themselves
-  T *y, *r;                 // r may be null where it is not wanted
+  bool noisy;  // if false, y and r are the mean and the variance
+  T *y, *r;    // r may be null
   const float* weight = nullptr;
-  static constexpr bool in_place = sizeof(T) == sizeof(float);  // results are computed where they belong
+  static constexpr bool in_place = sizeof(T) == sizeof(float);  // compute directly in y and r
 
   int slots(int images) const {
     return plan.lanes > LANES ? (images + LANES - 1) / LANES : plan.out_slots.count;
   }
 
-  // One block of images with `threads` threads, in scratch memory of its own whose borders are zero already.
+  // Computes one block of images with `threads` threads; the borders in its scratch memory are zero already.
   void block(int64_t first_image, int images, float* scratch, int threads) const {
     const Shape& s = plan.shape;
     const Mover mover(plan, images);
@@ -140,7 +140,7 @@ struct Forward {
   int64_t scratch_size() const {
     const int64_t lanes = static_cast<int64_t>(plan.out_slots.count) * LANES, outputs = plan.shape.outputs;
     const int64_t slots = plan.out_direct ? 0 : 2 * outputs * lanes;
-    const int blocks = in_place ? !r : 2;  // of outputs that are not computed where they belong
+    const int blocks = in_place ? !r : 2;  // blocks of outputs that need scratch memory
     return input_size() + slots + blocks * outputs * plan.pixels_out * plan.lanes + 64;
   }
 

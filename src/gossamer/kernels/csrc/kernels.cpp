@@ -1,4 +1,4 @@
-// The functions that Python calls, with a plain C interface: built once for each kind of processor.
+// The functions that Python calls, with a C interface. The library is built once for each kind of processor.
 #include "backward.h"
 
 using namespace gossamer;
@@ -22,11 +22,11 @@ int gossamer_runs_here() {
   return 1;
 }
 
-// `numbers`: groups, inputs, outputs, then in, out, kernel, stride, padding and dilation, three each, then the first row
-// that takes part and the number of all rows. Null on failure.
+// `numbers` are groups, inputs, outputs; in, out, kernel, stride, padding and dilation, three each; the first row that
+// takes part, and the number of all rows. Returns null on failure.
 void* gossamer_plan(const int32_t* numbers, int64_t batch, int64_t active, const void* position, int wide) {
   Shape shape;
-  static_assert(sizeof(Shape) == 23 * sizeof(int32_t), "a plain list of numbers");
+  static_assert(sizeof(Shape) == 23 * sizeof(int32_t), "Shape must have the layout of the list of numbers");
   std::memcpy(&shape, numbers, sizeof(shape));
   if (wide) return make_plan(shape, batch, active, static_cast<const int64_t*>(position));
   return make_plan(shape, batch, active, static_cast<const int32_t*>(position));
@@ -36,8 +36,8 @@ void gossamer_free(void* plan) { delete static_cast<Plan*>(plan); }
 
 int64_t gossamer_bytes(const void* plan) { return static_cast<const Plan*>(plan)->bytes(); }
 
-// y and, where `std` is given, r: with noise y = mean + sqrt(variance) eps and r = eps / (2 sqrt(variance)), without it
-// mean and variance. x, y and r are bfloats if `half`, else floats; so are x, dy, dv and dx below.
+// Computes y and, if `std` is given, r. With noise, y = mean + sqrt(variance) eps and r = eps / (2 sqrt(variance));
+// without, y is the mean and r the variance. Activations and their gradients are bfloats if `half`, otherwise floats.
 void gossamer_forward(const void* plan, int64_t batch, int half, const void* x, const float* mean, const float* std,
                       const float* bias, uint64_t seed, float floor, int noisy, void* y, void* r, int threads) {
   const auto run = [&](auto kind) {
@@ -60,7 +60,7 @@ void gossamer_backward(const void* plan, int64_t batch, int half, const void* x,
   half ? run(bfloat()) : run(float());
 }
 
-// The normals that a forward pass with this seed adds to elements 0 to n - 1.
+// The normals that a forward pass with this seed uses for elements 0 to n - 1.
 void gossamer_normals(uint64_t seed, int64_t n, float* out) {
   for (int64_t i = 0; i < n; i += NORMALS) {
     vec eps[4];

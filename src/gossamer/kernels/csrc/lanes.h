@@ -1,4 +1,4 @@
-// Eight floats side by side, by the vector extensions that GCC and Clang share: one source for AVX-512, AVX2, SSE, NEON.
+// Vectors of eight floats, by the extensions that GCC and Clang share: one source for AVX-512, AVX2, SSE and NEON.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -22,7 +22,7 @@ typedef uint32_t uvec __attribute__((vector_size(32)));
 static inline vec load(const float* p) { return *reinterpret_cast<const loose_vec*>(p); }
 static inline void store(float* p, vec v) { *reinterpret_cast<loose_vec*>(p) = v; }
 
-// The upper half of a float. Activations may have this precision in memory; whatever is computed is float.
+// The upper half of a float. Activations may be stored like this; all arithmetic is in float.
 struct bfloat {
   uint16_t bits;
 };
@@ -32,7 +32,7 @@ static inline vec load(const bfloat* p) {
   const uvec wide = __builtin_convertvector(*reinterpret_cast<const loose_halves*>(p), uvec);
   return reinterpret_cast<vec>(wide << 16);
 }
-// To the nearest, ties to even; what is not a number stays so.
+// Rounds to nearest, ties to even; NaN stays NaN.
 static inline void store(bfloat* p, vec v) {
   const uvec bits = reinterpret_cast<uvec>(v);
   const uvec rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
@@ -56,7 +56,7 @@ static inline float number(bfloat value) {
 
 static inline vec splat(float s) { return vec{s, s, s, s, s, s, s, s}; }
 
-// GCC reads an operand from memory again wherever it is used a second time, unless it is told that it is a register.
+// Keeps v in a register: otherwise GCC loads an operand from memory again each time it is used.
 #if defined(__AVX512VL__)
 #define GOSSAMER_KEEP(v) asm("" : "+v"(v))
 #elif defined(__AVX__)
@@ -82,7 +82,7 @@ static inline void round_to(const float* from, int64_t n, T* to) {
   for (; i < n; ++i) put(to + i, from[i]);
 }
 
-// Sums of the lanes of a and of b, in this order: the pair that a weight's two gradients are.
+// Adds the sum of a's lanes to pair[0] and that of b's lanes to pair[1]: the two gradients of a weight.
 static inline void add_sums(vec a, vec b, float* pair) {
 #if defined(__AVX2__)
   __m256 t = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
@@ -124,7 +124,7 @@ static inline void transpose(vec r[8]) {
 #endif
 }
 
-// Memory that a thread keeps from call to call; it grows and never shrinks, so that calls do not wait for the system.
+// Memory that a thread keeps between calls. It grows but never shrinks, so most calls allocate nothing.
 struct Arena {
   float* data = nullptr;
   size_t size = 0;
@@ -140,7 +140,7 @@ struct Arena {
   ~Arena() { std::free(data); }
 };
 
-// Share `part` of `parts` of the range [0, n).
+// The range [first, last) of [0, n) that is share number `part` of `parts`.
 static inline void share(int64_t n, int part, int parts, int64_t* first, int64_t* last) {
   *first = n * part / parts;
   *last = n * (part + 1) / parts;

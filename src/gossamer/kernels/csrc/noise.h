@@ -1,18 +1,18 @@
 // Standard normals that are a function of (seed, element): Philox 4x32 with seven rounds (Salmon et al. 2011), then
-// Box-Muller. Whoever computes an element, in whatever block or thread, gets the same number.
+// Box-Muller. An element gets the same number in whatever block or thread it is computed.
 #pragma once
 #include "lanes.h"
 
 namespace gossamer {
 
-constexpr int NORMALS = 32;           // elements of one chunk: eight counters, four words each
+constexpr int NORMALS = 32;               // elements of a chunk: eight counters, four words each
 constexpr float VARIANCE_FLOOR = 1e-30f;  // as in reference.py: below it an output has no noise
 
 static inline void philox(uint64_t seed, uint64_t counter, uvec words[4]) {
   constexpr uint32_t M0 = 0xD2511F53u, M1 = 0xCD9E8D57u, W0 = 0x9E3779B9u, W1 = 0xBB67AE85u;
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
 #if defined(__AVX2__)
-  // Four counters a vector, in the low halves of 64-bit lanes; what collects in the high halves is never used.
+  // Four counters per vector, in the low halves of 64-bit lanes; the high halves are ignored.
   const __m256i m0 = _mm256_set1_epi64x(M0), m1 = _mm256_set1_epi64x(M1);
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
   const __m256i base = _mm256_set1_epi64x(static_cast<int64_t>(counter));
@@ -80,7 +80,7 @@ static inline vec logarithm(vec x) {
   return m + y + 0.693359375f * e;
 }
 
-// Two normals from two words: a radius from the first, a direction from the second.
+// Two normals from two words: the first gives the radius, the second the angle.
 static inline void box_muller(uvec first, uvec second, vec* cosine, vec* sine) {
   const vec u = __builtin_convertvector(reinterpret_cast<ivec>(first >> 8) + 1, vec) * 0x1p-24f;  // (0, 1]
   const vec radius = root(-2.0f * logarithm(u));
@@ -131,7 +131,7 @@ static inline void noisy_lanes(float* y, const float* v, float* r, vec eps, floa
   if (r) store(r, eps * half_inverse);
 }
 
-// y += sqrt(v) eps and, where it is wanted, r = eps / (2 sqrt(v)) for n elements of which the first has number `element`.
+// y += sqrt(v) eps and, unless r is null, r = eps / (2 sqrt(v)) for n elements from number `element` on.
 static inline void add_noise(float* y, const float* v, float* r, int64_t n, uint64_t element, uint64_t seed, float floor) {
   for (int64_t i = 0; i < n;) {
     const int skip = static_cast<int>((element + i) % NORMALS);
@@ -140,7 +140,7 @@ static inline void add_noise(float* y, const float* v, float* r, int64_t n, uint
     normals(seed, (element + i) / NORMALS, eps);
     if (count == NORMALS) {
       for (int k = 0; k < 4; ++k) noisy_lanes(y + i + 8 * k, v + i + 8 * k, r ? r + i + 8 * k : nullptr, eps[k], floor);
-    } else {  // the ends of a range, in a buffer of their own
+    } else {  // an incomplete chunk at either end, computed in a buffer
       float own[3][NORMALS] = {};
       std::memcpy(own[0] + skip, y + i, count * sizeof(float));
       std::memcpy(own[1] + skip, v + i, count * sizeof(float));

@@ -1,10 +1,10 @@
-// From plain (batch, channel, pixel) tensors to the layouts of a plan and back.
+// Copies between (batch, channel, pixel) tensors and the layouts of a plan.
 #pragma once
 #include "plan.h"
 
 namespace gossamer {
 
-// The pixels of `channels` planes of one image, each at its place; runs of adjacent places are copied as such.
+// Copies `channels` planes of one image, each pixel to its place, in runs of `run` adjacent pixels.
 template <class T>
 static inline void scatter_planes(const T* source, const T* factor, int64_t channels, int pixels, int run,
                                   const int32_t* place, int64_t pitch, float* target) {
@@ -90,11 +90,11 @@ static inline void deinterleave(const float* source, int64_t image, int images, 
   }
 }
 
-// A block of images: one, or as many as lie side by side. `first` and `last` bound the channels that are moved.
+// Copies a block of images: one, or as many as lie side by side. Only the channels [first, last) are copied.
 struct Mover {
   const Plan& plan;
   int images;
-  int run_in, run_out;  // pixels that are neighbours in the plain plane and in the other
+  int run_in, run_out;  // lengths of runs of pixels that are adjacent in both layouts
 
   Mover(const Plan& p, int n) : plan(p), images(n) {
     run_in = plan.shape.stride[2] == 1 ? plan.shape.in[2] : 1;

@@ -1,5 +1,5 @@
-// Where everything lies: how an input is laid out so that an active weight is one constant offset for a whole plane of
-// outputs, and the active weights in the two orders that the two passes walk through them.
+// The memory layout of a layer. Inputs are laid out so that an active weight reads at one constant offset for a whole
+// plane of outputs. The active weights are stored in two orders: one for the forward pass, one for the backward pass.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -8,22 +8,22 @@
 
 namespace gossamer {
 
-// A convolution over up to three dimensions; a linear layer is one with a single tap over a plane of one pixel.
+// A convolution over up to three dimensions; a linear layer has a single tap and planes of one pixel.
 struct Shape {
-  int32_t groups, inputs, outputs;  // channels; inputs of all groups
+  int32_t groups, inputs, outputs;  // channels, of all groups together
   int32_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
-  int32_t first, rows;  // the outputs are these rows of a weight that has so many
+  int32_t first, rows;  // the first row of the weight that takes part, and the number of all its rows
 };
 
 static inline int floor_div(int a, int b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 static inline int product(const int32_t* v) { return v[0] * v[1] * v[2]; }
 
-// Along one dimension: tap k reads, for output h, the element h + shift[k] of phase[k], where phase p of an input are
-// its elements p, p + stride, p + 2 stride and so on.
+// One dimension: for output h, tap k reads element h + shift[k] of phase[k]. Phase p of an input consists of its
+// elements p, p + stride, p + 2 stride and so on.
 struct Axis {
   std::vector<int> phase, shift;
-  int least, most;  // shifts
-  int length;       // of a phase
+  int least, most;  // the smallest and the largest shift
+  int length;       // elements of a phase
   Axis(int in, int kernel, int stride, int padding, int dilation) {
     for (int k = 0; k < kernel; ++k) {
       const int at = k * dilation - padding, whole = floor_div(at, stride);
@@ -47,11 +47,11 @@ struct Bordered {
       rows[d] = before[d] + data[d] + std::max(0, after[d]);
     }
     pitch = data[2] + std::max(before[2], std::max(0, after[2]));
-    // What stands at the end of the last row and in the last lanes of a slot is read too, though not used.
+    // The last slot reads beyond the end of the last row; what it reads there is not used.
     size = (static_cast<int64_t>(rows[0]) * rows[1] * pitch + before[2] + std::max(0, after[2])) * lanes + 2 * LANES;
     size = (size + 15) / 16 * 16;
   }
-  // Offset between two elements (d, h, w) apart.
+  // Offset between two elements that are (d, h, w) apart.
   int64_t offset(int d, int h, int w) const {
     return ((static_cast<int64_t>(d) * rows[1] + h) * pitch + w) * lanes;
   }
@@ -60,8 +60,8 @@ struct Bordered {
 
 // A plane cut into slots of eight lanes, each at an offset of a bordered plane, and where each pixel lands in them.
 struct Slots {
-  std::vector<int32_t> offset;  // of a slot in the bordered plane
-  std::vector<int32_t> lane;    // of a pixel in the row of all slots
+  std::vector<int32_t> offset;  // of each slot in the bordered plane
+  std::vector<int32_t> lane;    // of each pixel in the row of all slots
   int count = 0;
   Slots() = default;
   Slots(const int extent[3], const Bordered& plane) {
@@ -95,18 +95,18 @@ struct Slots {
 
 struct Plan {
   Shape shape;
-  int lanes;             // images side by side; 1 where a plane is wide enough to fill vectors by itself
-  int64_t stored;          // active weights of all rows, and the range of those that take part
-  int64_t begin, active;
+  int lanes;              // images side by side; 1 if a plane is wide enough to fill vectors by itself
+  int64_t stored;         // active weights of all rows
+  int64_t begin, active;  // the first one that takes part, and their number
   int phases;
   int pixels_in, pixels_out;
-  int64_t input_pitch, phase_pitch, grad_pitch, grad_plane;  // floats from a channel (phase) to the next
-  std::vector<int32_t> input_place, grad_place;  // of a pixel in the bordered planes of its channel
-  std::vector<int32_t> input_lane;               // of a pixel in the slots of all phases of its channel
+  int64_t input_pitch, phase_pitch, grad_pitch, grad_plane;  // between channels, phases, channels of dy, dy and dv
+  std::vector<int32_t> input_place, grad_place;  // of each pixel in the bordered planes of its channel
+  std::vector<int32_t> input_lane;               // of each pixel in the slots of all phases of its channel
   Slots out_slots, in_slots;
   bool out_direct, in_direct;  // the slots are the plane itself: no copies
-  // Active weights by output, and by (input, phase): row bounds, offset of the plane that each reads, and for the
-  // second order the place of each in the first.
+  // Active weights ordered by output, and (_back) by (input, phase): bounds of the rows, the offset at which each
+  // weight reads, and for the second order each weight's place in the first.
   std::vector<int32_t> row, offset, row_back, offset_back, place_back;
   int64_t bytes() const {
     return static_cast<int64_t>(sizeof(Plan)) +
@@ -116,7 +116,7 @@ struct Plan {
   }
 };
 
-// A pitch that is an odd number of cache lines spreads the planes over all sets of a cache.
+// A pitch of an odd number of cache lines spreads the planes over all sets of a cache.
 static inline int64_t spread_pitch(int64_t floats) {
   const int64_t lines = (floats + 15) / 16;
   return (lines >= 4 && lines % 2 == 0 ? lines + 1 : lines) * 16;
@@ -132,7 +132,7 @@ static inline int lanes_for(const Shape& s, const int length[3], int64_t batch) 
   return batch >= LANES && worst < 0.8 ? LANES : 1;
 }
 
-// Positions are sorted, so those of a range of rows are a range of them.
+// Positions are sorted, so the active weights of a range of rows are a range of all.
 template <class Position>
 static bool find_part(Plan& plan, const Position* position) {
   const Shape& s = plan.shape;
@@ -217,7 +217,7 @@ static Plan* make_plan(const Shape& s, int64_t batch, int64_t stored, const Posi
   const Bordered input(length, before, after, plan->lanes);
   const int out[3] = {s.out[0], s.out[1], s.out[2]};
   const Bordered grad(out, grad_before, grad_after, plan->lanes);
-  // One pixel without a border; with padding the one output would read the border, not the pixel.
+  // One pixel without a border; with padding, the one output would read the border instead of the pixel.
   const bool single = product(s.in) == 1 && product(s.out) == 1 && product(s.kernel) == 1 && s.padding[0] == 0 &&
                       s.padding[1] == 0 && s.padding[2] == 0;
   plan->phase_pitch = single ? plan->lanes : input.size;

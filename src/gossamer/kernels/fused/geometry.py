@@ -15,13 +15,7 @@ __all__ = ["Geometry", "Plan", "Tile", "as_images", "tiles_to_try"]
 
 @dataclass(frozen=True)
 class Geometry:
-    """A convolution of ``(batch, n_in, height, width)`` with ``(n_out, n_in, *kernel)``.
-
-    Example:
-        >>> geometry = Geometry.of((128, 64, 32, 32), (128, 64, 3, 3), stride=2, padding=(1, 1))
-        >>> geometry.output_shape, geometry.rows
-        ((128, 128, 16, 16), 32768)
-    """
+    """A convolution of ``(batch, n_in, height, width)`` with ``(n_out, n_in, *kernel)``."""
 
     batch: int
     n_in: int
@@ -53,18 +47,12 @@ class Geometry:
 
     @property
     def is_flat(self) -> bool:
-        """Whether taps and channels make one sum: with the few channels of an image a tap would be mostly empty."""
+        """Whether one loop runs over taps and channels: with an image's few channels, a tap would be mostly empty."""
         return self.n_in < 16
 
 
 def as_images(x: Tensor, weight: Tensor, weight_map: WeightMap) -> tuple[Tensor, Tensor, int, tuple[int, int]] | None:
-    """Input and weight of the equivalent convolution, its stride and padding; ``None`` where there is none.
-
-    Example:
-        >>> x, weight, stride, padding = as_images(torch.ones(5, 3), torch.ones(2, 3), LinearMap())
-        >>> x.shape, weight.shape, stride, padding
-        (torch.Size([5, 3, 1, 1]), torch.Size([2, 3, 1, 1]), 1, (0, 0))
-    """
+    """Input and weight of the equivalent convolution, its stride and padding; ``None`` if there is none."""
     if isinstance(weight_map, LinearMap) and weight_map.rows is None and x.dim() > 1:
         return x.reshape(-1, x.shape[-1])[:, :, None, None], weight[:, :, None, None], 1, (0, 0)
     if not isinstance(weight_map, ConvMap) or len(weight_map.stride) != 2 or weight_map.transposed:
@@ -75,14 +63,14 @@ def as_images(x: Tensor, weight: Tensor, weight_map: WeightMap) -> tuple[Tensor,
 
 
 def empty_images(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """An empty ``(batch, channels, height, width)`` whose channels are neighbours in memory."""
+    """An empty ``(batch, channels, height, width)`` whose channels are adjacent in memory."""
     batch, channels, height, width = shape
     empty: Tensor = torch.empty((batch, height, width, channels), dtype=like.dtype, device=like.device)
     return empty.permute(0, 3, 1, 2)
 
 
 def by_channels(x: Tensor) -> Tensor:
-    """The same images with the channels as neighbours in memory, in a tensor without gaps."""
+    """The same images with their channels adjacent in memory."""
     return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 
 
@@ -105,12 +93,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The tile of each part of a noisy product; ``None`` leaves the part to torch's convolutions.
-
-    Example:
-        >>> Plan(forward=Tile(128, 64, 64, 4, 3)).name
-        'triton forward'
-    """
+    """The tile of each part of a noisy product; ``None`` leaves the part to torch's convolutions."""
 
     forward: Tile | None = None
     input_gradient: Tile | None = None
@@ -128,13 +111,9 @@ FLAT_TILES = [Tile(64, 64, 32, 4, 2), Tile(128, 64, 32, 8, 2)]
 
 
 def tiles_to_try(part: str, geometry: Geometry) -> list[Tile]:
-    """Tiles no wider than the layer, and no deeper than the channels of a tap: beyond them would be zeros.
+    """Tiles no wider than the layer and no deeper than the channels of a tap; beyond these there are only zeros.
 
     Forward tiles draw their noise: at every shape measured that was faster than reading it.
-
-    Example:
-        >>> [tile.depth for tile in tiles_to_try("forward", Geometry(1, 20, 8, 8, 64, (3, 3), 1, (1, 1)))]
-        [32, 32, 32]
     """
     columns, channels = geometry.n_out, geometry.n_in
     if part == "input_gradient":
