@@ -529,3 +529,19 @@ def test_a_map_over_draws_of_the_weight(kernel, case):
         return kernel.product(inputs.x, mean, inputs.bias, inputs.position, case.weight, case.map)
 
     torch.testing.assert_close(torch.vmap(once)(several), torch.stack([once(mean) for mean in several]))
+
+
+@some_cases
+@kernels
+def test_compiled_in_one_graph(kernel, case):
+    inputs = draw_inputs(case, seed=14, dtype=torch.float32)
+    mean = inputs.mean.requires_grad_()
+
+    def moments(mean):
+        return kernel.moments(inputs.x, mean, inputs.std, inputs.bias, inputs.position, case.weight, case.map)
+
+    expected = moments(mean)
+    found = torch.compile(moments, backend="aot_eager", fullgraph=True)(mean)
+    for got, want in zip(found, expected, strict=True):
+        torch.testing.assert_close(got, want)
+    torch.testing.assert_close(*(torch.autograd.grad(m.square().sum(), mean) for m, _ in (found, expected)))

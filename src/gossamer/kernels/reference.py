@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.utils import unwrap_dead_wrappers
 
-from gossamer.kernels.maps import Placement, WeightMap
+from gossamer.kernels.maps import Placement, Shape, WeightMap
 
 # A variance up to this counts as zero, so that the noise and its gradient stay finite in float32 and in bfloat16, which
 # has the same range of exponents.
@@ -41,7 +41,7 @@ class Function(torch.autograd.Function):
         return super(torch.autograd.Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
 
 
-def scatter(values: Tensor, position: Tensor | None, shape: tuple[int, ...], probe: Tensor | None = None) -> Tensor:
+def scatter(values: Tensor, position: Tensor | None, shape: Shape, probe: Tensor | None = None) -> Tensor:
     """The dense tensor with ``values`` at the flat ``position`` and exact zeros elsewhere.
 
     A ``probe`` is a dense tensor of zeros that receives the whole gradient, as in :func:`gossamer.kernels.watch`.
@@ -113,7 +113,7 @@ class _Scatter(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(values: Tensor, probe: Tensor, position: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    def forward(values: Tensor, probe: Tensor, position: Tensor | None, shape: Shape) -> Tensor:
         return scatter(values, position, shape)
 
     @staticmethod
@@ -130,8 +130,9 @@ class _Product(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
-        position, shape, weight_map = where
+    def forward(  # every argument by name: torch.compile does not trace *where
+        x: Tensor, mean: Tensor, bias: Tensor | None, position: Tensor | None, shape: Shape, weight_map: WeightMap
+    ) -> Tensor:
         return weight_map(x, scatter(mean, position, shape), bias)
 
     @staticmethod
@@ -159,8 +160,15 @@ class _Moments(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
-        position, shape, weight_map = where
+    def forward(
+        x: Tensor,
+        mean: Tensor,
+        std: Tensor,
+        bias: Tensor | None,
+        position: Tensor | None,
+        shape: Shape,
+        weight_map: WeightMap,
+    ) -> tuple[Tensor, Tensor]:
         m = weight_map(x, scatter(mean, position, shape), bias)
         v = weight_map(_squared(weight_map, x, std), scatter(std * std, position, shape))
         return m, v
