@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +16,6 @@ from torch.optim import Optimizer
 
 from gossamer.capture import CapturedSteps, CaptureError, why_not
 from gossamer.kernels.fused import Fused, check_fused
-from gossamer.optim import sampled
 from gossamer.types import (
     Collector,
     Method,
@@ -25,6 +25,7 @@ from gossamer.types import (
     Split,
     Step,
     Task,
+    VariationalOptimizer,
     as_penalty,
     identity,
     no_penalty,
@@ -119,6 +120,7 @@ class EagerSteps:
     ) -> None:
         self.model, self.optimizer, self.objective = model, optimizer, objective
         self.penalty, self.backward = penalty, backward
+        self._drawn = optimizer.sampled if isinstance(optimizer, VariationalOptimizer) else nullcontext
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Learning rates of the parameter groups for the coming step."""
@@ -134,7 +136,7 @@ class EagerSteps:
             return nll, self.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
-        with sampled(self.optimizer):
+        with self._drawn():
             nll, penalty = loss()
             self.backward(nll + penalty)
         return nll.detach(), penalty.detach(), lambda: torch.add(*loss())

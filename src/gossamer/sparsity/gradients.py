@@ -34,7 +34,7 @@ class GradientCollector:
         self.weights, self.all_weights, self.at_mean = weights, list(all_weights), at_mean
         self.single: set[str] = set()  # weights that were seen to have one gradient per step
         self.shortlists: dict[str, Shortlist] = {}
-        self._watched: dict[str, Passes] = {}
+        self.watched: dict[str, Passes] = {}
         self._armed: list[Passes] = []
         self._gathered: Grads | None = None  # of a step that the optimizer has made
 
@@ -42,16 +42,16 @@ class GradientCollector:
         """Find out in the coming step which weights have one gradient: theirs can be looked through in pieces."""
         for name, weight in weights.items():
             if weight.dense_copy is None:
-                weight.sink = self._watched[name] = Passes(weight)
+                weight.sink = self.watched[name] = Passes(weight)
             else:
                 self.single.discard(name)
 
     def end_watch(self) -> None:
         """Note what was seen since :meth:`watch`."""
-        for name, passes in self._watched.items():
+        for name, passes in self.watched.items():
             (self.single.add if passes.single else self.single.discard)(name)
             self.weights[name].sink = None
-        self._watched = {}
+        self.watched = {}
 
     def arm(self, weights: Weights, rate: float, *, in_pieces: bool) -> None:
         """Ask the coming backward passes for dense gradients; they add up, as ``.grad`` does."""

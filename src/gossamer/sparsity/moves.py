@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from gossamer.layers import GaussianWeight, PointWeight, SparseWeight
 from gossamer.layers.gaussian import regrown_raw_std, std_of
@@ -142,48 +143,13 @@ def forget_histories(optimizer: Optimizer) -> None:
                 state.clear()
 
 
-def after_steps(optimizer: Optimizer, act: Callable[[], None]) -> None:
-    """Call ``act`` after every step of the optimizer."""
+def after_steps(optimizer: Optimizer, act: Callable[[], None]) -> RemovableHandle:
+    """Call ``act`` after every step of the optimizer, until the hook is removed."""
     inner: Any = optimizer
     if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's wrapper has no hooks of its own
         inner = inner.optimizer
-    inner.register_step_post_hook(lambda *_: act())
-
-
-class Clock:
-    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
-
-    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
-    """
-
-    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
-        self._place: tuple[Optimizer, int] | None = None
-        self._key = ""
-        for optimizer in optimizers:
-            for number, group in enumerate(optimizer.param_groups):
-                slots = [slot for slot, parameter in enumerate(group["params"]) if parameter is mean]
-                if slots and self._place is None:
-                    self._place, self._key = (optimizer, number), f"subspace_step_{slots[0]}"
-        self._written = self.read()
-
-    @property
-    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
-        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
-
-    def read(self) -> int | None:
-        """The step that the group carries."""
-        step = self._group.get(self._key)
-        return None if step is None else int(step)
-
-    @property
-    def loaded(self) -> int | None:
-        """A step that somebody else has written since: ``optimizer.load_state_dict``."""
-        step = self.read()
-        return None if step == self._written else step
-
-    def write(self, step: int) -> None:
-        """Carry this step from now on."""
-        self._group[self._key] = self._written = step
+    hook: RemovableHandle = inner.register_step_post_hook(lambda *_: act())
+    return hook
 
 
 def _follow(

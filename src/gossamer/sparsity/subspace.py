@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from gossamer.layers import GaussianWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
@@ -32,7 +33,7 @@ from gossamer.sparsity.criteria import (
 )
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, average, fit_whole, mean_absolute
-from gossamer.sparsity.moves import Clock, WeightBatch, after_steps
+from gossamer.sparsity.moves import WeightBatch, after_steps
 from gossamer.sparsity.selection import from_first_rank, world_size
 from gossamer.types import Criterion, Rule, Schedule, Step
 
@@ -147,11 +148,8 @@ class Subspace(Rule):
         self._postponed = False
         self._check_parts()
         _agree(self.weights)
+        self._hooks: list[RemovableHandle] = []
         self._prepare()
-        means = {id(weight.mean) for weight in self.weights.values()}
-        for one in self.optimizers:
-            if not means.isdisjoint(map(id, _parameters(one))):  # with its steps the gradient is spent
-                after_steps(one, _weakly(self._collector.optimizer_stepped))
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         """Count one training step, and move the subspace when an update is due.
@@ -217,11 +215,19 @@ class Subspace(Rule):
 
     def _prepare(self) -> None:
         """Ask the coming backward pass for dense gradients, where the addition criterion wants those of that pass."""
-        self._collector.end_watch()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if self._collector.watched:
+            self._collector.end_watch()
         if self.addition is random or self._n_draws > 1:
             return
         if self._is_due(self.index + 1):
             self._collector.arm(self._trained(), self.rate(self.index + 1), in_pieces=self._streams())
+            means = {id(weight.mean) for weight in self.weights.values()}
+            for one in self.optimizers:
+                if not means.isdisjoint(map(id, _parameters(one))):  # with its step the gradient is spent
+                    self._hooks.append(after_steps(one, _weakly(self._collector.optimizer_stepped)))
         elif self._is_due(self.index + 2) and self._streams():
             self._collector.watch(self._trained())
 
@@ -293,6 +299,42 @@ class Subspace(Rule):
         for criterion in (self.removal, *self.compare.values()):
             if self.weights and criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, WeightBatch(self.weights))
+
+
+class Clock:
+    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
+
+    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
+        self._place: tuple[Optimizer, int] | None = None
+        self._key = ""
+        for optimizer in optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                slots = [slot for slot, parameter in enumerate(group["params"]) if parameter is mean]
+                if slots and self._place is None:
+                    self._place, self._key = (optimizer, number), f"subspace_step_{slots[0]}"
+        self._written = self.read()
+
+    @property
+    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
+        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
+
+    def read(self) -> int | None:
+        """The step that the group carries."""
+        step = self._group.get(self._key)
+        return None if step is None else int(step)
+
+    @property
+    def loaded(self) -> int | None:
+        """A step that somebody else has written since: ``optimizer.load_state_dict``."""
+        step = self.read()
+        return None if step == self._written else step
+
+    def write(self, step: int) -> None:
+        """Carry this step from now on."""
+        self._group[self._key] = self._written = step
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:
