@@ -45,22 +45,23 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 class SparseWeight(nn.Module, ABC):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
-    The attributes with a default are set from outside for some passes, and not copied. :class:`gossamer.Subspace` sets
+    The last five attributes are set from outside for some passes, and not copied: :class:`gossamer.Subspace` sets
     ``probe`` and ``sink`` for the backward pass before an update.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters with one number per active entry
     mean: nn.Parameter
-    probe: Tensor | None = None  # zeros in the dense shape that receive the dense gradient
-    sink: kernels.Sink | None = None  # takes the dense gradient piece by piece instead
-    dense_copy: DenseCopy | None = None  # to compute with
-    noisy = True  # false while every pass must use the means
-    trains_at_mean = False  # true while training passes must, and evaluations must not
 
     def __init__(self, support: Support, mean: Tensor) -> None:
         super().__init__()
         self.support = support
         self.mean = nn.Parameter(mean)
+        # Of the instance, not defaults of the class: torch.compile would compile again at their first change.
+        self.probe: Tensor | None = None  # zeros in the dense shape that receive the dense gradient
+        self.sink: kernels.Sink | None = None  # takes the dense gradient piece by piece instead
+        self.dense_copy: DenseCopy | None = None  # to compute with
+        self.noisy = True  # false while every pass must use the means
+        self.trains_at_mean = False  # true while training passes must, and evaluations must not
 
     @property
     @abstractmethod
@@ -180,8 +181,8 @@ class SparseWeight(nn.Module, ABC):
         return function(*tree_map(dense, args), **tree_map(dense, kwargs))
 
     def __getstate__(self) -> dict[str, Any]:
-        passing = ("probe", "sink", "dense_copy", "noisy", "trains_at_mean")
-        return {name: value for name, value in self.__dict__.items() if name not in passing}
+        passing = {"probe": None, "sink": None, "dense_copy": None, "noisy": True, "trains_at_mean": False}
+        return self.__dict__ | passing
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
