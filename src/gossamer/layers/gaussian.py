@@ -83,7 +83,8 @@ class GaussianWeight(SparseWeight):
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map with fresh noise of outputs or of weights, as ``noise`` says, or at the means."""
-        self.support.check_average()
+        if self.support.origin is not None:
+            self.support.check_average()
         x, plain = without_autocast(x)
         support = self.support
         where = (support.position, support.shape, weight_map)

@@ -98,7 +98,8 @@ class SparseWeight(nn.Module, ABC):
 
     def values(self) -> Tensor:
         """One draw of the active entries, differentiable; the means where a pass uses these."""
-        self.support.check_average()
+        if self.support.origin is not None:
+            self.support.check_average()
         return self.sample() if self.is_noisy else self.mean
 
     @property
@@ -240,7 +241,8 @@ class PointWeight(SparseWeight):
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map applied to ``x`` and this weight."""
-        self.support.check_average()
+        if self.support.origin is not None:
+            self.support.check_average()
         x, plain = without_autocast(x)
         with plain:
             if self.dense_copy is not None:
