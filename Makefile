@@ -9,9 +9,9 @@ PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 12
 
-venv: $(STAMP) ## make .venv and install gossamer in it, with all that the checks need
+venv: $(STAMP) ## make .venv and install gossamer in it, with everything the checks need
 
-# An interpreter may be on the path and yet not run (a version manager's shim) or not make environments, so each is tried.
+# Try each interpreter: one on the path may not run (a version manager's shim) or may lack the venv module.
 $(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gossamer/kernels/csrc/*)
 	@set -e; \
 	if [ ! -x $(BIN)/python ]; then \

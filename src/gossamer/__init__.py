@@ -44,8 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The training loop rests on Lightning Fabric, the estimators on scikit-learn: whoever has a loop of their own need
-    # not load them, or have them.
+    # The training loop needs Lightning Fabric, and the estimators scikit-learn. Your own loop needs neither.
     if name == "fit":
         from gossamer.train import fit
 

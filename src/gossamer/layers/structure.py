@@ -1,7 +1,7 @@
 """A network as a structure of objects: replace some of them wherever the network refers to them, or copy the network.
 
 Networks refer to their layers not only as registered children, but also from containers, bound methods and partial
-functions. And they hold what nobody can copy: a lock, an open file, an activation with its graph.
+functions. And they hold things that cannot be copied: a lock, an open file, an activation with its graph.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
 
 
 def _wait(training: Training) -> None:
-    """Wait for queued steps of a GPU: their time belongs to training, not to whoever reads a value next."""
+    """Wait for queued steps of a GPU: their time belongs to training, not to the next read of a value."""
     if training.fabric.device.type == "cuda":
         torch.cuda.synchronize(training.fabric.device)
 

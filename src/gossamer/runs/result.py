@@ -22,7 +22,7 @@ from gossamer.runs.settings import Settings
 from gossamer.runs.tally import Tally
 from gossamer.types import Posterior, Task
 
-if TYPE_CHECKING:  # the training loop is slow to import, and whoever only reads a run does not need it
+if TYPE_CHECKING:  # the training loop is slow to import, and reading a run does not need it
     from gossamer.train import Training
 
 N_EXAMPLES = 8

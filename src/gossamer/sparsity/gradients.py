@@ -116,7 +116,7 @@ def collect(weights: Weights) -> Grads:
     for name, weight in weights.items():
         probe, grad = weight.probe, weight.disarm()
         if probe is not None:
-            probe.grad = None  # who keeps the loss keeps its graph, and with it the probe
+            probe.grad = None  # a loss that is kept keeps its graph, and with it the probe
         if grad is not None:
             grads[name] = grad
     return grads
@@ -163,7 +163,7 @@ def fit_whole(weights: Weights) -> bool:
 class Passes:
     """Follows the backward passes whose sum ``weight.mean.grad`` holds, so that the dense gradient is that of the same.
 
-    Autograd adds every pass to ``.grad`` until somebody clears it (``zero_grad``, with or without ``set_to_none``). A
+    Autograd adds every pass to ``.grad`` until it is cleared (``zero_grad``, with or without ``set_to_none``). A
     pass that finds it empty starts anew, and what earlier passes left behind is dropped. A pass that does not reach
     ``mean`` (``torch.autograd.grad`` of the input) does not count. As a sink this only counts how often each row of the
     weight took part.

@@ -64,7 +64,7 @@ class Subspace(Rule):
     Between updates it costs nothing. Before an update the dense gradient of every weight is formed a few rows at a
     time, and only its best entries are kept. It is formed whole where the gradients of several passes add up
     (accumulation, ranks, a weight used twice), for criteria of your own and for a global budget; only
-    ``loss.backward()`` does that, and after ``torch.autograd.grad`` a warning says so. A gradient that is not finite
+    ``loss.backward()`` does that, and ``torch.autograd.grad`` causes a warning. A gradient that is not finite
     postpones the update to the next step, and so does a second pass that could not be foreseen.
 
     Args:
@@ -328,7 +328,7 @@ class Clock:
 
     @property
     def loaded(self) -> int | None:
-        """A step that somebody else has written since: ``optimizer.load_state_dict``."""
+        """A step that ``optimizer.load_state_dict`` has written since."""
         step = self.read()
         return None if step == self._written else step
 
