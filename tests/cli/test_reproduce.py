@@ -50,7 +50,7 @@ def test_compare_trains_the_same_recipe_without_them(gossamer, recipe, tmp_path)
 @pytest.mark.parametrize("name", ["em-mcmc-table4", "em-mcmc-figure1", "show"])
 def test_what_it_knew_by_name_is_named(refused, name):
     why = refused(2, "reproduce", name)
-    assert f"by python -m reproductions {name}" in why
+    assert f"run python -m reproductions {name}" in why
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def _dispatch(given: list[str]) -> int:
     command, rest = given[0], given[1:]
     if command == "bench":
         instead = "make bench in a checkout of the repository measures this machine"
-        raise UsageError(f"gossamer bench is no command any more: {instead}")
+        raise UsageError(f"gossamer bench has moved: {instead}")
     if command not in COMMANDS:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"

@@ -34,8 +34,8 @@ def reproduce(given: list[str]) -> int:
     recipe = folder(options.what)
     if recipe.suffix != ".toml":
         raise UsageError(
-            f"reproduce takes a recipe, a TOML file, not {recipe.name!r}; tables and figures that it knew by name are "
-            f"measured in a checkout of the repository by python -m reproductions {recipe.name}"
+            f"reproduce takes a recipe, a TOML file, not {recipe.name!r}; for the named tables and figures run "
+            f"python -m reproductions {recipe.name} in a checkout of the repository"
         )
     published = read_published(recipe)
     if not published:
