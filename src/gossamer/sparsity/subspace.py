@@ -287,11 +287,11 @@ class Subspace(Rule):
                 "after the conversion"
             )
         held = {id(parameter) for optimizer in self.optimizers for parameter in _parameters(optimizer)}
-        trained = {f"{n}.{part}": p for n, w in self._trained().items() for part, p in w.named_parameters()}
+        trained = {f"{n}.{part}".lstrip("."): p for n, w in self._trained().items() for part, p in w.named_parameters()}
         missing = [name for name, parameter in trained.items() if parameter.requires_grad and id(parameter) not in held]
         if missing:
             warnings.warn(
-                f"no optimizer of this subspace holds {missing[0]} and {len(missing) - 1} other parameters that move: "
+                f"no optimizer of this subspace holds {', '.join(missing[:3])}{', …' if missing[3:] else ''}, which moves: "
                 "if another optimizer trains them, give both, Subspace(model, [first, second]); otherwise freeze "
                 "them with requires_grad_(False)",
                 stacklevel=3,
