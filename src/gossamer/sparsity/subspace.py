@@ -291,9 +291,9 @@ class Subspace(Rule):
         missing = [name for name, parameter in trained.items() if parameter.requires_grad and id(parameter) not in held]
         if missing:
             warnings.warn(
-                f"no optimizer of this subspace holds {', '.join(missing[:3])}{', …' if missing[3:] else ''}, which moves: "
-                "if another optimizer trains them, give both, Subspace(model, [first, second]); otherwise freeze "
-                "them with requires_grad_(False)",
+                f"no optimizer of this subspace holds {', '.join(missing[:3])}{', …' if missing[3:] else ''}: if another "
+                "one trains what moves here, give both, Subspace(model, [first, second]); otherwise freeze it with "
+                "requires_grad_(False)",
                 stacklevel=3,
             )
         for criterion in (self.removal, *self.compare.values()):
