@@ -290,10 +290,10 @@ class Subspace(Rule):
         trained = {f"{n}.{part}".lstrip("."): p for n, w in self._trained().items() for part, p in w.named_parameters()}
         missing = [name for name, parameter in trained.items() if parameter.requires_grad and id(parameter) not in held]
         if missing:
+            names = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
             warnings.warn(
-                f"no optimizer of this subspace holds {', '.join(missing[:3])}{', …' if missing[3:] else ''}: if another "
-                "one trains what moves here, give both, Subspace(model, [first, second]); otherwise freeze it with "
-                "requires_grad_(False)",
+                f"no optimizer of this subspace holds {names}: if another one trains what moves here, give both, "
+                "Subspace(model, [first, second]); otherwise freeze it with requires_grad_(False)",
                 stacklevel=3,
             )
         for criterion in (self.removal, *self.compare.values()):
