@@ -73,3 +73,21 @@ def own_modules(tmp_path, monkeypatch):
         table.update(before)
     for name in [path.stem for path in tmp_path.glob("*.py")]:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def in_process(capsys):
+    """Makes of a ``main`` a function that returns the exit code, standard output and standard error."""
+
+    def of(main):
+        def run(*arguments):
+            try:
+                code = main([str(argument) for argument in arguments])
+            except SystemExit as stop:
+                code = stop.code
+            captured = capsys.readouterr()
+            return code, captured.out, captured.err
+
+        return run
+
+    return of

@@ -91,7 +91,8 @@ def test_a_run_cannot_have_the_code_beside_it_executed(own_modules):
     assert run(*given, "--stop_after=0", "--checkpoint_seconds=0").returncode == 130
     for module in own_modules.glob("*.py"):
         module.write_text("from pathlib import Path\nPath('executed').touch()\n")
-    refused = run("train", "--resume", "run")
+    Path("run").rename("a:b")  # nor does the name of a folder count as one that was typed
+    refused = run("train", "--resume", "a:b")
     assert refused.returncode == 1
     assert "PYTHONPATH=." in refused.stderr
     assert not Path("executed").exists()

@@ -22,7 +22,7 @@ def test_bytes_of_dense_masked_and_plain_networks():
     assert dense["training_bytes"] == masked["training_bytes"] == 4 * 3 * (2 * N_WEIGHTS + N_REST)
     assert plain["training_bytes"] == 4 * 3 * (N_WEIGHTS + N_REST)
     assert (dense["index_bytes"], masked["index_bytes"], plain["index_bytes"]) == (0, 4 * N_WEIGHTS, 0)
-    # Tensors, and less than two pages of names for each of the two files.
+    # Tensors, and less than two pages for each of the two files: names, and the prior, mode and noise of each weight.
     assert 0 < dense["checkpoint_bytes"] - 4 * 2 * (2 * N_WEIGHTS + N_REST) < 8192
     assert 0 < dense["model_bytes"] - 4 * (2 * N_WEIGHTS + N_REST) < 8192
     assert masked["model_bytes"] - dense["model_bytes"] == pytest.approx(4 * N_WEIGHTS, abs=1024)

@@ -19,16 +19,8 @@ def few_examples(monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
+def command(in_process):
     """Runs ``python -m reproductions`` in this process; returns the exit code, standard output and standard error."""
     from reproductions.__main__ import main
 
-    def run(*arguments):
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = stop.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+    return in_process(main)

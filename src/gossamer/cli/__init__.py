@@ -118,7 +118,8 @@ def _names_own_code(arguments: Sequence[str]) -> bool:
 
     Not whether a file names one: a run or a recipe may come from anybody, and so may the folder that it is in.
     """
-    return any(re.search(r"(^|[=,])[\w.]+:\w+(,|$)", argument) for argument in arguments)
+    resumes = any(argument.startswith("--resume") for argument in arguments)  # a folder may be called a:b
+    return not resumes and any(re.search(r"(^|[=,])[\w.]+:\w+(,|$)", argument) for argument in arguments)
 
 
 def _explain(error: BaseException) -> int:
