@@ -7,6 +7,7 @@ from gossamer.compaction import compact
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
 from gossamer.likelihoods import Categorical, Gaussian
+from gossamer.optim import Curvature
 from gossamer.posterior import Prediction, averaged, draw, predict
 from gossamer.sparsity import Subspace
 
@@ -14,6 +15,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "Categorical",
+    "Curvature",
     "Gaussian",
     "Prediction",
     "SparseBayesClassifier",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.layers import (
+    CurvatureWeight,
     DenseWeight,
     Found,
     GaussianWeight,
@@ -26,7 +27,7 @@ from gossamer.layers.summary import warn_of_the_rest
 from gossamer.sparsity.allocation import allocation as allocation_by_name
 from gossamer.sparsity.allocation import global_, uniform_reference
 from gossamer.sparsity.selection import top_mask
-from gossamer.types import Allocation, LayerStats, Mode, Noise
+from gossamer.types import Allocation, LayerStats, Mode, Noise, Std
 
 Init = Literal["fresh", "pretrained", "pretrained_random"]
 
@@ -56,6 +57,7 @@ def bayesianize(
     init: Init = "fresh",
     mode: Mode = "default",
     noise: Noise = "local",
+    std: Std | None = None,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
     """Convert ``model`` in place into a Bayesian network of which only a share ``density`` of the weights is active.
@@ -85,6 +87,9 @@ def bayesianize(
         noise: What a pass in ``train()`` mode draws: ``"local"`` draws noise for each output (local
             reparameterization); ``"weights"`` draws the weights, once for the whole batch: half the products, and a
             noisier gradient.
+        std: How the standard deviations learn: ``"curvature"``, by :class:`gossamer.Curvature` beside the optimizer, or
+            ``"gradient"``, as parameters of the optimizer with :func:`gossamer.kl` in the loss. ``None`` is the first,
+            and the second in reference mode.
         generator: Random generator for the choice of active weights and for the initial draws.
 
     Example:
@@ -95,6 +100,11 @@ def bayesianize(
     """
     _check_choice("mode", mode, get_args(Mode))
     _check_choice("noise", noise, get_args(Noise))
+    std = std or ("gradient" if mode == "reference" else "curvature")
+    _check_choice("std", std, get_args(Std))
+    if mode == "reference" and std == "curvature":
+        raise ValueError("mode='reference' does what the released code does, which has std='gradient'")
+    kind = GaussianWeight if std == "gradient" else CurvatureWeight
     for name, value in (("prior_std", prior_std), ("init_std", init_std), ("relative_std", relative_std)):
         _check_positive(name, value)
     if init_std is not None and relative_std is not None:
@@ -106,17 +116,17 @@ def bayesianize(
         share = relative_std
         if reference:
             mean = _normal(support, generator) * REFERENCE_MEAN_STD if init == "fresh" else support.gather(dense.values)
-            std = _reference_std(support, generator) if init_std is None else _full(support, init_std)
+            first_std = _reference_std(support, generator) if init_std is None else _full(support, init_std)
             prior = prior_std or REFERENCE_PRIOR_STD
         else:
             mean = _initial_mean(dense, support, init, generator)
-            std = _full(support, init_std or INIT_STD_SCALE * scale)
+            first_std = _full(support, init_std or INIT_STD_SCALE * scale)
             prior = prior_std or PRIOR_SCALE * scale
             share = share or (PRETRAINED_STD if init != "fresh" and init_std is None else None)
         if share is not None:
-            std = _full(support, share * (_rms(mean) or scale))  # weights that are all zero have no scale
+            first_std = _full(support, share * (_rms(mean) or scale))  # weights that are all zero have no scale
         like = dense.tensor.detach()
-        return GaussianWeight(support, mean.detach().to(like), std.to(like), prior, mode, noise)
+        return kind(support, mean.detach().to(like), first_std.to(like), prior, mode, noise)
 
     budget = uniform_reference if reference and allocation == "uniform" else allocation_by_name(allocation)
     return _convert(model, density, gaussian, budget, keep_dense, exclude, init, generator)

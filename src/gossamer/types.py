@@ -32,6 +32,7 @@ __all__ = [
     "Rule",
     "Schedule",
     "Split",
+    "Std",
     "Step",
     "Task",
     "VariationalOptimizer",
@@ -46,6 +47,9 @@ Mode = Literal["default", "reference"]
 
 Noise = Literal["local", "weights"]
 """Noise of a training pass: ``"local"`` draws one value per output, ``"weights"`` one per active weight and batch."""
+
+Std = Literal["curvature", "gradient"]
+"""How standard deviations learn: from an estimate of the curvature, or as parameters of the optimizer."""
 
 Schedule = Callable[[int], float]
 """Step -> value; every rate in the library is a number or one of these."""

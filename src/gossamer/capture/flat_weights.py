@@ -13,14 +13,15 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from gossamer.kernels.fused import Fused, Geometry, Plan, as_images, choose, compile_all, load, why_not
-from gossamer.layers import DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
+from gossamer.layers import CurvatureWeight, DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
+from gossamer.layers.curvature import running_mean, std_of_curvature
 from gossamer.layers.gaussian import raw_std_gradient, std_of
 from gossamer.priors import normal_kl_gradients, normal_kl_sum
 
@@ -35,9 +36,9 @@ class FlatWeights:
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         self.weights = list(sparse_weights(model).values())
         kinds = {type(weight) for weight in self.weights}
-        if len(kinds) != 1 or not kinds <= {GaussianWeight, PointWeight}:
+        if len(kinds) != 1 or not kinds <= {CurvatureWeight, GaussianWeight, PointWeight}:
             raise ValueError("a working copy needs sparse weights of one kind, Gaussian or point")
-        self.is_gaussian = kinds == {GaussianWeight}
+        self.is_gaussian, self.has_curvature = kinds != {PointWeight}, kinds == {CurvatureWeight}
         if len({weight.noise for weight in self._gaussians()}) > 1:
             raise ValueError("a working copy needs weights with one kind of noise, local or of weights")
         self.draws_weights = any(weight.draws_weights for weight in self._gaussians())
@@ -48,10 +49,15 @@ class FlatWeights:
         self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
         self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
-        if self.is_gaussian:
+        if self.has_curvature:
+            weights = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
+            self.curvature = _flatten([weight.curvature for weight in weights])[0]
+            self.damping = self._spread([weight.damping for weight in weights])
+            self.noise_scale = self._spread([weight.noise_scale for weight in weights])
+            self.rate = self.mean.new_zeros(())  # of the running mean, for the pass at hand
+        elif self.is_gaussian:
             self.raw_std, self.raw_std_grad = _flatten([weight.raw_std for weight in self._gaussians()])
-            priors = [torch.full((n,), w.prior_std) for w, n in zip(self._gaussians(), lengths, strict=True)]
-            self.prior_std = torch.cat(priors).to(self.mean)
+            self.prior_std = self._spread([weight.prior_std for weight in self._gaussians()])
         if self.has_variance:
             self.dense_variance = torch.zeros_like(self.dense_mean)
             self.grad_of_variance = torch.zeros_like(self.dense_mean)
@@ -69,6 +75,20 @@ class FlatWeights:
         self._plans: dict[int, Plan] = {}  # by the number of the weight
         self._connect()
         self.refresh()
+
+    def _spread(self, values: list[float]) -> Tensor:
+        """One number per weight, for all its entries; a scalar where it is the same for all weights."""
+        if len(set(values)) == 1:
+            return self.mean.new_tensor(values[0])
+        parts = [self.mean.new_full((len(w.mean),), value) for w, value in zip(self.weights, values, strict=True)]
+        return torch.cat(parts)
+
+    @property
+    def std(self) -> Tensor:
+        """σ of all active entries."""
+        if self.has_curvature:
+            return std_of_curvature(self.curvature, self.noise_scale, self.damping)
+        return std_of(self.raw_std)
 
     def _gaussians(self) -> list[GaussianWeight]:
         return [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
@@ -94,6 +114,13 @@ class FlatWeights:
     def dense(self) -> list[Tensor]:
         """The flat buffers of the dense leaves."""
         return [self.dense_mean, self.dense_variance] if self.has_variance else [self.dense_mean]
+
+    def set_rate(self, noisy: bool) -> None:
+        """How far the coming pass moves the running mean of the curvature: not at all if it has no noise."""
+        if self.has_curvature:
+            first = self.weights[0]
+            assert isinstance(first, CurvatureWeight)
+            self.rate.fill_(first.rate if noisy else 0.0)
 
     @torch.no_grad()
     def draw(self, noisy: bool = True) -> None:
@@ -158,10 +185,10 @@ class FlatWeights:
     @torch.no_grad()
     def write(self) -> None:
         """Write the active entries into the dense weights: means and variances, or weights drawn with ε."""
-        values = torch.addcmul(self.mean, std_of(self.raw_std), self.noise) if self.draws_weights else self.mean
+        values = torch.addcmul(self.mean, self.std, self.noise) if self.draws_weights else self.mean
         self.dense_mean[self.address] = values.to(self.dense_mean.dtype)
         if self.has_variance:
-            std = std_of(self.raw_std)
+            std = self.std
             self.dense_variance[self.address] = (std * std).to(self.dense_variance.dtype)
 
     @torch.no_grad()
@@ -183,11 +210,15 @@ class FlatWeights:
         if not self.is_gaussian:
             self.mean_grad.copy_(grad)
             return torch.zeros_like(scale)
-        std = std_of(self.raw_std)
+        std = self.std
         if self.draws_weights:
             grad_of_std = grad * self.noise
         else:
             grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
+        if self.has_curvature:
+            self.curvature.copy_(running_mean(self.curvature, grad_of_std / std, self.rate, self.damping))
+            self.mean_grad.copy_(grad + self.damping * self.mean)
+            return torch.zeros_like(scale)
         of_mean, of_std = normal_kl_gradients(self.mean, std, self.prior_std, scale)
         self.mean_grad.copy_(grad + of_mean)
         self.raw_std_grad.copy_(raw_std_gradient(self.raw_std, grad_of_std + of_std))
@@ -199,14 +230,16 @@ class FlatWeights:
             weight.dense_copy = None
 
 
-def _flatten(parameters: list[nn.Parameter]) -> tuple[Tensor, Tensor]:
+def _flatten(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """One buffer that holds all parameters, and one for their gradients."""
     flat = torch.cat([parameter.detach() for parameter in parameters])
     grad = torch.zeros_like(flat)
     start = 0
     for parameter in parameters:
         end = start + len(parameter)
-        parameter.data, parameter.grad = flat[start:end], grad[start:end]
+        parameter.data = flat[start:end]
+        if parameter.requires_grad:
+            parameter.grad = grad[start:end]
         start = end
     return flat, grad
 

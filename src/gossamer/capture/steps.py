@@ -114,6 +114,8 @@ class CapturedSteps:
             if scale is None:
                 raise ValueError(NO_KL)
             self.scale.fill_(scale)
+            if self.working is not None:
+                self.working.set_rate(self._is_noisy())
             key = (len(y), self._is_noisy())
             if key not in self._gradients:
                 self._full_batch = max(self._full_batch, len(y))

@@ -1,5 +1,6 @@
 """Layers of which only the active entries are stored, and the swap that puts them into any network."""
 
+from gossamer.layers.curvature import CurvatureWeight
 from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.gaussian import GaussianWeight, WeightedKL, inverse_softplus, kl, param_groups
 from gossamer.layers.modules import DenseWeight, SparseLayer, SparseModule
@@ -10,6 +11,7 @@ from gossamer.layers.swap import Found, find, match_names, swap
 from gossamer.layers.weight import PointWeight, SparseWeight, sparse_weights
 
 __all__ = [
+    "CurvatureWeight",
     "DenseCopy",
     "DenseWeight",
     "Found",

@@ -11,6 +11,7 @@ but noisier, since all examples of a batch share their noise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -62,15 +63,29 @@ class GaussianWeight(SparseWeight):
         noise: Noise = "local",
     ) -> None:
         super().__init__(support, mean)
-        self.raw_std = nn.Parameter(inverse_softplus(std))
-        self.prior_std = prior_std
         self.mode: Mode = mode
         self.noise: Noise = noise
+        self.calibration = 1.0  # factor of the variances, fitted after training (gossamer.calibrate)
+        self._start(std, prior_std)
+
+    def _start(self, std: Tensor, prior_std: float) -> None:
+        """Hold the first σ."""
+        self.raw_std = nn.Parameter(inverse_softplus(std))
+        self.prior_std = prior_std
 
     @property
     def std(self) -> Tensor:
         """σ = softplus(raw_std), never below a floor, so that its logarithm and the gradient of it are finite."""
-        return std_of(self.raw_std)
+        return self.calibrated(std_of(self.raw_std))
+
+    def calibrated(self, std: Tensor) -> Tensor:
+        """σ after calibration, which training does not know of."""
+        return std if self.calibration == 1 else std * math.sqrt(self.calibration)
+
+    @torch.no_grad()
+    def set_std(self, std: Tensor) -> None:
+        """Hold these standard deviations from now on."""
+        self.raw_std.copy_(inverse_softplus(std))
 
     @property
     def draws_weights(self) -> bool:
@@ -110,14 +125,15 @@ class GaussianWeight(SparseWeight):
     def get_extra_state(self) -> Tensor:
         """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
         flags = self.mode == "reference", self.draws_weights
-        return torch.tensor([self.prior_std, *map(float, flags)], dtype=torch.float64)
+        return torch.tensor([self.prior_std, *map(float, flags), self.calibration], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take the prior, the mode and the noise of the network that is loaded."""
-        prior_std, reference, draws_weights = state.tolist()
+        """Take the prior, the mode, the noise and the calibration of the network that is loaded."""
+        prior_std, reference, draws_weights, *rest = state.tolist()
         self.prior_std = prior_std
         self.mode = "reference" if reference else "default"
         self.noise = "weights" if draws_weights else "local"
+        self.calibration = rest[0] if rest else 1.0  # version 0.2 has none
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -128,7 +144,7 @@ class GaussianWeight(SparseWeight):
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0 and the std of its layer: at σ = 0 the gradient of σ would vanish."""
         among = kept | ~kept.any()  # all of them where none is kept
-        raw = regrown_raw_std(self.raw_std.detach(), self.regrows(regrow_std), lambda values: _mean(values, among))
+        raw = regrown_raw_std(self.raw_std.detach(), self.regrows(regrow_std), lambda values: mean_among(values, among))
         return {"mean": torch.zeros_like(raw), "raw_std": raw}
 
     def regrows(self, regrow_std: RegrowStd | None) -> RegrowStd:
@@ -197,7 +213,7 @@ def param_groups(model: nn.Module, weight_decay: float = 0.0, std_lr: float | No
         raise ValueError(f"std_lr must not be negative, got {std_lr}")
     weights = _converted(model).values()
     means = [weight.mean for weight in weights]
-    stds = [weight.raw_std for weight in weights if isinstance(weight, GaussianWeight)]
+    stds = [weight.raw_std for weight in weights if "raw_std" in weight.vectors]
     taken = {id(parameter) for parameter in [*means, *stds]}
     rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
     groups: list[dict[str, Any]] = [
@@ -236,7 +252,7 @@ def raw_std_gradient(raw_std: Tensor, std_gradient: Tensor) -> Tensor:
     return std_gradient * raw_std.sigmoid()
 
 
-def _mean(values: Tensor, among: Tensor) -> Tensor:
+def mean_among(values: Tensor, among: Tensor) -> Tensor:
     """The mean of the marked values, without indexing, which would wait for the GPU."""
     return torch.where(among, values, 0).sum() / among.sum()
 

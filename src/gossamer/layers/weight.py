@@ -49,7 +49,7 @@ class SparseWeight(nn.Module, ABC):
     ``probe`` and ``sink`` for the backward pass before an update.
     """
 
-    vectors: ClassVar[tuple[str, ...]] = ("mean",)  # the parameters with one number per active entry
+    vectors: ClassVar[tuple[str, ...]] = ("mean",)  # parameters and buffers with one number per active entry
     mean: nn.Parameter
 
     def __init__(self, support: Support, mean: Tensor) -> None:
@@ -207,9 +207,9 @@ class SparseWeight(nn.Module, ABC):
         """Give every vector the length ``n_active`` (contents undefined); the parameters stay the same objects."""
         assert self.support.position is not None
         for name in self.vectors:
-            parameter = self.get_parameter(name)
-            parameter.data = parameter.data.new_zeros(n_active)
-            parameter.grad = None
+            vector = getattr(self, name)
+            vector.data = vector.data.new_zeros(n_active)
+            vector.grad = None
         self.support.position = self.support.position.new_zeros(n_active)
 
 

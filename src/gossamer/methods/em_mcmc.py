@@ -19,6 +19,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.ranks import world_size
 from gossamer.convert import sparsify
 from gossamer.methods._ke_fan import OWN, PRUNING, Preset, Pruning, PruningName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of, update_period_for
@@ -29,7 +30,6 @@ from gossamer.schedules import warmup as rising
 from gossamer.sparsity import Prune, SpikeSlabDecay
 from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
-from gossamer.sparsity.selection import world_size
 from gossamer.types import Method, Mode, Rule, Task
 
 __all__ = ["em_mcmc"]

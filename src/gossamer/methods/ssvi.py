@@ -18,14 +18,15 @@ from gossamer.methods._parts import first_given, refresh_of, update_period_for
 from gossamer.posterior import InLayers
 from gossamer.schedules import cosine, warmup
 from gossamer.sparsity import Subspace
-from gossamer.types import Criterion, Method, Mode, Noise, Task
+from gossamer.optim import Curvature
+from gossamer.optim.curvature import WEIGHT_DECAY
+from gossamer.types import Criterion, Method, Mode, Noise, Rule, Std, Task, no_penalty
 
 __all__ = ["ssvi"]
 
 REFERENCE = (0.01, 0.01)  # lr and kl_weight of the released code
-# Chosen on held-out digits, an MLP and a conv net at densities 1 and 0.05: the ELBO itself (weight 1) underfits there,
-# a dense MLP by six points of accuracy, because every weight pays for a posterior of its own.
-DEFAULT = (0.02, 0.02)
+GRADIENT = (0.02, 0.02)  # lr of Adam and kl_weight with std="gradient", chosen on held-out digits
+LR = 0.1
 
 
 def ssvi(
@@ -34,6 +35,13 @@ def ssvi(
     *,
     density: float = 0.05,
     lr: float | None = None,
+    momentum: float = 0.9,
+    means: str = "sgd",
+    std: Std | None = None,
+    temperature: float | None = None,
+    weight_decay: float | None = WEIGHT_DECAY,
+    memory: float = 0.1,
+    lr_warmup: float = 0.025,
     std_lr: float | None = None,
     removal: str | Criterion = "snr_abs",
     addition: str | Criterion = "sampled_gradient",
@@ -49,54 +57,27 @@ def ssvi(
     refresh_batchnorm: bool = False,
     mode: Mode = "default",
 ) -> Method:
-    """SSVI: variational inference in a moving subspace of ``density`` times the weights.
-
-    Args:
-        task: The task; its number of training examples scales the KL.
-        steps: Length of the training.
-        density: Share of active weights.
-        lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
-        std_lr: Learning rate of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the
-            number of examples, so with SGD (reference mode) they hardly move unless it is orders of magnitude larger.
-        removal: Score of the active entries; the lowest are removed.
-        addition: Score of the inactive entries; the highest are added.
-        update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
-        replacement_rate: Share of the active weights replaced at the first update; it falls to 0 along a cosine.
-        until: Share of the training after which the subspace stays as it is.
-        kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
-        kl_warmup: Share of the training over which β rises from 0.
-        prior_std: Standard deviation of the prior; ``None`` scales it by the active fan-in.
-        init_std: Initial standard deviation; ``None`` scales it by the active fan-in.
-        allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
-            on held-out digits, or ``"uniform"`` in reference mode.
-        noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one
-            per weight for the whole batch (the released ``same_noise``): half the products, noisier gradients.
-        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
-        mode: ``"reference"`` for the released code's behaviour.
-    """
+    """TODO."""
     is_reference = mode == "reference"
-    rate, beta = map(first_given, (lr, kl_weight), REFERENCE if is_reference else DEFAULT)
+    std = std or ("gradient" if is_reference else "curvature")
+    rate, beta = map(first_given, (lr, kl_weight), REFERENCE if is_reference else GRADIENT)
+    if std == "curvature":
+        rate = first_given(lr, LR)
 
     def optimizer_of(model: nn.Module) -> Optimizer:
         """SGD as in the released code, with which σ hardly moves; otherwise Adam, whose step in log σ is free of N."""
+        if std == "curvature":
+            groups = param_groups(model)
+            return SGD(groups, lr=rate, momentum=momentum) if means == "sgd" else Adam(groups, lr=rate)
         if is_reference:
             return SGD(param_groups(model, weight_decay=5e-4, std_lr=std_lr), lr=rate, momentum=0.9)
         return Adam(param_groups(model, std_lr=std_lr), lr=rate)
 
-    return Method(
-        prepare=partial(
-            bayesianize,
-            density=density,
-            prior_std=prior_std,
-            init_std=init_std,
-            allocation=allocation or ("uniform" if is_reference else "erk"),
-            mode=mode,
-            noise=noise,
-        ),
-        optimizer=optimizer_of,
-        lr=cosine(rate, steps),
-        penalty=WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
-        rules=lambda model, optimizer: [
+    def rules(model: nn.Module, optimizer: Optimizer) -> list[Rule]:
+        found: list[Rule] = []
+        if std == "curvature":
+            found.append(Curvature(model, optimizer, task.n_data, temperature=temperature, weight_decay=weight_decay, memory=memory))
+        found.append(
             Subspace(
                 model,
                 optimizer,
@@ -107,6 +88,28 @@ def ssvi(
                 replacement_rate=replacement_rate,
                 until=until,
             )
-        ],
+        )
+        return found
+
+    schedule = cosine(rate, steps)
+    if std == "curvature" and lr_warmup:
+        up = warmup(1.0, max(1, int(lr_warmup * steps)))
+        cos = schedule
+        schedule = lambda step: up(step + 1) * cos(step)
+    return Method(
+        prepare=partial(
+            bayesianize,
+            density=density,
+            prior_std=prior_std,
+            init_std=init_std,
+            allocation=allocation or ("uniform" if is_reference else "erk"),
+            mode=mode,
+            noise=noise,
+            std=std,
+        ),
+        optimizer=optimizer_of,
+        lr=schedule,
+        penalty=no_penalty if std == "curvature" else WeightedKL(warmup(beta, int(kl_warmup * steps)), task.n_data),
+        rules=rules,
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
     )

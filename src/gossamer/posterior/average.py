@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from gossamer.layers import GaussianWeight, SparseWeight, inverse_softplus, replica
+from gossamer.layers import GaussianWeight, SparseWeight, replica
 from gossamer.posterior.draw import unwrapped
 
 
@@ -80,7 +80,7 @@ def _average(mine: SparseWeight, other: SparseWeight, new: float) -> None:
     result = {name: value.lerp(latest[name].to(value), new) for name, value in values.items()}
     mine.mean.copy_(result["mean"])
     if isinstance(mine, GaussianWeight):
-        mine.raw_std.copy_(inverse_softplus(result["var"].sqrt()))
+        mine.set_std(result["var"].sqrt())
 
 
 def _moments(weight: SparseWeight) -> dict[str, Tensor]:

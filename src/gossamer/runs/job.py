@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from gossamer import checkpoint, methods, models
+from gossamer.ranks import on_any_rank
 from gossamer.layers import sparse_weights
 from gossamer.names import file_name
 from gossamer.progress import Progress
@@ -25,7 +26,6 @@ from gossamer.runs.interrupt import Interrupted, Stop, only_one, stop_signals
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
-from gossamer.sparsity.selection import on_any_rank
 from gossamer.train import Training
 from gossamer.types import Task
 

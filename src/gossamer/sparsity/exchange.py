@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gossamer.ranks import from_first_rank
 from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Shortlist, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
-from gossamer.sparsity.selection import Segments, from_first_rank, top_mask, works_together
+from gossamer.sparsity.selection import Segments, top_mask, works_together
 from gossamer.types import Criterion, WeightStats
 
 Scope = Literal["layer", "global"]

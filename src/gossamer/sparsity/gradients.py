@@ -13,11 +13,12 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
+from gossamer.ranks import average_over_ranks, on_any_rank
 from gossamer.kernels import WeightMap
 from gossamer.layers import SparseWeight
-from gossamer.sparsity.selection import average_over_ranks, on_any_rank, top_mask, works_together
+from gossamer.layers.passes import GradientSum
+from gossamer.sparsity.selection import top_mask, works_together
 
 Weights = Mapping[str, SparseWeight]
 Grads = dict[str, Tensor]
@@ -163,36 +164,26 @@ def fit_whole(weights: Weights) -> bool:
 class Passes:
     """Follows the backward passes whose sum ``weight.mean.grad`` holds, so that the dense gradient is that of the same.
 
-    Autograd adds every pass to ``.grad`` until it is cleared (``zero_grad``, with or without ``set_to_none``). A
-    pass that finds it empty starts anew, and what earlier passes left behind is dropped. A pass that does not reach
-    ``mean`` (``torch.autograd.grad`` of the input) does not count. As a sink this only counts how often each row of the
-    weight took part.
+    A pass that does not reach ``mean`` (``torch.autograd.grad`` of the input) does not count. As a sink this only
+    counts how often each row of the weight took part.
     """
 
     def __init__(self, weight: SparseWeight) -> None:
         self.weight, self.shape = weight, weight.support.shape
         self.count = torch.zeros(self.shape[0], dtype=torch.uint8)
-        self._number: int | None = None  # the pass under way, by autograd's count
-        self._version: int | None = None  # of mean.grad after the last pass
-        self._hooks: list[RemovableHandle] = []
+        self._sum = GradientSum(weight.mean, self.clear)
         self._probe: Tensor | None = None
         self._is_over = False
 
     def attach(self) -> None:
         """Follow the passes that reach the mean or the probe, also where no sink is called."""
-        mean, self._probe = self.weight.mean, self.weight.probe
-        self._hooks = [
-            mean.register_hook(self._entered),  # type: ignore[no-untyped-call]
-            mean.register_post_accumulate_grad_hook(self._left),  # type: ignore[no-untyped-call]
-        ]
-        if self._probe is not None:
-            self._hooks.append(self._probe.register_hook(self._entered))
+        self._probe = self.weight.probe
+        self._sum.attach(self._probe)
 
     def detach(self) -> None:
         """Follow no further pass."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks, self._is_over = [], True
+        self._sum.detach()
+        self._is_over = True
 
     def clear(self) -> None:
         """Drop what earlier passes left behind."""
@@ -204,7 +195,7 @@ class Passes:
         """Count the rows that take part in this product; whether it counts at all."""
         if self._is_over or not self._reaches_mean():
             return False
-        self._entered(grad)
+        self._sum.entered(grad)
         for low, high in weight_map.row_ranges(self.shape, self.shape[0]):
             self.count[low:high].add_(1).clamp_(max=2)
         return True
@@ -236,19 +227,6 @@ class Passes:
             return bool(torch._C._will_engine_execute_node(node))
         except RuntimeError:  # autograd.grad of the mean itself, for a loop that sets .grad by hand
             return True
-
-    def _entered(self, grad: Tensor) -> None:
-        """At the first call of a pass, before it has added anything: start anew if ``mean.grad`` was cleared."""
-        number = torch._C._current_graph_task_id()
-        if number == self._number:
-            return
-        self._number, held = number, self.weight.mean.grad
-        # An unchanged version tells an untouched gradient of zeros from one that was zeroed.
-        if held is None or (held._version != self._version and not bool(held.any())):
-            self.clear()
-
-    def _left(self, mean: Tensor) -> None:
-        self._version = None if mean.grad is None else mean.grad._version
 
 
 class Shortlist(Passes):

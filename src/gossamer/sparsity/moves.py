@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from gossamer.layers import GaussianWeight, PointWeight, SparseWeight
-from gossamer.layers.gaussian import regrown_raw_std, std_of
+from gossamer.layers import CurvatureWeight, GaussianWeight, PointWeight, SparseWeight
+from gossamer.layers.gaussian import regrown_raw_std
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.selection import Segments, works_together
 from gossamer.types import WeightStats
@@ -37,14 +37,14 @@ class WeightBatch:
     def is_one_kind(self) -> bool:
         """Whether the weights compute their stds and new entries alike, so that one call can do it for all."""
         # A kind of your own may compute its std otherwise, or have other vectors.
-        known = all(type(weight) in (GaussianWeight, PointWeight) for weight in self.weights)
+        known = all(type(weight) in (GaussianWeight, CurvatureWeight, PointWeight) for weight in self.weights)
         kinds = {(type(w), w.mode if isinstance(w, GaussianWeight) else None, w.mean.dtype) for w in self.weights}
         return known and len(kinds) == 1 and len(self.weights) < MOST
 
     def vector(self, name: str) -> Tensor:
         """One of the vectors of all weights, end to end."""
         with torch.no_grad():
-            return torch.cat([weight.get_parameter(name) for weight in self.weights])
+            return torch.cat([getattr(weight, name) for weight in self.weights])
 
     @cached_property
     def numbers(self) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ class WeightBatch:
     def stats(self) -> WeightStats:
         """What a criterion sees of all active entries of weights of one kind."""
         is_gaussian = isinstance(self.weights[0], GaussianWeight)
-        return WeightStats(self.vector("mean"), std_of(self.vector("raw_std")) if is_gaussian else None)
+        return WeightStats(self.vector("mean"), self.vector("std") if is_gaussian else None)
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
         """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
@@ -74,6 +74,10 @@ class WeightBatch:
         def average(values: Tensor) -> Tensor:
             return self.active.sums(torch.where(among, values, 0)) / self.active.counts(among)
 
+        if isinstance(first, CurvatureWeight):
+            means = average(self.vector("curvature"))
+            own = [w.regrown_curvature(mean, regrow_std) for w, mean in zip(self.weights, means, strict=True)]
+            return {"mean": zero, "curvature": torch.stack(own)}
         raw_std = regrown_raw_std(self.vector("raw_std"), first.regrows(regrow_std), average)
         return {"mean": zero, "raw_std": raw_std.expand_as(zero)}
 
@@ -104,7 +108,7 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
     entry of each weight for each vector, ``(weights,)``.
     """
     for name, fill in regrown.items():
-        parameters = [weight.get_parameter(name) if name in weight.vectors else None for weight in batch.weights]
+        parameters = [getattr(weight, name) if name in weight.vectors else None for weight in batch.weights]
         for optimizer in optimizers:
             states = [{} if p is None else optimizer.state.get(p, {}) for p in parameters]
             for key in dict.fromkeys(key for state in states for key in state):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.ranks import world_size
 from gossamer.names import lookup
 from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.exchange import Scope
@@ -34,7 +35,6 @@ from gossamer.sparsity.groups import (
 )
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import after_steps, forget_histories, remove
-from gossamer.sparsity.selection import world_size
 from gossamer.types import Rule, Schedule, Step, VariationalOptimizer
 
 __all__ = ["Prune"]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from gossamer.ranks import from_first_rank, world_size
 from gossamer.layers import GaussianWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
@@ -34,7 +35,6 @@ from gossamer.sparsity.criteria import (
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, average, fit_whole, mean_absolute
 from gossamer.sparsity.moves import WeightBatch, after_steps
-from gossamer.sparsity.selection import from_first_rank, world_size
 from gossamer.types import Criterion, Rule, Schedule, Step
 
 __all__ = ["Subspace"]

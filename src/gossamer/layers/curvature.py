@@ -1,0 +1,203 @@
+"""A Gaussian weight whose standard deviations follow from the curvature of the loss.
+
+Mean-field variational inference minimises, per example, the mean loss plus T/N times the KL to the prior N(0, s²). Where
+its derivative with respect to σ² is zero,
+
+.. math:: \\sigma^2 = \\frac{T}{N (h + \\delta)}, \\qquad h = E_q \\frac{\\partial^2 L}{\\partial\\theta^2}, \\qquad \\delta = \\frac{T}{N s^2}
+
+so σ needs no parameter, no learning rate and no momentum: it is the curvature h, kept as a running mean. A backward pass
+gives an estimate of h for both kinds of noise, ĥ = (∂L/∂σ)/σ. For weights drawn as μ + σε that is gε/σ, with g the
+gradient at the drawn weight; for noise of the outputs it is 2 ∂L/∂σ².
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.kernels.reference import Function
+from gossamer.layers.gaussian import GaussianWeight, mean_among
+from gossamer.layers.passes import GradientSum
+from gossamer.layers.weight import RegrowStd
+
+LEAST_MEMORY = 30  # estimates: the first ones are those of a network that knows nothing yet
+
+
+class CurvatureWeight(GaussianWeight):
+    """Active entries with a mean and a curvature h, from which the standard deviation follows.
+
+    ``noise_scale`` is T/N and ``damping`` δ. Until :class:`gossamer.Curvature` sets them, ``noise_scale`` is 1 and h a
+    precision: the weight is the Gaussian that it was made as.
+
+    Example:
+        >>> from gossamer.layers import Support
+        >>> weight = CurvatureWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.5), prior_std=1.0)
+        >>> weight.std, weight.curvature
+        (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([3., 3., 3., 3.]))
+        >>> weight.attach(noise_scale=0.01)
+        >>> weight.std, weight.curvature, weight.damping
+        (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([0.0300, 0.0300, 0.0300, 0.0300]), 0.01)
+    """
+
+    vectors = ("mean", "curvature")
+    curvature: Tensor
+
+    def _start(self, std: Tensor, prior_std: float) -> None:
+        self.noise_scale, self.damping = 1.0, prior_std**-2
+        self.memory, self.n_estimates = 0.1, -1  # of the running mean; -1 before anything learns
+        self.estimate: Tensor | None = None  # while h learns: zeros whose gradient is the sum of the estimates
+        self._sum: GradientSum | None = None
+        # In float32 at least, whatever the network is in: a running mean moves by less than bfloat16 can show.
+        std = std.to(torch.promote_types(std.dtype, torch.float32))
+        self.register_buffer("curvature", std.square().reciprocal_().sub_(self.damping))
+
+    @property
+    def prior_std(self) -> float:
+        """Standard deviation of the prior, √(T / Nδ)."""
+        return math.sqrt(self.noise_scale / self.damping)
+
+    @prior_std.setter
+    def prior_std(self, value: float) -> None:
+        self.damping = self.noise_scale / value**2
+
+    @property
+    def std(self) -> Tensor:
+        """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
+        variance, dtype = self.calibration * self.noise_scale, self.mean.dtype
+        if self.estimate is None or not (torch.is_grad_enabled() and self.training and self.mean.requires_grad):
+            return std_of_curvature(self.curvature, variance, self.damping).to(dtype)
+        if self.estimate.shape != self.curvature.shape:  # a budget that moves between layers
+            self._listen()
+        std: Tensor = _Std.apply(self.estimate, self.curvature, variance, self.damping)
+        return std.to(dtype)
+
+    @torch.no_grad()
+    def set_std(self, std: Tensor) -> None:
+        """Hold these standard deviations from now on."""
+        self.curvature.copy_(self.calibration * self.noise_scale / std.to(self.curvature).square() - self.damping)
+
+    @torch.no_grad()
+    def attach(self, noise_scale: float, damping: float | None = None, memory: float = 0.1) -> None:
+        """Learn h from now on, with T/N and δ as given; the prior stays as it is where δ is ``None``.
+
+        σ is the same before and after the first call, but not wider than the prior. Later calls keep h, which does not
+        depend on T and N.
+        """
+        std, prior_std = self.std, self.prior_std
+        self.noise_scale = noise_scale
+        self.damping = noise_scale / prior_std**2 if damping is None else damping
+        self.calibration, self.memory = 1.0, memory
+        if self.n_estimates < 0:
+            self.n_estimates = 0
+            self.set_std(std)
+            self.curvature.clamp_min_(0)
+        self.curvature.clamp_min_(-0.99 * self.damping)  # of another damping, perhaps
+        self._listen()
+
+    def take_estimate(self) -> Tensor | None:
+        """The sum of the estimates of the backward passes that ``mean.grad`` holds; ``None`` if there was none."""
+        taken = None if self.estimate is None else self.estimate.grad
+        if self.estimate is not None:
+            self.estimate.grad = None
+        return taken
+
+    @property
+    def rate(self) -> float:
+        """1 - b of the running mean: it averages over a share of the estimates so far, and at least over some."""
+        return 1 / (LEAST_MEMORY + self.memory * self.n_estimates)
+
+    def learn(self, estimate: Tensor) -> None:
+        """Move h towards an estimate."""
+        self.curvature.copy_(running_mean(self.curvature, estimate, self.rate, self.damping))
+        self.count_estimate()
+
+    def count_estimate(self) -> None:
+        """One more estimate is in h."""
+        self.n_estimates += 1
+
+    def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
+        """A new entry starts at mean 0 and the mean curvature of its layer, or at the curvature of a given σ."""
+        among = kept | ~kept.any()  # all of them where none is kept
+        fill = mean_among(self.curvature, among)
+        return {"mean": self.mean.detach().new_zeros(()), "curvature": self.regrown_curvature(fill, regrow_std)}
+
+    def regrown_curvature(self, mean: Tensor, regrow_std: RegrowStd | None) -> Tensor:
+        """h of a new entry, given the mean of those that stay."""
+        if regrow_std is None or isinstance(regrow_std, str):
+            return mean
+        return mean.new_full((), self.noise_scale / regrow_std**2 - self.damping)
+
+    def get_extra_state(self) -> Tensor:
+        """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
+        own = torch.tensor([self.noise_scale, self.damping, self.memory, self.n_estimates], dtype=torch.float64)
+        return torch.cat([super().get_extra_state(), own])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the prior, the temperature, the mode and the noise of the network that is loaded."""
+        super().set_extra_state(state[:-4])
+        # After it, and to the bit: the prior std is a root of their ratio.
+        self.noise_scale, self.damping, self.memory, n_estimates = state[-4:].tolist()
+        self.n_estimates = int(n_estimates)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"estimate": None, "_sum": None}
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before = self.curvature
+        super()._apply(fn, recurse)
+        if self.curvature.dtype in (torch.float16, torch.bfloat16):
+            self.curvature = before.to(self.curvature.device)
+        if self.estimate is not None:
+            self._listen()  # on the new device
+        return self
+
+    def _listen(self) -> None:
+        """Collect estimates in the gradient of a leaf that stands beside h."""
+        # An expanded zero takes the memory of one number.
+        zero = torch.zeros((), dtype=self.curvature.dtype, device=self.curvature.device)
+        self.estimate = zero.expand(self.curvature.shape).requires_grad_()
+        if self._sum is not None:
+            self._sum.detach()
+        self._sum = GradientSum(self.mean, self.take_estimate)
+        self._sum.attach(self.estimate)
+
+
+def std_of_curvature(curvature: Tensor, variance: float | Tensor, damping: float | Tensor) -> Tensor:
+    """σ = √(variance / (h + δ))."""
+    return (variance / (curvature + damping)).sqrt_()
+
+
+def running_mean(curvature: Tensor, estimate: Tensor, rate: float | Tensor, damping: float | Tensor) -> Tensor:
+    """h ← h - d + d²/2(h + δ) with d = ``rate`` · (h - ĥ): a step towards ĥ that keeps h + δ positive.
+
+    A step along the geodesic of the positive numbers, to second order (Lin, Schmidt and Khan 2020): h + δ at least
+    halves. An estimate that is not finite does not count.
+
+    Example:
+        >>> h = torch.tensor([1.0])
+        >>> running_mean(h, torch.tensor([3.0]), 0.001, 0.0), running_mean(h, torch.tensor([-1e6]), 0.001, 0.0) > 0
+        (tensor([1.0020]), tensor([True]))
+    """
+    step = ((curvature - estimate) * rate).nan_to_num(0.0, 0.0, 0.0)
+    return curvature - step + 0.5 * step * step / (curvature + damping)
+
+
+class _Std(Function):
+    """σ from h; the gradient with respect to σ becomes the estimate ĥ = (∂L/∂σ)/σ, for the leaf beside h."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(estimate: Tensor, curvature: Tensor, variance: float, damping: float) -> Tensor:
+        return std_of_curvature(curvature, variance, damping)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return grads[0] / ctx.saved_tensors[0], None, None, None

@@ -1,0 +1,36 @@
+"""What the processes of one training agree on; without a process group there is one."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    """Number of processes that train together; 1 when there is no process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def average_over_ranks(tensor: Tensor) -> Tensor:
+    """The mean of ``tensor`` over all processes, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+        tensor /= world_size()
+    return tensor
+
+
+def from_first_rank(tensor: Tensor) -> Tensor:
+    """The first process's ``tensor``, in place: for scores that are drawn at random."""
+    if world_size() > 1:
+        dist.broadcast(tensor, src=0)
+    return tensor
+
+
+def on_any_rank(flags: list[bool], device: torch.device | None = None) -> list[bool]:
+    """Flag by flag, whether it is true on some process."""
+    if world_size() == 1:
+        return flags
+    votes = torch.tensor(flags, dtype=torch.int32, device=device)
+    dist.all_reduce(votes, dist.ReduceOp.MAX)
+    return [bool(vote) for vote in votes.tolist()]
