@@ -121,6 +121,7 @@ class FlatWeights:
             first = self.weights[0]
             assert isinstance(first, CurvatureWeight)
             self.rate.fill_(first.rate if noisy else 0.0)
+            self.noise_scale.fill_(first.noise_scale)
 
     @torch.no_grad()
     def draw(self, noisy: bool = True) -> None:

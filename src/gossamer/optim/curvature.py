@@ -97,7 +97,11 @@ class Curvature(Rule):
 
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`: before any rule that moves the entries."""
-        self.take()
+        if self._is_captured:
+            for weight in self.weights:
+                weight.count_estimate()
+        else:
+            self.take()
         self._is_taken = True
         return False
 
@@ -106,14 +110,15 @@ class Curvature(Rule):
         """Nothing that is copied from the weights has to be renewed: captured steps compute this themselves."""
         return False
 
+    @property
+    def _is_captured(self) -> bool:
+        """Whether captured steps do all this themselves."""
+        return self.weights[0].dense_copy is not None
+
     @torch.no_grad()
     def take(self, optimizer: Optimizer | None = None) -> None:
         """Take the estimates of the last backward passes into h, and add the prior's gradient to that of the means."""
         weights = [weight for weight in self.weights if weight.mean.requires_grad]
-        if weights and weights[0].dense_copy is not None:  # captured steps have done it
-            for weight in weights:
-                weight.count_estimate()
-            return
         estimates = self._average({weight: weight.take_estimate() for weight in weights})
         # A fused optimizer divides by the scale itself.
         scale = 1.0 if self.scaler is None else self.scaler.get_scale()
@@ -141,7 +146,7 @@ class Curvature(Rule):
         """Take the estimates before a step; with a closure, after each of its evaluations."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            if not self._is_taken:
+            if not (self._is_taken or self._is_captured):
                 self.take(optimizer)
             self._is_taken = False
             return None
