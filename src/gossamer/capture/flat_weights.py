@@ -54,6 +54,7 @@ class FlatWeights:
             self.curvature = _flatten([weight.curvature for weight in weights])[0]
             self.damping = self._spread([weight.damping for weight in weights])
             self.noise_scale = self._spread([weight.noise_scale for weight in weights])
+            self.learns = self._spread([float(weight.mean.requires_grad) for weight in weights])
             self.rate = self.mean.new_zeros(())  # of the running mean, for the pass at hand
         elif self.is_gaussian:
             self.raw_std, self.raw_std_grad = _flatten([weight.raw_std for weight in self._gaussians()])
@@ -116,12 +117,18 @@ class FlatWeights:
         return [self.dense_mean, self.dense_variance] if self.has_variance else [self.dense_mean]
 
     def set_rate(self, noisy: bool) -> None:
-        """How far the coming pass moves the running mean of the curvature: not at all if it has no noise."""
-        if self.has_curvature:
-            first = self.weights[0]
-            assert isinstance(first, CurvatureWeight)
-            self.rate.fill_(first.rate if noisy else 0.0)
-            self.noise_scale.fill_(first.noise_scale)
+        """How far the coming pass moves the running means of the curvature: not at all if it has no noise."""
+        for weight in self._learning()[:1]:
+            self.rate.fill_(weight.rate if noisy else 0.0)
+            self.noise_scale.fill_(weight.noise_scale)
+
+    def count_pass(self, noisy: bool) -> None:
+        """The pass is over, and the curvature has moved."""
+        for weight in self._learning() if noisy else ():
+            weight.count_estimate()
+
+    def _learning(self) -> list[CurvatureWeight]:
+        return [w for w in self.weights if isinstance(w, CurvatureWeight) and w.mean.requires_grad]
 
     @torch.no_grad()
     def draw(self, noisy: bool = True) -> None:
@@ -217,7 +224,7 @@ class FlatWeights:
         else:
             grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
         if self.has_curvature:
-            self.curvature.copy_(running_mean(self.curvature, grad_of_std / std, self.rate, self.damping))
+            self.curvature.copy_(running_mean(self.curvature, grad_of_std / std, self.rate * self.learns, self.damping))
             self.mean_grad.copy_(grad + self.damping * self.mean)
             return torch.zeros_like(scale)
         of_mean, of_std = normal_kl_gradients(self.mean, std, self.prior_std, scale)

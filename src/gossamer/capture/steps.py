@@ -20,7 +20,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from gossamer.capture.flat_weights import FlatWeights
 from gossamer.capture.graphs import Graph, OnDevice, undone
 from gossamer.kernels.fused import Fused, check_fused
-from gossamer.layers import SparseLayer, sparse_weights
+from gossamer.layers import CurvatureWeight, SparseLayer, sparse_weights
 from gossamer.types import Penalty, Rule, Task
 
 NO_KL = "its penalty is not a weighted KL"
@@ -34,6 +34,8 @@ def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Seq
     owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
     if set(sparse_weights(model).values()) - owned:
         return "recurrent layers are not captured"
+    if any(isinstance(weight, CurvatureWeight) and weight.learner is None for weight in owned):
+        return "its standard deviations do not learn, gossamer.Curvature is missing"
     if penalty.scale(1) is None:
         return NO_KL
     for rule in rules:
@@ -115,12 +117,16 @@ class CapturedSteps:
                 raise ValueError(NO_KL)
             self.scale.fill_(scale)
             if self.working is not None:
+                if scale and self.working.has_curvature:
+                    raise ValueError("a KL beside gossamer.Curvature, which has the prior in it, is not captured")
                 self.working.set_rate(self._is_noisy())
             key = (len(y), self._is_noisy())
             if key not in self._gradients:
                 self._full_batch = max(self._full_batch, len(y))
                 self._gradients[key] = _Pass(self, x, y, compiles=len(y) == self._full_batch)
             self._gradients[key].run(x, y)
+            if self.working is not None:
+                self.working.count_pass(self._is_noisy())
         nll, penalty = self.values.clone()
         return nll, penalty, _no_loss
 

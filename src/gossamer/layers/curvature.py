@@ -1,29 +1,41 @@
-"""A Gaussian weight whose standard deviations follow from the curvature of the loss.
+r"""A Gaussian weight whose standard deviations follow from the curvature of the loss.
 
-Mean-field variational inference minimises, per example, the mean loss plus T/N times the KL to the prior N(0, s²). Where
-its derivative with respect to σ² is zero,
+Mean-field variational inference minimises, per example, the mean loss plus T/N times the KL to the prior N(0, s²).
+Where its derivative with respect to σ² is zero,
 
-.. math:: \\sigma^2 = \\frac{T}{N (h + \\delta)}, \\qquad h = E_q \\frac{\\partial^2 L}{\\partial\\theta^2}, \\qquad \\delta = \\frac{T}{N s^2}
+.. math::
+    \sigma^2 = \frac{T}{N (h + \delta)}, \qquad h = E_q \frac{\partial^2 L}{\partial\theta^2}, \qquad
+    \delta = \frac{T}{N s^2}
 
-so σ needs no parameter, no learning rate and no momentum: it is the curvature h, kept as a running mean. A backward pass
-gives an estimate of h for both kinds of noise, ĥ = (∂L/∂σ)/σ. For weights drawn as μ + σε that is gε/σ, with g the
+so σ needs no parameter, no learning rate and no momentum: it is the curvature h, kept as a running mean. A backward
+pass gives an estimate of h for both kinds of noise, ĥ = (∂L/∂σ)/σ. For weights drawn as μ + σε that is gε/σ, with g the
 gradient at the drawn weight; for noise of the outputs it is 2 ∂L/∂σ².
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gossamer.kernels.reference import Function
-from gossamer.layers.gaussian import GaussianWeight, mean_among
+from gossamer.layers.gaussian import GaussianWeight, mean_among, std_of
 from gossamer.layers.passes import GradientSum
 from gossamer.layers.weight import RegrowStd
 
 LEAST_MEMORY = 30  # estimates: the first ones are those of a network that knows nothing yet
+WIDEST = 1e-6  # of δ, the least h + δ: float32 cannot tell much less from zero
+IDLE = (
+    "the standard deviations of this network do not learn: give them gossamer.Curvature(model, optimizer, n_data), or "
+    "convert with gossamer.bayesianize(model, std='gradient') and add gossamer.kl(model) / n_data to the loss"
+)
+COUNTED = (
+    "gossamer.Curvature puts the prior into the gradients, and the KL would count it twice: leave gossamer.kl(model) "
+    "out of the loss, and compute it under torch.no_grad() to look at it"
+)
 
 
 class CurvatureWeight(GaussianWeight):
@@ -48,6 +60,7 @@ class CurvatureWeight(GaussianWeight):
     def _start(self, std: Tensor, prior_std: float) -> None:
         self.noise_scale, self.damping = 1.0, prior_std**-2
         self.memory, self.n_estimates = 0.1, -1  # of the running mean; -1 before anything learns
+        self.learner: object = None  # who takes the estimates; the last one that asked
         self.estimate: Tensor | None = None  # while h learns: zeros whose gradient is the sum of the estimates
         self._sum: GradientSum | None = None
         # In float32 at least, whatever the network is in: a running mean moves by less than bfloat16 can show.
@@ -67,9 +80,9 @@ class CurvatureWeight(GaussianWeight):
     def std(self) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
         variance, dtype = self.calibration * self.noise_scale, self.mean.dtype
-        if self.estimate is None or not (torch.is_grad_enabled() and self.training and self.mean.requires_grad):
+        if self.learner is None or not (torch.is_grad_enabled() and self.training and self.mean.requires_grad):
             return std_of_curvature(self.curvature, variance, self.damping).to(dtype)
-        if self.estimate.shape != self.curvature.shape:  # a budget that moves between layers
+        if self.estimate is None or self.estimate.shape != self.curvature.shape:  # was frozen, or has another length
             self._listen()
         std: Tensor = _Std.apply(self.estimate, self.curvature, variance, self.damping)
         return std.to(dtype)
@@ -80,13 +93,16 @@ class CurvatureWeight(GaussianWeight):
         self.curvature.copy_(self.calibration * self.noise_scale / std.to(self.curvature).square() - self.damping)
 
     @torch.no_grad()
-    def attach(self, noise_scale: float, damping: float | None = None, memory: float = 0.1) -> None:
+    def attach(
+        self, noise_scale: float, damping: float | None = None, memory: float = 0.1, learner: object = None
+    ) -> None:
         """Learn h from now on, with T/N and δ as given; the prior stays as it is where δ is ``None``.
 
         σ is the same before and after the first call, but not wider than the prior. Later calls keep h, which does not
-        depend on T and N.
+        depend on T and N; the estimates then go to the last ``learner``.
         """
-        std, prior_std = self.std, self.prior_std
+        std, prior_std, old_damping = self.std, self.prior_std, self.damping
+        self.learner = learner or object()
         self.noise_scale = noise_scale
         self.damping = noise_scale / prior_std**2 if damping is None else damping
         self.calibration, self.memory = 1.0, memory
@@ -94,15 +110,22 @@ class CurvatureWeight(GaussianWeight):
             self.n_estimates = 0
             self.set_std(std)
             self.curvature.clamp_min_(0)
-        self.curvature.clamp_min_(-0.99 * self.damping)  # of another damping, perhaps
+        elif self.damping != old_damping:
+            self.curvature.clamp_min_(-0.99 * self.damping)
         self._listen()
 
     def take_estimate(self) -> Tensor | None:
         """The sum of the estimates of the backward passes that ``mean.grad`` holds; ``None`` if there was none."""
-        taken = None if self.estimate is None else self.estimate.grad
-        if self.estimate is not None:
-            self.estimate.grad = None
+        taken = None if self.estimate is None or self.mean.grad is None else self.estimate.grad
+        self.set_estimate(None)
         return taken
+
+    def set_estimate(self, estimate: Tensor | None) -> None:
+        """What :meth:`take_estimate` is to return, unless a backward pass adds to it."""
+        if estimate is not None and (self.estimate is None or self.estimate.shape != estimate.shape):
+            self._listen()
+        if self.estimate is not None:
+            self.estimate.grad = estimate
 
     @property
     def rate(self) -> float:
@@ -125,7 +148,7 @@ class CurvatureWeight(GaussianWeight):
         return {"mean": self.mean.detach().new_zeros(()), "curvature": self.regrown_curvature(fill, regrow_std)}
 
     def regrown_curvature(self, mean: Tensor, regrow_std: RegrowStd | None) -> Tensor:
-        """h of a new entry, given the mean of those that stay."""
+        """Curvature of a new entry, given the mean of those that stay."""
         if regrow_std is None or isinstance(regrow_std, str):
             return mean
         return mean.new_full((), self.noise_scale / regrow_std**2 - self.damping)
@@ -137,31 +160,50 @@ class CurvatureWeight(GaussianWeight):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take the prior, the temperature, the mode and the noise of the network that is loaded."""
+        if len(state) < 8:  # of std="gradient"
+            super().set_extra_state(state)
+            return
         super().set_extra_state(state[:-4])
         # After it, and to the bit: the prior std is a root of their ratio.
         self.noise_scale, self.damping, self.memory, n_estimates = state[-4:].tolist()
         self.n_estimates = int(n_estimates)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        raw_std = state_dict.pop(prefix + "raw_std", None)  # of std="gradient", as all networks before version 0.3
+        if raw_std is not None:
+            state_dict[prefix + "curvature"] = torch.zeros_like(raw_std, dtype=self.curvature.dtype)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if raw_std is not None:
+            self.set_std(self.calibrated(std_of(raw_std)))
+
+    @property
+    def objection(self) -> str | None:
+        """Why the KL does not belong into the loss."""
+        return IDLE if self.learner is None else COUNTED
+
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"estimate": None, "_sum": None}
+        return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = self.curvature
         super()._apply(fn, recurse)
         if self.curvature.dtype in (torch.float16, torch.bfloat16):
             self.curvature = before.to(self.curvature.device)
-        if self.estimate is not None:
+        if self.learner is not None:
             self._listen()  # on the new device
         return self
 
     def _listen(self) -> None:
         """Collect estimates in the gradient of a leaf that stands beside h."""
+        if self._sum is not None:
+            self._sum.detach()
+        self._sum = self.estimate = None
+        if not self.mean.requires_grad:  # a frozen weight listens when it is used again
+            return
         # An expanded zero takes the memory of one number.
         zero = torch.zeros((), dtype=self.curvature.dtype, device=self.curvature.device)
         self.estimate = zero.expand(self.curvature.shape).requires_grad_()
-        if self._sum is not None:
-            self._sum.detach()
-        self._sum = GradientSum(self.mean, self.take_estimate)
+        self._sum = GradientSum(self.mean, partial(self.set_estimate, None))
         self._sum.attach(self.estimate)
 
 
@@ -171,18 +213,19 @@ def std_of_curvature(curvature: Tensor, variance: float | Tensor, damping: float
 
 
 def running_mean(curvature: Tensor, estimate: Tensor, rate: float | Tensor, damping: float | Tensor) -> Tensor:
-    """h ← h - d + d²/2(h + δ) with d = ``rate`` · (h - ĥ): a step towards ĥ that keeps h + δ positive.
+    """Moves h to h - d + d²/2(h + δ) with d = ``rate`` · (h - ĥ): a step towards ĥ that keeps h + δ positive.
 
-    A step along the geodesic of the positive numbers, to second order (Lin, Schmidt and Khan 2020): h + δ at least
-    halves. An estimate that is not finite does not count.
+    A step along the geodesic of the positive numbers, to second order (Lin, Schmidt and Khan 2020): h + δ is halved at
+    most. An estimate that is not finite, or too large for the square, does not count.
 
     Example:
         >>> h = torch.tensor([1.0])
         >>> running_mean(h, torch.tensor([3.0]), 0.001, 0.0), running_mean(h, torch.tensor([-1e6]), 0.001, 0.0) > 0
         (tensor([1.0020]), tensor([True]))
     """
-    step = ((curvature - estimate) * rate).nan_to_num(0.0, 0.0, 0.0)
-    return curvature - step + 0.5 * step * step / (curvature + damping)
+    step = (curvature - estimate) * rate
+    moved = (curvature - step + 0.5 * step * step / (curvature + damping)).clamp_min((WIDEST - 1) * damping)
+    return torch.where(moved.isfinite(), moved, curvature)
 
 
 class _Std(Function):

@@ -12,6 +12,7 @@ but noisier, since all examples of a batch share their noise.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,11 @@ class GaussianWeight(SparseWeight):
         """Whether a training pass draws the weights rather than the outputs."""
         return self.noise == "weights"
 
+    @property
+    def objection(self) -> str | None:
+        """Why the KL does not belong into the loss; ``None`` where it does."""
+        return None
+
     def kl(self) -> Tensor:
         """KL(q ‖ prior), summed over the active entries, in nats."""
         return normal_kl(self.mean, self.std, self.prior_std)
@@ -136,6 +142,11 @@ class GaussianWeight(SparseWeight):
         self.calibration = rest[0] if rest else 1.0  # version 0.2 has none
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if prefix + "curvature" in state_dict and "curvature" not in self.vectors:
+            raise ValueError(
+                f"{prefix}curvature belongs to a network that was converted with std='curvature', and this one has "
+                "std='gradient': convert it with gossamer.bayesianize(model, std='curvature')"
+            )
         super()._load_from_state_dict(state_dict, prefix, *args)
         missing: list[str] = args[2]
         if prefix + "_extra_state" in missing:  # checkpoints before version 0.2 do not have it
@@ -156,15 +167,20 @@ def kl(model: nn.Module) -> Tensor:
     """KL(q ‖ prior) of all active weights, summed, in nats; tied weights count once.
 
     Divide by the number of training examples when the loss is a mean over examples: then the objective is the negative
-    ELBO per example and does not depend on the batch size.
+    ELBO per example and does not depend on the batch size. Standard deviations that follow from curvature
+    (``std="curvature"``) need no KL in the loss: :class:`gossamer.Curvature` has the prior in it.
 
     Example:
         >>> import gossamer
-        >>> model = gossamer.bayesianize(nn.Linear(100, 10), density=0.1)
+        >>> model = gossamer.bayesianize(nn.Linear(100, 10), density=0.1, std="gradient")
         >>> bool(gossamer.kl(model) > 0)
         True
     """
-    terms = [weight.kl() for weight in _converted(model).values() if isinstance(weight, GaussianWeight)]
+    weights = [weight for weight in _converted(model).values() if isinstance(weight, GaussianWeight)]
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        for objection in {weight.objection for weight in weights if weight.training} - {None}:
+            warnings.warn(str(objection), stacklevel=2)
+    terms = [weight.kl() for weight in weights]
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 

@@ -27,7 +27,7 @@ class GradientSum:
         self._hooks = [
             self.mean.register_hook(self.entered),  # type: ignore[no-untyped-call]
             self.mean.register_post_accumulate_grad_hook(self._left),  # type: ignore[no-untyped-call]
-            *(leaf.register_hook(self.entered) for leaf in leaves if leaf is not None),  # type: ignore[no-untyped-call]
+            *(leaf.register_hook(self.entered) for leaf in leaves if leaf is not None),
         ]
 
     def detach(self) -> None:

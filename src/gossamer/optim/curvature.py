@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +18,14 @@ from gossamer.types import Rule, Step
 __all__ = ["Curvature"]
 
 WEIGHT_DECAY = 5e-4
-SCALED = (
-    "the gradients were divided by {factor:g} between backward() and the optimizer's step, as a GradScaler does, and the "
-    "curvature must not feel that: give it the scaler, Curvature(model, optimizer, …, scaler=scaler)"
+DIVIDED = (
+    "the gradients were divided by {factor:g} between backward() and the optimizer's step, and the curvature was not. "
+    "If a GradScaler did it, give it to the curvature, Curvature(model, optimizer, n_data, scaler=scaler); otherwise "
+    "divide the loss instead of the gradients"
+)
+UNREACHED = (
+    "no backward pass has reached the standard deviations, so they do not learn: put the network into train() mode, "
+    "and call loss.backward(), not torch.autograd.grad(loss, parameters)"
 )
 
 
@@ -31,7 +37,8 @@ class Curvature(Rule):
     ``gossamer.kl`` nor weight decay of the means to it.
 
     Gradients may be accumulated, clipped (h is estimated from those before) and averaged over ranks; the optimizer may
-    take a closure. The model's state holds h, T/N, δ and the number of estimates, so this object has no state.
+    take a closure. The model's state holds h, T/N, δ and the number of estimates, so this object has no state. Of
+    several objects for one network the last takes the place of the others.
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` with ``std="curvature"``.
@@ -72,15 +79,19 @@ class Curvature(Rule):
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         _check(n_data, temperature, weight_decay, memory)
-        self.optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+        given: list[Any] = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+        # Accelerate's and Fabric's wrappers have no hooks of their own.
+        self.optimizers: list[Optimizer] = [
+            one if hasattr(one, "_optimizer_step_pre_hooks") else one.optimizer for one in given
+        ]
         self.weights = [weight for weight in sparse_weights(model).values() if isinstance(weight, CurvatureWeight)]
         if not self.weights:
             raise ValueError(
                 "this model has no weights whose std follows from curvature: convert it with "
                 "gossamer.bayesianize(model, std='curvature') first"
             )
-        held = {id(p) for one in self.optimizers for group in one.param_groups for p in group["params"]}
-        if not any(id(weight.mean) in held for weight in self.weights):
+        trained = [weight for one in self.optimizers for weight in self._weights_of(one)]
+        if not trained:
             raise ValueError(
                 "the optimizer holds none of this model's means: build it from gossamer.param_groups(model), after the "
                 "conversion"
@@ -89,20 +100,20 @@ class Curvature(Rule):
         self.n_data, self.scaler = n_data, scaler
         self.temperature = default_temperature(n_data, n_active) if temperature is None else temperature
         for weight in self.weights:
-            weight.attach(self.temperature / n_data, weight_decay, memory)
-        self._is_taken = False  # the estimates of this step, before the optimizer's hook
+            weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
+        self._has_learnt = False
+        self._first = _FirstStep(next((weight.mean for weight in trained if weight.mean.requires_grad), None))
         for one in self.optimizers:
-            inner: Any = one if hasattr(one, "_optimizer_step_pre_hooks") else one.optimizer  # type: ignore[attr-defined]
-            inner.register_step_pre_hook(self._before_step)
+            one.register_step_pre_hook(self._before_step)
 
     def __call__(self, step: Step) -> bool:
-        """As a rule of :func:`gossamer.fit`: before any rule that moves the entries."""
-        if self._is_captured:
-            for weight in self.weights:
-                weight.count_estimate()
-        else:
-            self.take()
-        self._is_taken = True
+        """As a rule of :func:`gossamer.fit`: learn before a rule moves the entries; the optimizer's step does the rest.
+
+        With a scaler only that step knows whether the gradients are finite; until then the estimates follow the moves.
+        """
+        if self.scaler is None:
+            for optimizer in self.optimizers:
+                self._learn(self._learning(optimizer))
         return False
 
     @property
@@ -110,24 +121,59 @@ class Curvature(Rule):
         """Nothing that is copied from the weights has to be renewed: captured steps compute this themselves."""
         return False
 
-    @property
-    def _is_captured(self) -> bool:
-        """Whether captured steps do all this themselves."""
-        return self.weights[0].dense_copy is not None
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Act before a step; with a closure, after each of its evaluations."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._act(optimizer)
+            return None
+
+        def evaluate() -> Any:
+            loss = closure()
+            self._act(optimizer)
+            return loss
+
+        return args[:1], kwargs | {"closure": evaluate}
 
     @torch.no_grad()
-    def take(self, optimizer: Optimizer | None = None) -> None:
+    def _act(self, optimizer: Optimizer) -> None:
         """Take the estimates of the last backward passes into h, and add the prior's gradient to that of the means."""
-        weights = [weight for weight in self.weights if weight.mean.requires_grad]
-        estimates = self._average({weight: weight.take_estimate() for weight in weights})
-        # A fused optimizer divides by the scale itself.
-        scale = 1.0 if self.scaler is None else self.scaler.get_scale()
-        still_scaled = scale if getattr(optimizer, "grad_scale", None) is not None else 1.0
-        for weight, estimate in estimates.items():
-            if estimate is not None:
-                weight.learn(estimate / scale if self.scaler is not None else estimate)
+        weights = self._learning(optimizer)
+        found_inf = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips such a step itself
+        if not weights or (found_inf is not None and bool(found_inf)):
+            return
+        # A fused optimizer also divides by the scale itself; an average over ranks divides too.
+        still_scaled = getattr(optimizer, "grad_scale", None)
+        is_first = self._first.begins(still_scaled is None and self.scaler is None and world_size() == 1)
+        self._learn(weights, still_scaled)
+        if is_first and not self._has_learnt and all(weight.noisy and not weight.trains_at_mean for weight in weights):
+            warnings.warn(UNREACHED, stacklevel=5)
+        factor = 1.0 if still_scaled is None else float(still_scaled)
+        for weight in weights:
             if weight.mean.grad is not None:
-                weight.mean.grad.add_(weight.mean, alpha=weight.damping * still_scaled)
+                weight.mean.grad.add_(weight.mean, alpha=weight.damping * factor)
+
+    @torch.no_grad()
+    def _learn(self, weights: list[CurvatureWeight], still_scaled: Tensor | None = None) -> None:
+        scale: Any = still_scaled
+        if scale is None and self.scaler is not None:
+            scale = self.scaler.get_scale()
+        for weight, estimate in self._average({weight: weight.take_estimate() for weight in weights}).items():
+            if estimate is not None:
+                weight.learn(estimate if scale is None else estimate / scale)
+                self._has_learnt = True
+
+    def _learning(self, optimizer: Optimizer) -> list[CurvatureWeight]:
+        """The weights whose estimates are due at a step of this optimizer; captured steps take them themselves."""
+        return [
+            weight
+            for weight in self._weights_of(optimizer)
+            if weight.learner is self and weight.mean.requires_grad and weight.dense_copy is None
+        ]
+
+    def _weights_of(self, optimizer: Optimizer) -> list[CurvatureWeight]:
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return [weight for weight in self.weights if id(weight.mean) in held]
 
     def _average(self, estimates: dict[CurvatureWeight, Tensor | None]) -> dict[CurvatureWeight, Tensor | None]:
         """The mean over ranks. A weight that only some ranks used counts as used, with a zero on the others."""
@@ -142,21 +188,43 @@ class Curvature(Rule):
         parts = average_over_ranks(torch.cat(own)).split([len(part) for part in own])
         return estimates | dict(zip(names, parts, strict=True))
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Take the estimates before a step; with a closure, after each of its evaluations."""
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            if not (self._is_taken or self._is_captured):
-                self.take(optimizer)
-            self._is_taken = False
-            return None
 
-        def evaluate() -> Any:
-            loss = closure()
-            self.take(optimizer)
-            return loss
+class _FirstStep:
+    """Compares the gradient of a mean at the first step that uses it with what backward has left."""
 
-        return args[:1], kwargs | {"closure": evaluate}
+    def __init__(self, mean: nn.Parameter | None) -> None:
+        self.mean, self.seen = mean, torch.empty(0)
+        self._hook: Any = mean if mean is None else mean.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
+
+    def _note(self, mean: Tensor) -> None:
+        if mean.grad is not None:
+            self.seen = mean.grad.clone()
+
+    def begins(self, is_compared: bool) -> bool:
+        """Whether this is that step; true once. Raises if the gradient was divided, which h has not felt."""
+        if self.mean is None or self.mean.grad is None:
+            return False
+        factor = divided_by(self.seen, self.mean.grad) if is_compared else None
+        self._hook.remove()
+        self.mean, self.seen = None, torch.empty(0)
+        if factor is not None:
+            raise ValueError(DIVIDED.format(factor=factor))
+        return True
+
+
+def divided_by(before: Tensor, after: Tensor) -> float | None:
+    """The power of two, more than one, by which all of ``before`` was divided; ``None`` if it was not.
+
+    Example:
+        >>> grad = torch.tensor([0.1, 0.0, -0.7])
+        >>> divided_by(grad * 1024, grad), divided_by(grad * 1000, grad), divided_by(grad, grad)
+        (1024.0, None, None)
+    """
+    if before.shape != after.shape or not bool(after.any()):
+        return None
+    factor = float(before.abs().max() / after.abs().max())
+    is_power = factor > 1 and math.frexp(factor)[0] == 0.5
+    return factor if is_power and torch.equal(after * factor, before) else None
 
 
 def default_temperature(n_data: int, n_active: int) -> float:

@@ -1,7 +1,7 @@
 """Moving a subspace: new positions, and every vector that has one number per entry follows them.
 
-This is the only place that rewrites supports. Entries that stay keep their mean, std, gradient and optimizer state; new
-ones start as their weight says, with a gradient and a state of zero.
+This is the only place that rewrites supports. Entries that stay keep their mean, std, gradient, estimate of the
+curvature and optimizer state; new ones start as their weight says, with a gradient and a state of zero.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class WeightBatch:
 
         if isinstance(first, CurvatureWeight):
             means = average(self.vector("curvature"))
-            own = [w.regrown_curvature(mean, regrow_std) for w, mean in zip(self.weights, means, strict=True)]
-            return {"mean": zero, "curvature": torch.stack(own)}
+            fills = [w.regrown_curvature(mean, regrow_std) for w, mean in zip(self.weights, means, strict=True)]
+            return {"mean": zero, "curvature": torch.stack(fills)}
         raw_std = regrown_raw_std(self.vector("raw_std"), first.regrows(regrow_std), average)
         return {"mean": zero, "raw_std": raw_std.expand_as(zero)}
 
@@ -107,6 +107,7 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
     stay the same objects, and the tensors of the optimizers' states are replaced. ``regrown`` has the value of a new
     entry of each weight for each vector, ``(weights,)``.
     """
+    pending = [weight.take_estimate() if isinstance(weight, CurvatureWeight) else None for weight in batch.weights]
     for name, fill in regrown.items():
         parameters = [getattr(weight, name) if name in weight.vectors else None for weight in batch.weights]
         for optimizer in optimizers:
@@ -123,6 +124,10 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
                 parameter.grad = None
                 _set_data(parameter, value)
                 parameter.grad = grad
+    nothing = torch.full((len(batch.weights),), torch.nan, device=batch.device)  # is no estimate for a new entry
+    for weight, estimate in zip(batch.weights, _follow(batch, to, pending, nothing), strict=True):
+        if isinstance(weight, CurvatureWeight):
+            weight.set_estimate(estimate)
     _set_positions(batch, to)
 
 

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from gossamer.ranks import from_first_rank, world_size
-from gossamer.layers import GaussianWeight, Support, sparse_weights
+from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
+from gossamer.layers.curvature import IDLE
 from gossamer.layers.weight import RegrowStd
+from gossamer.ranks import from_first_rank, world_size
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.criteria import (
     REMOVAL,
@@ -144,6 +145,7 @@ class Subspace(Rule):
         self._clock = Clock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
         self.index = self._clock.read() or 0
         self._is_resumed = self.index > 0  # by a clock alone
+        self._is_first, self._curved = True, [w for w in everything.values() if isinstance(w, CurvatureWeight)]
         self.record: list[dict[str, Any]] = []
         self._postponed = False
         self._check_parts()
@@ -164,6 +166,10 @@ class Subspace(Rule):
         """
         if self._is_resumed and self.index > 0:
             warnings.warn(CONTINUED.format(step=self.index), stacklevel=2)
+        if self._is_first:  # here rather than at the start: a Curvature may come after this
+            self._is_first = False
+            if self._curved and all(weight.learner is None for weight in self._curved):
+                warnings.warn(IDLE, stacklevel=2)
         loaded, self._is_resumed = self._clock.loaded, False
         self.index = (self.index if loaded is None else loaded) + 1
         if loaded is not None:  # no gradient was asked for: an update that is due now is made at the next step

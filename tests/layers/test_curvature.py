@@ -1,0 +1,407 @@
+"""Standard deviations from curvature: estimates of a backward pass, the running mean, the weight as a module."""
+
+import copy
+import io
+import math
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call
+
+import gossamer
+from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
+from gossamer.layers.curvature import WIDEST, running_mean
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(6, 5), (4, 6)),
+    "conv": (lambda: nn.Conv2d(2, 4, 3), (4, 2, 5, 5)),
+}
+
+
+def attached(build, noise="local", dtype=torch.float64, **options) -> nn.Module:
+    torch.manual_seed(0)
+    layer = gossamer.bayesianize(build(), density=0.5, noise=noise, std="curvature", **options).to(dtype)
+    for weight in sparse_weights(layer).values():
+        weight.attach(noise_scale=0.01)
+    return layer
+
+
+def mlp(noise="local", dtype=torch.float32) -> nn.Module:
+    return attached(lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), noise, dtype)
+
+
+def estimates(model: nn.Module) -> list[torch.Tensor | None]:
+    return [weight.take_estimate() for weight in sparse_weights(model).values()]
+
+
+# ---------------------------------------------------------------------- what a backward pass estimates
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_estimate_of_drawn_weights_is_gradient_times_noise_over_std(name):
+    build, shape = LAYERS[name]
+    layer = attached(build, "weights")
+    weight, x = layer.weight, torch.randn(shape, dtype=torch.float64)
+    std = weight.std.detach()
+    torch.manual_seed(1)
+    layer(x).square().mean().backward()
+    torch.manual_seed(1)
+    noise = torch.randn_like(weight.mean)
+    drawn = (weight.mean + std * noise).detach().requires_grad_()
+    plain = copy.deepcopy(layer)
+    plain.weight.mean.data.copy_(drawn.detach())
+    plain.weight.noisy = False
+    plain.zero_grad()
+    plain(x).square().mean().backward()
+    torch.testing.assert_close(weight.mean.grad, plain.weight.mean.grad)
+    torch.testing.assert_close(weight.take_estimate(), plain.weight.mean.grad * noise / std)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_the_estimate_of_local_noise_is_twice_the_gradient_of_the_variance(name):
+    build, shape = LAYERS[name]
+    layer = attached(build)
+    x = torch.randn(shape, dtype=torch.float64)
+    layer.weight.curvature.uniform_(0.5, 2.0)
+    variance = layer.weight.std.detach().square().requires_grad_()
+    torch.manual_seed(1)
+    y = layer(x)
+    torch.manual_seed(1)
+    mean, bias = layer.weight.dense_mean(), layer.bias
+    dense_variance = layer.support.scatter(variance)
+    product = F.linear if name == "linear" else F.conv2d
+    spread = product(x.square(), dense_variance).sqrt()
+    noise = ((y - product(x, mean, bias)) / spread).detach()
+    expected = product(x, mean, bias) + spread * noise
+    torch.testing.assert_close(expected, y)
+    y.square().mean().backward()
+    expected.square().mean().backward()
+    torch.testing.assert_close(layer.weight.take_estimate(), 2 * variance.grad)
+
+
+@pytest.mark.parametrize("noise", ["local", "weights"])
+def test_estimates_are_unbiased(noise):
+    """Of the mean square of a linear layer the second derivatives are known, and do not depend on the weights."""
+    layer = attached(lambda: nn.Linear(6, 5), noise)
+    x, n = torch.randn(4, 6, dtype=torch.float64), 3000
+    found = []
+    for _ in range(n):
+        layer.zero_grad()
+        layer(x).square().mean().backward()
+        found.append(layer.weight.take_estimate())
+    found = torch.stack(found)
+    exact = layer.support.gather((2 * x.square().sum(0) / 20).expand(5, 6))
+    error = (found.mean(0) - exact) / (found.std(0) / math.sqrt(n))
+    assert error.abs().max() < 5  # a false alarm once in 10⁵ seeds
+
+
+def test_a_pass_at_the_means_gives_no_estimate():
+    model = mlp()
+    for weight in sparse_weights(model).values():
+        weight.trains_at_mean = True
+    model(torch.randn(3, 6)).sum().backward()
+    assert estimates(model) == [None, None]
+    assert model[0].mean.grad.any()
+
+
+def test_evaluations_and_frozen_weights_give_no_estimate():
+    model = mlp()
+    model[0].mean.requires_grad_(False)
+    model(torch.randn(3, 6)).square().sum().backward()
+    first, second = estimates(model)
+    assert first is None
+    assert second.any()
+    model.zero_grad()
+    model.eval()(torch.randn(3, 6)).square().sum().backward()
+    assert estimates(model) == [None, None]
+    model.train()[0].mean.requires_grad_(True)
+    model(torch.randn(3, 6)).square().sum().backward()
+    assert all(estimate.any() for estimate in estimates(model))
+
+
+def test_a_weight_that_was_frozen_when_it_was_attached_listens_once_it_is_not():
+    torch.manual_seed(0)
+    layer = gossamer.bayesianize(nn.Linear(6, 5), density=0.5)
+    layer.mean.requires_grad_(False)
+    layer.weight.attach(0.01)
+    layer(torch.randn(3, 6)).square().sum().backward()
+    assert layer.weight.take_estimate() is None
+    layer.mean.requires_grad_(True)
+    layer(torch.randn(3, 6)).square().sum().backward()
+    assert layer.weight.take_estimate().any()
+
+
+# ---------------------------------------------------------------------- the running mean
+
+
+def test_the_running_mean_is_its_formula():
+    torch.manual_seed(0)
+    damping = 5e-4
+    h = torch.logspace(-9, 9, 2001, dtype=torch.float64) - damping
+    for rate in (1e-5, 1e-3, 1 / 30):
+        for size in (1e-8, 1e-3, 1.0, 1e8):
+            estimate = torch.randn_like(h) * size
+            b = 1 - rate
+            formula = b * h + rate * estimate + 0.5 * rate**2 * (h - estimate) ** 2 / (h + damping)
+            found = running_mean(h, estimate, rate, damping)
+            torch.testing.assert_close(found, formula.clamp_min((WIDEST - 1) * damping), rtol=1e-9, atol=1e-15)
+            assert (found + damping > 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_running_mean_stays_positive_and_finite_whatever_comes(dtype):
+    torch.manual_seed(0)
+    damping = 5e-4
+    h = torch.full((10_000,), 0.01, dtype=dtype)
+    for step in range(300):
+        estimate = torch.randn_like(h) * 10.0 ** torch.empty_like(h).uniform_(-40, 38)
+        estimate -= 1.001 * damping if step % 2 else 0
+        h = running_mean(h, estimate, 1 / (30 + 0.1 * step), damping)
+        assert h.isfinite().all()
+        assert (h + damping > 0).all()
+        assert (0.01 / (h + damping)).sqrt().isfinite().all()
+
+
+def test_estimates_that_are_not_finite_do_not_count():
+    h = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    estimate = torch.tensor([torch.nan, torch.inf, -torch.inf, 5.0])
+    found = running_mean(h, estimate, 0.1, 0.5)
+    assert torch.equal(found[:3], h[:3])
+    assert found[3] > 4
+
+
+def test_the_memory_is_a_share_of_the_training_so_far():
+    weight = attached(lambda: nn.Linear(6, 5)).weight
+    weight.attach(0.01, memory=0.5)
+    assert weight.rate == 1 / 30
+    for _ in range(10):
+        weight.learn(torch.zeros_like(weight.curvature))
+    assert weight.n_estimates == 10
+    assert weight.rate == 1 / 35
+
+
+# ---------------------------------------------------------------------- which Gaussian it is
+
+
+def test_before_it_learns_a_weight_is_the_gaussian_it_was_made_as():
+    torch.manual_seed(0)
+    mean, std, support = torch.randn(12), torch.rand(12) + 0.1, Support((3, 4))
+    one, other = (kind(support, mean, std, prior_std=0.7) for kind in (CurvatureWeight, GaussianWeight))
+    torch.testing.assert_close(one.std, other.std)
+    torch.testing.assert_close(one.kl(), other.kl())
+    assert one.prior_std == pytest.approx(0.7)
+    assert [name for name, _ in one.named_parameters()] == ["mean"]
+
+
+def test_attaching_keeps_the_std_up_to_that_of_the_prior():
+    std = torch.tensor([0.1, 0.5, 2.0])
+    weight = CurvatureWeight(Support((1, 3)), torch.zeros(3), std, prior_std=1.0)
+    weight.attach(0.01)
+    torch.testing.assert_close(weight.std.detach(), torch.tensor([0.1, 0.5, 1.0]))
+    assert weight.prior_std == pytest.approx(1.0)
+    weight.attach(0.04, damping=0.01)  # h stays, σ follows
+    torch.testing.assert_close(weight.std.detach(), (0.04 / (weight.curvature + 0.01)).sqrt())
+    assert weight.prior_std == pytest.approx(2.0)
+    before = weight.curvature.clone().sub_(0.0099999)
+    weight.curvature.copy_(before)
+    weight.attach(0.04, damping=0.01)
+    assert torch.equal(weight.curvature, before)
+
+
+def test_a_smaller_damping_keeps_the_variance_positive():
+    weight = CurvatureWeight(Support((1, 3)), torch.zeros(3), torch.ones(3), prior_std=1.0)
+    weight.attach(0.01, damping=0.01)
+    weight.curvature.fill_(-0.009)
+    weight.attach(0.01, damping=0.001)
+    assert weight.std.isfinite().all()
+
+
+def test_set_std_is_what_std_returns_also_after_calibration():
+    weight = mlp()[0].weight
+    weight.calibration = 2.5
+    std = torch.rand_like(weight.mean) + 0.1
+    weight.set_std(std)
+    torch.testing.assert_close(weight.std.detach(), std)
+
+
+def test_a_new_entry_has_the_mean_curvature_of_those_that_stay():
+    weight = mlp()[0].weight
+    weight.curvature.uniform_(0, 1)
+    kept = torch.rand(len(weight.mean)) < 0.5
+    regrown = weight.regrown(kept)
+    assert regrown["mean"] == 0
+    torch.testing.assert_close(regrown["curvature"], weight.curvature[kept].mean())
+    torch.testing.assert_close(weight.regrown(kept & False)["curvature"], weight.curvature.mean())
+    h = weight.regrown(kept, 0.25)["curvature"]
+    torch.testing.assert_close((weight.noise_scale / (h + weight.damping)).sqrt(), torch.tensor(0.25))
+
+
+# ---------------------------------------------------------------------- as a module
+
+
+def test_copies_are_the_same_gaussian_and_do_not_learn():
+    model = mlp()
+    model(torch.randn(3, 6)).square().sum().backward()
+    model[0].weight.learn(torch.ones_like(model[0].weight.curvature))
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        weight = twin[0].weight
+        assert torch.equal(weight.std, model[0].weight.std)
+        assert weight.get_extra_state().equal(model[0].weight.get_extra_state())
+        assert weight.learner is None
+        assert weight.estimate is None
+        twin(torch.randn(3, 6)).square().sum().backward()
+        assert weight.take_estimate() is None
+
+
+def test_the_curvature_stays_in_float32_or_better():
+    model = mlp()
+    exact = model[0].weight.curvature.clone().add_(1e-7)
+    model[0].weight.curvature.copy_(exact)
+    model.to(torch.bfloat16)
+    assert model[0].weight.curvature.dtype == torch.float32
+    assert torch.equal(model[0].weight.curvature, exact)
+    assert model[0].std.dtype == model[0].mean.dtype == torch.bfloat16
+    model(torch.randn(3, 6, dtype=torch.bfloat16)).square().sum().backward()
+    assert model[0].weight.take_estimate().dtype == torch.float32
+    model.double()
+    assert model[0].weight.curvature.dtype == torch.float64
+    model.zero_grad()
+    model(torch.randn(3, 6, dtype=torch.float64)).square().sum().backward()
+    assert model[0].weight.take_estimate().dtype == torch.float64
+
+
+@pytest.mark.parametrize("noise", ["local", "weights"])
+def test_functional_call_and_compiled_networks_give_the_same_estimates(noise):
+    torch.compiler.reset()
+    model, x = mlp(noise), torch.randn(4, 6)
+    compiled = torch.compile(model, backend="aot_eager")
+    parameters = dict(model.named_parameters())
+    found = []
+    for call in (model, compiled, lambda x: functional_call(model, parameters, (x,))):
+        model.zero_grad()
+        torch.manual_seed(1)
+        call(x).square().mean().backward()
+        found.append(estimates(model))
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(two, one)
+
+
+def test_gradients_by_torch_func():
+    model, x = mlp(), torch.randn(4, 6)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    torch.manual_seed(1)
+    grads = torch.func.grad(lambda p: functional_call(model, p, (x,)).square().mean())(parameters)
+    torch.manual_seed(1)
+    model(x).square().mean().backward()
+    torch.testing.assert_close(grads["0.weight.mean"], model[0].mean.grad)
+
+
+# ---------------------------------------------------------------------- states
+
+
+def test_a_state_says_everything():
+    model, other = mlp(), gossamer.bayesianize(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), 0.5)
+    model[0].weight.learn(torch.rand_like(model[0].weight.curvature))
+    other.load_state_dict(model.state_dict())
+    for one, two in zip(sparse_weights(model).values(), sparse_weights(other).values(), strict=True):
+        assert torch.equal(one.std, two.std)
+        assert (one.noise_scale, one.damping, one.memory, one.n_estimates) == (
+            two.noise_scale,
+            two.damping,
+            two.memory,
+            two.n_estimates,
+        )
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("version", [0.1, 0.2, 0.3])
+def test_a_network_with_raw_stds_is_loaded_with_its_stds(version, learns):
+    torch.manual_seed(0)
+    build = lambda: nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))  # noqa: E731
+    old = gossamer.bayesianize(build(), density=0.5, std="gradient", prior_std=0.3)
+    for weight in sparse_weights(old).values():
+        weight.raw_std.data.normal_().sub_(3)
+        weight.calibration = 1.7 if version == 0.3 else 1.0
+    state = old.state_dict()
+    for name in [name for name in state if name.endswith("_extra_state")]:
+        state[name] = state[name][:3] if version == 0.2 else state[name]
+        if version == 0.1:
+            del state[name]
+    before = dict(state)
+    new = gossamer.bayesianize(build(), density=0.5, std="curvature", prior_std=0.3)
+    if learns:
+        gossamer.Curvature(new, torch.optim.SGD(new.parameters(), lr=0.1), n_data=100, weight_decay=None)
+    new.load_state_dict(state)
+    assert state.keys() == before.keys()
+    for one, two in zip(sparse_weights(old).values(), sparse_weights(new).values(), strict=True):
+        torch.testing.assert_close(two.std, one.std, check_stride=False)
+        assert two.prior_std == pytest.approx(0.3)
+    x = torch.randn(5, 6)
+    outputs = []
+    for model in (old, new):
+        torch.manual_seed(1)
+        outputs.append(model.eval()(x))
+    torch.testing.assert_close(*outputs)
+
+
+def test_the_other_way_round_names_the_option():
+    old, new = (gossamer.bayesianize(nn.Linear(6, 8), density=0.5, std=std) for std in ("gradient", "curvature"))
+    with pytest.raises(ValueError, match="std='curvature'"):
+        old.load_state_dict(new.state_dict())
+
+
+def test_whole_networks_can_be_saved():
+    model, file = mlp(), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file, weights_only=False)[0].std, model[0].std)
+
+
+# ---------------------------------------------------------------------- the rest of the package
+
+
+def test_draws_predictions_and_numbers_of_such_a_network(capsys):
+    model, x = mlp(), torch.randn(5, 6)
+    prediction = gossamer.predict(model, x, n_draws=3)
+    assert prediction.samples.std(0).max() > 0
+    assert not torch.equal(gossamer.draw(model)(x), gossamer.draw(model)(x))
+    with torch.no_grad():
+        assert gossamer.kl(model) > 0
+    n = gossamer.active_parameters(model)
+    assert gossamer.density(model) == n / (48 + 24)
+    rows = gossamer.summary(model).rows
+    assert sum(row.n_bytes for row in rows if row.kind == "Linear") == 12 * n  # mean, curvature and position
+
+
+def test_compact_and_averaged_networks():
+    model, x = mlp(), torch.randn(5, 6)
+    average = gossamer.averaged(model)
+    for h in (0.5, 2.0):
+        for weight in sparse_weights(model).values():
+            weight.curvature.fill_(h)
+        average.update_parameters(model)
+    weight = model[0].weight
+    expected = sum(weight.noise_scale / (h + weight.damping) for h in (0.5, 2.0)) / 2
+    torch.testing.assert_close(average.module[0].std.square(), torch.full_like(weight.mean, expected))
+    drawn = gossamer.draw(model)
+    torch.testing.assert_close(gossamer.compact(drawn)(x), drawn(x), rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- warnings
+
+
+def test_the_kl_objects_to_being_in_the_loss():
+    model = gossamer.bayesianize(nn.Linear(6, 5), density=0.5)
+    with pytest.warns(UserWarning, match=r"do not learn: give them gossamer.Curvature.* std='gradient'"):
+        gossamer.kl(model)
+    model.weight.attach(0.01)
+    with pytest.warns(UserWarning, match="count it twice"):
+        gossamer.kl(model)
+    with torch.no_grad():
+        gossamer.kl(model)
+    gossamer.kl(model.eval())
+    gossamer.kl(gossamer.bayesianize(nn.Linear(6, 5), density=0.5, std="gradient"))
