@@ -38,6 +38,13 @@ def _as_in_training(augment: Callable[[Tensor], Tensor], transform: Callable[[Te
     return transform(augment(x))
 
 
+def only_with(what: str, **options: object) -> None:
+    """Refuse options that mean something only with another one."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"{' and '.join(given)} can only be given with {what}")
+
+
 def first_given(*values: float | None) -> float:
     """The first value that is not ``None``."""
     return next(value for value in values if value is not None)

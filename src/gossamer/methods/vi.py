@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gossamer.methods.ssvi import ssvi
-from gossamer.types import Method, Mode, Noise, Task
+from torch import nn
+from torch.optim import Optimizer
+
+from gossamer.methods.ssvi import OptimizerName, ssvi
+from gossamer.optim import Curvature
+from gossamer.types import Method, Mode, Noise, Rule, Std, Task
 
 __all__ = ["vi"]
 
@@ -18,30 +22,40 @@ def vi(
     steps: int,
     *,
     lr: float | None = None,
-    std_lr: float | None = None,
-    kl_weight: float | None = None,
-    kl_warmup: float = 0.5,
+    optimizer: OptimizerName = "sgd",
+    temperature: float | None = None,
+    weight_decay: float = 5e-4,
     prior_std: float | None = None,
     init_std: float | None = None,
     noise: Noise = "local",
     refresh_batchnorm: bool = False,
+    std: Std | None = None,
+    std_lr: float | None = None,
+    kl_weight: float | None = None,
+    kl_warmup: float | None = None,
     mode: Mode = "default",
 ) -> Method:
     """Dense VI: a Gaussian over every weight.
 
     Args:
-        task: The task; its number of training examples scales the KL.
+        task: The task, with N training examples.
         steps: Length of the training.
-        lr: Learning rate at the start of a cosine; 0.02 for Adam, 0.01 for SGD in reference mode.
-        std_lr: Learning rate of the raw σ; ``None`` is ``lr``. Their gradient is of the order of ``kl_weight`` over the
-            number of examples, so with SGD (reference mode) they hardly move unless it is orders of magnitude larger.
-        kl_weight: β of the KL; 1 is the ELBO. 0.02, and 0.01 in reference mode.
-        kl_warmup: Share of the training over which β rises from 0.
-        prior_std: Standard deviation of the prior; ``None`` scales it by the fan-in.
+        lr: Learning rate at the start of a cosine; 0.1 for SGD and 0.02 for Adam, 0.01 in reference mode.
+        optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``.
+        temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO. ``None`` chooses it by the number of
+            examples for each weight.
+        weight_decay: δ, the weight decay of the means and the curvature of the prior.
+        prior_std: Standard deviation s of the prior instead of ``weight_decay``: δ = T / N s².
         init_std: Initial standard deviation; ``None`` scales it by the fan-in.
         noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one
             per weight for the whole batch (the released ``same_noise``): half the products, noisier gradients.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+        std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper.
+        std_lr: Learning rate of the raw σ, for ``std="gradient"``; ``None`` is ``lr``. Their gradient is of the order of
+            ``kl_weight`` over the number of examples, so with SGD (reference mode) they hardly move unless it is orders
+            of magnitude larger.
+        kl_weight: β of the KL, for ``std="gradient"``; 1 is the ELBO. 0.02, and 0.01 in reference mode.
+        kl_warmup: Share of the training over which β rises from 0, for ``std="gradient"``; 0.5.
         mode: ``"reference"`` for the released code's behaviour.
     """
     dense = ssvi(
@@ -49,13 +63,22 @@ def vi(
         steps,
         density=1.0,
         lr=lr,
-        std_lr=std_lr,
-        kl_weight=kl_weight,
-        kl_warmup=kl_warmup,
+        optimizer=optimizer,
+        temperature=temperature,
+        weight_decay=weight_decay,
         prior_std=prior_std,
         init_std=init_std,
         noise=noise,
         refresh_batchnorm=refresh_batchnorm,
+        std=std,
+        std_lr=std_lr,
+        kl_weight=kl_weight,
+        kl_warmup=kl_warmup,
         mode=mode,
     )
-    return replace(dense, rules=lambda model, optimizer: ())  # there is nothing to move
+
+    def rules(model: nn.Module, trained_by: Optimizer) -> list[Rule]:
+        """All but the subspace: there is nothing to move."""
+        return [rule for rule in dense.rules(model, trained_by) if isinstance(rule, Curvature)]
+
+    return replace(dense, rules=rules)
