@@ -28,7 +28,8 @@ from gossamer.types import Method, Split, Task
 # These three were chosen by held-out log density and by the variables found, on scikit-learn's small data sets and on
 # simulated tables. They have few rows: with the KL weight of 0.02 that works best on digits, a network of this size
 # memorises the noise; and in a wide table a tenth of the weights is more than the rows can inform.
-KL_WEIGHT = 1.0
+VARIATIONAL: dict[str, Any] = {"temperature": 1.0, "optimizer": "adam"}
+KL_WEIGHT = 1.0  # the same as the temperature, where the KL is in the loss
 MAX_DENSITY = 0.1
 MIN_ACTIVE = 500
 # The loss of a regression has the curvature 1/noise², which grows while the noise is learnt: a table that is predicted
@@ -129,7 +130,10 @@ def method_options(
         if name not in known:
             raise ValueError(unknown(f"option of {method}", name, known))
         check_type(f"option {name} of {method}", value, known[name][0])
-    for_tables = {"kl_weight": KL_WEIGHT, "density": default_density(n_weights, n_data)}
+    for_tables: dict[str, Any] = {"density": default_density(n_weights, n_data)}
+    if "kl_weight" in known:
+        in_loss = given.get("std") == "gradient" or given.get("mode") == "reference"
+        for_tables |= {"kl_weight": KL_WEIGHT} if in_loss else VARIATIONAL
     if of_numbers and not WITH_RATES & given.keys():
         for_tables |= FOR_NUMBERS.get(method, {})
     return {name: value for name, value in for_tables.items() if name in known and name not in given} | given

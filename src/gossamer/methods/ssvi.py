@@ -18,10 +18,10 @@ from gossamer.convert import bayesianize
 from gossamer.layers import WeightedKL, param_groups
 from gossamer.methods._parts import first_given, only_with, refresh_of, update_period_for
 from gossamer.optim import Curvature
-from gossamer.posterior import InLayers
+from gossamer.posterior import InAverage, InLayers
 from gossamer.schedules import cosine, warmup
 from gossamer.sparsity import Subspace
-from gossamer.types import Criterion, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
+from gossamer.types import Collector, Criterion, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
 
 __all__ = ["ssvi"]
 
@@ -30,6 +30,7 @@ OptimizerName = Literal["sgd", "adam"]
 REFERENCE = {"lr": 0.01, "kl_weight": 0.01, "weight_decay": 5e-4}  # of the released code
 GRADIENT = {"lr": 0.02, "kl_weight": 0.02}  # of Adam, chosen on held-out digits
 LR = {"sgd": 0.1, "adam": 0.02}  # of the means
+SWA_RATE = 0.1  # of the first learning rate, while averaging
 LR_WARMUP = 0.025  # share of the training: at full rate from the first step, networks with attention diverge
 
 
@@ -52,6 +53,7 @@ def ssvi(
     allocation: str | None = None,
     noise: Noise = "local",
     refresh_batchnorm: bool = False,
+    average: float = 0.0,
     std: Std | None = None,
     std_lr: float | None = None,
     kl_weight: float | None = None,
@@ -81,6 +83,8 @@ def ssvi(
         noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one
             per weight for the whole batch (the released ``same_noise``): half the products, noisier gradients.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+        average: Share of the training, at its end, over which the network is averaged (SWA). The learning rate falls to a
+            tenth until then and stays there; batch normalisation is always refreshed.
         std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper.
         std_lr: Learning rate of the raw σ, for ``std="gradient"``; ``None`` is ``lr``. Their gradient is of the order of
             ``kl_weight`` over the number of examples, so with SGD (reference mode) they hardly move unless it is orders
@@ -105,7 +109,8 @@ def ssvi(
     if std == "curvature":
         only_with("std='gradient'", std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
         rate, penalty = first_given(lr, LR[optimizer]), no_penalty
-        schedule = warmup(cosine(rate, steps), int(LR_WARMUP * steps))
+        falling = steps - int(average * steps)
+        schedule = warmup(cosine(rate, falling, SWA_RATE * rate if average else 0.0), int(LR_WARMUP * steps))
     else:
         only_with("std='curvature'", temperature=temperature)
         defaults = REFERENCE if is_reference else GRADIENT
@@ -137,11 +142,17 @@ def ssvi(
         decay = None if prior_std is not None else weight_decay
         return [Curvature(model, trained_by, task.n_data, temperature=temperature, weight_decay=decay), subspace]
 
+    def collector() -> Collector:
+        if average:
+            begin = max(1, steps - int(average * steps))
+            return InAverage(begin, max(1, steps // 1000), refresh_of(task))
+        return InLayers(refresh=refresh_of(task, refresh_batchnorm))
+
     return Method(
         prepare=convert,
         optimizer=optimizer_of,
         lr=schedule,
         penalty=penalty,
         rules=rules,
-        collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        collector=collector,
     )

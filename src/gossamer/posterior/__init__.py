@@ -1,6 +1,6 @@
 """Draws of networks, and what they predict together."""
 
-from gossamer.posterior.average import Averaged, averaged
+from gossamer.posterior.average import Averaged, InAverage, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
 from gossamer.posterior.draw import DrawnNetwork, draw
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
@@ -13,6 +13,7 @@ __all__ = [
     "Averaged",
     "DrawnNetwork",
     "GaussianPosterior",
+    "InAverage",
     "InLayers",
     "Last",
     "LocalPasses",

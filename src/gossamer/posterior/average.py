@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from gossamer.layers import GaussianWeight, SparseWeight, replica
 from gossamer.posterior.draw import unwrapped
+from gossamer.posterior.in_layers import InLayers, Refreshing
+from gossamer.types import Collector, Posterior
 
 
 def averaged(model: nn.Module, decay: float | None = None, *, use_buffers: bool = False) -> Averaged:
@@ -63,6 +68,56 @@ class Averaged(AveragedModel):
                 averages = self.use_buffers and held.is_floating_point()
                 held.lerp_(last.to(held), new) if averages else held.copy_(last)
         self.n_averaged += 1
+
+
+class InAverage(Collector):
+    """Collector that averages the network from step ``begin`` on, ``every`` so many steps: its posterior is the average.
+
+    Args:
+        begin: The step, counted from 1, after which the first network is taken.
+        every: Steps between two.
+        refresh: Called with each network that is drawn. Batch normalisation has to be refreshed: the average of
+            weights has statistics that no network of the training had.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Linear(10, 5), density=0.2)
+        >>> collector = InAverage(begin=80, every=10)
+        >>> for step in range(1, 101):
+        ...     collector.observe(model, step)
+        >>> int(collector.average.n_averaged), type(collector.posterior(model)).__name__
+        (3, 'InLayers')
+    """
+
+    def __init__(self, begin: int, every: int, refresh: Refreshing | None = None) -> None:
+        self.begin, self.every, self.refresh = begin, every, refresh
+        self.average: Averaged | None = None
+        self._saved: dict[str, Any] = {}  # of a checkpoint, until there is a network to load it into
+
+    def observe(self, model: nn.Module, step: int) -> None:
+        """Take the network into the average if this is one of the steps."""
+        if step >= self.begin and (step - self.begin) % self.every == 0:
+            self._of(model).update_parameters(model)
+
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
+        """The average so far; before its first network, the network as it is."""
+        started = self.average is not None or bool(self._saved)
+        return InLayers(self._of(model).module if started else model, refresh=self.refresh)
+
+    def _of(self, model: nn.Module) -> Averaged:
+        if self.average is None:
+            self.average = averaged(model)
+            if self._saved:
+                self.average.load_state_dict(self._saved)
+        return self.average
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average so far."""
+        return {"average": self._saved if self.average is None else self.average.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``."""
+        self.average, self._saved = None, state["average"]
 
 
 def _average(mine: SparseWeight, other: SparseWeight, new: float) -> None:
