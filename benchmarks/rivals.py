@@ -165,7 +165,7 @@ def published(build: Callable[[], nn.Module], density: float = 1.0) -> nn.Module
         >>> len(network[0].mean), int((network[0].dense_std() > 0).sum())
         (200, 20)
     """
-    network, pattern = bayesianize(build(), density=1.0), bayesianize(build(), density=density)
+    network, pattern = (bayesianize(build(), density=share, std="gradient") for share in (1.0, density))
     for layer, other in zip(network.modules(), pattern.modules(), strict=True):
         if isinstance(layer, SparseModule) and isinstance(other, SparseModule):
             for name, weight in layer.named_weights().items():

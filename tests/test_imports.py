@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
-    {"names", "tables", "progress", "formats"},
+    {"names", "tables", "progress", "formats", "ranks"},
     {"types", "schedules"},
     {"kernels", "priors", "likelihoods"},
     {"layers"},

@@ -21,7 +21,7 @@ def small():
 
 def test_a_masked_network_is_dense_in_storage_and_sparse_in_what_it_computes():
     torch.manual_seed(0)
-    network, dense = published(small, 0.1), gossamer.bayesianize(small(), density=1.0)
+    network, dense = published(small, 0.1), gossamer.bayesianize(small(), density=1.0, std="gradient")
     assert sum(p.numel() for p in network.parameters()) == sum(p.numel() for p in dense.parameters())
     first, *rest = sparse_weights(network).values()
     assert first.mask is None  # the first convolution stays dense, as in the paper
@@ -38,7 +38,7 @@ def test_a_masked_network_learns_what_a_sparse_one_with_the_same_entries_would()
     network = published(lambda: nn.Sequential(nn.Linear(6, 4)), 0.5)
     weight = next(iter(sparse_weights(network).values()))
     position = weight.mask.nonzero().flatten()
-    sparse = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4)), density=0.5)
+    sparse = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 4)), density=0.5, std="gradient")
     other = next(iter(sparse_weights(sparse).values()))
     with torch.no_grad():
         other.support.set_position(position)

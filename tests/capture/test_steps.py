@@ -12,12 +12,12 @@ from torch import nn
 
 import gossamer
 from gossamer import methods
-from gossamer.capture import CapturedSteps, FlatWeights, why_not
+from gossamer.capture import CapturedSteps, CaptureError, FlatWeights, why_not
 from gossamer.data import CropFlip
-from gossamer.layers import sparse_weights
+from gossamer.layers import WeightedKL, sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.train import Training
-from gossamer.types import Task, as_penalty
+from gossamer.types import Task, as_penalty, no_penalty
 
 gpu = pytest.mark.gpu
 
@@ -97,6 +97,7 @@ def worked(plain: Training, **options) -> Training:
     ("method", "options"),
     [
         ("ssvi", {"density": 0.3, "update_period": 5, "build": perceptron}),
+        ("ssvi", {"density": 0.3, "update_period": 5, "build": perceptron, "std": "gradient"}),
         ("ssvi", {"density": 0.3, "update_period": 5, "build": perceptron, "mode": "reference"}),
         ("ssvi", {"density": 0.3, "update_period": 4, "build": perceptron, "addition": "mean_gradient"}),
         ("vi", {"build": perceptron}),
@@ -104,7 +105,8 @@ def worked(plain: Training, **options) -> Training:
         ("ssvi", {"density": 0.3, "update_period": 5, "build": attentive, "mode": "reference"}),
         ("rigl", {"density": 0.3, "update_period": 5, "build": attentive}),
         # The noise of images lies in memory in another order, so here it is next to nothing.
-        ("ssvi", {"density": 0.3, "update_period": 5, "init_std": 1e-7, "kl_weight": 1e-9}),
+        ("ssvi", {"density": 0.3, "update_period": 5, "init_std": 1e-7}),
+        ("ssvi", {"density": 0.3, "update_period": 5, "init_std": 1e-7, "kl_weight": 1e-9, "std": "gradient"}),
         ("ssvi", {"density": 0.3, "update_period": 5, "init_std": 1e-7, "mode": "reference"}),
         ("rigl", {"density": 0.3, "update_period": 5}),
         ("sgd", {}),
@@ -125,8 +127,8 @@ def test_working_weights_give_the_plain_steps(method, options):
         if options.get("init_std") != 1e-7 or "raw_std" not in name:  # Adam makes much of a gradient that is round-off
             torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
     if other.rules:
-        assert other.rules[0].record == plain.rules[0].record
-        assert sum(sum(update["replaced"].values()) for update in other.rules[0].record) > 0
+        assert other.rules[-1].record == plain.rules[-1].record
+        assert sum(sum(update["replaced"].values()) for update in other.rules[-1].record) > 0
 
 
 @pytest.mark.parametrize("noise", ["local", "weights"])
@@ -160,6 +162,7 @@ def share_noise(giver: Training, taker: Training) -> None:
     ("method", "options"),
     [
         ("ssvi", {"density": 0.3, "update_period": 5}),
+        ("ssvi", {"density": 0.3, "update_period": 5, "std": "gradient"}),
         ("ssvi", {"density": 0.3, "update_period": 5, "mode": "reference"}),
         ("ssvi", {"density": 0.3, "update_period": 4, "addition": "mean_gradient"}),
         ("vi", {"build": perceptron}),
@@ -179,11 +182,11 @@ def test_drawn_working_weights_give_the_plain_steps(method, options):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
     noisy = [noise for noise in seen if noise.any()]
     assert len({tuple(noise.tolist()) for noise in noisy}) == len(noisy)
-    n_updates = len(other.rules[0].record) if other.rules else 0
+    n_updates = len(other.rules[-1].record) if other.rules else 0
     assert len(seen) - len(noisy) == (n_updates if options.get("addition") == "mean_gradient" else 0)
     if other.rules:
-        assert other.rules[0].record == plain.rules[0].record
-        assert sum(sum(update["replaced"].values()) for update in other.rules[0].record) > 0
+        assert other.rules[-1].record == plain.rules[-1].record
+        assert sum(sum(update["replaced"].values()) for update in other.rules[-1].record) > 0
 
 
 def test_drawn_working_weights_have_no_variances_and_local_passes_in_between_are_plain():
@@ -238,6 +241,36 @@ def test_the_noise_of_a_pass_is_one_buffer():
     assert not torch.equal(model(x), before)
 
 
+def test_a_kl_beside_the_curvature_is_not_captured():
+    other = worked(training(density=0.3), captures=False, compiles=False)
+    other._captured.penalty = WeightedKL(lambda step: 1.0, n_data=70)
+    with pytest.raises(CaptureError, match="which has the prior in it"):
+        other._captured.gradients(*other.batches[0], 1)
+
+
+def test_frozen_weights_keep_their_curvature_in_captured_steps():
+    def frozen(**options):
+        one = training(density=0.3, noise="weights", **options)
+        next(iter(sparse_weights(one.model).values())).mean.requires_grad_(False)
+        return one
+
+    plain, other = frozen(), worked(frozen(), captures=False, compiles=False)
+    share_noise(other, plain)
+    before = {name: weight.curvature.clone() for name, weight in sparse_weights(plain.model).items()}
+    for _ in range(5):
+        actual = other.advance()
+        torch.testing.assert_close(plain.advance(), actual, rtol=1e-4, atol=1e-5)
+    first, *rest = before
+    for one in (plain, other):
+        weights = sparse_weights(one.model)
+        assert torch.equal(weights[first].curvature, before[first])
+        assert weights[first].n_estimates == 0
+        assert all(weights[name].n_estimates == 5 for name in rest)
+    for name in rest:
+        mine, theirs = (sparse_weights(one.model)[name].curvature for one in (plain, other))
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-6)
+
+
 def test_what_cannot_be_captured_says_so_once_and_trains(caplog):
     plain = training(captures=True)
     with caplog.at_level(logging.WARNING, "gossamer"):
@@ -265,7 +298,7 @@ NO_GPU = "the network is not on a GPU"  # reported last: there is no other reaso
 
 
 def test_reasons_of_layers_and_penalties():
-    vi = methods.build("vi", images(), 10).penalty
+    vi = WeightedKL(lambda step: 0.1, n_data=70)
     lstm = "recurrent layers are not captured"
     penalty = "its penalty is not a weighted KL"
     for build, given, reason in (
@@ -273,8 +306,13 @@ def test_reasons_of_layers_and_penalties():
         (lambda: nn.LSTM(4, 4), vi, lstm),
         (network, as_penalty(lambda model, step: torch.ones(())), penalty),
     ):
-        model = gossamer.bayesianize(build())
+        model = gossamer.bayesianize(build(), std="gradient")
         assert why_not(model, torch.optim.SGD(model.parameters()), given, ()) == reason
+    model = gossamer.bayesianize(network())
+    optimizer = torch.optim.SGD(model.parameters())
+    assert "gossamer.Curvature is missing" in why_not(model, optimizer, no_penalty, ())
+    gossamer.Curvature(model, optimizer, n_data=70)
+    assert why_not(model, optimizer, no_penalty, ()) == NO_GPU
     plain = network()  # without a sparse weight too: what is not captured would be left out
     assert (
         why_not(plain, torch.optim.SGD(plain.parameters()), as_penalty(lambda model, step: torch.ones(())), ())
@@ -312,7 +350,7 @@ def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode, noise, build, 
         torch.testing.assert_close(actual["nll"], expected["nll"], rtol=0.03, atol=0.03)
     assert graphs.captures, caplog.text
     assert len(graphs._captured._gradients) == 2  # the last batch of an epoch is smaller
-    assert [update["step"] for update in graphs.rules[0].record] == [5, 10]
+    assert [update["step"] for update in graphs.rules[-1].record] == [5, 10]
 
 
 @gpu
@@ -340,8 +378,7 @@ def test_graphs_that_draw_weights_compute_with_what_they_drew(caplog):
     before = [p.detach().clone() for p in graphs.model.parameters()]
     steps.gradients(x, y, 4)
     working = steps.working
-    std = torch.nn.functional.softplus(working.raw_std)
-    torch.testing.assert_close(working.dense_mean[working.address], working.mean + std * working.noise)
+    torch.testing.assert_close(working.dense_mean[working.address], working.mean + working.std * working.noise)
     assert all(torch.equal(a, b) for a, b in zip(before, graphs.model.parameters(), strict=True))
 
 

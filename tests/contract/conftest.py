@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gossamer
-from gossamer.layers import sparse_weights
+from gossamer.layers import CurvatureWeight, sparse_weights
 
 BATCH = 8
 
@@ -75,6 +75,7 @@ NETWORKS = {
     "native": Network(convolutions, lambda: torch.randn(BATCH, 2, 6, 6), density=0.2),  # sparse enough for that kernel
     "tied": Network(Tied, lambda: torch.randint(12, (BATCH, 5)), 12),
 }
+STDS = ("curvature", "gradient")  # how they learn
 STAGES = {"fresh": 0, "trained": 3}  # steps; the subspace moves at each second one and is armed for the fourth
 
 
@@ -86,11 +87,18 @@ class Training:
     ) -> None:
         self.model, self.x, self.y = model, x, y
         self.optimizer = optimizer(gossamer.param_groups(model), lr=0.01)
+        self.has_curvature = any(isinstance(weight, CurvatureWeight) for weight in sparse_weights(model).values())
+        if self.has_curvature:
+            gossamer.Curvature(model, self.optimizer, n_data=100)
         options = {"total_steps": 20, "update_period": 2, "replacement_rate": 0.5, "until": until}
         self.subspace = gossamer.Subspace(model, self.optimizer, **options)
 
     def loss(self) -> Tensor:
-        return F.cross_entropy(self.model(self.x), self.y) + gossamer.kl(self.model) / 100
+        return F.cross_entropy(self.model(self.x), self.y) + self.penalty()
+
+    def penalty(self) -> Tensor | float:
+        """What the loss needs besides the likelihood."""
+        return 0.0 if self.has_curvature else gossamer.kl(self.model) / 100
 
     def steps(self, n: int) -> Training:
         for _ in range(n):
@@ -121,8 +129,8 @@ class Citizen:
 
     training_loop = Training
 
-    def __init__(self, name: str, stage: str) -> None:
-        self.name, self.stage, self.network = name, stage, NETWORKS[name]
+    def __init__(self, name: str, stage: str, std: str = "curvature") -> None:
+        self.name, self.stage, self.std, self.network = name, stage, std, NETWORKS[name]
         torch.manual_seed(0)
         self.x, self.y = self.network.batch(), torch.randint(self.network.n_classes, (BATCH,))
         self.model = self.fresh(seed=0)
@@ -136,8 +144,8 @@ class Citizen:
     def fresh(self, seed: int) -> nn.Module:
         """Another conversion of the same network: another support, other weights."""
         generator = torch.Generator().manual_seed(seed)
-        allocation, density = self.network.allocation, self.network.density
-        return gossamer.bayesianize(self.plain(), density=density, allocation=allocation, generator=generator)
+        options = {"density": self.network.density, "allocation": self.network.allocation, "std": self.std}
+        return gossamer.bayesianize(self.plain(), generator=generator, **options)
 
     def output(self, model: nn.Module, x: Tensor | None = None, seed: int = 1) -> Tensor:
         """One draw of the outputs in evaluation mode, the same for the same seed."""
@@ -174,7 +182,7 @@ GAPS = {
 }
 
 
-@pytest.fixture(params=[f"{name}-{stage}" for name in NETWORKS for stage in STAGES])
+@pytest.fixture(params=[f"{name}-{stage}-{std}" for name in NETWORKS for stage in STAGES for std in STDS])
 def citizen(request: pytest.FixtureRequest) -> Citizen:
     for pattern, reason in GAPS.items():
         if re.match(pattern, request.node.name):

@@ -67,21 +67,29 @@ def plain(request: pytest.FixtureRequest) -> tuple[nn.Module, Tensor]:
     return build(), batch()
 
 
+@pytest.mark.parametrize("noise", ["local", "weights"])
+@pytest.mark.parametrize("std", ["curvature", "gradient"])
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_converted_modules_vary_and_train(plain: tuple[nn.Module, Tensor], training: bool):
+def test_converted_modules_vary_and_train(plain: tuple[nn.Module, Tensor], training: bool, std: str, noise: str):
     module, x = plain
     shape, n_weights = module(x).shape, len([parameter for parameter in module.parameters() if parameter.dim() > 1])
-    model = gossamer.bayesianize(module, density=0.4).train(training)
+    model = gossamer.bayesianize(module, density=0.4, std=std, noise=noise).train(training)
     assert model(x).shape == shape
     assert not torch.equal(model(x), model(x))
     assert len(sparse_weights(model)) == n_weights
     before = copy.deepcopy(dict(model.named_parameters()))
+    stds = {name: weight.std.detach().clone() for name, weight in sparse_weights(model).items()}
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
-    (model(x).square().mean() + gossamer.kl(model) / 100).backward()
+    if std == "curvature":
+        gossamer.Curvature(model, optimizer, n_data=100, weight_decay=None)
+        model(x).square().mean().backward()
+    else:
+        (model(x).square().mean() + gossamer.kl(model) / 100).backward()
     optimizer.step()
     for name, weight in sparse_weights(model).items():
         assert weight.mean.grad.abs().max() > 0, name
-        assert weight.raw_std.grad.abs().max() > 0, name
+        assert not torch.equal(weight.std, stds[name]), name
+        assert weight.std.isfinite().all(), name
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert any(not torch.equal(parameter, before[name]) for name, parameter in model.named_parameters())
 
@@ -122,7 +130,8 @@ def test_tied_weights_stay_tied():
     model = gossamer.bayesianize(Tied(), density=0.4)
     assert model.decoder.weight is model.embedding.weight
     assert gossamer.active_parameters(model) == round(0.4 * 12 * 8)
-    assert len(list(model.parameters())) == 2  # one mean, one std
+    assert len(list(model.parameters())) == 1  # one mean
+    assert len([name for name, _ in model.named_buffers() if "curvature" in name]) == 1
 
 
 @pytest.mark.parametrize("wrap", [

@@ -169,8 +169,8 @@ def test_a_vector_of_another_length_than_its_positions_is_named(kernel, name, n)
         kernel.moments(x, *vectors.values(), None, position, (5, 6), LinearMap())
 
 
-def _layer():
-    layer = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
+def _layer(std="gradient"):
+    layer = gossamer.bayesianize(nn.Linear(40, 30), density=0.1, std=std)
     return layer, torch.randn(4, 40)
 
 
@@ -189,10 +189,10 @@ def test_a_model_on_another_device_than_its_input_is_an_error():
         layer.to("meta")(x)
 
 
-@pytest.mark.parametrize("name", ["weight.mean", "weight.raw_std", "bias"])
+@pytest.mark.parametrize("name", ["weight.mean", "weight.curvature", "weight.raw_std", "bias"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64, torch.float16], ids=str)
 def test_a_state_assigned_in_another_precision_computes_the_same(name, dtype):
-    layer, x = _layer()
+    layer, x = _layer("curvature" if name == "weight.curvature" else "gradient")
     layer.weight.noisy = False
     before = layer(x)
     state = layer.state_dict()

@@ -248,7 +248,7 @@ def test_single_encoder_layers_and_decoders(same_network, training):
 def test_an_encoder_trains():
     """Every mean and every std of a sparse encoder gets a gradient; most of them are not zero."""
     torch.manual_seed(0)
-    model = gossamer.bayesianize(nn.TransformerEncoderLayer(WIDTH, HEADS, 12, batch_first=True), 0.5)
+    model = gossamer.bayesianize(nn.TransformerEncoderLayer(WIDTH, HEADS, 12, batch_first=True), 0.5, std="gradient")
     model(torch.randn(BATCH, KEYS, WIDTH)).square().sum().backward()
     for name, weight in sparse_weights(model).items():
         for vector in (weight.mean, weight.raw_std):

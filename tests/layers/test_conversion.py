@@ -1,6 +1,7 @@
 """Conversion of linear, convolutional and embedding layers: the same function, exact counts, clear errors."""
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -141,7 +142,7 @@ def test_counts_are_exact():
     def counts(**options):
         weights = sparse_weights(gossamer.bayesianize(model(), 0.07, **options))
         for weight in weights.values():
-            assert len(weight.mean) == len(weight.raw_std) == weight.support.n_active
+            assert {len(getattr(weight, name)) for name in weight.vectors} == {weight.support.n_active}
             assert weight.support.n_active == int((weight.dense_std() > 0).sum())
         return {name: weight.support.n_active for name, weight in weights.items()}
 
@@ -183,9 +184,9 @@ def test_the_first_layer_is_kept_dense_only_if_it_is_a_convolution_among_others(
 
 
 def test_dtype_and_device_follow_the_given_weights():
-    for dtype in (torch.float64, torch.bfloat16):
-        layer = gossamer.bayesianize(nn.Linear(8, 4, dtype=dtype), 0.5)
-        assert layer.mean.dtype == layer.weight.raw_std.dtype == layer.bias.dtype == dtype
+    for dtype, std in itertools.product((torch.float64, torch.bfloat16), ("curvature", "gradient")):
+        layer = gossamer.bayesianize(nn.Linear(8, 4, dtype=dtype), 0.5, std=std)
+        assert layer.mean.dtype == layer.std.dtype == layer.bias.dtype == dtype
         y = layer(torch.ones(2, 8, dtype=dtype))
         y.sum().backward()
         assert y.dtype == layer.mean.grad.dtype == dtype
@@ -295,7 +296,7 @@ def test_what_cannot_be_converted_at_all():
 def test_param_groups_hold_every_parameter_once_and_decay_no_std():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     model[1].bias.requires_grad_(False)
-    gossamer.bayesianize(model, 0.5)
+    gossamer.bayesianize(model, 0.5, std="gradient")
     groups = gossamer.param_groups(model, weight_decay=0.1, std_lr=3.0)
     given = [id(parameter) for group in groups for parameter in group["params"]]
     assert len(given) == len(set(given))

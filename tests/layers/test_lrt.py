@@ -19,7 +19,7 @@ FALSE_ALARM = 1e-4  # probability that a correct layer fails one of these tests,
 def randomized(plain: nn.Module, density: float, seed: int = 0) -> nn.Module:
     """The converted layer with means and stds of many sizes."""
     generator = torch.Generator().manual_seed(seed)
-    layer = gossamer.bayesianize(copy.deepcopy(plain), density, keep_dense=(), generator=generator)
+    layer = gossamer.bayesianize(copy.deepcopy(plain), density, keep_dense=(), std="gradient", generator=generator)
     with torch.no_grad():
         for weight in sparse_weights(layer).values():
             weight.mean.normal_(generator=generator)

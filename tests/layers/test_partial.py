@@ -119,18 +119,24 @@ def test_they_compute_what_the_plain_ones_do(case):
         torch.testing.assert_close(weight.mean.grad.view(weight.shape), grad)
 
 
-def test_they_are_sparse_vary_train_and_can_be_drawn(case):
+@pytest.mark.parametrize("std", ["curvature", "gradient"])
+def test_they_are_sparse_vary_train_and_can_be_drawn(case, std):
     plain, x = case
-    model = gossamer.bayesianize(copy.deepcopy(plain), density=0.25)
+    model = gossamer.bayesianize(copy.deepcopy(plain), density=0.25, std=std)
+    start = {weight: weight.std.detach().mean() for weight in sparse_weights(model).values()}
     assert gossamer.density(model) == pytest.approx(0.25, abs=0.02)
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.01)
+    if std == "curvature":
+        gossamer.Curvature(model, optimizer, n_data=1000, weight_decay=None)
     subspace = gossamer.Subspace(model, optimizer, total_steps=10, update_period=2, replacement_rate=0.5)
     assert not torch.equal(model(x), model(x))
     for _ in range(4):
         optimizer.zero_grad()
-        (model(x).square().mean() + gossamer.kl(model) / 1000).backward()
+        loss = model(x).square().mean()
+        (loss if std == "curvature" else loss + gossamer.kl(model) / 1000).backward()
         optimizer.step()
         subspace.step()
+    assert all(weight.std.mean() != std for weight, std in start.items())
     assert sum(sum(update.get("replaced", {}).values()) for update in subspace.record) > 0
     network = gossamer.draw(model, at_mean=True)
     assert type(network[0]) is type(plain[0])

@@ -109,7 +109,7 @@ def test_weights_are_drawn_once_a_call():
     recurrent = layer.named_weights()["weight_hh_l0"]
     with torch.no_grad():
         recurrent.mean.zero_()
-        recurrent.raw_std.fill_(-200.0)
+        recurrent.set_std(torch.full_like(recurrent.mean, 1e-30))
     x = torch.randn(WIDTH).expand(LENGTH, BATCH, WIDTH)
     first, second = layer(x)[0].detach(), layer(x)[0].detach()
     for y in (first, second):

@@ -14,7 +14,7 @@ from gossamer.layers import sparse_weights
 @pytest.fixture
 def layer():
     torch.manual_seed(0)
-    return gossamer.bayesianize(nn.Linear(6, 4), density=0.5)
+    return gossamer.bayesianize(nn.Linear(6, 4), density=0.5, std="gradient")
 
 
 @pytest.fixture

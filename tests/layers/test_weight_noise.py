@@ -19,7 +19,7 @@ LAYERS = {
 def converted(kind: str, **options):
     torch.manual_seed(0)
     build, shape = LAYERS[kind]
-    options = {"density": 0.3, "keep_dense": (), "init_std": 0.2, "noise": "weights"} | options
+    options = {"density": 0.3, "keep_dense": (), "init_std": 0.2, "noise": "weights", "std": "gradient"} | options
     return gossamer.bayesianize(build().double(), **options), torch.randn(shape, dtype=torch.float64)
 
 

@@ -399,10 +399,6 @@ def test_gradients_without_a_backward_pass_warn():
         parameter.grad = grad
     with pytest.warns(UserWarning, match=r"call loss.backward\(\)"):
         loop.optimizer.step()
-    loop = Loop(network().eval())
-    loop.loss().backward()
-    with pytest.warns(UserWarning, match=r"train\(\) mode"):
-        loop.optimizer.step()
 
 
 # ---------------------------------------------------------------------- checkpoints

@@ -106,7 +106,7 @@ def test_a_draw_is_zero_where_nothing_is_active(converted: tuple[nn.Module, Tens
 def test_draws_have_the_moments_of_the_posterior(converted: tuple[nn.Module, Tensor]):
     model, _ = converted
     for weight in sparse_weights(model).values():  # each entry a std of its own
-        weight.raw_std.data += torch.randn_like(weight.raw_std)
+        weight.set_std(weight.std.detach() * torch.randn_like(weight.mean).exp())
     n_draws, total, square = 400, {}, {}
     drawn = DrawnNetwork(model)
     for _ in range(n_draws):

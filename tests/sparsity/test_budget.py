@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from functools import partial
 
 import pytest
 import torch
@@ -70,7 +71,7 @@ def test_budget_is_constant_to_the_last_integer(removal, addition, scope):
     def check(case):
         torch.manual_seed(case["seed"])
         points = case["points"] and removal in ("magnitude", "callable", "nothing")
-        convert = gossamer.sparsify if points else gossamer.bayesianize
+        convert = gossamer.sparsify if points else partial(gossamer.bayesianize, std="gradient")
         model = convert(Reader(*case["shape"]), case["density"], allocation=case["allocation"])
         optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1, momentum=0.9)
         subspace = gossamer.Subspace(

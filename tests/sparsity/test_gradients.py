@@ -24,7 +24,7 @@ def test_dense_gradient_is_that_of_the_plain_network(kind, make, spy):
         "attention": lambda: nn.MultiheadAttention(6, 2, batch_first=True),
         "conv": lambda: nn.Conv1d(6, 5, 3, padding=1),
     }[kind]()
-    model = gossamer.bayesianize(plain, density=0.5)
+    model = gossamer.bayesianize(plain, density=0.5, std="gradient")
     criterion = spy(noise_free=True)
     _, subspace = make(model, addition=criterion, update_period=1)
     x = torch.randint(0, 7, (3, 6)) if kind == "embedding" else torch.randn(3, 6, 6)
@@ -57,7 +57,7 @@ class WithSpare(nn.Module):
 @pytest.mark.parametrize("freeze", ["before", "after"])
 def test_weights_without_a_gradient_stay_where_they_are(freeze, scope, make, positions):
     torch.manual_seed(0)
-    model = gossamer.bayesianize(WithSpare(), density=0.3)
+    model = gossamer.bayesianize(WithSpare(), density=0.3, std="gradient")
     optimizer = torch.optim.Adam(gossamer.param_groups(model))
     if freeze == "before":
         model.frozen.mean.requires_grad_(False)
@@ -130,7 +130,7 @@ class Normed(nn.Module):
 
 def test_multi_sample_gradient_is_the_mean_of_absolute_gradients(make, spy):
     torch.manual_seed(0)
-    model = gossamer.bayesianize(Normed(), density=0.5, init_std=1.0)
+    model = gossamer.bayesianize(Normed(), density=0.5, init_std=1.0, std="gradient")
     n_draws, x, weights = 3, torch.randn(8, 6), torch.randn(8, 5)
     criterion = spy(n_draws=n_draws)
     optimizer, subspace = make(model, addition=criterion, update_period=1)
@@ -175,7 +175,9 @@ def n_alive(sizes):
 @pytest.mark.parametrize("addition", ["sampled_gradient", "mean_gradient", "multi_sample_gradient", "random"])
 def test_nothing_dense_is_alive_between_updates(addition, scope, make):
     torch.manual_seed(0)
-    model = gossamer.bayesianize(nn.Sequential(nn.Linear(37, 41), nn.Tanh(), nn.Linear(41, 43)), density=0.1)
+    model = gossamer.bayesianize(
+        nn.Sequential(nn.Linear(37, 41), nn.Tanh(), nn.Linear(41, 43)), density=0.1, std="gradient"
+    )
     optimizer, subspace = make(model, addition=addition, scope=scope)
     x = torch.randn(8, 37)
     for number in range(1, 10):

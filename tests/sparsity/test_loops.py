@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -117,7 +118,9 @@ def test_closure_of_an_optimizer_and_parameter_groups(mlp, make, positions, spy)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("convert", "lr"), [(gossamer.sparsify, 0.05), (gossamer.bayesianize, 0.0)])
+@pytest.mark.parametrize(
+    ("convert", "lr"), [(gossamer.sparsify, 0.05), (partial(gossamer.bayesianize, std="gradient"), 0.0)]
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, in its tracer and compiler
 def test_compiled_model(convert, lr, backend, mlp, make, positions, spy):
     """A compiled network moves as the plain one does; at a rate of 0 also where the noise is another."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -36,6 +38,9 @@ OTHERS = {
 }
 
 
+GRADIENT = partial(gossamer.bayesianize, std="gradient")
+
+
 def test_every_optimizer_of_torch_is_in_the_table():
     kinds = {name for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
     kinds = {name for name in kinds if issubclass(getattr(torch.optim, name), torch.optim.Optimizer)}
@@ -44,7 +49,9 @@ def test_every_optimizer_of_torch_is_in_the_table():
 
 def network():
     torch.manual_seed(0)
-    return gossamer.bayesianize(nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 4)), density=0.4)
+    return gossamer.bayesianize(
+        nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 4)), density=0.4, std="gradient"
+    )
 
 
 def dense(vector, position):
@@ -162,7 +169,7 @@ def test_layers_that_no_optimizer_holds_stay_as_they_are():
     assert set(subspace.record[-1]["active"]) == {"0", "2"}
 
 
-@pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
+@pytest.mark.parametrize("convert", [GRADIENT, gossamer.sparsify])
 @pytest.mark.parametrize("max_iter", [1, 4])
 def test_lbfgs_forgets_its_history_and_goes_on(convert, max_iter):
     torch.manual_seed(0)
@@ -232,7 +239,7 @@ class Own(GaussianWeight):
     """A kind that nobody here knows."""
 
 
-@pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
+@pytest.mark.parametrize("convert", [GRADIENT, gossamer.bayesianize, gossamer.sparsify])
 def test_stats(convert, mlp):
     weights = sparse_weights(mlp(convert))
     joint = WeightBatch(weights).stats()
@@ -246,13 +253,13 @@ def test_stats(convert, mlp):
 
 @pytest.mark.parametrize("devices", [set(), {"cpu"}])
 @pytest.mark.parametrize("regrow_std", [None, "mean", "mean_raw", 0.3])
-@pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
+@pytest.mark.parametrize("convert", [GRADIENT, gossamer.bayesianize, gossamer.sparsify])
 def test_regrown(convert, regrow_std, devices, mlp, monkeypatch):
     monkeypatch.setattr(selection, "DEVICES", devices)
     weights = sparse_weights(mlp(convert))
     for weight in weights.values():
-        if "raw_std" in weight.vectors:
-            weight.raw_std.data.normal_()
+        if weight.std is not None:
+            weight.set_std(torch.rand_like(weight.mean) + 0.1)
     masks = [torch.rand(len(weight.mean)) < 0.6 for weight in weights.values()]
     together = WeightBatch(weights).regrown(torch.cat(masks), regrow_std)
     for number, (weight, mask) in enumerate(zip(weights.values(), masks, strict=True)):
@@ -276,7 +283,7 @@ def test_only_weights_of_one_known_kind_are_one(mlp):
 
 def test_an_optimizer_that_was_not_given_is_noticed():
     """Its moments would stay where they are while the entries move."""
-    model = gossamer.bayesianize(nn.Linear(20, 10), density=0.2)
+    model = gossamer.bayesianize(nn.Linear(20, 10), density=0.2, std="gradient")
     means = torch.optim.SGD([model.weight.mean], lr=0.1)
     with pytest.warns(UserWarning, match=r"no optimizer of this subspace holds .*raw_std"):
         gossamer.Subspace(model, means, total_steps=10)

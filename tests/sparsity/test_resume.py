@@ -26,7 +26,7 @@ class Training:
         torch.manual_seed(seed)
         plain = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
         allocation = "global" if scope == "global" else "uniform"
-        self.model = gossamer.bayesianize(plain, density=0.3, allocation=allocation)
+        self.model = gossamer.bayesianize(plain, density=0.3, allocation=allocation, std="gradient")
         self.optimizer = KINDS[kind](gossamer.param_groups(self.model))
         self.subspace = gossamer.Subspace(
             self.model, self.optimizer, total_steps=N_STEPS, update_period=19, addition=addition, compare=["magnitude"]

@@ -92,7 +92,7 @@ class Largest(TorchDispatchMode):
 def test_no_tensor_of_an_update_takes_an_eighth_of_the_gradient(layer):
     torch.manual_seed(0)
     x = torch.randn(2, 1100) if isinstance(layer, nn.Linear) else torch.randn(2, 256, 2, 2)
-    model = gossamer.bayesianize(nn.Sequential(layer), density=0.05, keep_dense=())
+    model = gossamer.bayesianize(nn.Sequential(layer), density=0.05, keep_dense=(), std="gradient")
     size = sparse_weights(model)["0"].support.size
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.01)
     subspace = gossamer.Subspace(model, optimizer, total_steps=100, update_period=2)
@@ -111,7 +111,7 @@ def test_no_tensor_of_an_update_takes_an_eighth_of_the_gradient(layer):
 def train(streams: bool, monkeypatch, loss=None, period=3, n_steps=12, density=0.2):
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, 5))
-    model = gossamer.bayesianize(plain, density=density, keep_dense=())
+    model = gossamer.bayesianize(plain, density=density, keep_dense=(), std="gradient")
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.05, momentum=0.9)
     with monkeypatch.context() as patch:
         if not streams:

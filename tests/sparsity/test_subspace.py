@@ -110,7 +110,9 @@ def test_ties_are_broken_by_position(hand_made):
 
 def train(subspace_options, seed=0, steps=60, order=("optimizer", "subspace")):
     torch.manual_seed(seed)
-    model = gossamer.bayesianize(nn.Sequential(nn.Linear(9, 14), nn.Tanh(), nn.Linear(14, 3)), density=0.3)
+    model = gossamer.bayesianize(
+        nn.Sequential(nn.Linear(9, 14), nn.Tanh(), nn.Linear(14, 3)), density=0.3, std="gradient"
+    )
     optimizer = torch.optim.Adam(gossamer.param_groups(model), lr=0.01)
     subspace = gossamer.Subspace(model, optimizer, total_steps=steps, **subspace_options)
     x, moved = torch.randn(32, 9), []
@@ -180,7 +182,9 @@ def test_as_a_rule_only_updates_spend_the_gradient(hand_made_reference):
 
 def test_a_global_budget_moves_to_where_the_gradient_is():
     torch.manual_seed(0)
-    model = gossamer.bayesianize(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), 0.25, allocation="global")
+    model = gossamer.bayesianize(
+        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), 0.25, allocation="global", std="gradient"
+    )
     optimizer = torch.optim.Adam(gossamer.param_groups(model), lr=0.01)
     options = {"total_steps": 20, "update_period": 1, "replacement_rate": constant(0.9)}
     subspace = gossamer.Subspace(model, optimizer, **options)
@@ -207,7 +211,7 @@ def test_a_global_budget_moves_to_where_the_gradient_is():
 def test_compare_records_intersection_over_union():
     names = ("magnitude", "snr", "expected_abs", "snr_exp")
     torch.manual_seed(0)
-    model = gossamer.bayesianize(nn.Linear(20, 10), density=0.5)
+    model = gossamer.bayesianize(nn.Linear(20, 10), density=0.5, std="gradient")
     model.weight.raw_std.data.normal_()
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.0)
     subspace = gossamer.Subspace(
@@ -230,7 +234,7 @@ def test_compare_records_intersection_over_union():
 
 def test_compare_follows_the_scope():
     """Over all layers another criterion removes other numbers of each."""
-    model = gossamer.bayesianize(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), density=0.5)
+    model = gossamer.bayesianize(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), density=0.5, std="gradient")
     for layer, mean, std in zip(model, (1.0, 2.0), (0.1, 0.4), strict=True):
         layer.mean.data.fill_(mean)
         layer.weight.raw_std.data.copy_(torch.full((8,), std).expm1().log())
@@ -264,7 +268,7 @@ BAD_ARGUMENTS = {
 
 @pytest.mark.parametrize(("options", "message"), BAD_ARGUMENTS.values(), ids=BAD_ARGUMENTS)
 def test_bad_arguments_are_refused(options, message):
-    model = gossamer.bayesianize(nn.Linear(9, 4), density=0.5)
+    model = gossamer.bayesianize(nn.Linear(9, 4), density=0.5, std="gradient")
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
     with pytest.raises(ValueError, match=message):
         gossamer.Subspace(model, optimizer, **{"total_steps": 10} | options)
@@ -276,7 +280,7 @@ def test_models_and_optimizers_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="no sparse weights"):
         gossamer.Subspace(plain, before, total_steps=10)
     with pytest.raises(ValueError, match="holds none of this model's sparse weights"):
-        gossamer.Subspace(gossamer.bayesianize(plain), before, total_steps=10)
+        gossamer.Subspace(gossamer.bayesianize(plain, std="gradient"), before, total_steps=10)
     points = gossamer.sparsify(nn.Linear(9, 4), density=0.5)
     optimizer = torch.optim.SGD(gossamer.param_groups(points), lr=0.1)
     for options in ({}, {"removal": "magnitude", "compare": ["snr"]}):
@@ -293,7 +297,7 @@ def test_models_and_optimizers_that_do_not_fit_are_refused():
     ],
 )
 def test_bad_parts_are_named_at_the_update(options, message):
-    model = gossamer.bayesianize(nn.Linear(9, 4), density=0.5)
+    model = gossamer.bayesianize(nn.Linear(9, 4), density=0.5, std="gradient")
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
     subspace = gossamer.Subspace(model, optimizer, total_steps=10, update_period=1, **options)
     model(torch.randn(2, 9)).sum().backward()
@@ -377,7 +381,9 @@ def test_sharded_parameters_are_refused(tmp_path):
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        model = gossamer.bayesianize(nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)), density=0.2)
+        model = gossamer.bayesianize(
+            nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4)), density=0.2, std="gradient"
+        )
         fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
         with pytest.raises(ValueError, match=r"FSDP2 .* DistributedDataParallel"):
             gossamer.Subspace(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=10)

@@ -50,7 +50,7 @@ class Branching(nn.Module):
 def train(rank: int, case: str) -> dict[str, Any]:
     selection.DEVICES = {"cpu"} if case == "all at once" else {"cuda"}
     torch.manual_seed(100 + rank)  # other weights, other supports, other noise and other data on each rank
-    model = gossamer.bayesianize(Branching(), density=0.3)
+    model = gossamer.bayesianize(Branching(), density=0.3, std="gradient")
     # Broadcast buffers would hide supports that differ.
     uneven = case == "one rank uses more"
     network = DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters=uneven)
@@ -81,7 +81,7 @@ def worker(rank: int, folder: str) -> None:
     patience = timedelta(seconds=60)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timeout=patience, rank=rank, world_size=2)
     results = {case: train(rank, case) for case in CASES}
-    model = gossamer.bayesianize(nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9)), allocation="global")
+    model = gossamer.bayesianize(nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9)), allocation="global", std="gradient")
     try:
         gossamer.Subspace(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=10)
     except ValueError as error:
@@ -95,7 +95,7 @@ def forward_then_meet(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     torch.manual_seed(rank)
-    model = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
+    model = gossamer.bayesianize(nn.Linear(40, 30), density=0.1, std="gradient")
     model.weight.noisy = False
     x = torch.randn(5, 40)
     model(x)

@@ -50,7 +50,7 @@ class CurvatureWeight(GaussianWeight):
         >>> weight.std, weight.curvature
         (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([3., 3., 3., 3.]))
         >>> weight.attach(noise_scale=0.01)
-        >>> weight.std, weight.curvature, weight.damping
+        >>> weight.std.detach(), weight.curvature, weight.damping
         (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([0.0300, 0.0300, 0.0300, 0.0300]), 0.01)
     """
 
@@ -65,7 +65,7 @@ class CurvatureWeight(GaussianWeight):
         self._sum: GradientSum | None = None
         # In float32 at least, whatever the network is in: a running mean moves by less than bfloat16 can show.
         std = std.to(torch.promote_types(std.dtype, torch.float32))
-        self.register_buffer("curvature", std.square().reciprocal_().sub_(self.damping))
+        self.register_buffer("curvature", curvature_of_std(std, self.noise_scale, self.damping))
 
     @property
     def prior_std(self) -> float:
@@ -80,7 +80,7 @@ class CurvatureWeight(GaussianWeight):
     def std(self) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
         variance, dtype = self.calibration * self.noise_scale, self.mean.dtype
-        if self.learner is None or not (torch.is_grad_enabled() and self.training and self.mean.requires_grad):
+        if self.learner is None or not (torch.is_grad_enabled() and self.mean.requires_grad):
             return std_of_curvature(self.curvature, variance, self.damping).to(dtype)
         if self.estimate is None or self.estimate.shape != self.curvature.shape:  # was frozen, or has another length
             self._listen()
@@ -90,7 +90,8 @@ class CurvatureWeight(GaussianWeight):
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
         """Hold these standard deviations from now on."""
-        self.curvature.copy_(self.calibration * self.noise_scale / std.to(self.curvature).square() - self.damping)
+        variance = self.calibration * self.noise_scale
+        self.curvature.copy_(curvature_of_std(std.to(self.curvature), variance, self.damping))
 
     @torch.no_grad()
     def attach(
@@ -210,6 +211,11 @@ class CurvatureWeight(GaussianWeight):
 def std_of_curvature(curvature: Tensor, variance: float | Tensor, damping: float | Tensor) -> Tensor:
     """σ = √(variance / (h + δ))."""
     return (variance / (curvature + damping)).sqrt_()
+
+
+def curvature_of_std(std: Tensor, variance: float, damping: float) -> Tensor:
+    """The h of a given σ: the largest finite number where that of a tiny σ is none."""
+    return (variance / std.square()).clamp_max_(torch.finfo(std.dtype).max) - damping
 
 
 def running_mean(curvature: Tensor, estimate: Tensor, rate: float | Tensor, damping: float | Tensor) -> Tensor:

@@ -220,7 +220,7 @@ def param_groups(model: nn.Module, weight_decay: float = 0.0, std_lr: float | No
 
     Example:
         >>> import gossamer
-        >>> model = gossamer.bayesianize(nn.Linear(100, 10), density=0.1)
+        >>> model = gossamer.bayesianize(nn.Linear(100, 10), density=0.1, std="gradient")
         >>> optimizer = torch.optim.SGD(gossamer.param_groups(model, weight_decay=5e-4), lr=0.01, momentum=0.9)
         >>> [(group["name"], group["weight_decay"]) for group in optimizer.param_groups]
         [('means', 0.0005), ('stds', 0.0), ('rest', 0.0005)]

@@ -24,8 +24,8 @@ DIVIDED = (
     "divide the loss instead of the gradients"
 )
 UNREACHED = (
-    "no backward pass has reached the standard deviations, so they do not learn: put the network into train() mode, "
-    "and call loss.backward(), not torch.autograd.grad(loss, parameters)"
+    "no backward pass has reached the standard deviations, so they do not learn: call loss.backward(), not "
+    "torch.autograd.grad(loss, parameters)"
 )
 
 
@@ -231,7 +231,7 @@ def default_temperature(n_data: int, n_active: int) -> float:
     """T by the number of examples for each active weight.
 
     Example:
-        >>> default_temperature(1000, 100), default_temperature(50_000, 500_000)
+        >>> default_temperature(2000, 100), default_temperature(50_000, 500_000)
         (1.0, 0.005)
     """
     return min(1.0, n_data / (20 * n_active))

@@ -144,8 +144,9 @@ def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
         _warned.add(model)
         warnings.warn(
             "the draws agree to the last digits: mutual information is numerically zero. The standard deviations are "
-            "too small to matter: start from a larger init_std (or the default), use Adam or a larger std_lr in "
-            "gossamer.param_groups, and check that gossamer.kl(model) / n_data is in the loss",
+            "too small to matter: start from a larger init_std (or the default) and let them learn, by "
+            "gossamer.Curvature beside the optimizer (a higher temperature makes them larger), or with std='gradient' "
+            "by Adam and gossamer.kl(model) / n_data in the loss",
             stacklevel=3,
         )
 

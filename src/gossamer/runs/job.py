@@ -17,10 +17,10 @@ from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from gossamer import checkpoint, methods, models
-from gossamer.ranks import on_any_rank
 from gossamer.layers import sparse_weights
 from gossamer.names import file_name
 from gossamer.progress import Progress
+from gossamer.ranks import on_any_rank
 from gossamer.record import RecordError, Run
 from gossamer.runs.interrupt import Interrupted, Stop, only_one, stop_signals
 from gossamer.runs.result import build_result

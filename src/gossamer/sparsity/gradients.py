@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from gossamer.ranks import average_over_ranks, on_any_rank
 from gossamer.kernels import WeightMap
 from gossamer.layers import SparseWeight
 from gossamer.layers.passes import GradientSum
+from gossamer.ranks import average_over_ranks, on_any_rank
 from gossamer.sparsity.selection import top_mask, works_together
 
 Weights = Mapping[str, SparseWeight]

@@ -93,6 +93,7 @@ class Subspace(Rule):
         >>> import gossamer
         >>> model = gossamer.bayesianize(nn.Linear(50, 10), density=0.1)
         >>> optimizer = torch.optim.Adam(gossamer.param_groups(model))
+        >>> curvature = gossamer.Curvature(model, optimizer, n_data=160)
         >>> subspace = gossamer.Subspace(model, optimizer, total_steps=20, update_period=5)
         >>> for _ in range(20):
         ...     optimizer.zero_grad()
