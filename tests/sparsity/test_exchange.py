@@ -66,7 +66,7 @@ def learn(model) -> None:
     """Standard deviations from curvature are said to learn, so that nobody warns; nobody gives estimates."""
     for weight in sparse_weights(model).values():
         if isinstance(weight, CurvatureWeight):
-            weight.attach(0.01)
+            weight.attach(0.01, damping=5e-4)
 
 
 def with_gradients(model, number: int, levels: int = 0) -> None:

@@ -19,12 +19,12 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.ranks import world_size
 from gossamer.convert import sparsify
 from gossamer.methods._ke_fan import OWN, PRUNING, Preset, Pruning, PruningName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of, update_period_for
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
+from gossamer.ranks import world_size
 from gossamer.schedules import after, cubic
 from gossamer.schedules import warmup as rising
 from gossamer.sparsity import Prune, SpikeSlabDecay

@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from gossamer.layers import CurvatureWeight, GaussianWeight, PointWeight, SparseWeight
-from gossamer.layers.gaussian import regrown_raw_std
+from gossamer.layers.curvature import std_of_curvature
+from gossamer.layers.gaussian import regrown_raw_std, std_of
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.selection import Segments, works_together
 from gossamer.types import WeightStats
@@ -55,8 +56,19 @@ class WeightBatch:
 
     def stats(self) -> WeightStats:
         """What a criterion sees of all active entries of weights of one kind."""
-        is_gaussian = isinstance(self.weights[0], GaussianWeight)
-        return WeightStats(self.vector("mean"), self.vector("std") if is_gaussian else None)
+        return WeightStats(self.vector("mean"), self._std())
+
+    def _std(self) -> Tensor | None:
+        """Of all active entries, in few kernels where the weights compute it with the same numbers."""
+        curved = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
+        gaussians = [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
+        if curved and len({(w.calibration * w.noise_scale, w.damping) for w in curved}) == 1:
+            variance = curved[0].calibration * curved[0].noise_scale
+            std = std_of_curvature(self.vector("curvature"), variance, curved[0].damping)
+            return std.to(curved[0].mean.dtype)
+        if gaussians and not curved and all(weight.calibration == 1 for weight in gaussians):
+            return std_of(self.vector("raw_std"))
+        return self.vector("std") if gaussians else None
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
         """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
