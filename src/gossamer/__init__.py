@@ -8,7 +8,7 @@ from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
 from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.optim import Curvature
-from gossamer.posterior import Prediction, averaged, draw, predict
+from gossamer.posterior import Prediction, averaged, calibrate, draw, predict
 from gossamer.sparsity import Subspace
 
 __version__ = "0.2.0"
@@ -24,6 +24,7 @@ __all__ = [
     "active_parameters",
     "averaged",
     "bayesianize",
+    "calibrate",
     "compact",
     "data",
     "density",

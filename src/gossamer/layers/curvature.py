@@ -78,8 +78,16 @@ class CurvatureWeight(GaussianWeight):
 
     @property
     def std(self) -> Tensor:
+        """σ of draws and evaluations: as learnt, times the root of the calibration."""
+        return self._std(self.calibration * self.noise_scale)
+
+    @property
+    def learnt_std(self) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
-        variance, dtype = self.calibration * self.noise_scale, self.mean.dtype
+        return self._std(self.noise_scale)
+
+    def _std(self, variance: float) -> Tensor:
+        dtype = self.mean.dtype
         if self.learner is None or not (torch.is_grad_enabled() and self.mean.requires_grad):
             return std_of_curvature(self.curvature, variance, self.damping).to(dtype)
         if self.estimate is None or self.estimate.shape != self.curvature.shape:  # was frozen, or has another length
@@ -89,9 +97,9 @@ class CurvatureWeight(GaussianWeight):
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
-        """Hold these standard deviations from now on."""
-        variance = self.calibration * self.noise_scale
-        self.curvature.copy_(curvature_of_std(std.to(self.curvature), variance, self.damping))
+        """Hold these standard deviations from now on, without a calibration."""
+        self.calibration = 1.0
+        self.curvature.copy_(curvature_of_std(std.to(self.curvature), self.noise_scale, self.damping))
 
     @torch.no_grad()
     def attach(
@@ -102,7 +110,7 @@ class CurvatureWeight(GaussianWeight):
         σ is the same before and after the first call, but not wider than the prior. Later calls keep h, which does not
         depend on T and N; the estimates then go to the last ``learner``.
         """
-        std, prior_std, old_damping = self.std, self.prior_std, self.damping
+        std, prior_std, old_damping = self.learnt_std, self.prior_std, self.damping
         self.learner = learner or object()
         self.noise_scale = noise_scale
         self.damping = noise_scale / prior_std**2 if damping is None else damping
@@ -175,7 +183,9 @@ class CurvatureWeight(GaussianWeight):
             state_dict[prefix + "curvature"] = torch.zeros_like(raw_std, dtype=self.curvature.dtype)
         super()._load_from_state_dict(state_dict, prefix, *args)
         if raw_std is not None:
-            self.set_std(self.calibrated(std_of(raw_std)))
+            calibration = self.calibration
+            self.set_std(std_of(raw_std))
+            self.calibration = calibration
 
     @property
     def objection(self) -> str | None:

@@ -76,16 +76,18 @@ class GaussianWeight(SparseWeight):
 
     @property
     def std(self) -> Tensor:
-        """σ = softplus(raw_std), never below a floor, so that its logarithm and the gradient of it are finite."""
-        return self.calibrated(std_of(self.raw_std))
+        """σ of draws and evaluations: as learnt, times the root of the calibration."""
+        return self.learnt_std if self.calibration == 1 else self.learnt_std * math.sqrt(self.calibration)
 
-    def calibrated(self, std: Tensor) -> Tensor:
-        """σ after calibration, which training does not know of."""
-        return std if self.calibration == 1 else std * math.sqrt(self.calibration)
+    @property
+    def learnt_std(self) -> Tensor:
+        """σ = softplus(raw_std), never below a floor, so that its logarithm and the gradient of it are finite."""
+        return std_of(self.raw_std)
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
-        """Hold these standard deviations from now on."""
+        """Hold these standard deviations from now on, without a calibration."""
+        self.calibration = 1.0
         self.raw_std.copy_(inverse_softplus(std))
 
     @property
@@ -99,8 +101,8 @@ class GaussianWeight(SparseWeight):
         return None
 
     def kl(self) -> Tensor:
-        """KL(q ‖ prior), summed over the active entries, in nats."""
-        return normal_kl(self.mean, self.std, self.prior_std)
+        """KL(q ‖ prior) of what training learns, before any calibration: summed over the active entries, in nats."""
+        return normal_kl(self.mean, self.learnt_std, self.prior_std)
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map with fresh noise of outputs or of weights, as ``noise`` says, or at the means."""
@@ -117,16 +119,20 @@ class GaussianWeight(SparseWeight):
                 return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
             if self.training and self.draws_weights:
                 return self.watched(kernels.product(x, self.sample(), bias, *where), x, weight_map)
-            y = kernels.noisy_product(x, self.mean, self.std, bias, *where, floor=floor)
+            y = kernels.noisy_product(x, self.mean, self._std_of_pass(), bias, *where, floor=floor)
             return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε per entry."""
-        mean, std = self.mean, self.std if std is None else std
+        mean, std = self.mean, self._std_of_pass() if std is None else std
         if generator is None:  # randn_like can be traced, exported and mapped over draws; it takes no generator
             return torch.addcmul(mean, std, torch.randn_like(mean))
         noise = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
         return torch.addcmul(mean, std, noise.to(mean.device))
+
+    def _std_of_pass(self) -> Tensor:
+        """σ of the pass at hand: a training pass must not depend on a calibration."""
+        return self.learnt_std if self.is_training_pass else self.std
 
     def get_extra_state(self) -> Tensor:
         """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""

@@ -68,6 +68,11 @@ class SparseWeight(nn.Module, ABC):
     def std(self) -> Tensor | None:
         """σ of the active entries; ``None`` for a weight without a distribution."""
 
+    @property
+    def learnt_std(self) -> Tensor | None:
+        """σ as training knows it: without the calibration that ``std`` may have."""
+        return self.std
+
     @abstractmethod
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map applied to ``x`` and this weight, with this weight's noise."""
@@ -104,8 +109,13 @@ class SparseWeight(nn.Module, ABC):
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the pass at hand draws noise. A training pass is one in training mode that records gradients."""
-        return self.noisy and not (self.trains_at_mean and self.training and torch.is_grad_enabled())
+        """Whether the pass at hand draws noise."""
+        return self.noisy and not (self.trains_at_mean and self.is_training_pass)
+
+    @property
+    def is_training_pass(self) -> bool:
+        """Whether the pass at hand is one in training mode that records gradients."""
+        return self.training and torch.is_grad_enabled()
 
     def dense_mean(self) -> Tensor:
         """The dense tensor of means, zeros where nothing is active."""
@@ -117,7 +127,7 @@ class SparseWeight(nn.Module, ABC):
 
     def stats(self) -> WeightStats:
         """What a criterion sees, detached."""
-        std = self.std
+        std = self.learnt_std
         return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
 
     def watched(self, y: Tensor, x: Tensor, weight_map: WeightMap) -> Tensor:

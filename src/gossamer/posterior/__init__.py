@@ -2,8 +2,10 @@
 
 from gossamer.posterior.average import Averaged, InAverage, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
+from gossamer.posterior.calibrate import Calibration, calibrate
 from gossamer.posterior.draw import DrawnNetwork, draw
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
+from gossamer.posterior.mixture import Mixture
 from gossamer.posterior.predict import predict
 from gossamer.posterior.prediction import Prediction
 from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_cycles
@@ -11,18 +13,21 @@ from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_c
 __all__ = [
     "AroundMeans",
     "Averaged",
+    "Calibration",
     "DrawnNetwork",
     "GaussianPosterior",
     "InAverage",
     "InLayers",
     "Last",
     "LocalPasses",
+    "Mixture",
     "Prediction",
     "Refresh",
     "SingleNetwork",
     "SnapshotPosterior",
     "Snapshots",
     "averaged",
+    "calibrate",
     "draw",
     "ends_of_cycles",
     "predict",

@@ -65,7 +65,7 @@ def predict(
         (torch.Size([4, 3]), torch.Size([7, 4, 3]), torch.Size([4]))
     """
     _check(model, n_draws, kind, batch_size, generator)
-    inputs = _arguments(x)
+    inputs = arguments(x)
     seeded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not isinstance(model, nn.Module):
         posterior = model
@@ -74,14 +74,14 @@ def predict(
     else:
         posterior = InLayers(generator=generator).posterior(model)
     with torch.no_grad(), seeded:
-        outputs = torch.stack([_forward(network, inputs, batch_size) for network in posterior.draws(n_draws)])
+        outputs = torch.stack([forward(network, inputs, batch_size) for network in posterior.draws(n_draws)])
     prediction = Prediction(outputs, likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:
         _warn_if_certain(model, prediction)
     return prediction
 
 
-def _arguments(x: Inputs) -> Arguments:
+def arguments(x: Inputs) -> Arguments:
     """Positional and named arguments of the network, each with as many examples."""
     named = dict(x) if isinstance(x, Mapping) else {}
     given: Any = [] if named else [x] if isinstance(x, Tensor) else x
@@ -98,7 +98,7 @@ def _arguments(x: Inputs) -> Arguments:
     return list(given), named
 
 
-def _forward(network: nn.Module, inputs: Arguments, batch_size: int) -> Tensor:
+def forward(network: nn.Module, inputs: Arguments, batch_size: int) -> Tensor:
     """Outputs for all inputs, on their device; only one batch at a time is on that of the network."""
     first = [*inputs[0], *inputs[1].values()][0]
     there = next((parameter.device for parameter in network.parameters()), first.device)

@@ -1,7 +1,8 @@
 """A posterior of networks that were kept during training: at the end of each cycle of a cyclical schedule.
 
 The cyclical samplers of Zhang et al. (ICLR 2020) and of Ke and Fan (arXiv 2210.12957) keep three networks per cycle,
-where the learning rate is lowest, and average their predictions.
+where the learning rate is lowest, and average their predictions. Of a network with Gaussian weights the whole posterior
+is kept, means, stds and active entries: one training then gives the members of an ensemble (SeBayS, arXiv 2206.00794).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import replica
-from gossamer.posterior.in_layers import Refreshing, SingleNetwork, at_mean, ready
+from gossamer.posterior.in_layers import InLayers, Refreshing, is_bayesian
+from gossamer.posterior.mixture import shares
 from gossamer.types import Collector, Posterior
 
 Packed = dict[str, Any]
@@ -29,6 +31,7 @@ class Snapshots(Collector):
     Args:
         at: The steps, counted from 1, after which to keep the network.
         refresh: Called with each network that is drawn, such as :class:`gossamer.posterior.Refresh`.
+        generator: Random generator of the draws from Gaussian weights.
 
     Example:
         >>> network = nn.Linear(2, 1)
@@ -39,8 +42,10 @@ class Snapshots(Collector):
         (4, ['Linear', 'Linear'])
     """
 
-    def __init__(self, at: Collection[int], refresh: Refreshing | None = None) -> None:
-        self.at, self.refresh = frozenset(at), refresh
+    def __init__(
+        self, at: Collection[int], refresh: Refreshing | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        self.at, self.refresh, self.generator = frozenset(at), refresh, generator
         self.kept: list[Packed] = []
 
     def observe(self, model: nn.Module, step: int) -> None:
@@ -50,7 +55,9 @@ class Snapshots(Collector):
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The networks kept so far; before the first, the network as it is."""
-        return SnapshotPosterior(model, list(self.kept), self.refresh) if self.kept else SingleNetwork(model)
+        if not self.kept:
+            return InLayers(generator=self.generator, refresh=self.refresh).posterior(model)
+        return SnapshotPosterior(model, list(self.kept), self.refresh, self.generator)
 
     def state_dict(self) -> dict[str, Any]:
         """The networks kept so far."""
@@ -64,19 +71,28 @@ class Snapshots(Collector):
 class SnapshotPosterior(Posterior):
     """Networks of the structure of ``model`` that :func:`pack` kept during training, all with the same weight."""
 
-    def __init__(self, model: nn.Module, kept: list[Packed], refresh: Refreshing | None = None) -> None:
-        self.model, self.kept, self.refresh = model, kept, refresh
+    def __init__(
+        self,
+        model: nn.Module,
+        kept: list[Packed],
+        refresh: Refreshing | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.model, self.kept, self.refresh, self.generator = model, kept, refresh, generator
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Kept networks in evaluation mode: all of them, or ``n`` spread evenly over the training."""
+        """Networks in evaluation mode, spread evenly over the training: each is valid until the next is drawn.
+
+        Of Gaussian weights ``n`` draws, as many of each kept posterior; otherwise the kept networks, at most all.
+        """
         twin = replica(self.model)
-        n = min(n, len(self.kept))
-        for i in range(n):
-            # The last of each of n equal parts: with as many parts as cycles, the ends of the cycles.
-            packed = self.kept[(i + 1) * len(self.kept) // n - 1]
-            with torch.no_grad():
-                twin.load_state_dict(unpack(packed))
-            yield ready(at_mean(twin), self.refresh)
+        # Few are the last of equal parts: with as many parts as cycles, the ends of the cycles.
+        count = n if is_bayesian(twin) else min(n, len(self.kept))
+        for packed, share in zip(self.kept, shares(count, len(self.kept)), strict=True):
+            if share:
+                with torch.no_grad():
+                    twin.load_state_dict(unpack(packed))
+                yield from InLayers(twin, self.generator, self.refresh).draws(share)
 
     @property
     def n_bytes(self) -> int:

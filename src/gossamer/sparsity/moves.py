@@ -62,13 +62,12 @@ class WeightBatch:
         """Of all active entries, in few kernels where the weights compute it with the same numbers."""
         curved = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
         gaussians = [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
-        if curved and len({(w.calibration * w.noise_scale, w.damping) for w in curved}) == 1:
-            variance = curved[0].calibration * curved[0].noise_scale
-            std = std_of_curvature(self.vector("curvature"), variance, curved[0].damping)
+        if curved and len({(w.noise_scale, w.damping) for w in curved}) == 1:
+            std = std_of_curvature(self.vector("curvature"), curved[0].noise_scale, curved[0].damping)
             return std.to(curved[0].mean.dtype)
-        if gaussians and not curved and all(weight.calibration == 1 for weight in gaussians):
+        if gaussians and not curved:
             return std_of(self.vector("raw_std"))
-        return self.vector("std") if gaussians else None
+        return self.vector("learnt_std") if gaussians else None
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
         """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
