@@ -13,7 +13,7 @@ from reproductions.parts import Reproduction, StoredParts, fill, reproduce
 
 __all__ = ["NAMES", "Reproduction", "StoredParts", "fill", "find", "reproduce"]
 
-NAMES = ("em-mcmc-figure1", "em-mcmc-figure2", "em-mcmc-table4")
+NAMES = ("em-mcmc-figure1", "em-mcmc-figure2", "em-mcmc-table4", "learned-std")
 
 
 def find(name: str) -> Reproduction:

@@ -45,6 +45,9 @@ def _parser() -> argparse.ArgumentParser:
         flags = kinds.add_parser(name, help=title.replace("%", "%%"), description=title)
         texts = {item.arg_name: item.description or "" for item in parse(module.plan.__doc__ or "").params}
         for option, parameter in inspect.signature(module.plan).parameters.items():
+            if parameter.default is parameter.empty:
+                flags.add_argument(option, nargs="+", metavar=option.upper().removesuffix("S"), help=texts.get(option))
+                continue
             kind = int if parameter.default is None else type(parameter.default)
             flag = f"--{option.replace('_', '-')}"
             flags.add_argument(flag, dest=option, type=kind, default=parameter.default, help=texts.get(option))

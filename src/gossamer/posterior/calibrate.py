@@ -20,7 +20,7 @@ from gossamer.posterior.in_layers import InLayers
 from gossamer.posterior.predict import Inputs, arguments, forward
 from gossamer.types import Likelihood
 
-DECADES = range(-4, 3)  # of the factor; at the lowest, draws are the network at its means in all but name
+DECADES = range(-3, 3)  # of the factor; at the lowest, draws are the network at its means in all but name
 PRECISION = 0.05  # of the logarithm of the factor: around its minimum the NLL is flat
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -44,7 +44,7 @@ def calibrate(
     batch_size: int = 256,
     generator: torch.Generator | None = None,
 ) -> Calibration:
-    """Multiply all variances of ``model`` by the factor, from 1e-4 to 100, with the lowest NLL on held-out examples.
+    """Multiply all variances of ``model`` by the factor, from 0.001 to 100, with the lowest NLL on held-out examples.
 
     The NLL is that of the mixture of ``n_draws`` networks, with the same ε for every factor. The factor is kept in
     ``weight.calibration`` and saved with the network. Draws and evaluations use it, training does not. A second call

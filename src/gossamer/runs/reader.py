@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def evaluate_run(folder: Path | str, n_draws: int | None = None, split: str = "t
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
         split: ``"train"``, ``"val"`` or ``"test"``.
     """
-    job = _read(folder, n_draws)
+    job = restored(folder, **_drawing(n_draws))
     prediction = predict_split(job.training.posterior(), job.task, job.settings, split)
     return summarize(prediction, job.task, split_of(job.task, split)[1])
 
@@ -89,7 +88,7 @@ def predict_run(folder: Path | str, inputs: Path | str, n_draws: int | None = No
         One row per example: class, confidence, entropy and mutual information, or mean, std and the bounds of a 90 %
         interval in original units.
     """
-    job = _read(folder, n_draws)
+    job = restored(folder, **_drawing(n_draws))
     x = read_inputs(Path(inputs), job.task)
     prediction = predict_seeded(job.training.posterior(), job.task, x, job.settings)
     columns = (_numbers if isinstance(job.task.likelihood, Gaussian) else _classes)(prediction, job.task)
@@ -113,17 +112,22 @@ def _classes(prediction: Prediction, task: Task) -> dict[str, list[Any]]:
     }
 
 
-def _read(folder: Path | str, n_draws: int | None) -> Job:
-    """The run as of its newest checkpoint, in this process alone, on whatever device there is."""
+def _drawing(n_draws: int | None) -> dict[str, Any]:
+    return {} if n_draws is None else {"n_draws": n_draws}
+
+
+def restored(folder: Path | str, **changes: Any) -> Job:
+    """The run as of its newest checkpoint, in this process alone, on whatever device there is.
+
+    ``changes`` replace settings of the run, such as ``n_draws`` or ``precision``.
+    """
     from gossamer.runs.job import restore, settings_of
 
     run = Run.open(Path(folder))
     way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
     if not checkpoint.exists(run.checkpoint_folder):
         raise RecordError(f"{run.folder} has no checkpoint yet: continue it with {way_on}")
-    settings = settings_of(run, device="auto", ranks=1)
-    if n_draws is not None:
-        settings = replace(settings, n_draws=n_draws)
+    settings = settings_of(run, **{"device": "auto", "ranks": 1} | changes)
     with torch.random.fork_rng():  # restoring a training restores its random state, too
         job = restore(run, settings)
     if run.result() is not None and job.training.step < job.training.steps:
