@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gossamer import data, metrics
@@ -141,8 +142,10 @@ def _ways(posterior: Posterior) -> dict[str, Way]:
     drawn: dict[str, Way] = {f"{n} draws": (posterior, n) for n in (5, 20)}
     if not _gaussians(posterior):
         return drawn
-    model = posterior.model
-    return {"means": (SingleNetwork(model), 1), **drawn, "20 local passes": (LocalPasses(model), 20)}
+    model, refresh = posterior.model, getattr(posterior, "refresh", None)
+    if refresh is not None:
+        refresh(model)  # for its passes with local noise; draws are refreshed one by one
+    return {"means": (SingleNetwork(model, refresh), 1), **drawn, "20 local passes": (LocalPasses(model), 20)}
 
 
 def _ways_together(posteriors: list[Posterior]) -> dict[str, Way]:
@@ -178,12 +181,14 @@ def _test_inputs(name: str, root: str | None) -> Tensor:
 def _row(name: str, way: Way, job: Job, outside: Mapping[str, Tensor]) -> Row:
     posterior, n = way
     settings, (x, y) = replace(job.settings, n_draws=n), job.task.test
-    prediction = predict_seeded(posterior, job.task, x, settings)
-    quality = summarize(prediction, job.task, y)
+    # All inputs at once, by the same draws: to refresh batch normalisation for a draw can take longer than to predict.
+    together = predict_seeded(posterior, job.task, torch.cat([x, *outside.values()]), settings)
+    sizes = [len(x), *map(len, outside.values())]
+    own, *others = (replace(together, outputs=outputs) for outputs in together.outputs.split(sizes, 1))
+    quality = summarize(own, job.task, y)
     row: Row = {"way": name, **{key: round(quality[key], 6) for key in METRICS}}
-    for other, inputs in outside.items():
-        entropy = predict_seeded(posterior, job.task, inputs, settings).entropy
-        row[f"auroc_{other}"] = round(metrics.auroc(prediction.entropy, entropy), 6)
+    for other, prediction in zip(outside, others, strict=True):
+        row[f"auroc_{other}"] = round(metrics.auroc(own.entropy, prediction.entropy), 6)
     return row
 
 

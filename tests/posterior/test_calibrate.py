@@ -11,6 +11,7 @@ from torch import nn
 
 import gossamer
 from gossamer.layers import GaussianWeight, sparse_weights
+from gossamer.posterior import InLayers, Mixture, Refresh
 from gossamer.posterior.calibrate import _search
 
 STDS = ("curvature", "gradient")
@@ -186,8 +187,22 @@ def test_the_search_finds_minima_inside_and_at_the_ends():
     assert min(tried, key=tried.get) == pytest.approx(1.0, abs=0.1)
 
 
+def test_a_posterior_that_refreshes_batch_normalisation_is_calibrated_with_it():
+    model, (x, y) = classifier(init_std=1.0), examples()
+    with torch.no_grad():
+        model[1].running_var.fill_(1e-4)  # nonsense, unless refreshed
+    found = gossamer.calibrate(InLayers(model, refresh=Refresh(x)), x, y, generator=generator(3))
+    assert factors(model) == {found.temperature}
+    seed = int(torch.randint(2**62, (), generator=generator(3)))
+    outputs = gossamer.predict(InLayers(model, generator(seed), Refresh(x)), x, 20).outputs
+    nll = -float(gossamer.Categorical().log_predictive(outputs.double(), y).mean())
+    assert nll == pytest.approx(found.nll_after, rel=1e-6)
+
+
 def test_what_it_refuses():
     model, (x, y) = classifier(), examples()
+    with pytest.raises(TypeError, match="one by one, before they are put together"):
+        gossamer.calibrate(Mixture([InLayers(model)]), x, y)
     with pytest.raises(ValueError, match="no Gaussian weights, so there is no width"):
         gossamer.calibrate(gossamer.sparsify(nn.Linear(6, 3), density=0.5), x, y)
     with pytest.raises(ValueError, match="as many examples; got 300 and 299"):

@@ -35,7 +35,7 @@ class Calibration(NamedTuple):
 
 @torch.no_grad()
 def calibrate(
-    model: nn.Module,
+    model: nn.Module | InLayers,
     x_val: Inputs,
     y_val: Tensor,
     *,
@@ -51,7 +51,8 @@ def calibrate(
     starts from the posterior as it was trained.
 
     Args:
-        model: A converted network with Gaussian weights, after training.
+        model: A converted network with Gaussian weights, after training; or the posterior that :func:`gossamer.fit`
+            returned, if it refreshes the batch normalisation of its draws.
         x_val: Inputs that were not trained on, as for :func:`gossamer.predict`.
         y_val: Their targets.
         n_draws: How many networks; about as many as will predict, for fewer draws are best when less wide.
@@ -75,8 +76,14 @@ def calibrate(
     """
     likelihood = Categorical() if likelihood is None else likelihood
     inputs = arguments(x_val)
+    posterior = InLayers(model) if isinstance(model, nn.Module) else model
+    if not isinstance(posterior, InLayers):
+        raise TypeError(
+            f"calibrate takes a network with Gaussian weights or its posterior, got {type(model).__name__}: "
+            "calibrate the members of an ensemble one by one, before they are put together"
+        )
     # Shares the tensors, not the calibration: whatever happens below, the model is as it was.
-    twin = replica(unwrapped(model), share=True)
+    twin = replica(unwrapped(posterior.model), share=True)
     weights = [module for module in twin.modules() if isinstance(module, GaussianWeight)]
     _check(weights, len(next(iter([*inputs[0], *inputs[1].values()]))), y_val, n_draws, batch_size)
     seed = int(torch.randint(2**62, (), generator=generator, device=None if generator is None else generator.device))
@@ -85,7 +92,7 @@ def calibrate(
     def nll(log_factor: float) -> float:
         for weight in weights:
             weight.calibration = math.exp(log_factor)
-        draws = InLayers(twin, torch.Generator(there).manual_seed(seed)).draws(n_draws)
+        draws = InLayers(twin, torch.Generator(there).manual_seed(seed), posterior.refresh).draws(n_draws)
         # One draw at a time: memory holds a number per draw and target, not all outputs.
         parts = [_log_density(forward(network, inputs, batch_size), y_val, likelihood) for network in draws]
         return float(math.log(n_draws) - torch.stack(parts).logsumexp(0).mean())
@@ -94,7 +101,7 @@ def calibrate(
     if not any(map(math.isfinite, tried.values())):
         raise ValueError("the NLL is not finite for any width: check that the network predicts finite numbers")
     best = min(tried, key=lambda log_factor: tried[log_factor])
-    for module in unwrapped(model).modules():
+    for module in unwrapped(posterior.model).modules():
         if isinstance(module, GaussianWeight):
             module.calibration = math.exp(best)
     return Calibration(math.exp(best), tried[0.0], tried[best])

@@ -72,17 +72,19 @@ class InLayers(Posterior, Collector):
 class SingleNetwork(Posterior):
     """A posterior of one network: what a deterministic method leaves.
 
+    ``refresh`` is that of :class:`InLayers`.
+
     Example:
         >>> [type(network).__name__ for network in SingleNetwork(nn.Linear(2, 2)).draws(5)]
         ['Linear']
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, refresh: Refreshing | None = None) -> None:
+        self.model, self.refresh = model, refresh
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The one network in evaluation mode, however many are asked for."""
-        yield DrawnNetwork(self.model).redraw(at_mean=True).eval()
+        yield ready(DrawnNetwork(self.model).redraw(at_mean=True), self.refresh)
 
 
 class LocalPasses(Posterior):
