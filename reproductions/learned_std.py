@@ -39,7 +39,8 @@ SHARES = (0.05, 0.5, 0.95)  # of the entries of a layer below a quantile
 MEASURES = {"std": "σ", "curvature": "h", "snr": "|μ|/σ"}  # of the entries of a layer
 METRICS = ("accuracy", "nll", "ece", "brier")
 RECORDED = ("model", "epochs", "batch_size", "n_val", "options")  # of the configuration of a run
-COLOURS = ("#8c959f", "#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7")  # Okabe and Ito's, and grey
+# Okabe and Ito's colours, which colour-blind people can tell apart, and a grey.
+COLOURS = ("#8c959f", "#000000", "#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
 
 Way = tuple[Posterior, int]
 """A posterior, and how many networks to draw from it."""
@@ -102,8 +103,8 @@ def plot(results: StoredParts, path: Path) -> None:
                 colour = COLOURS[ways.index(way) % len(COLOURS)]
                 axes.scatter(values, at, s=26, color=colour, alpha=0.8, label=way, linewidths=0)
             axes.set_yticks(range(len(names)), names)
+            axes.set_ylim(len(names) - 0.5, -0.5)
             tidy(axes, title)
-        axes.invert_yaxis()
         found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=4, frameon=False)
 

@@ -185,6 +185,7 @@ def headline(results: StoredParts) -> str:
         known = part.environment
         threads = f"{known['threads']} thread{'s' if known['threads'] > 1 else ''}"
         machine = f"{known['cpu']}, {known['cpu_count']} cores, {threads}"
+        machine += f", {known['gpu']}" if known.get("gpu") else ""
         versions = f"gossamer {known['gossamer']}, torch {known['torch']}, Python {known['python']}"
         lines.append(f"{machine}; {versions}; {known['time'][:10]}")
     return "; and ".join(dict.fromkeys(lines))
