@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import gossamer
+from gossamer.capture.flat_weights import FlatWeights
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior import InLayers, Mixture, Refresh
 from gossamer.posterior.calibrate import _search
@@ -159,6 +160,17 @@ def test_training_does_not_know_of_it(std, noise):
     assert founds[0] == founds[1]
     states = one.state_dict(), other.state_dict()
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize("std", STDS)
+def test_captured_steps_do_not_know_of_it(std):
+    model = classifier(std, init_std=1.0)
+    gossamer.calibrate(model, *examples())
+    flat = FlatWeights(model, torch.float32)
+    weights = sparse_weights(model).values()
+    torch.testing.assert_close(flat.std, torch.cat([weight.learnt_std for weight in weights]))
+    assert all((weight.std < 0.9 * weight.learnt_std).all() for weight in weights)
+    flat.close()
 
 
 def test_local_passes_and_averages_follow():

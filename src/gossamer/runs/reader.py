@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ def restored(folder: Path | str, **changes: Any) -> Job:
     way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
     if not checkpoint.exists(run.checkpoint_folder):
         raise RecordError(f"{run.folder} has no checkpoint yet: continue it with {way_on}")
-    settings = settings_of(run, **{"device": "auto", "ranks": 1} | changes)
+    settings = replace(settings_of(run, device="auto", ranks=1), **changes)
     with torch.random.fork_rng():  # restoring a training restores its random state, too
         job = restore(run, settings)
     if run.result() is not None and job.training.step < job.training.steps:
