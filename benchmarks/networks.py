@@ -87,7 +87,7 @@ def network_for(build: Callable[[], nn.Module], way: str) -> nn.Module:
         return build()
     if way in (DENSE, MASKED):
         return published(build, MASK_DENSITY if way == MASKED else 1.0)
-    return bayesianize(build(), density=density_of(way))
+    return bayesianize(build(), density=density_of(way), std="gradient")
 
 
 def optimizer_for(model: nn.Module, *, adam: bool = False) -> Optimizer:

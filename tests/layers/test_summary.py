@@ -39,7 +39,10 @@ def test_the_rows_of_a_summary():
         "3": "a bias is not sparse",
         "4": "a bias is not sparse",
     }
-    stored = [*model.parameters(), *(b for name, b in model.named_buffers() if name.endswith("position"))]
+    stored = [
+        *model.parameters(),
+        *(b for name, b in model.named_buffers() if name.endswith(("curvature", "position"))),
+    ]
     assert sum(row.n_bytes for row in table.rows) == sum(t.numel() * t.element_size() for t in stored)
 
 

@@ -106,7 +106,7 @@ class Swin(nn.Module):
 def test_a_network_that_reads_the_weights_of_its_layers():
     torch.manual_seed(0)
     plain, x = Swin(), torch.randn(2, 5, 8)
-    model = gossamer.bayesianize(copy.deepcopy(plain), density=1.0, init="pretrained")
+    model = gossamer.bayesianize(copy.deepcopy(plain), density=1.0, init="pretrained", std="gradient")
     assert not torch.equal(model(x), model(x))
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
     subspace = gossamer.Subspace(model, optimizer, total_steps=4, update_period=1)

@@ -107,6 +107,7 @@ def test_copies_that_train_and_move_on_their_own_are_left_in_peace(duplicate):
 
     def steps(network):
         optimizer = torch.optim.SGD(gossamer.param_groups(network), lr=0.1)
+        gossamer.Curvature(network, optimizer, n_data=100)
         subspace = gossamer.Subspace(network, optimizer, total_steps=12, update_period=2, replacement_rate=0.5)
         for _ in range(6):
             optimizer.zero_grad()
