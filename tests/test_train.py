@@ -174,11 +174,11 @@ def test_the_state_is_of_its_moment(task):
     training = build("ssvi", task)
     training.advance()
     state = training.state_dict()
-    n_updates = len(state["rules"][0]["record"])
+    n_updates = len(state["rules"][-1]["record"])
     for _ in range(10):
         training.advance()
     assert state["step"] == 1
-    assert len(state["rules"][0]["record"]) == n_updates
+    assert len(state["rules"][-1]["record"]) == n_updates
 
 
 class TwoRates:

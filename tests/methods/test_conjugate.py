@@ -34,10 +34,17 @@ def exact(task, active):
     return mean, precision.diag().rsqrt()
 
 
+STDS = {
+    "curvature": {"temperature": 1.0, "optimizer": "adam"},
+    "gradient": {"std": "gradient", "kl_weight": 1.0, "kl_warmup": 0.0},
+}
+
+
+@pytest.mark.parametrize("std", STDS)
 @pytest.mark.parametrize(("name", "options"), [("vi", {}), ("ssvi", {"density": 0.4, "update_period": 20})])
-def test_the_mean_field_posterior_of_linear_regression_is_recovered(task, name, options):
+def test_the_mean_field_posterior_of_linear_regression_is_recovered(task, name, options, std):
     steps = 3000
-    method = methods.build(name, task, steps, lr=0.05, kl_weight=1.0, kl_warmup=0.0, prior_std=PRIOR, **options)
+    method = methods.build(name, task, steps, lr=0.05, prior_std=PRIOR, **STDS[std], **options)
     posterior = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA)
     layer = posterior.model
     active = torch.arange(N_INPUTS) if layer.support.position is None else layer.support.position.long()
