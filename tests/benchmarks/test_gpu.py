@@ -161,7 +161,7 @@ def test_the_ways_are_what_their_names_say():
 
 
 def test_bytes_of_a_working_copy():
-    """Dense means and variances with their gradients, addresses and prior stds; what is trained counts elsewhere."""
+    """Dense means and variances with their gradients, addresses, one prior std; what is trained counts elsewhere."""
     contender = build(CASES[0], random_images(8), network, 4, 2, CPU)
     plain = checkpoint_bytes(contender)
     training = contender.training
@@ -170,7 +170,7 @@ def test_bytes_of_a_working_copy():
     contender.step()
     n_weights, n_active = 168 + 3840, 162 + 192  # each weight starts at a multiple of eight entries
     layout, seed = 2 * 4 * 8, 8  # four integers a weight that say where its entries go; the seed of the noise
-    assert contender.working_bytes() == 4 * 4 * n_weights + (8 + 4) * n_active + layout + seed
+    assert contender.working_bytes() == 4 * 4 * n_weights + 8 * n_active + 4 + layout + seed
     assert bytes_in_training(contender) == 3 * 4 * (2 * n_active + 12 + 10)
     assert checkpoint_bytes(contender) < plain + 4 * (2 * n_active + 22) + 3000  # the momenta
 

@@ -24,10 +24,11 @@ def measure(label: str, method: str, **options) -> StateBytes:
         ("sgd", {}, N_WEIGHTS + N_BIASES, 1),
         ("vi", {"mode": "reference"}, 2 * N_WEIGHTS + N_BIASES, 1),
         ("ssvi", {"mode": "reference", "density": 0.25}, 2 * N_WEIGHTS // 4 + N_BIASES, 1),
-        ("ssvi", {"density": 0.25}, 2 * N_WEIGHTS // 4 + N_BIASES, 2),
+        ("ssvi", {"density": 0.25}, N_WEIGHTS // 4 + N_BIASES, 1),
+        ("ssvi", {"density": 0.25, "std": "gradient"}, 2 * N_WEIGHTS // 4 + N_BIASES, 2),
         ("rigl", {"density": 0.25}, N_WEIGHTS // 4 + N_BIASES, 1),
     ],
-    ids=["sgd", "vi", "ssvi, SGD", "ssvi, Adam", "rigl"],
+    ids=["sgd", "vi", "ssvi, SGD", "ssvi, curvature", "ssvi, Adam", "rigl"],
 )
 def test_bytes_are_those_of_the_active_vectors(method, options, n_parameters, moments):
     found = measure("a network", method, **options)
@@ -35,6 +36,7 @@ def test_bytes_are_those_of_the_active_vectors(method, options, n_parameters, mo
     assert found.parameters == 4 * n_parameters
     assert 0 <= found.optimizer_state - 4 * n_parameters * moments <= 4 * n_tensors
     assert found.positions == (4 * N_WEIGHTS // 4 if "density" in options else 0)
+    assert found.buffers == (4 * N_WEIGHTS // 4 if options == {"density": 0.25} and method == "ssvi" else 0)  # h
     assert found.optimizer == ("Adam" if moments == 2 else "SGD")
     assert found.memory < found.checkpoint < found.memory + HEADER
 

@@ -126,7 +126,7 @@ def test_working_weights_give_the_plain_steps(method, options):
     for (name, mine), theirs in zip(other.model.state_dict().items(), plain.model.state_dict().values(), strict=True):
         if options.get("init_std") != 1e-7 or "raw_std" not in name:  # Adam makes much of a gradient that is round-off
             torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
-    if other.rules:
+    if other.rules and method != "vi":  # a dense network has nothing to move
         assert other.rules[-1].record == plain.rules[-1].record
         assert sum(sum(update["replaced"].values()) for update in other.rules[-1].record) > 0
 
@@ -184,7 +184,7 @@ def test_drawn_working_weights_give_the_plain_steps(method, options):
     assert len({tuple(noise.tolist()) for noise in noisy}) == len(noisy)
     n_updates = len(other.rules[-1].record) if other.rules else 0
     assert len(seen) - len(noisy) == (n_updates if options.get("addition") == "mean_gradient" else 0)
-    if other.rules:
+    if other.rules and method != "vi":  # a dense network has nothing to move
         assert other.rules[-1].record == plain.rules[-1].record
         assert sum(sum(update["replaced"].values()) for update in other.rules[-1].record) > 0
 

@@ -48,7 +48,7 @@ def build(name: str, task: Task, steps: int, **options: Any) -> Method:
 
     Example:
         >>> from gossamer.data import digits
-        >>> build("ssvi", digits.load(), steps=100, density=0.1).lr(0) > 0
+        >>> build("ssvi", digits.load(), steps=100, density=0.1).lr(10) > 0
         True
     """
     method = find(name)(task, steps, **options)
