@@ -81,8 +81,8 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
     Example:
         >>> from gossamer.models import mlp
         >>> found = measure_state(StateCase("sparse", "ssvi", {"density": 0.5}), mlp(8, (4,), 2), (8,), 2)
-        >>> found.parameters, found.positions  # 16 + 4 means and raw stds, 4 + 2 biases; positions of 4 bytes
-        (184, 80)
+        >>> found.parameters, found.positions, found.buffers  # 16 + 4 means, 4 + 2 biases; positions; curvatures
+        (104, 80, 80)
     """
     x, y = torch.randn(2 * BATCH, *shape), torch.arange(2 * BATCH) % n_outputs
     task = Task((x, y), (x, y), (x, y), Categorical(), n_outputs)

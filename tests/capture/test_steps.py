@@ -331,18 +331,21 @@ def test_methods_are_captured(method, caplog):
 
 @gpu
 @pytest.mark.parametrize(
-    ("mode", "noise", "build"),
+    ("kind", "noise", "build"),
     [
-        ("default", "local", network),
+        ("curvature", "local", network),
+        ("curvature", "weights", network),
+        ("gradient", "local", network),
         ("reference", "local", network),
         ("reference", "weights", network),
         ("reference", "local", attentive),
     ],
 )
-def test_graphs_are_the_plain_path_to_the_precision_of_bf16(mode, noise, build, caplog):
+def test_graphs_are_the_plain_path_to_the_precision_of_bf16(kind, noise, build, caplog):
     """Noise of nearly zero, so that both draw the same networks; twenty steps and two updates."""
-    options = {"density": 0.3, "update_period": 5, "init_std": 1e-6, "mode": mode, "noise": noise, "build": build}
-    options |= {} if mode == "reference" else {"kl_weight": 1e-9}
+    options = {"density": 0.3, "update_period": 5, "init_std": 1e-6, "noise": noise, "build": build}
+    options |= {"mode": "reference"} if kind == "reference" else {"std": kind}
+    options |= {"kl_weight": 1e-9} if kind == "gradient" else {}
     plain = training(device="cuda", precision="bf16-mixed", **options)
     graphs = training(device="cuda", precision="bf16-mixed", captures=True, **options)
     for _ in range(20):

@@ -45,6 +45,8 @@ def test_training_with_autocast_and_a_scaler(citizen, dtype: torch.dtype):
     model, x, y = citizen.fresh(seed=0).cuda(), citizen.x.cuda(), citizen.y.cuda()
     training = citizen.training_loop(model, x, y)
     scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16, init_scale=2.0**10)
+    if training.has_curvature:
+        gossamer.Curvature(model, training.optimizer, n_data=100, scaler=scaler)  # in place of one without it
     for _ in range(6):
         training.optimizer.zero_grad()
         with torch.autocast("cuda", dtype=dtype):

@@ -16,7 +16,8 @@ ARRAY_API = f"""
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 for kind in (SparseBayesClassifier, SparseBayesRegressor):
-    for estimator, check in estimator_checks_generator(kind(**{SHORT})):
+    # At a threshold of zero no table of noise is left without columns, which the check could not put back.
+    for estimator, check in estimator_checks_generator(kind(**{SHORT}, threshold=0.0)):
         if "array_api" in check.func.__name__:
             check(estimator)
             print("checked")
