@@ -86,7 +86,7 @@ def test_the_estimate_of_local_noise_is_twice_the_gradient_of_the_variance(name)
 def test_estimates_are_unbiased(noise):
     """Of the mean square of a linear layer the second derivatives are known, and do not depend on the weights."""
     layer = attached(lambda: nn.Linear(6, 5), noise)
-    x, n = torch.randn(4, 6, dtype=torch.float64), 3000
+    x, n = torch.randn(4, 6, dtype=torch.float64), 1000
     found = []
     for _ in range(n):
         layer.zero_grad()

@@ -256,7 +256,9 @@ class _Std(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(output)
+        ctx.device = inputs[0].device
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return grads[0] / ctx.saved_tensors[0], None, None, None
+        # Replicas of nn.DataParallel have their h on another device, and one leaf for all.
+        return (grads[0] / ctx.saved_tensors[0]).to(ctx.device), None, None, None
