@@ -16,7 +16,7 @@ from gossamer.schedules import constant
 from gossamer.sparsity.criteria import GradientCriterion
 from gossamer.types import WeightStats
 
-GRADIENT = partial(gossamer.bayesianize, std="gradient")
+BY_GRADIENT = partial(gossamer.bayesianize, std="gradient")
 POSITION = (0, 2, 5, 7, 8, 11)
 MEAN = (6.0, -1.0, 5.0, 2.0, -4.0, 3.0)
 STD = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -83,7 +83,7 @@ def spy():
 
 @pytest.fixture
 def mlp():
-    def build(convert=GRADIENT, dtype=torch.float32):
+    def build(convert=BY_GRADIENT, dtype=torch.float32):
         torch.manual_seed(0)
         plain = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 4)).to(dtype)
         return convert(plain, density=0.3)
