@@ -304,6 +304,7 @@ class Method:
         collector: Builds what makes the posterior.
         penalty: The KL or the negative log prior, already weighted: a :class:`Penalty` or a function of (model, step).
         rules: Builds what acts after the backward pass.
+        adapt: The same method as it suits a network, where its defaults depend on that.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
@@ -312,3 +313,8 @@ class Method:
     collector: Callable[[], Collector]
     penalty: Penalty | PenaltyFunction = no_penalty
     rules: Callable[[nn.Module, Optimizer], Sequence[Rule]] = lambda model, optimizer: ()
+    adapt: Callable[[nn.Module], Method] | None = None
+
+    def suited_to(self, network: nn.Module) -> Method:
+        """The method with the defaults that suit a plain network."""
+        return self if self.adapt is None else self.adapt(network)

@@ -26,7 +26,7 @@ from gossamer.layers.gaussian import GaussianWeight, mean_among, std_of
 from gossamer.layers.passes import GradientSum
 from gossamer.layers.weight import RegrowStd
 
-LEAST_MEMORY = 30  # estimates: the first ones are those of a network that knows nothing yet
+LEAST_MEMORY = 10  # estimates: the first ones are those of a network that knows nothing yet
 WIDEST = 1e-6  # of δ, the least h + δ: float32 cannot tell much less from zero
 IDLE = (
     "the standard deviations of this network do not learn: give them gossamer.Curvature(model, optimizer, n_data), or "

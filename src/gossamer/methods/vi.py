@@ -5,14 +5,8 @@ The dense baseline of SSVI (Li et al., ICLR 2024): the same layers, objective an
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from torch import nn
-from torch.optim import Optimizer
-
 from gossamer.methods.ssvi import OptimizerName, ssvi
-from gossamer.optim import Curvature
-from gossamer.types import Method, Mode, Noise, Rule, Std, Task
+from gossamer.types import Method, Mode, Noise, Std, Task
 
 __all__ = ["vi"]
 
@@ -22,13 +16,14 @@ def vi(
     steps: int,
     *,
     lr: float | None = None,
-    optimizer: OptimizerName = "sgd",
+    optimizer: OptimizerName | None = None,
     temperature: float | None = None,
     weight_decay: float = 5e-4,
     prior_std: float | None = None,
     init_std: float | None = None,
-    noise: Noise = "local",
+    noise: Noise | None = None,
     refresh_batchnorm: bool = False,
+    average: float | None = None,
     std: Std | None = None,
     std_lr: float | None = None,
     kl_weight: float | None = None,
@@ -41,7 +36,8 @@ def vi(
         task: The task, with N training examples.
         steps: Length of the training.
         lr: Learning rate at the start of a cosine; 0.1 for SGD and 0.02 for Adam, 0.01 in reference mode.
-        optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``.
+        optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with
+            batch normalisation, Adam for others.
         temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO. ``None`` chooses it by the number of
             examples for each weight.
         weight_decay: δ, the weight decay of the means and the curvature of the prior.
@@ -49,16 +45,20 @@ def vi(
         init_std: Initial standard deviation; ``None`` scales it by the fan-in.
         noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one
             per weight for the whole batch (the released ``same_noise``): half the products, noisier gradients.
+            ``None`` is the second for networks with batch normalisation, the first for others and in reference mode.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+        average: Share of the training, at its end, over which the network is averaged (SWA). The learning rate falls to
+            a tenth until then and stays there, and batch normalisation is refreshed for each draw. ``None`` is 0.25
+            for networks with batch normalisation, 0 for others and with ``std="gradient"``.
         std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper.
-        std_lr: Learning rate of the raw σ, for ``std="gradient"``; ``None`` is ``lr``. Their gradient is of the order of
-            ``kl_weight`` over the number of examples, so with SGD (reference mode) they hardly move unless it is orders
-            of magnitude larger.
+        std_lr: Learning rate of the raw σ, for ``std="gradient"``; ``None`` is ``lr``. Their gradient is of the order
+            of ``kl_weight`` over the number of examples, so with SGD (reference mode) they hardly move unless it is
+            orders of magnitude larger.
         kl_weight: β of the KL, for ``std="gradient"``; 1 is the ELBO. 0.02, and 0.01 in reference mode.
         kl_warmup: Share of the training over which β rises from 0, for ``std="gradient"``; 0.5.
         mode: ``"reference"`` for the released code's behaviour.
     """
-    dense = ssvi(
+    return ssvi(
         task,
         steps,
         density=1.0,
@@ -70,15 +70,10 @@ def vi(
         init_std=init_std,
         noise=noise,
         refresh_batchnorm=refresh_batchnorm,
+        average=average,
         std=std,
         std_lr=std_lr,
         kl_weight=kl_weight,
         kl_warmup=kl_warmup,
         mode=mode,
     )
-
-    def rules(model: nn.Module, trained_by: Optimizer) -> list[Rule]:
-        """All but the subspace: there is nothing to move."""
-        return [rule for rule in dense.rules(model, trained_by) if isinstance(rule, Curvature)]
-
-    return replace(dense, rules=rules)

@@ -71,7 +71,7 @@ class Averaged(AveragedModel):
 
 
 class InAverage(Collector):
-    """Collector that averages the network from step ``begin`` on, ``every`` so many steps: its posterior is the average.
+    """Collector that averages the network from step ``begin`` to the end: the posterior is that of the average.
 
     Args:
         begin: The step, counted from 1, after which the first network is taken.
