@@ -77,8 +77,7 @@ def test_members_of_one_training_differ(network):
     task = two_moons.load()
     posterior = fit(methods.build("ssvi", task, 300, density=0.5, members=3), network(), task, 300)
     assert isinstance(posterior, SnapshotPosterior)
-    weights = [[p.flatten() for p in part.parameters() if p.dim() == 2] for part in posterior.draws(3)]
-    supports = [torch.cat(own) != 0 for own in weights]
+    supports = [torch.cat([p.flatten() for p in part.parameters() if p.dim() == 2]) != 0 for part in posterior.draws(3)]
     assert not torch.equal(supports[0], supports[1])  # the subspace has moved between the first two
     accuracy = (
         (gossamer.predict(posterior, task.transform(task.test[0]), n_draws=9).probs.argmax(1) == task.test[1])
