@@ -16,10 +16,12 @@ from gossamer.sparsity import Subspace
 
 
 def plain() -> nn.Module:
+    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
 
 
 def normed() -> nn.Module:
+    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,11 +39,15 @@ def _as_in_training(augment: Callable[[Tensor], Tensor], transform: Callable[[Te
     return transform(augment(x))
 
 
-def only_with(what: str, **options: object) -> None:
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not ``None``."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def only_with(what: str, **options: Any) -> None:
     """Refuse options that mean something only with another one."""
-    given = [name for name, value in options.items() if value is not None]
-    if given:
-        raise ValueError(f"{' and '.join(given)} can only be given with {what}")
+    if found := given(**options):
+        raise ValueError(f"{' and '.join(found)} can only be given with {what}")
 
 
 def first_given(*values: float | None) -> float:

@@ -8,6 +8,8 @@ the released code's hyper-parameters and arithmetic, with which they do not lear
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -17,22 +19,38 @@ from torch.optim import SGD, Adam, Optimizer
 
 from gossamer.convert import bayesianize
 from gossamer.layers import WeightedKL, param_groups
-from gossamer.methods._parts import first_given, only_with, refresh_of, update_period_for
+from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
 from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, Snapshots, ends_of_cycles
 from gossamer.schedules import cosine, cyclical, warmup
 from gossamer.sparsity import Subspace
-from gossamer.types import Collector, Criterion, Method, Mode, Noise, Penalty, Rule, Schedule, Std, Task, no_penalty
+from gossamer.types import Collector, Criterion, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
 
 __all__ = ["ssvi"]
 
 OptimizerName = Literal["sgd", "adam"]
 
-REFERENCE = {"lr": 0.01, "kl_weight": 0.01, "weight_decay": 5e-4}  # of the released code
-GRADIENT = {"lr": 0.02, "kl_weight": 0.02}  # of Adam, chosen on held-out digits
-LR = {"sgd": 0.1, "adam": 0.02}  # of the means
-AVERAGE, AVERAGE_LR = 0.25, 0.1  # share of the training, and of the first learning rate meanwhile
-LR_WARMUP = 0.025  # share of the training
+
+@dataclass(frozen=True)
+class _Plan:
+    """How the means are trained."""
+
+    optimizer: OptimizerName
+    lr: float
+    noise: Noise = "local"
+    average: float = 0.0
+    lr_warmup: float = 0.0  # share of the training
+    weight_decay: float = 0.0
+    std_lr: float | None = None
+
+
+REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4)  # of the released code
+GRADIENT = _Plan("adam", lr=0.02)
+PLAIN = _Plan("adam", lr=0.02, lr_warmup=0.025)
+NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  # with batch normalisation
+LR = {plan.optimizer: plan.lr for plan in (PLAIN, NORMED)}
+KL_WEIGHT = {"reference": 0.01, "default": 0.02}
+AVERAGE_LR = 0.1  # of the first learning rate, while the network is averaged
 
 
 def ssvi(
@@ -101,96 +119,77 @@ def ssvi(
         mode: ``"reference"`` for the released code's behaviour.
     """
     is_reference = mode == "reference"
-    how = std or ("gradient" if is_reference else "curvature")
-    _check_given(how, temperature, std_lr, kl_weight, kl_warmup)
+    std = std or ("gradient" if is_reference else "curvature")
+    prepare = partial(
+        bayesianize,
+        density=density,
+        prior_std=prior_std,
+        init_std=init_std,
+        allocation=allocation or ("uniform" if is_reference else "erk"),
+        mode=mode,
+        std=std,
+    )
+    subspace = partial(
+        Subspace,
+        total_steps=steps,
+        removal=removal,
+        addition=addition,
+        update_period=update_period_for(steps, update_period),
+        replacement_rate=replacement_rate,
+        until=until,
+    )
+    moves = [subspace] if density < 1 else []  # otherwise there is nothing to move
+    if std == "gradient":
+        only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average)
+        beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(first_given(kl_warmup, 0.5) * steps))
+        plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
+        return _method(task, steps, plan, prepare, moves, WeightedKL(beta, task.n_data), refresh_batchnorm, members)
+    only_with("std='gradient'", std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
+    decay = None if prior_std is not None else weight_decay
+    learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay)
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
-        normed = how == "curvature" and any(isinstance(module, _BatchNorm) for module in network.modules())
-        return build(
-            optimizer or ("sgd" if normed else "adam"),
-            noise or ("weights" if normed else "local"),
-            first_given(average, AVERAGE if normed else 0.0),
-        )
+        default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
+        rate = first_given(lr, LR[optimizer or default.optimizer])
+        plan = replace(default, lr=rate, **given(optimizer=optimizer, noise=noise, average=average))
+        return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, members)
 
-    def build(trained_by: OptimizerName, noise: Noise, average: float) -> Method:
-        defaults = REFERENCE if is_reference else GRADIENT
-        rate = first_given(lr, LR[trained_by] if how == "curvature" else defaults["lr"])
-        n_averaged = int(average * steps) if members == 1 else 0
-        schedule = cosine(rate, steps - n_averaged, AVERAGE_LR * rate if n_averaged else 0.0)
+    return replace(suited_to(nn.Identity()), adapt=suited_to)
+
+
+def _method(
+    task: Task,
+    steps: int,
+    plan: _Plan,
+    prepare: Callable[..., nn.Module],
+    rules: Sequence[Callable[[nn.Module, Optimizer], Rule]],
+    penalty: Penalty,
+    refresh_batchnorm: bool,
+    members: int,
+) -> Method:
+    """The parts of a method that trains the means as planned."""
+    n_averaged = int(plan.average * steps) if members == 1 else 0
+    falling = cosine(plan.lr, steps - n_averaged, AVERAGE_LR * plan.lr if n_averaged else 0.0)
+    schedule = falling if members == 1 else cyclical(plan.lr, steps, members)
+    n_warmup = int(plan.lr_warmup * steps)
+
+    def optimizer_of(model: nn.Module) -> Optimizer:
+        groups = param_groups(model, plan.weight_decay, plan.std_lr)
+        return SGD(groups, lr=plan.lr, momentum=0.9) if plan.optimizer == "sgd" else Adam(groups, lr=plan.lr)
+
+    def collector() -> Collector:
         if members > 1:
-            schedule = cyclical(rate, steps, members)
-        penalty: Penalty = no_penalty
-        if how == "curvature":
-            schedule = after_warmup(schedule, int(LR_WARMUP * steps))
-        else:
-            beta = first_given(kl_weight, defaults["kl_weight"])
-            penalty = WeightedKL(warmup(beta, int(first_given(kl_warmup, 0.5) * steps)), task.n_data)
+            return Snapshots(ends_of_cycles(steps, members), refresh_of(task))
+        if n_averaged:
+            return InAverage(max(1, steps - n_averaged), max(1, steps // 1000), refresh_of(task))
+        return InLayers(refresh=refresh_of(task, refresh_batchnorm))
 
-        def optimizer_of(model: nn.Module) -> Optimizer:
-            groups = param_groups(model, REFERENCE["weight_decay"] if is_reference else 0.0, std_lr)
-            uses_sgd = is_reference or (how == "curvature" and trained_by == "sgd")
-            return SGD(groups, lr=rate, momentum=0.9) if uses_sgd else Adam(groups, lr=rate)
-
-        def collector() -> Collector:
-            if members > 1:
-                return Snapshots(ends_of_cycles(steps, members), refresh_of(task))
-            if n_averaged:
-                return InAverage(max(1, steps - n_averaged), max(1, steps // 1000), refresh_of(task))
-            return InLayers(refresh=refresh_of(task, refresh_batchnorm))
-
-        return Method(
-            prepare=partial(
-                bayesianize,
-                density=density,
-                prior_std=prior_std,
-                init_std=init_std,
-                allocation=allocation or ("uniform" if is_reference else "erk"),
-                mode=mode,
-                noise=noise,
-                std=how,
-            ),
-            optimizer=optimizer_of,
-            lr=schedule,
-            penalty=penalty,
-            rules=rules,
-            collector=collector,
-            adapt=suited_to,
-        )
-
-    def rules(model: nn.Module, trained_by: Optimizer) -> list[Rule]:
-        found: list[Rule] = []
-        if how == "curvature":
-            decay = None if prior_std is not None else weight_decay
-            found.append(Curvature(model, trained_by, task.n_data, temperature=temperature, weight_decay=decay))
-        if density < 1:  # otherwise there is nothing to move
-            found.append(
-                Subspace(
-                    model,
-                    trained_by,
-                    total_steps=steps,
-                    removal=removal,
-                    addition=addition,
-                    update_period=update_period_for(steps, update_period),
-                    replacement_rate=replacement_rate,
-                    until=until,
-                )
-            )
-        return found
-
-    return build(optimizer or "adam", noise or "local", average or 0.0)
-
-
-def after_warmup(schedule: Schedule, steps: int) -> Schedule:
-    """The schedule, with its first steps scaled up linearly to 1."""
-    return lambda step: schedule(step) * min(1.0, (step + 1) / max(1, steps))
-
-
-def _check_given(
-    how: Std, temperature: float | None, std_lr: float | None, kl_weight: float | None, kl_warmup: float | None
-) -> None:
-    """Refuse options of the other way to learn the stds."""
-    if how == "curvature":
-        only_with("std='gradient'", std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
-    else:
-        only_with("std='curvature'", temperature=temperature)
+    return Method(
+        prepare=partial(prepare, noise=plan.noise),
+        optimizer=optimizer_of,
+        lr=lambda step: schedule(step) * min(1.0, (step + 1) / (n_warmup + 1)),
+        collector=collector,
+        penalty=penalty,
+        rules=lambda model, optimizer: [rule(model, optimizer) for rule in rules],
+    )
