@@ -376,6 +376,16 @@ def test_a_subspace_warns_if_nothing_learns_the_stds():
     late.step()
 
 
+def test_weight_decay_of_the_means_warns_and_that_of_the_rest_does_not(recwarn):
+    model = network()
+    groups = gossamer.param_groups(model)
+    groups[1]["weight_decay"] = 0.1
+    gossamer.Curvature(model, torch.optim.AdamW(groups, weight_decay=0.1), n_data=100)
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"decays the means by 0\.01, .* gossamer.param_groups\(model\)"):
+        gossamer.Curvature(model, torch.optim.AdamW(model.parameters()), n_data=100)
+
+
 def test_gradients_without_a_backward_pass_warn():
     loop = Loop()
     parameters = list(loop.model.parameters())

@@ -28,6 +28,11 @@ UNREACHED = (
     "torch.autograd.grad(loss, parameters)"
 )
 
+DECAYED_TWICE = (
+    "the optimizer decays the means by {decay:g}, and gossamer.Curvature by its own weight_decay, so the prior counts "
+    "twice. Leave the means to the second: gossamer.param_groups(model) has no weight decay"
+)
+
 
 class Curvature(Rule):
     """Learns σ² = T / N(h + δ) of every active weight; from then on ``optimizer.step()`` does it.
@@ -96,6 +101,7 @@ class Curvature(Rule):
                 "the optimizer holds none of this model's means: build it from gossamer.param_groups(model), after the "
                 "conversion"
             )
+        self._warn_of_decay()
         n_active = sum(weight.support.n_active for weight in self.weights)
         self.n_data, self.scaler = n_data, scaler
         self.temperature = default_temperature(n_data, n_active) if temperature is None else temperature
@@ -174,6 +180,12 @@ class Curvature(Rule):
     def _weights_of(self, optimizer: Optimizer) -> list[CurvatureWeight]:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         return [weight for weight in self.weights if id(weight.mean) in held]
+
+    def _warn_of_decay(self) -> None:
+        means = {id(weight.mean) for weight in self.weights}
+        for group in [group for one in self.optimizers for group in one.param_groups]:
+            if group.get("weight_decay", 0) > 0 and any(id(parameter) in means for parameter in group["params"]):
+                warnings.warn(DECAYED_TWICE.format(decay=float(group["weight_decay"])), stacklevel=3)
 
     def _average(self, estimates: dict[CurvatureWeight, Tensor | None]) -> dict[CurvatureWeight, Tensor | None]:
         """The mean over ranks. A weight that only some ranks used counts as used, with a zero on the others."""
