@@ -17,12 +17,12 @@ from gossamer.sparsity import Subspace
 
 def plain() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+    return nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
 
 
 def normed() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2))
+    return nn.Sequential(nn.Linear(2, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
 
 
 @pytest.mark.parametrize("name", ["ssvi", "vi"])
