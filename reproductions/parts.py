@@ -183,8 +183,9 @@ def headline(results: StoredParts) -> str:
     lines = []
     for part in results.parts:
         known = part.environment
-        threads = f"{known['threads']} thread{'s' if known['threads'] > 1 else ''}"
-        machine = f"{known['cpu']}, {known['cpu_count']} cores, {threads}"
+        machine = f"{known['cpu']}, {known['cpu_count']} cores"
+        if threads := known.get("threads"):
+            machine += f", {threads} thread{'s' if threads > 1 else ''}"
         machine += f", {known['gpu']}" if known.get("gpu") else ""
         versions = f"gossamer {known['gossamer']}, torch {known['torch']}, Python {known['python']}"
         lines.append(f"{machine}; {versions}; {known['time'][:10]}")

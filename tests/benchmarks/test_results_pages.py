@@ -13,7 +13,10 @@ from gossamer.runs.settings import with_defaults
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-PAGES = [ROOT / name for name in ("README.md", "docs/results.md", "docs/guides/gpu.md", "docs/citizen.md")]
+PAGES = [
+    ROOT / name
+    for name in ("README.md", "docs/results.md", "docs/guides/gpu.md", "docs/citizen.md", "docs/studies/learned-std.md")
+]
 
 
 def places(page: Path) -> list[str]:
