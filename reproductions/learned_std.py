@@ -143,10 +143,8 @@ def _ways(posterior: Posterior) -> dict[str, Way]:
     drawn: dict[str, Way] = {f"{n} draws": (posterior, n) for n in (5, 20)}
     if not _gaussians(posterior):
         return drawn
-    model, refresh = posterior.model, getattr(posterior, "refresh", None)
-    if refresh is not None:
-        refresh(model)  # for its passes with local noise; draws are refreshed one by one
-    return {"means": (SingleNetwork(model, refresh), 1), **drawn, "20 local passes": (LocalPasses(model), 20)}
+    model, refresh = posterior.model, posterior.refresh
+    return {"means": (SingleNetwork(model, refresh), 1), **drawn, "20 local passes": (LocalPasses(model, refresh), 20)}
 
 
 def _ways_together(posteriors: list[Posterior]) -> dict[str, Way]:

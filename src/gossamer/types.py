@@ -239,6 +239,8 @@ class Posterior(ABC):
 
     Attributes:
         model: The network that the draws are made from.
+        refresh: What the posterior calls with each network that it draws, such as one that makes the statistics of
+            batch normalisation anew; ``None`` where a draw is used as it is.
 
     Example:
         >>> class Twice(Posterior):
@@ -251,6 +253,7 @@ class Posterior(ABC):
     """
 
     model: nn.Module
+    refresh: Callable[[nn.Module], None] | None = None
 
     @abstractmethod
     def draws(self, n: int) -> Iterator[nn.Module]:

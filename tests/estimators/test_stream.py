@@ -89,3 +89,12 @@ def test_a_column_may_begin_to_vary_later(short):
     for _ in range(80):
         model.partial_fit(X, X[:, 1])
     assert model.score(X, X[:, 1]) > 0.8
+
+
+def test_after_the_planned_steps_the_learning_rate_stays_at_a_tenth(numbers):
+    X, y = numbers
+    model = SparseBayesRegressor("ssvi", hidden=(16,), max_steps=20, n_draws=5, random_state=0, options={"lr": 0.02})
+    for _ in range(3):
+        model.partial_fit(X, y)
+    assert model.n_steps_ > 20
+    assert {group["lr"] for group in model._stream.state["optimizer"]["param_groups"]} == {plan.STREAM_FLOOR * 0.02}

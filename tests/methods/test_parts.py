@@ -37,7 +37,7 @@ def test_batch_normalisation_can_be_refreshed(name):
 
 def test_without_being_asked_draws_keep_the_statistics_of_training():
     task, model = two_moons.load(), network()
-    posterior = fit(methods.build("vi", task, 20), model, task, 20)
+    posterior = fit(methods.build("vi", task, 20, average=0.0), model, task, 20)
     for drawn in posterior.draws(2):
         assert torch.equal(drawn[1].running_mean, model[1].running_mean)
 

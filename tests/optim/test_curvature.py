@@ -11,13 +11,19 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.precision import MixedPrecision
 from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 import gossamer
+from gossamer import methods
+from gossamer.data import two_moons
 from gossamer.layers import sparse_weights
-from gossamer.layers.curvature import running_mean
+from gossamer.layers.curvature import LEAST_MEMORY, running_mean
+from gossamer.models import mlp
+from gossamer.train import Training
 from gossamer.types import Step
 
 FOLDER = str(Path(__file__).parent)
@@ -86,7 +92,7 @@ def test_a_step_learns_and_decays(noise):
     estimates, grads = pending(loop.model), [layer.mean.grad.clone() for layer in loop.model[::2]]
     loop.optimizer.step()
     for layer, h, estimate, mean, grad in zip(loop.model[::2], before, estimates, means, grads, strict=True):
-        assert torch.equal(layer.weight.curvature, running_mean(h, estimate, 1 / 30, 0.01))
+        assert torch.equal(layer.weight.curvature, running_mean(h, estimate, 1 / LEAST_MEMORY, 0.01))
         torch.testing.assert_close(layer.mean.detach(), mean - 0.5 * (grad + 0.01 * mean))
         assert layer.weight.n_estimates == 1
         torch.testing.assert_close(
@@ -226,6 +232,23 @@ def test_a_fused_optimizer_says_itself_how_its_gradients_are_scaled():
     assert all(map(torch.equal, curvatures(plain.model), curvatures(scaled.model)))
 
 
+def test_the_scaler_of_fabric_is_found():
+    """On a CPU Fabric takes bfloat16 for "16-mixed" unless the plugin is given."""
+    task = two_moons.load()
+    plain = Training(methods.build("ssvi", task, 20, density=0.5), mlp(2, (16,), 2), task, 20)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    fabric = Fabric(accelerator="cpu", devices=1, plugins=MixedPrecision("16-mixed", "cpu", scaler))
+    mixed = Training(methods.build("ssvi", task, 20, density=0.5), mlp(2, (16,), 2), task, 20, fabric)
+    assert mixed.rules[0].scaler is scaler
+    assert plain.rules[0].scaler is None
+    losses = [[float(one["loss"]) for one in training.run()] for training in (plain, mixed)]
+    assert losses[1][-1] < losses[1][0]
+    for one, other in zip(*(sparse_weights(training.model).values() for training in (plain, mixed)), strict=True):
+        assert one.n_estimates == other.n_estimates == 20
+        # A curvature that is not unscaled would be thousands of times as large.
+        torch.testing.assert_close(other.curvature.mean(), one.curvature.mean(), rtol=0.5, atol=1e-3)
+
+
 # ---------------------------------------------------------------------- other loops
 
 
@@ -261,6 +284,33 @@ def test_lbfgs():
     optimizer.step(closure)
     assert model[0].weight.n_estimates == len(calls) > 1
     assert not any(map(torch.equal, curvatures(model), before))
+
+
+def test_a_line_search_sees_the_loss_whose_gradient_it_follows():
+    """Of a loss without noise: LBFGS with a line search then ends where that of loss + δ/2 ‖μ‖² by hand does."""
+    ends = []
+    for by_hand in (False, True):
+        model, decay = network(), 0.3
+        with torch.no_grad():
+            for weight in sparse_weights(model).values():
+                weight.curvature.fill_(1e12)
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=30, line_search_fn="strong_wolfe")
+        if not by_hand:
+            gossamer.Curvature(model, optimizer, n_data=100, temperature=1e-20, weight_decay=decay)
+
+        def closure(model=model, optimizer=optimizer, by_hand=by_hand, decay=decay):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(X), Y)
+            if by_hand:
+                loss = loss + decay / 2 * sum(w.mean.square().sum() for w in sparse_weights(model).values())
+            loss.backward()
+            return loss
+
+        first = optimizer.step(closure)
+        with torch.no_grad():
+            ends.append((first.detach(), *(weight.mean.clone() for weight in sparse_weights(model).values())))
+    for mine, other in zip(*ends, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
 
 
 def test_several_optimizers():
@@ -436,7 +486,7 @@ def test_ranks_average_their_estimates(tmp_path, monkeypatch):
     for index, (before, after) in enumerate(zip(first["before"], first["after"], strict=True)):
         mean = (first["estimates"][index] + second["estimates"][index]) / 2
         assert not torch.equal(first["estimates"][index], second["estimates"][index])
-        torch.testing.assert_close(after, running_mean(before, mean, 1 / 30, first["damping"]))
+        torch.testing.assert_close(after, running_mean(before, mean, 1 / LEAST_MEMORY, first["damping"]))
 
 
 # ---------------------------------------------------------------------- arguments

@@ -9,8 +9,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import gossamer
+from gossamer import checkpoint
 from gossamer.layers import PointWeight, Support
 from gossamer.layers.modules import SparseLinear
+from gossamer.posterior.average import InAverage
 
 
 def layer(position, mean):
@@ -123,3 +125,56 @@ def test_copies_that_train_and_move_on_their_own_are_left_in_peace(duplicate):
     twin.load_state_dict(model.state_dict())
     assert torch.equal(twin.dense_mean(), model.dense_mean())
     twin(x)
+
+
+def moved(model, step):
+    """Another network at each step, with entries that move; the same one whoever asks."""
+    torch.manual_seed(step)
+    with torch.no_grad():
+        model.mean.normal_()
+        model.weight.set_std(0.1 + torch.rand_like(model.mean))
+        model.bias.normal_()
+        n = model.support.n_active
+        model.support.set_position(torch.randperm(model.support.size)[:n].sort().values.to(torch.int32))
+    return model
+
+
+@pytest.mark.parametrize("stops", [1, 4, 6, 9])
+def test_the_average_of_a_training_goes_on_from_a_checkpoint_to_the_bit(stops, tmp_path):
+    def start():
+        torch.manual_seed(0)
+        return gossamer.bayesianize(nn.Linear(12, 5), density=0.3), InAverage(begin=4, every=2)
+
+    model, whole = start()
+    for step in range(1, 13):
+        whole.observe(moved(model, step), step)
+    model, first = start()
+    for step in range(1, stops + 1):
+        first.observe(moved(model, step), step)
+    checkpoint.save(tmp_path, {"model": model.state_dict(), "collector": first.state_dict()}, stops)
+    state = checkpoint.load(tmp_path)
+    model, second = start()
+    model.load_state_dict(state["model"])
+    second.load_state_dict(state["collector"])
+    assert same_state(second.state_dict(), first.state_dict())
+    for step in range(stops + 1, 13):
+        second.observe(moved(model, step), step)
+    assert int(second.average.n_averaged) == 5
+    assert same_state(second.state_dict(), whole.state_dict())
+
+
+def test_an_average_is_loaded_whatever_length_the_weights_had_at_its_time():
+    model = gossamer.bayesianize(nn.Linear(12, 5), density=0.3)
+    collector = InAverage(begin=1, every=1)
+    collector.observe(model, 1)
+    other, again = gossamer.bayesianize(nn.Linear(12, 5), density=0.6), InAverage(begin=1, every=1)
+    again.load_state_dict(collector.state_dict())
+    assert torch.equal(again.posterior(other).model.dense_mean(), model.dense_mean())
+    again.observe(other, 2)
+    expected = torch.where(other.dense_mean() != 0, (model.dense_mean() + other.dense_mean()) / 2, 0)
+    torch.testing.assert_close(again.average.module.dense_mean(), expected)
+
+
+def same_state(one, other):
+    one, other = one["average"], other["average"]
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from gossamer.posterior import Refresh, refresh_batchnorm
+import gossamer
+from gossamer.posterior import LocalPasses, Refresh, refresh_batchnorm
 
 
 def network():
@@ -48,3 +49,32 @@ def test_batches_are_of_equal_size():
     Refresh(x, batch_size=4)(model)  # not 4, 4 and 1
     assert int(model[0].num_batches_tracked) == 3
     torch.testing.assert_close(model[0].running_mean, x.mean(0))
+
+
+def test_a_part_of_many_examples_is_enough_and_every_draw_sees_the_same():
+    """Sorted as some data are: the first of them alone would give other statistics."""
+    x = torch.linspace(-1, 1, 4000).unsqueeze(1) + 0.1 * torch.randn(
+        4000, 1, generator=torch.Generator().manual_seed(0)
+    )
+    models = [nn.Sequential(nn.BatchNorm1d(1)) for _ in range(3)]
+    for model, most in zip(models, (1000, 1000, 10_000), strict=True):
+        Refresh(x, most=most)(model)
+    few, again, every = (model[0] for model in models)
+    assert torch.equal(few.running_mean, again.running_mean)
+    assert int(few.num_batches_tracked) == 4
+    torch.testing.assert_close(every.running_mean, x.mean(0), rtol=0, atol=1e-5)
+    assert float((few.running_mean - x.mean(0)).abs()) < 4 * float(x.std()) / 1000**0.5
+    assert not torch.equal(few.running_mean, every.running_mean)
+
+
+def test_passes_with_local_noise_are_refreshed_too_and_the_model_is_left_alone():
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    model, x = gossamer.bayesianize(plain, density=0.5), 5 + torch.randn(400, 3)
+    network, again = LocalPasses(model, Refresh(x)).draws(2)
+    assert network is again
+    assert not model[1].running_mean.any()
+    with torch.no_grad():
+        clean = gossamer.draw(model, at_mean=True)[0](x)
+    error = 4 * model[0].std.max() * x.square().sum(1).mean().sqrt() / 400**0.5
+    assert float((network[1].running_mean - clean.mean(0)).abs().max()) < float(error)

@@ -222,3 +222,17 @@ def test_posteriors_give_networks_in_evaluation_mode():
     assert len(list(Last().posterior(point).draws(4))) == 1
     assert model.training
     assert any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
+
+
+@pytest.mark.parametrize("density", [0.3, 1.0])
+def test_a_network_that_was_laid_out_anew_can_be_drawn_again(density: float):
+    torch.manual_seed(0)
+    model = gossamer.bayesianize(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3)), density=density)
+    drawn, other = DrawnNetwork(model), DrawnNetwork(model)
+    drawn.network.to(memory_format=torch.channels_last)
+    for seed in (0, 1):
+        mine, plain = (one.redraw(torch.Generator().manual_seed(seed)) for one in (drawn, other))
+        assert torch.equal(mine[2].weight, plain[2].weight)
+        assert mine[2].weight.is_contiguous(memory_format=torch.channels_last)
+    drawn.network.double()
+    assert torch.equal(drawn.redraw(at_mean=True)[0].weight, other.redraw(at_mean=True)[0].weight.double())

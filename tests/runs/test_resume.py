@@ -61,6 +61,18 @@ def test_an_accident_at_a_random_step(method, draw, settings, whole, assert_same
     assert_same_runs(tmp_path / "run", whole(method))
 
 
+def test_an_accident_while_the_network_is_averaged(settings, assert_same_runs, monkeypatch, tmp_path):
+    """From step 18 of 45 on, while the subspace still moves: it does until step 33."""
+    told = settings("ssvi", options={"density": 0.1, "update_period": 4, "average": 0.6})
+    train(told, tmp_path / "whole", quiet=True)
+    with monkeypatch.context() as patch:
+        at_step(patch, 26, fail)
+        with pytest.raises(AccidentError):
+            train(told, tmp_path / "run", quiet=True, checkpoint_seconds=0)
+    resume(tmp_path / "run", quiet=True)
+    assert_same_runs(tmp_path / "run", tmp_path / "whole")
+
+
 def test_the_size_that_is_told_is_that_of_the_last_checkpoint(settings, monkeypatch, tmp_path):
     """The folder keeps the one before it too, and that one is the larger: nothing had been pruned yet."""
     told = {"target_density": 0.05, "cycles": 1, "per_cycle": 1}

@@ -7,13 +7,18 @@ from datetime import date
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from gossamer import checkpoint
+from gossamer import checkpoint, methods
 from gossamer.data import digits
+from gossamer.evaluate import evaluate
+from gossamer.posterior import SingleNetwork
 from gossamer.record import RecordError, Run
 from gossamer.runs import Settings, evaluate_run, predict_run, show, train
 from gossamer.runs import job as job_module
+from gossamer.runs import result as result_module
 from gossamer.runs.settings import with_defaults
+from gossamer.train import fit
 
 
 def test_a_run_is_a_folder_that_says_everything(whole):
@@ -154,6 +159,18 @@ def test_evaluate_gives_the_numbers_of_the_result(whole, method):
     state = torch.get_rng_state()
     assert evaluate_run(run.folder) == run.result()["metrics"]
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_every_prediction_of_an_average_is_one_of_the_average(settings):
+    """Also at the means and with local noise, and refreshed: its batch normalisation has statistics of no network."""
+    task, steps = digits.load(), 60
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    posterior = fit(methods.build("ssvi", task, steps, density=0.5), network, task, steps)
+    posterior.model[2].running_var.fill_(1e-4)
+    found = result_module._other_predictions(settings("ssvi"), task, posterior)
+    assert found["mean"] == evaluate(SingleNetwork(posterior.model, posterior.refresh), task)
+    assert found["mean"] != evaluate(SingleNetwork(network, posterior.refresh), task)  # the last network
+    assert min(found[way]["accuracy"] for way in ("mean", "local")) > 0.8
 
 
 def test_evaluate_with_other_draws_and_splits(whole):

@@ -97,9 +97,11 @@ def train_more(plan: TrainingPlan, task: Task, state: dict[str, Any] | None) -> 
     its largest value.
     """
     method = methods.build(plan.method, task, plan.steps, **plan.options)
-    floor = STREAM_FLOOR * max(method.lr(step) for step in range(plan.steps))
     with _own_randomness(plan.device):
-        training = _start(plan, task, replace(method, lr=lambda step: max(floor, method.lr(step))))
+        training = _start(plan, task, method)
+        lr = training.method.lr
+        floor = STREAM_FLOOR * max(map(lr, range(plan.steps)))
+        training.method = replace(training.method, lr=lambda step: max(floor, lr(step)))
         if state is not None:
             training.load_state_dict(state)
         first = training.step

@@ -41,9 +41,10 @@ class Curvature(Rule):
     and adds the prior's part δμ to the gradients of the means. The loss is the mean loss alone: add neither
     ``gossamer.kl`` nor weight decay of the means to it.
 
-    Gradients may be accumulated, clipped (h is estimated from those before) and averaged over ranks; the optimizer may
-    take a closure. The model's state holds h, T/N, δ and the number of estimates, so this object has no state. Of
-    several objects for one network the last takes the place of the others.
+    Gradients may be accumulated, clipped (h is estimated from those before) and averaged over ranks. The optimizer may
+    take a closure, whose loss it then sees with the prior's part δ/2 ‖μ‖², as a line search needs. The model's state
+    holds h, T/N, δ and the number of estimates, so this object has no state. Of several objects for one network the
+    last takes the place of the others.
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` with ``std="curvature"``.
@@ -54,7 +55,8 @@ class Curvature(Rule):
         weight_decay: δ: the curvature of the prior, and the weight decay of the means. ``None`` keeps the prior that
             the network was converted with.
         memory: h averages over this share of the training so far.
-        scaler: The ``torch.amp.GradScaler`` of the loop, if it has one.
+        scaler: The ``torch.amp.GradScaler`` of the loop, if it has one. That of an optimizer from Lightning Fabric or
+            Accelerate is found without being given.
 
     Example:
         >>> import gossamer
@@ -103,7 +105,8 @@ class Curvature(Rule):
             )
         self._warn_of_decay()
         n_active = sum(weight.support.n_active for weight in self.weights)
-        self.n_data, self.scaler = n_data, scaler
+        self.n_data = n_data
+        self.scaler = scaler or next(filter(None, map(_scaler_of, given)), None)
         self.temperature = default_temperature(n_data, n_active) if temperature is None else temperature
         for weight in self.weights:
             weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
@@ -137,7 +140,7 @@ class Curvature(Rule):
         def evaluate() -> Any:
             loss = closure()
             self._act(optimizer)
-            return loss
+            return loss if loss is None else loss + self._prior(optimizer)
 
         return args[:1], kwargs | {"closure": evaluate}
 
@@ -158,6 +161,11 @@ class Curvature(Rule):
         for weight in weights:
             if weight.mean.grad is not None:
                 weight.mean.grad.add_(weight.mean, alpha=weight.damping * factor)
+
+    def _prior(self, optimizer: Optimizer) -> Any:
+        """δ/2 ‖μ‖², whose gradient :meth:`_act` adds."""
+        learning = [weight for weight in self._learning(optimizer) if weight.mean.grad is not None]
+        return sum(0.5 * weight.damping * weight.mean.detach().square().sum() for weight in learning)
 
     @torch.no_grad()
     def _learn(self, weights: list[CurvatureWeight], still_scaled: Tensor | None = None) -> None:
@@ -199,6 +207,12 @@ class Curvature(Rule):
             return estimates
         parts = average_over_ranks(torch.cat(own)).split([len(part) for part in own])
         return estimates | dict(zip(names, parts, strict=True))
+
+
+def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:
+    """What Accelerate's and Fabric's wrappers scale the loss with; nothing for a plain optimizer."""
+    precision = getattr(getattr(optimizer, "_strategy", None), "precision", None)  # Fabric's
+    return getattr(optimizer, "scaler", None) or getattr(precision, "scaler", None)
 
 
 class _FirstStep:

@@ -58,16 +58,21 @@ class Refresh:
         x: Inputs, as a task stores them.
         transform: Turns a batch of them into what the network reads, augmented or not; runs on the network's device.
         batch_size: Largest number of examples at a time.
+        most: How many inputs are used at most, the same for every draw. With 10,000 the error of a mean is a hundredth
+            of a standard deviation, and less in convolutions.
     """
 
     x: Tensor
     transform: Callable[[Tensor], Tensor] = identity
     batch_size: int = 256
+    most: int = 10_000
 
     def __call__(self, network: nn.Module) -> None:
         """Refresh ``network`` in place."""
+        # Examples may come sorted by class, so those that are used are drawn from all of them.
+        rows = torch.randperm(len(self.x), generator=torch.Generator().manual_seed(0))[: self.most].sort().values
         # Parts of equal size count the same, and a last part of one example would have no variance.
-        parts = self.x.tensor_split(max(1, -(-len(self.x) // self.batch_size)))
+        parts = self.x[rows.to(self.x.device)].tensor_split(max(1, -(-len(rows) // self.batch_size)))
         there = _device_of(network)
         with torch.random.fork_rng([there] if there.type == "cuda" else []):
             torch.manual_seed(0)

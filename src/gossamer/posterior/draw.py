@@ -64,8 +64,12 @@ class DrawnNetwork:
             position = weight.support.position
             if position is None:
                 dense.copy_(values.view_as(dense))
-            else:
-                dense.view(-1).scatter_(0, position.long(), values)
+                continue
+            # The network may have been moved, or its weights laid out in another order, since it was built.
+            flat = dense.view(-1) if dense.is_contiguous() else dense.new_zeros(weight.support.size)
+            flat.scatter_(0, position.to(dense.device, torch.int64), values.to(dense))
+            if not dense.is_contiguous():
+                dense.copy_(flat.view_as(dense))
         return self.network
 
 

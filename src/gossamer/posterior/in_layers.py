@@ -91,6 +91,7 @@ class LocalPasses(Posterior):
     """The posterior as training sees it: every pass draws noise for each output (local reparameterization).
 
     For a convolution this differs from drawing the weights: the outputs of different pixels are independent.
+    ``refresh`` is that of :class:`InLayers`; one is enough, for all passes have the same weights.
 
     Example:
         >>> import gossamer
@@ -99,16 +100,17 @@ class LocalPasses(Posterior):
         [True, True]
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, refresh: Refreshing | None = None) -> None:
+        self.model, self.refresh = model, refresh
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The network in evaluation mode, whose passes are noisy: ``n`` times the same one.
 
-        It shares the tensors of the model but has modes of its own, so other threads may use the model meanwhile.
+        It shares the tensors of the model, unless it is refreshed, but has modes of its own, so other threads may use
+        the model meanwhile.
         """
         # A copy is noisy, also where a subspace has silenced the model for its next backward pass.
-        network = replica(unwrapped(self.model), share=True).eval()
+        network = ready(replica(unwrapped(self.model), share=self.refresh is None), self.refresh)
         for _ in range(n):
             yield network
 

@@ -34,8 +34,8 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     prediction = predict_split(posterior, task, settings)
     layers, rows = _layers(training, task)
     result = _quality(prediction, task)
-    others = _other_predictions(settings, task, training)
-    snr = _snr_histogram(training, posterior)
+    others = _other_predictions(settings, task, posterior)
+    snr = _snr_histogram(posterior)
     if snr is not None:
         result.setdefault("curves", {})["snr"] = snr
     return {
@@ -53,11 +53,12 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     }
 
 
-def _other_predictions(settings: Settings, task: Task, training: Training) -> dict[str, dict[str, float]]:
-    """Metrics of the network at its means, and of passes with local noise."""
-    if not any(isinstance(weight, GaussianWeight) for weight in sparse_weights(training.model).values()):
+def _other_predictions(settings: Settings, task: Task, posterior: Posterior) -> dict[str, dict[str, float]]:
+    """Metrics of the posterior's network at its means, and of passes with local noise, refreshed as its draws are."""
+    model, refresh = posterior.model, posterior.refresh
+    if not any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values()):
         return {}
-    ways: dict[str, Posterior] = {"mean": SingleNetwork(training.model), "local": LocalPasses(training.model)}
+    ways: dict[str, Posterior] = {"mean": SingleNetwork(model, refresh), "local": LocalPasses(model, refresh)}
     return {name: summarize(predict_split(way, task, settings), task, task.test[1]) for name, way in ways.items()}
 
 
@@ -197,11 +198,11 @@ def _peak_memory() -> int | None:
     return None
 
 
-def _snr_histogram(training: Training, posterior: Posterior) -> dict[str, Any] | None:
+def _snr_histogram(posterior: Posterior) -> dict[str, Any] | None:
     """Distribution of log10 |μ|/σ over all Gaussian weights, whether the layers or the optimizer hold them."""
     pairs = [
         (weight.mean.detach(), weight.std.detach())
-        for weight in sparse_weights(training.model).values()
+        for weight in sparse_weights(posterior.model).values()
         if isinstance(weight, GaussianWeight)
     ]
     if isinstance(posterior, GaussianPosterior):
