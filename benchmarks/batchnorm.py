@@ -24,9 +24,9 @@ from gossamer.train import fit
 from gossamer.types import Posterior, Task
 
 CASES = {
-    "SSVI 20 %, KL weight 0.02": ("ssvi", {"density": 0.2, "kl_weight": 0.02}),
-    "VI, KL weight 0.02": ("vi", {"kl_weight": 0.02}),
-    "VI, KL weight 0.1": ("vi", {"kl_weight": 0.1}),
+    "SSVI 20 %, KL weight 0.02": ("ssvi", {"density": 0.2, "std": "gradient", "kl_weight": 0.02}),
+    "VI, KL weight 0.02": ("vi", {"std": "gradient", "kl_weight": 0.02}),
+    "VI, KL weight 0.1": ("vi", {"std": "gradient", "kl_weight": 0.1}),
 }
 N_TRAIN, N_VAL, N_DRAWS, EPOCHS, BATCH, LR = 6000, 2000, 10, 12, 64, 0.005
 
