@@ -26,8 +26,8 @@ from gossamer.train import Batches, Training
 from gossamer.types import Method, Split, Task
 
 # These three were chosen by held-out log density and by the variables found, on scikit-learn's small data sets and on
-# simulated tables. They have few rows: with the KL weight of 0.02 that works best on digits, a network of this size
-# memorises the noise; and in a wide table a tenth of the weights is more than the rows can inform.
+# simulated tables. They have few rows: at the temperature that works best on digits, a network of this size memorises
+# the noise; and in a wide table a tenth of the weights is more than the rows can inform.
 VARIATIONAL: dict[str, Any] = {"temperature": 1.0}
 KL_WEIGHT = 1.0  # the same as the temperature, where the KL is in the loss
 MAX_DENSITY = 0.1
