@@ -1,7 +1,7 @@
 """Ways to train one network on a GPU, each a row of ``python -m benchmarks gpu``, and the device they run on.
 
-Ours go through :class:`gossamer.train.Training` like any training, with the settings of the released code
-(``mode="reference"``). The released style (``released.py``) gets the same advantages: images that are already on the
+Ours go through :class:`gossamer.train.Training` like any training, with the library's defaults and both kinds of noise.
+The released style (``released.py``) gets the same advantages: images that are already on the
 device, and convolutions chosen by measurement.
 """
 
@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI
+from benchmarks.measurements import DRAWN, EAGER, GRADIENT_SSVI, PLAIN, RELEASED, SSVI, VI
 from benchmarks.memory import training_bytes
 from benchmarks.released import ReleasedSteps, released
 from benchmarks.timing import WALL, Stopwatch
@@ -114,13 +114,15 @@ class ContenderCase(NamedTuple):
         return self.method in (None, "ssvi")
 
 
-_SSVI = {"mode": "reference", "density": DENSITY}
+_LOCAL = {"noise": "local"}
+_SSVI = _LOCAL | {"density": DENSITY}
 CASES = (
     ContenderCase(SSVI, "ssvi", _SSVI),  # first, so that its set-up time does not profit from what others have compiled
     ContenderCase(PLAIN, "sgd"),
-    ContenderCase(VI, "vi", {"mode": "reference"}),
+    ContenderCase(VI, "vi", _LOCAL),
     ContenderCase(DRAWN, "ssvi", _SSVI | {"noise": "weights"}),
     ContenderCase(EAGER, "ssvi", _SSVI, captures=False),
+    ContenderCase(GRADIENT_SSVI, "ssvi", _SSVI | {"std": "gradient"}),
     ContenderCase(RELEASED),
 )
 
@@ -243,5 +245,5 @@ class _Released:
 
 def _flat_bytes(working: Any) -> int:
     """Bytes of the flat buffers that hold parameters and gradients, which are counted elsewhere."""
-    names = ("mean", "mean_grad", "raw_std", "raw_std_grad")
+    names = ("mean", "mean_grad", "raw_std", "raw_std_grad", "curvature")
     return sum(getattr(working, name).nbytes for name in names if hasattr(working, name))

@@ -18,7 +18,18 @@ import torch
 from benchmarks import cells
 from benchmarks.environment import surroundings
 from benchmarks.layers import FORWARD, LAYERS, RESIDUAL, TRAINING, LayerCase, measure_layer
-from benchmarks.measurements import DENSE, MASKED, PLAIN, Effort, Footprint, Measurements, Timing, UpdateCost, sparse
+from benchmarks.measurements import (
+    DENSE,
+    GRADIENT,
+    MASKED,
+    PLAIN,
+    Effort,
+    Footprint,
+    Measurements,
+    Timing,
+    UpdateCost,
+    sparse,
+)
 from benchmarks.memory import MemoryCase, measure_memory
 from benchmarks.networks import NETWORKS, RESNET, UPDATES, NetworkCase, UpdateCase, measure_network, measure_updates
 from benchmarks.rivals import sparseprop_version
@@ -60,7 +71,7 @@ def _footprints(ways: tuple[str, ...], steps: int, runs: int) -> tuple[MemoryCas
     return tuple(MemoryCase(RESNET, way, 32, steps, runs) for way in ways)
 
 
-WAYS = (DENSE, MASKED, PLAIN, *(sparse(density) for density in (1.0, 0.1, 0.05, 0.01)))
+WAYS = (DENSE, MASKED, PLAIN, *(sparse(density) for density in (1.0, 0.1, 0.05, 0.01)), sparse(0.05, GRADIENT))
 
 FULL = CpuPlan(
     layers=tuple((case, batch, work) for case in LAYERS for batch in (1, 32, 128) for work in (FORWARD, TRAINING)),
@@ -78,7 +89,7 @@ QUICK = CpuPlan(
         *((case, 32, TRAINING) for case in RESIDUAL),
     ),
     networks=(NETWORKS[0], NETWORKS[2], NETWORKS[3]),
-    memory=_footprints((DENSE, sparse(0.05)), steps=2, runs=1),
+    memory=_footprints((DENSE, sparse(0.05), sparse(0.05, GRADIENT)), steps=2, runs=1),
     updates=UPDATES,
     most_rounds=2,
 )

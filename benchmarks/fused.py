@@ -196,9 +196,11 @@ def _scale(x: torch.Tensor) -> torch.Tensor:
 
 def _time_steps(task: Task, batch: int, device: str, fused: Any, dry: bool) -> dict[str, Any]:
     torch.manual_seed(1)
-    method = methods.build("ssvi", task, 10_000, density=0.05)
-    model = method.prepare(resnet18()).to(device).train()
+    network = resnet18()
+    method = methods.build("ssvi", task, 10_000, density=0.05, noise="local").suited_to(network)
+    model = method.prepare(network).to(device).train()
     optimizer = method.optimizer(model)
+    method.rules(model, optimizer)  # before the graphs, which keep T and δ
     dtype = torch.float32 if dry else torch.bfloat16
     steps = CapturedSteps(
         model, optimizer, task, method.penalty, dtype, captures=not dry, compiles=not dry, fused=fused

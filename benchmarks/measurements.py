@@ -17,6 +17,8 @@ __all__ = [
     "DENSE",
     "DRAWN",
     "EAGER",
+    "GRADIENT",
+    "GRADIENT_SSVI",
     "MASKED",
     "PLAIN",
     "RELEASED",
@@ -51,6 +53,7 @@ UPDATES_A_STEP = 0.75 / 100  # as in the paper: one every 100 steps, for three q
 DENSE = "dense LRT"
 MASKED = "masked"
 PLAIN = "deterministic"
+GRADIENT = "gradient"  # sparse, with stds that are parameters and the KL in the loss (std="gradient")
 
 # Ways to train on a GPU, beside the deterministic one.
 RELEASED = "released style"
@@ -58,6 +61,7 @@ VI = "dense VI"
 SSVI = "SSVI 5 %"
 DRAWN = "SSVI 5 %, weights drawn"
 EAGER = "SSVI 5 %, not captured"
+GRADIENT_SSVI = "SSVI 5 %, std by gradient"
 
 
 def sparse(density: float, by: str = "sparse") -> str:
@@ -111,11 +115,12 @@ class Footprint:
 
     subject: str
     way: str
-    training_bytes: int  # parameters, gradients, optimizer state
+    training_bytes: int  # parameters, gradients, curvatures, optimizer state
     index_bytes: int  # positions and the kernels' plans of them, or a mask
     checkpoint_bytes: int  # the file with model and optimizer
     model_bytes: int  # the file with the model alone
     peak_bytes: Sequence[int]  # above what the process held before there was a network
+    state_bytes: float = 0.0  # of an active entry between two steps, its position aside; 0 if it was not counted
 
     @property
     def peak(self) -> float:
@@ -162,7 +167,7 @@ class TrainingCost:
     ms: Sequence[float]  # per step
     update_ms: Sequence[float]  # extra time of an update; empty where nothing moves
     setup_seconds: float  # until the first step is done
-    training_bytes: int  # parameters, gradients, optimizer state
+    training_bytes: int  # parameters, gradients, curvatures, optimizer state
     working_bytes: int  # dense copies to compute with, or masks
     checkpoint_bytes: int
     peak_bytes: int  # in tensors, setting up included

@@ -28,11 +28,11 @@ from benchmarks.measurements import Footprint
 from benchmarks.networks import DIGIT, IMAGE, MLP, RESNET, network_for, optimizer_for, train_step, wide_mlp
 from gossamer import checkpoint
 from gossamer.kernels import library
-from gossamer.layers import sparse_weights
+from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.models import resnet18
 from gossamer.sparsity import Subspace
 
-__all__ = ["KNOWN", "MemoryCase", "footprint", "measure_memory", "training_bytes"]
+__all__ = ["KNOWN", "MemoryCase", "bytes_per_entry", "footprint", "measure_memory", "training_bytes"]
 
 
 class MemoryCase(NamedTuple):
@@ -104,15 +104,26 @@ def footprint(network: str, way: str, batch: int, steps: int) -> dict[str, Any]:
         "index_bytes": _index_bytes(model),
         **_file_bytes(model, optimizer),
         "peak_bytes": peak,
+        "state_bytes": bytes_per_entry(model, optimizer),
     }
 
 
 def training_bytes(model: nn.Module, optimizer: Optimizer) -> int:
-    """Bytes of parameters, gradients and optimizer state."""
+    """Bytes of parameters, gradients, curvatures and optimizer state."""
     parameters = list(model.parameters())
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    curvatures = [weight.curvature for weight in sparse_weights(model).values() if isinstance(weight, CurvatureWeight)]
     state = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
-    return _bytes([*parameters, *grads, *state])
+    return _bytes([*parameters, *grads, *curvatures, *state])
+
+
+def bytes_per_entry(model: nn.Module, optimizer: Optimizer) -> float:
+    """Bytes of an active entry between two steps: its vectors and the optimizer's state of them, not its position."""
+    weights = list(sparse_weights(model).values())
+    vectors = [getattr(weight, name) for weight in weights for name in weight.vectors]
+    state = [value for vector in vectors for value in optimizer.state.get(vector, {}).values()]
+    kept = [value for value in state if isinstance(value, Tensor) and value.dim()]  # not the count of Adam's steps
+    return _bytes([*vectors, *kept]) / max(1, sum(weight.support.n_active for weight in weights))
 
 
 def _index_bytes(model: nn.Module) -> int:

@@ -1,9 +1,10 @@
 """Whole networks: training steps with everything in them, predictions, and moves of the subspace.
 
 Dense LRT is local reparameterization as published code has it, by plain autograd, masked the same with masks
-(``rivals.py``), deterministic the plain network. In all of them softplus, KL, normalization and optimizer are part
-of the work. For a move, three things count: the backward pass before it, which forms dense gradients, the move itself,
-which ranks and rewrites, and the next step, which rebuilds the indices of the kernels.
+(``rivals.py``), deterministic the plain network. Normalization, optimizer and the learning of the standard deviations
+are part of the work: sparse networks learn them from curvature, the rivals, and "gradient" to compare with, as
+parameters with the KL in the loss. For a move, three things count: the backward pass before it, which forms dense
+gradients, the move itself, which ranks and rewrites, and the next step, which rebuilds the indices of the kernels.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.measurements import DENSE, MASKED, PLAIN, Effort, Timing, UpdateCost, density_of, sparse
+from benchmarks.measurements import DENSE, GRADIENT, MASKED, PLAIN, Effort, Timing, UpdateCost, density_of, sparse
 from benchmarks.rivals import published
 from benchmarks.timing import THREAD, Stopwatch, Work, alternate, laps
 from gossamer.convert import bayesianize
-from gossamer.layers import kl, param_groups, sparse_weights
+from gossamer.layers import CurvatureWeight, kl, param_groups, sparse_weights
 from gossamer.models import mlp, resnet18
+from gossamer.optim import Curvature
 from gossamer.posterior import predict
 from gossamer.schedules import constant
 from gossamer.sparsity import Subspace
@@ -48,7 +50,7 @@ RESNET, MLP, CONV_NET = "ResNet-18", "MLP 784-1024-1024-10", "conv net 32-32-64-
 
 
 class NetworkCase(NamedTuple):
-    """A network and its work: ``prepare(model, x)`` returns the function to time."""
+    """A network and its work: ``prepare(model, x)`` returns the function to time; ``beside`` are ways of its own."""
 
     subject: str
     work: str
@@ -56,6 +58,7 @@ class NetworkCase(NamedTuple):
     shape: tuple[int, ...]
     batch: int
     prepare: Callable[[nn.Module, Tensor], Work]
+    beside: tuple[str, ...] = ()
 
 
 def measure_network(case: NetworkCase, effort: Effort) -> Timing:
@@ -67,7 +70,7 @@ def measure_network(case: NetworkCase, effort: Effort) -> Timing:
         >>> list(row.ms)
         ['dense LRT', 'masked', 'deterministic', 'sparse 0.1']
     """
-    ways = [DENSE, *([MASKED] if effort.with_masked else []), PLAIN, *map(sparse, effort.densities)]
+    ways = [DENSE, *([MASKED] if effort.with_masked else []), PLAIN, *map(sparse, effort.densities), *case.beside]
     works: dict[str, Work] = {}
     for way in ways:
         torch.manual_seed(0)
@@ -87,20 +90,27 @@ def network_for(build: Callable[[], nn.Module], way: str) -> nn.Module:
         return build()
     if way in (DENSE, MASKED):
         return published(build, MASK_DENSITY if way == MASKED else 1.0)
-    return bayesianize(build(), density=density_of(way), std="gradient")
+    return bayesianize(build(), density=density_of(way), std="gradient" if way.startswith(GRADIENT) else "curvature")
 
 
 def optimizer_for(model: nn.Module, *, adam: bool = False) -> Optimizer:
-    """SGD with momentum, or Adam, on all parameters of a network of any way."""
+    """SGD with momentum, or Adam, on all parameters of a network of any way; curvatures learn beside it."""
     parameters = param_groups(model) if sparse_weights(model) else model.parameters()
-    return torch.optim.Adam(parameters) if adam else torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+    optimizer = torch.optim.Adam(parameters) if adam else torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+    if _has_curvature(model):
+        Curvature(model, optimizer, N_DATA)
+    return optimizer
+
+
+def _has_curvature(model: nn.Module) -> bool:
+    return any(isinstance(weight, CurvatureWeight) for weight in sparse_weights(model).values())
 
 
 def train_step(model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor) -> None:
-    """One step of a user's loop: forward, loss with KL, backward, optimizer."""
+    """One step of a user's loop: forward, loss, with the KL where it belongs there, backward, optimizer."""
     optimizer.zero_grad()
     loss = F.cross_entropy(model(x), y)
-    if sparse_weights(model):
+    if sparse_weights(model) and not _has_curvature(model):
         loss = loss + kl(model) / N_DATA
     loss.backward()
     optimizer.step()
@@ -147,10 +157,10 @@ def wide_mlp() -> nn.Module:
 
 IMAGE, DIGIT = (3, 32, 32), (784,)
 NETWORKS = (
-    NetworkCase(RESNET, "training step", resnet18, IMAGE, 32, training),
+    NetworkCase(RESNET, "training step", resnet18, IMAGE, 32, training, (sparse(0.05, GRADIENT),)),
     NetworkCase(RESNET, "prediction, one draw", resnet18, IMAGE, 32, one_draw),
     NetworkCase(RESNET, "prediction, one draw", resnet18, IMAGE, 1, one_draw),
-    NetworkCase(MLP, "training step", wide_mlp, DIGIT, 128, partial(training, adam=True)),
+    NetworkCase(MLP, "training step", wide_mlp, DIGIT, 128, partial(training, adam=True), (sparse(0.05, GRADIENT),)),
     NetworkCase(CONV_NET, "training step", conv_net, IMAGE, 128, training),
     NetworkCase(MLP, "5 networks drawn", wide_mlp, DIGIT, 1000, partial(many_draws, n_draws=5, local=False)),
     NetworkCase(MLP, "5 local draws", wide_mlp, DIGIT, 1000, partial(many_draws, n_draws=5, local=True)),

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import cells
+from benchmarks.memory import bytes_per_entry
 from gossamer import __version__, checkpoint, methods
-from gossamer.layers import sparse_weights
+from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.models import resnet18
 from gossamer.record import write_atomically
@@ -56,11 +57,13 @@ class StateBytes:
     positions: int
     buffers: int  # of batch normalisation
     checkpoint: int
+    curvatures: int = 0
+    per_entry: float = 0.0  # of an active weight, without its position; 0 for a plain network
 
     @property
     def memory(self) -> int:
         """Bytes that stay in memory between two steps, without gradients, which have the size of the parameters."""
-        return self.parameters + self.optimizer_state + self.positions + self.buffers
+        return self.parameters + self.curvatures + self.optimizer_state + self.positions + self.buffers
 
 
 REFERENCE = {"mode": "reference"}
@@ -81,7 +84,7 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
     Example:
         >>> from gossamer.models import mlp
         >>> found = measure_state(StateCase("sparse", "ssvi", {"density": 0.5}), mlp(8, (4,), 2), (8,), 2)
-        >>> found.parameters, found.positions, found.buffers  # 16 + 4 means, 4 + 2 biases; positions; curvatures
+        >>> found.parameters, found.positions, found.curvatures  # 16 + 4 means, 4 + 2 biases
         (104, 80, 80)
     """
     x, y = torch.randn(2 * BATCH, *shape), torch.arange(2 * BATCH) % n_outputs
@@ -90,7 +93,9 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
     training = Training(method, model, task, STEPS, batch_size=BATCH)
     training.advance()
     positions = _positions(training.model)
-    kept = {id(position) for position in positions}
+    weights = sparse_weights(training.model).values()
+    curvatures = [weight.curvature for weight in weights if isinstance(weight, CurvatureWeight)]
+    kept = {id(tensor) for tensor in (*positions, *curvatures)}
     buffers = [buffer for buffer in training.model.buffers() if id(buffer) not in kept]
     state = [value for entry in training.optimizer.state.values() for value in entry.values()]
     with tempfile.TemporaryDirectory() as folder:
@@ -104,6 +109,8 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
         _bytes(positions),
         _bytes(buffers),
         n_file,
+        _bytes(curvatures),
+        bytes_per_entry(training.model, training.optimizer),
     )
 
 
@@ -114,16 +121,20 @@ def state_table(states: Sequence[StateBytes]) -> Table:
     def line(row: StateBytes) -> list[str]:
         pairs = [
             (row.parameters, first.parameters),
+            (row.curvatures, None),
             (row.optimizer_state, first.optimizer_state),
             (row.positions, None),
             (row.memory, first.memory),
             (row.checkpoint, first.checkpoint),
         ]
-        return [row.label, row.optimizer, *(cells.megabytes(value, dense) for value, dense in pairs)]
+        of_entry = f"{row.per_entry:g} B" if row.per_entry else "–"
+        return [row.label, row.optimizer, *(cells.megabytes(value, dense) for value, dense in pairs), of_entry]
 
-    head = ["network", "optimizer", "parameters", "optimizer state", "positions", "in memory", "checkpoint file"]
+    head = ["network", "optimizer", "parameters", "curvatures", "optimizer state", "positions", "in memory"]
+    head += ["checkpoint file", "an active weight"]
     note = (
-        f"MB (a million bytes), in brackets the share of {first.label}. In memory: the three and the statistics of BN."
+        f"MB (a million bytes), in brackets the share of {first.label}. In memory: the four and the statistics of BN. "
+        "An active weight: its vectors and what the optimizer keeps of them, without its position."
     )
     return Table("Bytes of a training", note, head, [line(row) for row in states], 2)
 

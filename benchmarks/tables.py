@@ -11,6 +11,7 @@ from benchmarks.layers import FORWARD, TRAINING
 from benchmarks.measurements import (
     DENSE,
     EXAMPLES,
+    GRADIENT,
     MASKED,
     PLAIN,
     RELEASED,
@@ -239,4 +240,6 @@ def _gain(row: Timing, way: str, over: str | None = PLAIN) -> str:
 
 
 def _way(way: str) -> str:
-    return f"sparse {cells.percent(density_of(way))}" if way.startswith("sparse") else way
+    if way.startswith(("sparse", GRADIENT)):
+        return f"sparse {cells.percent(density_of(way))}" + (", std by gradient" if way.startswith(GRADIENT) else "")
+    return way

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.bars import BARS, judge
 from benchmarks.layers import RESIDUAL
-from benchmarks.measurements import DENSE, PLAIN, Footprint, Measurements, Timing, UpdateCost
+from benchmarks.measurements import DENSE, GRADIENT, PLAIN, Footprint, Measurements, Timing, UpdateCost
 from benchmarks.networks import MLP, RESNET
 
 
@@ -53,6 +53,23 @@ def test_memory_is_a_share_of_dense_or_a_multiple_of_the_density(peak, met):
     assert not checkpoint.met  # 1.42 d
 
 
+@pytest.mark.parametrize(("own", "met"), [(12.0, True), (12.1, False), (0.0, None)])
+def test_the_state_of_an_entry_is_compared_with_that_of_a_raw_std(own, met):
+    rows = [
+        Footprint(RESNET, way, 1, 1, 1, 1, [1], state)
+        for way, state in (("sparse 0.05", own), (f"{GRADIENT} 0.05", 16.0))
+    ]
+    assert verdict(Measurements("cpu", 1, {}, memory=rows), f"{RESNET}, 5%: state").met is met
+
+
+@pytest.mark.parametrize(("ms", "met"), [(9.9, True), (10.1, False)])
+def test_curvature_must_not_be_slower_than_gradients(ms, met):
+    row = Timing(MLP, "", "training step", 128, {DENSE: [100.0], "sparse 0.05": [ms], f"{GRADIENT} 0.05": [10.0]})
+    assert (
+        verdict(Measurements("cpu", 1, {}, networks=[row]), f"{MLP}, batch 128, 5%: training step over grad").met is met
+    )
+
+
 def test_updates():
     rows = [UpdateCost(RESNET, 32, 0.05, 100, [10.0], [70.0]), UpdateCost(MLP, 128, 0.05, 100, [10.0], [90.0])]
     results = Measurements("cpu", 1, {}, updates=rows)
@@ -61,7 +78,7 @@ def test_updates():
 
 def test_nothing_measured_is_no_verdict():
     found = judge(Measurements("cpu", 1, {}))
-    assert len(found) == len(BARS["cpu"]) == 16
+    assert len(found) == len(BARS["cpu"]) == 19
     assert {(one.found, one.met) for one in found} == {(None, None)}
 
 

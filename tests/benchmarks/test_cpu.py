@@ -77,7 +77,7 @@ def test_the_full_plan_has_the_published_rows():
     assert {batch for _, batch, _ in cpu.FULL.layers} == {1, 32, 128}
     assert cpu.FULL.effort.densities == (0.2, 0.1, 0.05, 0.02, 0.01)
     sparse = [f"sparse {density}" for density in ("1", "0.1", "0.05", "0.01")]
-    assert [case.way for case in cpu.FULL.memory] == [DENSE, MASKED, PLAIN, *sparse]
+    assert [case.way for case in cpu.FULL.memory] == [DENSE, MASKED, PLAIN, *sparse, "gradient 0.05"]
 
 
 def test_the_quick_plan_has_a_row_for_every_bar():
@@ -85,14 +85,14 @@ def test_the_quick_plan_has_a_row_for_every_bar():
     from benchmarks.bars import judge
     from benchmarks.measurements import Footprint, Timing, UpdateCost
 
-    ms = {way: [1.0] for way in (DENSE, PLAIN, "sparse 0.1", "sparse 0.05")}
+    ms = {way: [1.0] for way in (DENSE, PLAIN, "sparse 0.1", "sparse 0.05", "gradient 0.05")}
     results = Measurements(
         "cpu",
         1,
         surroundings(THREAD),
         layers=[Timing(case.name, case.family, work, batch, ms) for case, batch, work in cpu.QUICK.layers],
         networks=[Timing(case.subject, "network", case.work, case.batch, ms) for case in cpu.QUICK.networks],
-        memory=[Footprint(case.network, case.way, 1, 1, 1, 1, [1]) for case in cpu.QUICK.memory],
+        memory=[Footprint(case.network, case.way, 1, 1, 1, 1, [1], 1.0) for case in cpu.QUICK.memory],
         updates=[UpdateCost(case.subject, case.batch, case.density, 100, [1.0], [1.0]) for case in cpu.QUICK.updates],
     )
     assert [verdict.bar.what for verdict in judge(results) if verdict.met is None] == []

@@ -32,9 +32,13 @@ def test_bytes_of_a_sparse_network():
     torch.manual_seed(0)
     active = gossamer.active_parameters(gossamer.bayesianize(memory.KNOWN[MLP][0](), density=0.05))
     found = footprint("sparse 0.05")
-    assert found["training_bytes"] == 4 * 3 * (2 * active + N_REST)
+    assert found["training_bytes"] == 4 * (4 * active + 3 * N_REST)  # mean, its gradient and momentum, curvature
+    assert found["state_bytes"] == 12
     assert found["index_bytes"] >= 4 * active
-    assert 0 < found["checkpoint_bytes"] - 4 * (5 * active + 2 * N_REST) < 8192  # twice two vectors, and positions
+    assert 0 < found["checkpoint_bytes"] - 4 * (4 * active + 2 * N_REST) < 8192  # three vectors, and positions
+    by_gradient = footprint("gradient 0.05")
+    assert by_gradient["training_bytes"] == 4 * 3 * (2 * active + N_REST)
+    assert by_gradient["state_bytes"] == 16
     assert 0 < found["model_bytes"] - 4 * (3 * active + N_REST) < 8192
 
 

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 import gossamer
 from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
-from gossamer.layers.curvature import WIDEST, running_mean
+from gossamer.layers.curvature import LEAST_MEMORY, WIDEST, running_mean
 
 LAYERS = {
     "linear": (lambda: nn.Linear(6, 5), (4, 6)),
@@ -173,11 +173,11 @@ def test_estimates_that_are_not_finite_do_not_count():
 def test_the_memory_is_a_share_of_the_training_so_far():
     weight = attached(lambda: nn.Linear(6, 5)).weight
     weight.attach(0.01, memory=0.5)
-    assert weight.rate == 1 / 30
+    assert weight.rate == 1 / LEAST_MEMORY
     for _ in range(10):
         weight.learn(torch.zeros_like(weight.curvature))
     assert weight.n_estimates == 10
-    assert weight.rate == 1 / 35
+    assert weight.rate == 1 / (LEAST_MEMORY + 5)
 
 
 # ---------------------------------------------------------------------- which Gaussian it is

@@ -64,7 +64,22 @@ def loss_of(output) -> torch.Tensor:
     return (output if isinstance(output, torch.Tensor) else output[0]).square().sum()
 
 
-@pytest.mark.parametrize("convert", [gossamer.bayesianize, gossamer.sparsify])
+def learning(model: nn.Module, density: float, **options) -> nn.Module:
+    """With standard deviations that learn from curvature, by weights that the caller steps."""
+    model = gossamer.bayesianize(model, density, std="curvature", **options)
+    gossamer.Curvature(model, torch.optim.SGD(gossamer.param_groups(model), lr=0.1), n_data=100)
+    return model
+
+
+def drawing(model: nn.Module, density: float, **options) -> nn.Module:
+    return learning(model, density, noise="weights", **options)
+
+
+def by_gradient(model: nn.Module, density: float, **options) -> nn.Module:
+    return gossamer.bayesianize(model, density, std="gradient", **options)
+
+
+@pytest.mark.parametrize("convert", [learning, drawing, by_gradient, gossamer.sparsify])
 @pytest.mark.parametrize(("make", "draw_input"), MODELS.values(), ids=MODELS)
 def test_nothing_dense_outlives_a_pass(make, draw_input, convert):
     torch.manual_seed(0)
@@ -90,6 +105,10 @@ def test_nothing_dense_outlives_a_pass(make, draw_input, convert):
     saved.clear()
     assert not dense()
     loss.backward()
+    assert not dense()
+    for weight in sparse_weights(model).values():
+        if convert in (learning, drawing):
+            weight.learn(weight.take_estimate())
     assert not dense()
     for weight in sparse_weights(model).values():
         assert weight.mean.grad.shape == weight.mean.shape

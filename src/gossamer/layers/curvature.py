@@ -240,8 +240,9 @@ def running_mean(curvature: Tensor, estimate: Tensor, rate: float | Tensor, damp
         (tensor([1.0020]), tensor([True]))
     """
     step = (curvature - estimate) * rate
-    moved = (curvature - step + 0.5 * step * step / (curvature + damping)).clamp_min((WIDEST - 1) * damping)
-    return torch.where(moved.isfinite(), moved, curvature)
+    moved = torch.addcdiv(curvature - step, step * step, curvature + damping, value=0.5)
+    moved = moved.clamp_min((WIDEST - 1) * damping)
+    return torch.where(moved < torch.inf, moved, curvature)  # false for NaN too, and one pass where isfinite takes four
 
 
 class _Std(Function):
