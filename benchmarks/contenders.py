@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.measurements import DRAWN, EAGER, GRADIENT_SSVI, PLAIN, RELEASED, SSVI, VI
+from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI
 from benchmarks.memory import training_bytes
 from benchmarks.released import ReleasedSteps, released
 from benchmarks.timing import WALL, Stopwatch
@@ -122,7 +122,6 @@ CASES = (
     ContenderCase(VI, "vi", _LOCAL),
     ContenderCase(DRAWN, "ssvi", _SSVI | {"noise": "weights"}),
     ContenderCase(EAGER, "ssvi", _SSVI, captures=False),
-    ContenderCase(GRADIENT_SSVI, "ssvi", _SSVI | {"std": "gradient"}),
     ContenderCase(RELEASED),
 )
 

@@ -18,7 +18,6 @@ __all__ = [
     "DRAWN",
     "EAGER",
     "GRADIENT",
-    "GRADIENT_SSVI",
     "MASKED",
     "PLAIN",
     "RELEASED",
@@ -61,7 +60,6 @@ VI = "dense VI"
 SSVI = "SSVI 5 %"
 DRAWN = "SSVI 5 %, weights drawn"
 EAGER = "SSVI 5 %, not captured"
-GRADIENT_SSVI = "SSVI 5 %, std by gradient"
 
 
 def sparse(density: float, by: str = "sparse") -> str:

@@ -8,7 +8,7 @@ from torch import nn
 
 from benchmarks import gpu
 from benchmarks.contenders import CASES, CPU, Device, build, bytes_in_training, checkpoint_bytes, random_images
-from benchmarks.measurements import DRAWN, EAGER, GRADIENT_SSVI, PLAIN, RELEASED, SSVI, VI, Measurements
+from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI, Measurements
 from benchmarks.timing import Stopwatch
 from gossamer.capture import CapturedSteps
 from gossamer.layers import CurvatureWeight, sparse_weights
@@ -31,7 +31,7 @@ PLAN = gpu.GpuPlan(rounds=3, batch=4, period=3, subject="tiny", network=network,
 
 def test_every_way_is_measured_in_every_round(tmp_path):
     results = gpu.measure(PLAN, CPU, quiet=True)
-    assert [row.way for row in results.training] == [SSVI, PLAIN, VI, DRAWN, EAGER, GRADIENT_SSVI, RELEASED]
+    assert [row.way for row in results.training] == [SSVI, PLAIN, VI, DRAWN, EAGER, RELEASED]
     for row in results.training:
         assert (row.subject, row.batch, len(row.ms)) == ("tiny", 4, 3)
         assert len(row.update_ms) == (0 if row.way in (PLAIN, VI) else 3)
@@ -152,17 +152,9 @@ def test_the_ways_are_what_their_names_say():
     task = random_images(8)
     models = {case.way: build(case, task, network, 4, 2, CPU) for case in CASES}
     noise = {way: {w.noise for w in sparse_weights(c.model).values()} for way, c in models.items() if way != RELEASED}
-    assert noise == {
-        SSVI: {"local"},
-        PLAIN: set(),
-        VI: {"local"},
-        DRAWN: {"weights"},
-        EAGER: {"local"},
-        GRADIENT_SSVI: {"local"},
-    }
+    assert noise == {SSVI: {"local"}, PLAIN: set(), VI: {"local"}, DRAWN: {"weights"}, EAGER: {"local"}}
     weights = sparse_weights(models[SSVI].model)
     assert all(isinstance(weight, CurvatureWeight) for weight in weights.values())
-    assert not any(isinstance(w, CurvatureWeight) for w in sparse_weights(models[GRADIENT_SSVI].model).values())
     assert weights["4"].support.n_active == 0.05 * 3840
     assert sum(p.numel() for p in models[VI].model.parameters()) == 162 + 3840 + 12 + 10
 

@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -52,10 +52,14 @@ def json_by_rows(content: Mapping[str, Any]) -> str:
 
 
 def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
-    """Instances of a dataclass from the rows of a file; keys that are not its fields are a ``ValueError``."""
+    """Instances of a dataclass from the rows of a file; keys that are not its fields are a ``ValueError``.
+
+    Only fields with a default may be missing: they came later than the file.
+    """
     names = [item.name for item in fields(cast(Any, kind))]
+    needed = {item.name for item in fields(cast(Any, kind)) if item.default is item.default_factory is MISSING}
     for row in rows:
-        if not isinstance(row, dict) or set(row) != set(names):
+        if not isinstance(row, dict) or not needed <= set(row) <= set(names):
             raise ValueError(f"a {kind.__name__} has {', '.join(names)}; got {row!r:.60}")
     return [kind(**row) for row in rows]
 
