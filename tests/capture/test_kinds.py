@@ -7,6 +7,7 @@ from torch import nn
 import gossamer
 from gossamer import methods
 from gossamer.capture import CapturedSteps
+from gossamer.capture.flat_weights import FlatWeights
 from gossamer.likelihoods import Categorical
 from gossamer.train import Training
 from gossamer.types import Task
@@ -101,3 +102,15 @@ def test_the_numbers_of_plain_steps(kind, method):
     for mine, theirs in zip(other.rules, plain.rules, strict=True):
         assert mine.record == theirs.record
         assert len(mine.record) == 2
+
+
+def test_weights_of_several_temperatures_keep_their_own():
+    torch.manual_seed(0)
+    model = gossamer.bayesianize(nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4)), density=0.5)
+    for layer, noise_scale in ((model[0], 1e-3), (model[2], 1e-4)):
+        layer.weight.attach(noise_scale)
+    expected = torch.cat([model[0].std, model[2].std]).detach()
+    flat = FlatWeights(model, torch.float32)
+    flat.set_rate(noisy=True)
+    torch.testing.assert_close(flat.std, expected)
+    flat.close()

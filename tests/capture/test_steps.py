@@ -96,10 +96,13 @@ def worked(plain: Training, **options) -> Training:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("ssvi", {"density": 0.3, "update_period": 5, "build": perceptron}),
+        ("ssvi", {"density": 0.3, "update_period": 5, "build": perceptron, "noise": "local"}),
         ("ssvi", {"density": 0.3, "update_period": 5, "build": perceptron, "std": "gradient"}),
         ("ssvi", {"density": 0.3, "update_period": 5, "build": perceptron, "mode": "reference"}),
-        ("ssvi", {"density": 0.3, "update_period": 4, "build": perceptron, "addition": "mean_gradient"}),
+        (
+            "ssvi",
+            {"density": 0.3, "update_period": 4, "build": perceptron, "addition": "mean_gradient", "noise": "local"},
+        ),
         ("vi", {"build": perceptron}),
         # By SGD: Adam would make much of the bias of the keys, whose gradient is round-off.
         ("ssvi", {"density": 0.3, "update_period": 5, "build": attentive, "mode": "reference"}),

@@ -120,7 +120,8 @@ class FlatWeights:
         """How far the coming pass moves the running means of the curvature: not at all if it has no noise."""
         for weight in self._learning()[:1]:
             self.rate.fill_(weight.rate if noisy else 0.0)
-            self.noise_scale.fill_(weight.noise_scale)
+            if not self.noise_scale.dim():  # one for all weights, which may have changed its temperature
+                self.noise_scale.fill_(weight.noise_scale)
 
     def count_pass(self, noisy: bool) -> None:
         """The pass is over, and the curvature has moved."""
