@@ -152,10 +152,10 @@ def test_a_run_on_a_gpu_prints_tables_and_writes_files(command, tmp_path, monkey
     given = ("gpu", "--quick", "--batch", "4", "--rounds", "2", "--json", files[0], "--markdown", files[1])
     code, out, err = command(*given)
     assert code == 0
-    assert seen == [(4, 2, ["SSVI 5 %", "deterministic", "released style"])]
+    assert seen == [(4, 2, ["SSVI 5 %", "deterministic", "SSVI 5 %, weights drawn", "released style"])]
     assert out.startswith("a GPU; gossamer 1; torch 2, CUDA 13, Triton 3, Python 3; a clock; 2026-01-31; 2 rounds; ")
     assert "Training steps, ResNet-18" in out
-    assert err.splitlines()[0].startswith("[1/4] ResNet-18, SSVI 5 %: set up in")
+    assert err.splitlines()[0].startswith("[1/5] ResNet-18, SSVI 5 %: set up in")
     assert Measurements.read(files[0]).training[0].batch == 4
     assert files[1].read_text().startswith("# benchmarks gpu\n")
     assert command("show", files[0])[1] == out
