@@ -233,7 +233,7 @@ def test_early_stopping_keeps_the_best_look(short, numbers):
 def test_it_stops_early_where_nothing_is_to_be_learnt(short):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(60, 20)), rng.normal(size=60)
-    settings = {**short, "max_steps": 500, "density": 1.0, "options": {"lr": 0.05, "temperature": 0.001}}
+    settings = {**short, "max_steps": 500, "density": 1.0, "options": {"lr": 0.05, "kl_weight": 0.001}}
     model = SparseBayesRegressor(**settings, early_stopping=True, patience=3).fit(X, y)
     assert len(model.loss_curve_) < 500
 

@@ -9,7 +9,9 @@ from gossamer.estimators.plan import default_density, method_options
     ("method", "density", "options", "of_numbers", "expected"),
     [
         ("rigl", 0.5, {"lr": 0.01}, False, {"density": 0.5, "lr": 0.01}),
-        ("ssvi", None, None, False, {"temperature": 1.0, "optimizer": "adam", "density": 0.1}),
+        ("ssvi", None, None, False, {"std": "gradient", "kl_weight": 1.0, "density": 0.1}),
+        ("ssvi", None, {"std": "curvature"}, False, {"std": "curvature", "temperature": 1.0, "density": 0.1}),
+        ("ssvi", None, {"optimizer": "adam"}, False, {"optimizer": "adam", "temperature": 1.0, "density": 0.1}),
         ("em_mcmc", None, {"feedback": True}, True, {"lr": 0.003, "temperature": 1.0, "cold": 0.0, "feedback": True}),
     ],
 )

@@ -10,6 +10,7 @@ from torch.optim import SGD, Adam
 import gossamer
 from gossamer import fit, methods
 from gossamer.data import two_moons
+from gossamer.layers import WeightedKL
 from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, SnapshotPosterior
 from gossamer.sparsity import Subspace
@@ -63,8 +64,9 @@ def test_a_dense_network_has_nothing_to_move(density, kinds):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kl_weight": 0.1}, "kl_weight can only be given with std='gradient'"),
-        ({"std_lr": 0.1, "kl_warmup": 0.5}, "std_lr and kl_warmup can only"),
+        ({"std": "curvature", "kl_weight": 0.1}, "kl_weight can only be given with std='gradient'"),
+        ({"std": "curvature", "std_lr": 0.1, "kl_warmup": 0.5}, "std_lr and kl_warmup can only"),
+        ({"kl_weight": 0.1, "temperature": 0.1}, "temperature can only be given with std='curvature'"),
         ({"std": "gradient", "temperature": 0.1}, "temperature can only be given with std='curvature'"),
         ({"mode": "reference", "temperature": 0.1}, "temperature can only be given with std='curvature'"),
     ],
@@ -72,6 +74,14 @@ def test_a_dense_network_has_nothing_to_move(density, kinds):
 def test_options_of_the_other_way_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         methods.build("ssvi", two_moons.load(), 100, **options)
+
+
+@pytest.mark.parametrize("options", [{"kl_weight": 0.1}, {"kl_warmup": 0.5}, {"std_lr": 0.1}])
+def test_who_speaks_of_the_kl_has_it_in_the_loss(options):
+    """Settings of version 0.2, also those recorded in a run, mean what they meant."""
+    method = methods.build("ssvi", two_moons.load(), 100, **options)
+    assert isinstance(method.penalty, WeightedKL)
+    assert "raw_std" in method.prepare(plain())[0].weight.vectors
 
 
 @pytest.mark.parametrize("network", [plain, normed])

@@ -29,7 +29,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         density: Share of active weights, if the method takes one. ``None`` is a tenth, or less for a wide table: a
             quarter as many weights as rows, but at least 500.
         options: Options of the method by name, as in ``{"lr": 0.01}``. The rest are the method's defaults, except that
-            ``temperature`` is 1 (the ELBO).
+            ``kl_weight`` is 1 (the ELBO).
         max_steps: Optimizer steps.
         batch_size: Rows per step.
         n_draws: Networks kept for prediction; a method without a posterior has one.

@@ -29,8 +29,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     Args:
         noise: ``"constant"`` learns one noise std per target, ``"varying"`` one that depends on the inputs.
         options: Options of the method by name, as in ``{"lr": 0.01}``. The rest are the method's defaults, except that
-            ``temperature`` is 1 (the ELBO), and methods with one step size for all weights have a smaller ``lr``, since
-            learnt noise makes the loss steep.
+            ``kl_weight`` is 1 (the ELBO), methods with one step size for all weights have a smaller ``lr``, since
+            learnt noise makes the loss steep, and samplers have a ``temperature`` of 1.
 
     Example:
         >>> from sklearn.datasets import load_diabetes

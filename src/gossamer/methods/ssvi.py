@@ -110,7 +110,8 @@ def ssvi(
             for networks with batch normalisation, 0 for others and with ``std="gradient"``.
         members: How many posteriors one training leaves, each at the end of a cycle of the learning rate (SeBayS);
             their mixture predicts, and there is no average.
-        std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper.
+        std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper. ``None`` is
+            the second in reference mode and where one of the next three options is given.
         std_lr: Learning rate of the raw σ, for ``std="gradient"``; ``None`` is ``lr``. Their gradient is of the order
             of ``kl_weight`` over the number of examples, so with SGD (reference mode) they hardly move unless it is
             orders of magnitude larger.
@@ -119,7 +120,8 @@ def ssvi(
         mode: ``"reference"`` for the released code's behaviour.
     """
     is_reference = mode == "reference"
-    std = std or ("gradient" if is_reference else "curvature")
+    kl_options = given(std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
+    std = std or ("gradient" if is_reference or kl_options else "curvature")
     prepare = partial(
         bayesianize,
         density=density,
@@ -144,7 +146,7 @@ def ssvi(
         beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(first_given(kl_warmup, 0.5) * steps))
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
         return _method(task, steps, plan, prepare, moves, WeightedKL(beta, task.n_data), refresh_batchnorm, members)
-    only_with("std='gradient'", std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
+    only_with("std='gradient'", **kl_options)
     decay = None if prior_std is not None else weight_decay
     learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay)
 
