@@ -68,6 +68,8 @@ def test_a_dense_network_has_nothing_to_move(density, kinds):
         ({"std": "curvature", "std_lr": 0.1, "kl_warmup": 0.5}, "std_lr and kl_warmup can only"),
         ({"kl_weight": 0.1, "temperature": 0.1}, "temperature can only be given with std='curvature'"),
         ({"std": "gradient", "temperature": 0.1}, "temperature can only be given with std='curvature'"),
+        ({"members": 2, "average": 0.5}, "several take the place of an average"),
+        ({"members": 0}, "members count from 1"),
         ({"mode": "reference", "temperature": 0.1}, "temperature can only be given with std='curvature'"),
     ],
 )

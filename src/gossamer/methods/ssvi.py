@@ -109,7 +109,7 @@ def ssvi(
             a tenth until then and stays there, and batch normalisation is refreshed for each draw. ``None`` is 0.25
             for networks with batch normalisation, 0 for others and with ``std="gradient"``.
         members: How many posteriors one training leaves, each at the end of a cycle of the learning rate (SeBayS);
-            their mixture predicts, and there is no average.
+            their mixture predicts. They take the place of an average.
         std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper. ``None`` is
             the second in reference mode and where one of the next three options is given.
         std_lr: Learning rate of the raw σ, for ``std="gradient"``; ``None`` is ``lr``. Their gradient is of the order
@@ -119,6 +119,8 @@ def ssvi(
         kl_warmup: Share of the training over which β rises from 0, for ``std="gradient"``; 0.5.
         mode: ``"reference"`` for the released code's behaviour.
     """
+    if members < 1 or (members > 1 and average):
+        raise ValueError(f"members count from 1, and several take the place of an average; got {members} and {average}")
     is_reference = mode == "reference"
     kl_options = given(std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
     std = std or ("gradient" if is_reference or kl_options else "curvature")
