@@ -6,7 +6,7 @@ import math
 
 from gossamer.types import Schedule
 
-__all__ = ["after", "as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "step_of", "warmup"]
+__all__ = ["after", "as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "rising", "step_of", "warmup"]
 
 
 def after(value: float | Schedule, begin: int) -> Schedule:
@@ -103,6 +103,18 @@ def warmup(value: float | Schedule, steps: int) -> Schedule:
     """
     after = as_schedule(value)
     return lambda step: after(step) * (min(1.0, step / steps) if steps > 0 else 1.0)
+
+
+def rising(value: float | Schedule, steps: int) -> Schedule:
+    """Like :func:`warmup`, for a learning rate: the first step is not at 0, which would waste its batch.
+
+    Example:
+        >>> rate = rising(1.0, 9)
+        >>> rate(0), rate(4), rate(50)
+        (0.1, 0.5, 1.0)
+    """
+    after = as_schedule(value)
+    return lambda step: after(step) * min(1.0, (step + 1) / (steps + 1))
 
 
 def step_of(share: float, total_steps: int | None, name: str) -> int:

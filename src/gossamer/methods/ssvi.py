@@ -22,7 +22,7 @@ from gossamer.layers import WeightedKL, param_groups
 from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
 from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, Snapshots, ends_of_cycles
-from gossamer.schedules import cosine, cyclical, warmup
+from gossamer.schedules import cosine, cyclical, rising, warmup
 from gossamer.sparsity import Subspace
 from gossamer.types import Collector, Criterion, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
 
@@ -176,7 +176,6 @@ def _method(
     n_averaged = int(plan.average * steps) if members == 1 else 0
     falling = cosine(plan.lr, steps - n_averaged, AVERAGE_LR * plan.lr if n_averaged else 0.0)
     schedule = falling if members == 1 else cyclical(plan.lr, steps, members)
-    n_warmup = int(plan.lr_warmup * steps)
 
     def optimizer_of(model: nn.Module) -> Optimizer:
         groups = param_groups(model, plan.weight_decay, plan.std_lr)
@@ -192,7 +191,7 @@ def _method(
     return Method(
         prepare=partial(prepare, noise=plan.noise),
         optimizer=optimizer_of,
-        lr=lambda step: schedule(step) * min(1.0, (step + 1) / (n_warmup + 1)),
+        lr=rising(schedule, int(plan.lr_warmup * steps)),
         collector=collector,
         penalty=penalty,
         rules=lambda model, optimizer: [rule(model, optimizer) for rule in rules],
