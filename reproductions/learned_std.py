@@ -8,6 +8,7 @@ that differ by their seed alone also predict together. All of it is computed in 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -39,8 +40,8 @@ SHARES = (0.05, 0.5, 0.95)  # of the entries of a layer below a quantile
 MEASURES = {"std": "σ", "curvature": "h", "snr": "|μ|/σ"}  # of the entries of a layer
 METRICS = ("accuracy", "nll", "ece", "brier")
 RECORDED = ("model", "epochs", "batch_size", "n_val", "options")  # of the configuration of a run
-# Okabe and Ito's colours, which colour-blind people can tell apart, and a grey.
-COLOURS = ("#8c959f", "#000000", "#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+COLOURS = ("#0072B2", "#D55E00", "#009E73")  # of Okabe and Ito, which colour-blind people can tell apart
+FLOOR = 1e-5  # of a logarithmic axis: curvatures may be negative
 
 Way = tuple[Posterior, int]
 """A posterior, and how many networks to draw from it."""
@@ -84,31 +85,35 @@ def measure(settings: PartSettings, tick: Tick) -> list[Row]:
 
 
 def tables(results: StoredParts) -> dict[str, Table]:
-    """Predictions, the widths of whole networks, and those of the layers of one network for each data set."""
-    return {"predictions": _predictions(results), "widths": _widths(results), "layers": _layer_table(results)}
+    """Predictions, and the widths of whole networks."""
+    return {"predictions": _predictions(results), "widths": _widths(results)}
 
 
 def plot(results: StoredParts, path: Path) -> None:
-    """Quality of each way to predict, one line per training, one panel per measure."""
-    groups = _grouped(results)
-    names = list(dict.fromkeys(f"{data}, {label}" for data, label, _ in groups))
-    ways = list(dict.fromkeys(way for _, _, way in groups))
-    panels = {"accuracy": "accuracy, %", "nll": "NLL", "ece": "ECE, %"}
+    """What σ, h and |μ|/σ are in each layer of one network: medians, and lines from the 5 to the 95 % quantile."""
+    found = _first_layers(results)
+    (data_name, label), layers = next(
+        (item for item in found.items() if _has_h(item[1])), next(iter(found.items()), (("", ""), []))
+    )
+    panels = [key for key in MEASURES if any(key in row for row in layers)] or ["std"]
 
     def paint(figure: Any) -> None:
-        for axes, (key, title) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
-            for (data_name, label, way), rows in groups.items():
-                values = [row[key] * (1 if key == "nll" else 100) for row in rows]
-                at = [names.index(f"{data_name}, {label}")] * len(values)
-                colour = COLOURS[ways.index(way) % len(COLOURS)]
-                axes.scatter(values, at, s=26, color=colour, alpha=0.8, label=way, linewidths=0)
-            axes.set_yticks(range(len(names)), names)
-            axes.set_ylim(len(names) - 0.5, -0.5)
-            tidy(axes, title)
-        found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-        figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=4, frameon=False)
+        every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, key, colour in zip(every, panels, COLOURS, strict=False):
+            for at, row in enumerate(layers):
+                low, middle, high = (max(value, FLOOR) for value in row[key])
+                axes.plot([low, high], [at, at], color=colour, linewidth=2, alpha=0.5, solid_capstyle="round")
+                axes.plot([middle], [at], "o", color=colour, markersize=4)
+            values = [max(value, FLOOR) for row in layers for value in row[key]] or [1.0]
+            axes.set_xscale("log")
+            axes.set_xlim(10.0 ** math.floor(math.log10(min(values))), 10.0 ** math.ceil(math.log10(max(values))))
+            axes.xaxis.set_minor_formatter("")
+            axes.set_yticks(range(len(layers)), [row["layer"] for row in layers], fontsize=7)
+            axes.set_ylim(len(layers) - 0.5, -0.5)
+            tidy(axes, MEASURES[key])
+        figure.suptitle(f"{data_name}, {label}", fontsize=9)
 
-    draw(path, (10.5, 1.6 + 0.35 * len(names)), paint)
+    draw(path, (10.5, 1.2 + 0.2 * len(layers)), paint)
 
 
 def _part(folder: Path, outside: str, data_dir: str) -> PartSettings:
@@ -271,21 +276,6 @@ def _widths(results: StoredParts) -> Table:
     rows = [[*names, *cells(layers)] for names, layers in _first_layers(results).items()]
     note = "Medians of the layers: lowest, middle, highest; and how far the quantiles of a layer are apart (median)."
     return Table("Widths", note, head, rows, 2)
-
-
-def _layer_table(results: StoredParts) -> Table:
-    first: dict[str, tuple[str, list[Row]]] = {}
-    for (data_name, label), layers in _first_layers(results).items():
-        if data_name not in first or (_has_h(layers) and not _has_h(first[data_name][1])):
-            first[data_name] = label, layers
-    rows = [
-        [data_name, label, row["layer"], f"{row['n_active']:,}"]
-        + [_three(row[key]) if key in row else "–" for key in MEASURES]
-        for data_name, (label, layers) in first.items()
-        for row in layers
-    ]
-    head = ["data", "training", "layer", "active", *MEASURES.values()]
-    return Table("Layers", "Quantiles 5, 50 and 95 % of the active entries of each layer.", head, rows, 3)
 
 
 def _has_h(layers: list[Row]) -> bool:

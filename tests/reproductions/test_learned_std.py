@@ -62,7 +62,7 @@ def test_end_to_end(command, folders, noise, tmp_path):
             assert 0 <= row["ece"] <= 1
             assert 0 <= row["brier"] <= 2
             assert 0 <= row[f"auroc_{noise}"] <= 1
-    for words in ("Predictions", "Widths", "Layers", "80 draws of 4 networks"):
+    for words in ("Predictions", "Widths", "80 draws of 4 networks"):
         assert words in text
     assert "<svg" in (out / "plot.svg").read_text()
     # A second time, nothing is measured again; tables are made of the file alone.
