@@ -109,5 +109,7 @@ def describe(row: Mapping[str, Any], epochs: int) -> str:
         parts.append(f"val accuracy {row['val_accuracy']:.1%}")
     elif "val_rmse" in row:
         parts.append(f"val rmse {row['val_rmse']:.3f}")
-    parts += [f"KL {row['kl']:.3f}", f"density {row['density']:.1%}", f"{row['examples_per_second']:,.0f} examples/s"]
+    if row["kl"]:  # most methods have none in their loss
+        parts.append(f"KL {row['kl']:.3f}")
+    parts += [f"density {row['density']:.1%}", f"{row['examples_per_second']:,.0f} examples/s"]
     return "  ".join(parts)
