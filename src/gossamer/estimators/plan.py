@@ -28,7 +28,7 @@ from gossamer.types import Method, Split, Task
 # These were chosen by held-out log density and by the variables found, on scikit-learn's small data sets and on
 # simulated tables. They have few rows: with the KL weight of 0.02 that works best on digits, a network of this size
 # memorises the noise; and in a wide table a tenth of the weights is more than the rows can inform. With standard
-# deviations from curvature the held-out log density was worse on six of nine tables, and sun3 lost its variables.
+# deviations from curvature the held-out log density was worse on seven of nine tables, and sun3 lost its variables.
 KL_WEIGHT = 1.0
 MAX_DENSITY = 0.1
 MIN_ACTIVE = 500
