@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gossamer
 from gossamer.record import FORMAT, RecordError, Run, environment, to_toml, write_atomically
 
 CONFIG = {"method": "ssvi", "seed": 0, "lr": 0.01, "options": {"density": 0.05, "layers": [1, 2]}}
@@ -346,6 +347,8 @@ def test_the_environment_says_what_a_number_depends_on(tmp_path, monkeypatch):
     assert found["cpu_count"] >= 1
     assert found["time"].endswith("+00:00")
     assert found["versions"].keys() == {"gossamer", "torch", "numpy"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.0.1")  # another one is installed
+    assert environment()["versions"]["gossamer"] == gossamer.__version__
     json.dumps(found)
 
 

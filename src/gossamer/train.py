@@ -176,10 +176,10 @@ class Training:
         fused: Fused = "auto",
     ) -> None:
         check_fused(fused)
-        self.method, self.task, self.steps = method.suited_to(model), task, steps
+        method = method.suited_to(model)
+        self.method, self.task, self.steps = method, task, steps
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
         torch.manual_seed(seed)
-        method = self.method
         self.model = method.prepare(model)
         self.module, self.optimizer = self.fabric.setup(self.model, method.optimizer(self.model))
         self.rules = _checked(Rule, method.rules(self.model, self.optimizer))

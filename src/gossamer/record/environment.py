@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gossamer import __version__  # of the code that runs: what is installed may be another
+
 
 def environment() -> dict[str, Any]:
     """What the numbers of a run depend on, beside its configuration: versions, machine, commit, time and command."""
@@ -20,7 +22,7 @@ def environment() -> dict[str, Any]:
         "argv": list(sys.argv),
         "git_commit": _git_commit(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("gossamer", "torch", "numpy")},
+        "versions": {"gossamer": __version__, **{name: _version(name) for name in ("torch", "numpy")}},
         "platform": platform.platform(),
         "cpu": _cpu_model(),
         "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
