@@ -235,7 +235,7 @@ def training(how, **options):
     torch.manual_seed(0)
     split = (torch.randn(70, 3, 8, 8), torch.randint(0, 4, (70,)))
     task = Task(split, split, split, Categorical(), 4)
-    parts = methods.build("ssvi", task, 21, density=0.5, update_period=5, **options)
+    parts = methods.build("ssvi", task, 21, density=0.5, update_period=5, noise="local", **options)
     fabric = Fabric(accelerator="cuda", devices=1, precision="bf16-mixed")
     return Training(parts, network(), task, 21, fabric, batch_size=16, seed=3, captures=True, fused=how)
 
