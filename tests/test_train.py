@@ -36,6 +36,7 @@ OPTIONS = {
     "cv_sghmc": {"cycles": 3},
     "em_mcmc": {"target_density": 0.3},
     "em_mcmc_feedback": {"target_density": 0.3, "feedback": True},
+    "swag": {"rank": 3},
     "cv_sghmc_reference": {"mode": "reference", "hot": 0.5},
 }
 

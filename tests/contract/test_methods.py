@@ -26,6 +26,7 @@ METHODS = {
     "rigl": {"density": 0.1, "draws_differ": False, "captured": True},
     "cv_adam": {"density": None, "draws_differ": True, "captured": "CVAdam steps are not captured"},
     "cv_sghmc": {"density": None, "draws_differ": True, "captured": "SGHMC steps are not captured"},
+    "swag": {"density": None, "draws_differ": True, "captured": True},
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
 }
 

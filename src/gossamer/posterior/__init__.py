@@ -9,6 +9,7 @@ from gossamer.posterior.mixture import Mixture
 from gossamer.posterior.predict import predict
 from gossamer.posterior.prediction import Prediction
 from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_cycles
+from gossamer.posterior.swag import Swag, SwagPosterior
 
 __all__ = [
     "AroundMeans",
@@ -26,6 +27,8 @@ __all__ = [
     "SingleNetwork",
     "SnapshotPosterior",
     "Snapshots",
+    "Swag",
+    "SwagPosterior",
     "averaged",
     "calibrate",
     "draw",

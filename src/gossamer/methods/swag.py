@@ -1,0 +1,66 @@
+"""SWAG (Maddox et al., NeurIPS 2019): SGD at a constant rate, whose path gives mean and covariance of a Gaussian.
+
+    q(θ) = N(θ̄, scale · (diag(Σ) + DᵀD/(K - 1)))
+
+θ̄ and Σ are mean and variances of the networks along the path, one per epoch of the paper; the rows of D are the
+deviations of the last K from the mean at their time. The paper's ½ on both terms is ``scale``.
+"""
+
+from __future__ import annotations
+
+from torch.optim import SGD
+
+from gossamer.methods._parts import refresh_of
+from gossamer.posterior import Swag
+from gossamer.types import Method, Schedule, Task
+
+__all__ = ["swag"]
+
+EPOCHS = 300  # of the paper's trainings, which collect after each epoch from the 161st on
+
+
+def swag(
+    task: Task,
+    steps: int,
+    *,
+    lr: float = 0.1,
+    swag_lr: float = 0.05,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    begin: float = 160 / EPOCHS,
+    every: int | None = None,
+    rank: int = 20,
+    scale: float = 0.5,
+) -> Method:
+    """SWAG: a Gaussian of low rank plus diagonal, fitted to the path of SGD.
+
+    Args:
+        task: The task.
+        steps: Length of the training.
+        lr: Learning rate until half of ``begin``; from there it changes linearly until 0.9 of ``begin``.
+        swag_lr: Learning rate from then on.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+        begin: Share of the training after which networks are collected.
+        every: Steps between two of them; ``None`` is a 300th of the training, which is the paper's epoch.
+        rank: K, how many deviations are kept.
+        scale: Factor of the covariance; the paper's is ½.
+    """
+    if not 0 <= begin < 1:
+        raise ValueError(f"begin is a share of the training, at least 0 and less than 1; got {begin}")
+    return Method(
+        prepare=lambda model: model,
+        optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
+        lr=_rate(lr, swag_lr, begin * steps),
+        collector=lambda: Swag(int(begin * steps) + 1, every or max(1, steps // EPOCHS), rank, scale, refresh_of(task)),
+    )
+
+
+def _rate(lr: float, swag_lr: float, begin: float) -> Schedule:
+    """``lr`` until 0.5 ``begin``, ``swag_lr`` from 0.9 ``begin``, a line between them."""
+
+    def value(step: int) -> float:
+        way = 1.0 if begin == 0 else min(1.0, max(0.0, (step / begin - 0.5) / 0.4))
+        return lr + (swag_lr - lr) * way
+
+    return value
