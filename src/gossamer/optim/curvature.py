@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from gossamer.layers import CurvatureWeight, sparse_weights
@@ -104,10 +105,9 @@ class Curvature(Rule):
                 "conversion"
             )
         self._warn_of_decay()
-        n_active = sum(weight.support.n_active for weight in self.weights)
         self.n_data = n_data
         self.scaler = scaler or next(filter(None, map(_scaler_of, given)), None)
-        self.temperature = default_temperature(n_data, n_active) if temperature is None else temperature
+        self.temperature = default_temperature(model, n_data) if temperature is None else temperature
         for weight in self.weights:
             weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
         self._has_learnt = False
@@ -253,16 +253,21 @@ def divided_by(before: Tensor, after: Tensor) -> float | None:
     return factor if is_power and torch.equal(after * factor, before) else None
 
 
-def default_temperature(n_data: int, n_active: int) -> float:
-    """T by the number of examples for each active weight: a sixth of it, chosen on held-out images, and at most 1.
+def default_temperature(model: nn.Module, n_data: int) -> float:
+    """T by the number of examples for each active weight: a sixth of it, a third with batch normalisation; at most 1.
 
     The more weights share an example, the more of them the KL of the ELBO pulls back to the prior, and it underfits.
+    Both shares were chosen on held-out images; batch normalisation takes part of the noise away, and bears more of it.
 
     Example:
-        >>> default_temperature(1000, 100), default_temperature(50_000, 500_000)
-        (1.0, 0.016666666666666666)
+        >>> import gossamer
+        >>> model = gossamer.bayesianize(nn.Linear(100, 50), density=0.1)
+        >>> default_temperature(model, 600), default_temperature(model, 600_000)
+        (0.2, 1.0)
     """
-    return min(1.0, n_data / (6 * n_active))
+    n_active = sum(weight.support.n_active for weight in sparse_weights(model).values())
+    share = 1 / 3 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1 / 6
+    return min(1.0, share * n_data / n_active)
 
 
 def _check(n_data: int, temperature: float | None, weight_decay: float | None, memory: float) -> None:
