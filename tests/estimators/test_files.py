@@ -45,7 +45,14 @@ def test_only_active_weights_take_room(numbers, tmp_path):
     X = np.random.default_rng(0).normal(size=(100, 400))
     size = {}
     for density in (0.02, 1.0):
-        settings = {"hidden": (100,), "density": density, "max_steps": 2, "n_draws": 10, "random_state": 0}
+        settings = {
+            "hidden": (100,),
+            "density": density,
+            "max_steps": 2,
+            "n_draws": 10,
+            "members": 1,
+            "random_state": 0,
+        }
         SparseBayesRegressor(**settings).fit(X, X[:, 0]).save(tmp_path / "model")
         size[density] = (tmp_path / "model").stat().st_size
     assert size[0.02] < 0.05 * size[1.0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gossamer.estimators.plan import default_density, method_options
+from gossamer.estimators.plan import PREDICT_NUMBERS, SELECT, method_options
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,26 @@ from gossamer.estimators.plan import default_density, method_options
     ],
 )
 def test_options(method, density, options, of_numbers, expected):
-    assert method_options(method, density, options, n_weights=1000, n_data=300, of_numbers=of_numbers) == expected
+    given = {"density": density, "lr": None}
+    assert method_options(method, given, options, SELECT, 1000, 300, of_numbers=of_numbers) == expected
 
 
 def test_the_density_is_a_tenth_or_a_quarter_as_many_weights_as_rows():
-    assert default_density(5_000, n_data=300) == 0.1
-    assert default_density(100_000, n_data=8_000) == 0.02
+    assert SELECT.density(5_000, n_data=300) == 0.1
+    assert SELECT.density(100_000, n_data=8_000) == 0.02
+
+
+def test_what_predicts_has_three_times_as_many_and_half_the_kl():
+    for n_weights, n_data in ((5_000, 300), (100_000, 8_000)):
+        assert PREDICT_NUMBERS.density(n_weights, n_data) == pytest.approx(3 * SELECT.density(n_weights, n_data))
+    assert method_options("ssvi", {}, None, PREDICT_NUMBERS, 1000, 300)["kl_weight"] == 0.5
+
+
+def test_arguments_are_options_of_methods_that_know_them():
+    given = {"lr": 0.01, "kl_weight": 0.2, "density": None}
+    options = method_options("ssvi", given, None, SELECT, 1000, 300)
+    assert (options["lr"], options["kl_weight"]) == (0.01, 0.2)
+    with pytest.raises(ValueError, match=r"method 'sgd' takes no kl_weight: leave kl_weight=None\. Its options: "):
+        method_options("sgd", given, None, SELECT, 1000, 300)
+    with pytest.raises(ValueError, match="lr is given twice, as a parameter and among the options"):
+        method_options("ssvi", given, {"lr": 0.1}, SELECT, 1000, 300)

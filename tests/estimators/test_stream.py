@@ -97,4 +97,4 @@ def test_after_the_planned_steps_the_learning_rate_stays_at_a_tenth(numbers):
     for _ in range(3):
         model.partial_fit(X, y)
     assert model.n_steps_ > 20
-    assert {group["lr"] for group in model._stream.state["optimizer"]["param_groups"]} == {plan.STREAM_FLOOR * 0.02}
+    assert {group["lr"] for group in model._stream.states[0]["optimizer"]["param_groups"]} == {plan.STREAM_FLOOR * 0.02}

@@ -17,7 +17,17 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from gossamer.estimators import files
 from gossamer.estimators.draws import Architecture, Draws, held_out_loss, mean_squared_error
 from gossamer.estimators.inclusion import MAX_ROWS, inclusion, information
-from gossamer.estimators.plan import Fitted, TrainingPlan, check_parameters, method_options, train, train_more
+from gossamer.estimators.plan import (
+    Fitted,
+    Stage,
+    TrainingPlan,
+    check_parameters,
+    method_options,
+    recipe_of,
+    train,
+    train_more,
+    widths,
+)
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
@@ -34,8 +44,9 @@ class Stream:
     plan: TrainingPlan
     inputs: Scaling
     targets: Scaling
-    state: dict[str, Any] | None
+    states: list[dict[str, Any]]  # of the members; none before the first step
     weight: float  # of all rows seen so far
+    selects: bool = False  # whether its draws say which columns matter; after ``fit`` its first stage has said it
 
 
 @dataclass(eq=False, repr=False)
@@ -46,6 +57,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     _saved: ClassVar[Sequence[str]] = (
         "n_features_in_",
         "feature_names_in_",
+        "feature_importances_",
         "n_steps_",
         "loss_curve_",
         "validation_curve_",
@@ -53,10 +65,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     method: str = "ssvi"
     _: KW_ONLY
-    hidden: Sequence[int] = (50, 50)
+    hidden: int | Sequence[int] = (50, 50)
     density: float | None = None
+    lr: float | None = None
+    kl_weight: float | None = None
+    members: int = 3
     options: dict[str, Any] | None = None
-    max_steps: int = 1000
+    max_steps: int | None = None
     batch_size: int = 64
     n_draws: int = 30
     early_stopping: bool = False
@@ -86,7 +101,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         kept = {
             "learnt": {name: getattr(self, name) for name in self._saved if hasattr(self, name)},
-            "importances": self.feature_importances_[self._inputs.columns],  # all others are zero
             "draws": asdict(self._draws),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
@@ -104,7 +118,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         estimator._draws = Draws(**kept["draws"] | {"architecture": Architecture(**kept["draws"]["architecture"])})
         estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
         estimator._stream = _stream_from(kept["stream"])
-        estimator.feature_importances_ = estimator._spread(kept["importances"])
         return estimator
 
     def __sklearn_tags__(self) -> Any:
@@ -127,19 +140,46 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return Rows(X[counts], y[counts], weight[counts])
 
     def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
+        """Stage 1 selects columns by one network, stage 2 trains the members that predict on those columns."""
         check_parameters(self.get_params(deep=False))
         rng = check_random_state(self.random_state)
-        rows, held, look = merged(rows), None, None
+        rows, held = merged(rows), None
         if self.early_stopping:
             rows, held = hold_out(rows, self.validation_fraction, rng)
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
-        plan = self._plan(rows, inputs, n_outputs, constant_noise, rng)
-        if held is not None:
-            held = held._replace(y=targets.apply(held.y))
-            look = partial(held_out_loss, held, inputs, self._likelihood)
         rows = rows._replace(y=targets.apply(rows.y))
-        fitted = train(plan, task_of(rows, inputs, self._likelihood, n_outputs), look, self.patience)
-        self._keep(fitted, Stream(plan, inputs, targets, fitted.state, float(rows.weight.sum())), rows, held)
+        held = None if held is None else held._replace(y=targets.apply(held.y))
+        self.feature_importances_ = self._importances(rows, held, inputs, n_outputs, constant_noise, rng)
+        selected = np.flatnonzero(self.feature_importances_[inputs.columns] >= self.threshold)
+        if len(selected):  # otherwise all columns predict: that none is certain to matter is no evidence that none does
+            inputs = inputs.only(selected)
+        plan = self._plan("predict", rows, inputs, n_outputs, constant_noise, rng)
+        fitted = self._train(plan, rows, held, inputs, n_outputs)
+        self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
+
+    def _importances(
+        self,
+        rows: Rows,
+        held: Rows | None,
+        inputs: Scaling,
+        n_outputs: int,
+        constant_noise: bool,
+        rng: np.random.RandomState,
+    ) -> Array:
+        """Stage 1: the importance of every column, from a network that reads all of them."""
+        plan = self._plan("select", rows, inputs, n_outputs, constant_noise, rng)
+        draws = self._train(plan, rows, held, inputs, n_outputs).draws
+        return self._importances_by(draws, rows, held, inputs, float(rows.weight.sum()))
+
+    def _importances_by(self, draws: Draws, rows: Rows, held: Rows | None, inputs: Scaling, n_data: float) -> Array:
+        """Importance of every column by draws that were trained on ``inputs``; a column they do not read has 0."""
+        read = inputs.only(draws.columns.numpy())
+        sample = rows.take(np.arange(min(MAX_ROWS, len(rows.y))))  # the rows are in random order already
+        noise = None if held is None else mean_squared_error(held, inputs, self._likelihood, draws)
+        known = information(draws, read.apply(sample.x), sample.weight, self._likelihood, noise)
+        everywhere = np.zeros(self.n_features_in_)
+        everywhere[read.columns] = inclusion(known, n_data, self.n_features_in_)
+        return everywhere
 
     def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
         check_parameters(self.get_params(deep=False))
@@ -148,46 +188,59 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError("this estimator was saved without its training: partial_fit needs save(…, training=True)")
         if stream is None:
             inputs, targets = Scaling.of(rows.x, rows.weight, "shift"), self._target_scaling(rows, "shift")
-            plan = self._plan(rows, inputs, n_outputs, constant_noise, check_random_state(self.random_state))
-            stream = Stream(plan, inputs, targets, None, 0.0)
+            rng = check_random_state(self.random_state)
+            plan = self._plan("stream", rows, inputs, n_outputs, constant_noise, rng)
+            stream = Stream(plan, inputs, targets, [], 0.0, selects=True)
         if rows.y.shape[1] != len(stream.targets.columns):
             raise ValueError(f"y has {rows.y.shape[1]} targets, the first call had {len(stream.targets.columns)}")
         rows = rows._replace(y=stream.targets.apply(rows.y))
         weight = stream.weight + float(rows.weight.sum())
         task = task_of(rows, stream.inputs, self._likelihood, n_outputs, weight)
-        fitted = train_more(stream.plan, task, stream.state)
-        self._keep(fitted, replace(stream, state=fitted.state, weight=weight), rows, None)
+        fitted = train_more(stream.plan, task, stream.states)
+        if stream.selects:
+            self.feature_importances_ = self._importances_by(fitted.draws, rows, None, stream.inputs, weight)
+        self._keep(fitted, replace(stream, states=fitted.states, weight=weight))
 
-    def _keep(self, fitted: Fitted, stream: Stream, rows: Rows, held: Rows | None) -> None:
+    def _train(self, plan: TrainingPlan, rows: Rows, held: Rows | None, inputs: Scaling, n_outputs: int) -> Fitted:
+        look = None if held is None else partial(held_out_loss, held, inputs, self._likelihood)
+        return train(plan, task_of(rows, inputs, self._likelihood, n_outputs), look, self.patience)
+
+    def _keep(self, fitted: Fitted, stream: Stream) -> None:
         self._draws, self._targets = fitted.draws, stream.targets
         self._stream: Stream | None = stream  # None after loading a file without it
         self._inputs = stream.inputs.only(fitted.draws.columns.numpy())
         self.n_steps_ = fitted.n_steps
         self.loss_curve_ = np.array(fitted.losses)
         self.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
-        sample = rows.take(np.arange(min(MAX_ROWS, len(rows.y))))  # the rows are in random order already
-        noise = None if held is None else mean_squared_error(held, stream.inputs, self._likelihood, fitted.draws)
-        known = information(fitted.draws, self._inputs.apply(sample.x), sample.weight, self._likelihood, noise)
-        self.feature_importances_ = self._spread(inclusion(known, stream.weight, self.n_features_in_))
-
-    def _spread(self, importances: Array) -> Array:
-        """Importances of the inputs that the draws read -> of all inputs; the others have 0."""
-        everywhere = np.zeros(self.n_features_in_)
-        everywhere[self._inputs.columns] = importances
-        return everywhere
 
     def _plan(
-        self, rows: Rows, inputs: Scaling, n_outputs: int, constant_noise: bool, rng: np.random.RandomState
+        self,
+        stage: Stage,
+        rows: Rows,
+        inputs: Scaling,
+        n_outputs: int,
+        constant_noise: bool,
+        rng: np.random.RandomState,
     ) -> TrainingPlan:
         n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
-        architecture = Architecture(len(inputs.columns), tuple(map(int, self.hidden)), n_means, constant_noise)
+        architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
         of_numbers = isinstance(self._likelihood, Gaussian)
-        options = method_options(
-            self.method, self.density, self.options, architecture.n_weights, n_data, of_numbers=of_numbers
+        recipe = recipe_of(stage, of_numbers)
+        given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}
+        return TrainingPlan(
+            self.method,
+            method_options(
+                self.method, given, self.options, recipe, architecture.n_weights, n_data, of_numbers=of_numbers
+            ),
+            architecture,
+            recipe.steps(n_data, self.batch_size) if self.max_steps is None else int(self.max_steps),
+            int(self.batch_size),
+            int(self.n_draws),
+            self.device,
+            int(rng.randint(np.iinfo(np.int32).max)),
+            1 if stage == "select" else int(self.members),
+            int(self.verbose),
         )
-        sizes = int(self.max_steps), int(self.batch_size), int(self.n_draws)
-        seed = int(rng.randint(np.iinfo(np.int32).max))
-        return TrainingPlan(self.method, options, architecture, *sizes, self.device, seed, int(self.verbose))
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
         """No scaling: targets are the numbers of classes, unless a subclass says otherwise."""
@@ -199,4 +252,4 @@ def _stream_from(state: dict[str, Any] | None) -> Stream | None:
     if state is None:
         return None
     plan = TrainingPlan(**state["plan"] | {"architecture": Architecture(**state["plan"]["architecture"])})
-    return Stream(plan, Scaling(**state["inputs"]), Scaling(**state["targets"]), state["state"], state["weight"])
+    return Stream(**state | {"plan": plan} | {name: Scaling(**state[name]) for name in ("inputs", "targets")})

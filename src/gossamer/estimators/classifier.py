@@ -25,12 +25,14 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
 
     Args:
         method: Any name of :func:`gossamer.methods.names`.
-        hidden: Widths of the hidden layers; ``()`` is a linear model.
+        hidden: Widths of the hidden layers, or the width of one; ``()`` is a linear model.
         density: Share of active weights, if the method takes one. ``None`` is a tenth, or less for a wide table: a
             quarter as many weights as rows, but at least 500.
-        options: Options of the method by name, as in ``{"lr": 0.01}``. The rest are the method's defaults, except that
-            ``kl_weight`` is 1 (the ELBO).
-        max_steps: Optimizer steps.
+        lr: Learning rate, if the method takes one; ``None`` is the method's default.
+        kl_weight: β of the KL, if the method has one; ``None`` is 1 (the ELBO).
+        members: Networks that are trained to predict, on the selected columns; their mixture predicts.
+        options: Other options of the method by name, as in ``{"removal": "snr_abs"}``.
+        max_steps: Optimizer steps of each stage; ``None`` is 1,000 to select and at least 2,000 to predict.
         batch_size: Rows per step.
         n_draws: Networks kept for prediction; a method without a posterior has one.
         class_weight: Weights of the classes, or ``"balanced"``; they multiply the sample weights.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,18 +20,43 @@ from torch import Tensor
 from gossamer import methods
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.names import unknown
+from gossamer.posterior import Mixture
 from gossamer.progress import Progress
 from gossamer.runs.settings import check_type, options_of
 from gossamer.train import Batches, Training
-from gossamer.types import Method, Split, Task
+from gossamer.types import Schedule, Split, Task
+
+Stage = Literal["select", "predict", "stream"]
+"""What networks are trained for: to tell which columns matter, to predict by those that do, or both at once."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of one stage, where the user gives none."""
+
+    kl_weight: float
+    max_density: float
+    min_active: int  # weights that may be active in a wide table, or so many for each row
+    active_per_row: float
+    min_steps: int
+    epochs: float = 0.0
+
+    def density(self, n_weights: int, n_data: float) -> float:
+        """Share of active weights: a wide table has more weights than its rows can inform."""
+        return min(self.max_density, max(self.min_active, self.active_per_row * n_data) / n_weights)
+
+    def steps(self, n_data: float, batch_size: int) -> int:
+        """Optimizer steps: the minimum, or the epochs that a long table needs."""
+        return max(self.min_steps, round(self.epochs * n_data / batch_size))
+
 
 # These were chosen by held-out log density and by the variables found, on scikit-learn's small data sets and on
 # simulated tables. They have few rows: with the KL weight of 0.02 that works best on digits, a network of this size
 # memorises the noise; and in a wide table a tenth of the weights is more than the rows can inform. With standard
 # deviations from curvature the held-out log density was worse on seven of nine tables, and sun3 lost its variables.
-KL_WEIGHT = 1.0
-MAX_DENSITY = 0.1
-MIN_ACTIVE = 500
+SELECT = Recipe(kl_weight=1.0, max_density=0.1, min_active=500, active_per_row=0.25, min_steps=1000)
+PREDICT_NUMBERS = Recipe(kl_weight=0.5, max_density=0.3, min_active=1500, active_per_row=0.75, min_steps=2000)
+PREDICT_CLASSES = replace(SELECT, min_steps=2000)
 # The loss of a regression has the curvature 1/noise², which grows while the noise is learnt: a table that is predicted
 # well is steeper than any image. At the rates that suit classes, methods without a step size per weight diverge there,
 # often without reaching infinity. These rates were chosen by held-out log density on three tables: two noisy ones and
@@ -66,16 +91,17 @@ class TrainingPlan:
     n_draws: int
     device: str
     seed: int
+    members: int = 1
     verbose: int = 0
 
 
 @dataclass
 class Fitted:
-    """The outcome of a training: draws as of step ``n_steps``, the state to continue from, and the losses."""
+    """The outcome of a training: draws as of step ``n_steps``, the states to continue from, and the losses."""
 
     draws: Draws
     n_steps: int
-    state: dict[str, Any] = field(default_factory=dict)
+    states: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     looks: list[tuple[int, float]] = field(default_factory=list)
 
@@ -87,72 +113,88 @@ def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: in
     ``patience`` looks in a row without a lower one.
     """
     with _own_randomness(plan.device):
-        training = _start(plan, task, methods.build(plan.method, task, plan.steps, **plan.options))
-        return _run(plan, training, plan.steps, look, patience)
+        return _run(plan, _start(plan, task), plan.steps, look, patience)
 
 
-def train_more(plan: TrainingPlan, task: Task, state: dict[str, Any] | None) -> Fitted:
-    """One pass over the rows of ``task``, from ``state`` if there is one.
+def train_more(plan: TrainingPlan, task: Task, states: Sequence[dict[str, Any]]) -> Fitted:
+    """One pass over the rows of ``task``, from ``states`` if there are any.
 
     The schedules run over the steps of the plan, as in :func:`train`; after them the learning rate stays at a tenth of
     its largest value.
     """
-    method = methods.build(plan.method, task, plan.steps, **plan.options)
     with _own_randomness(plan.device):
-        training = _start(plan, task, method)
-        lr = training.method.lr
-        floor = STREAM_FLOOR * max(map(lr, range(plan.steps)))
-        training.method = replace(training.method, lr=lambda step: max(floor, lr(step)))
-        if state is not None:
+        trainings = _start(plan, task)
+        for training in trainings:
+            training.method = replace(training.method, lr=_endless(training.method.lr, plan.steps))
+        for training, state in zip(trainings, states, strict=False):
             training.load_state_dict(state)
-        first = training.step
-        training.batches = _Pass(training.batches, first)
-        return _run(plan, training, first + training.batches.per_epoch)
+        first = trainings[0].step
+        for training in trainings:
+            training.batches = _Pass(training.batches, first)
+        return _run(plan, trainings, first + trainings[0].batches.per_epoch)
+
+
+def recipe_of(stage: Stage, of_numbers: bool) -> Recipe:
+    """The settings of a stage; a stream selects and predicts at once."""
+    if stage != "predict":
+        return SELECT
+    return PREDICT_NUMBERS if of_numbers else PREDICT_CLASSES
 
 
 def method_options(
     method: str,
-    density: float | None,
+    parameters: Mapping[str, Any],
     options: Mapping[str, Any] | None,
+    recipe: Recipe,
     n_weights: int,
     n_data: float,
     *,
     of_numbers: bool = False,
 ) -> dict[str, Any]:
-    """Options of a method: those given, then those for tables; an unknown one is an error that names the nearest."""
+    """Options of a method: those given, then those for tables; an unknown one is an error that names the nearest.
+
+    ``parameters`` are the options that are arguments of an estimator, too, with ``None`` for those left out.
+    """
     known = options_of(method)
+    given = dict(options or {})
+    for name, value in parameters.items():
+        if value is None:
+            continue
+        if name not in known:
+            raise ValueError(f"method {method!r} takes no {name}: leave {name}=None. Its options: {', '.join(known)}")
+        if name in given:
+            raise ValueError(f"{name} is given twice, as a parameter and among the options: give it once")
+        given[name] = value
     # A search over a numpy grid passes numpy's numbers.
-    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in (options or {}).items()}
-    if density is not None:
-        if "density" not in known:
-            raise ValueError(f"method {method!r} takes no density: leave density=None. Its options: {', '.join(known)}")
-        if "density" in given:
-            raise ValueError("density is given twice, as a parameter and among the options: give it once")
-        given = {"density": density} | given
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
     for name, value in given.items():
         if name not in known:
             raise ValueError(unknown(f"option of {method}", name, known))
         check_type(f"option {name} of {method}", value, known[name][0])
-    for_tables: dict[str, Any] = {"density": default_density(n_weights, n_data)}
+    for_tables: dict[str, Any] = {"density": recipe.density(n_weights, n_data)}
     if "kl_weight" in known:
         by_curvature = given.get("std", "curvature" if OF_CURVATURE & given.keys() else "gradient") == "curvature"
-        for_tables |= {"temperature": KL_WEIGHT} if by_curvature else {"std": "gradient", "kl_weight": KL_WEIGHT}
+        beta = recipe.kl_weight
+        for_tables |= {"temperature": beta} if by_curvature else {"std": "gradient", "kl_weight": beta}
     if of_numbers and not WITH_RATES & given.keys():
         for_tables |= FOR_NUMBERS.get(method, {})
     return {name: value for name, value in for_tables.items() if name in known and name not in given} | given
 
 
-def default_density(n_weights: int, n_data: float) -> float:
-    """A tenth, or as many active weights as a quarter of the rows, but at least 500."""
-    return min(MAX_DENSITY, max(MIN_ACTIVE, n_data / 4) / n_weights)
+def widths(hidden: Any) -> tuple[int, ...]:
+    """Widths of the hidden layers, given as a sequence or, of one layer, as a number."""
+    return (int(hidden),) if isinstance(hidden, Integral) else tuple(map(int, hidden))
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Reject parameters of an estimator that cannot work."""
     hidden, device = parameters["hidden"], parameters["device"]
+    hidden = [hidden] if isinstance(hidden, Integral) else hidden
     if not isinstance(hidden, Sequence) or isinstance(hidden, str):
-        raise ValueError(f"hidden must be the widths of the hidden layers, as (64,) or (); got {hidden!r}")
-    counts = {name: parameters[name] for name in ("max_steps", "batch_size", "n_draws", "patience")}
+        raise ValueError(f"hidden must be the widths of the hidden layers, as 64, (64,) or (); got {hidden!r}")
+    counts = {name: parameters[name] for name in ("batch_size", "n_draws", "members", "patience")}
+    if parameters["max_steps"] is not None:
+        counts["max_steps"] = parameters["max_steps"]
     for name, value in (counts | {f"hidden[{i}]": width for i, width in enumerate(hidden)}).items():
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         _require(whole and value >= 1, name, "a whole number, at least 1", value)
@@ -173,31 +215,50 @@ def _require(holds: bool, name: str, what: str, value: Any) -> None:
         raise ValueError(f"{name} must be {what}; got {value!r}")
 
 
-def _start(plan: TrainingPlan, task: Task, method: Method) -> Training:
-    torch.manual_seed(plan.seed)
+def _start(plan: TrainingPlan, task: Task) -> list[Training]:
+    """A training of each member, with a seed of its own."""
+    return [_start_one(plan, task, plan.seed + member) for member in range(plan.members)]
+
+
+def _start_one(plan: TrainingPlan, task: Task, seed: int) -> Training:
+    torch.manual_seed(seed)
     fabric = Fabric(accelerator=plan.device, devices=1)
+    method = methods.build(plan.method, task, plan.steps, **plan.options)
     network = plan.architecture.build()
-    return Training(method, network, task, plan.steps, fabric, batch_size=plan.batch_size, seed=plan.seed)
+    return Training(method, network, task, plan.steps, fabric, batch_size=plan.batch_size, seed=seed)
 
 
-def _run(plan: TrainingPlan, training: Training, last: int, look: Look | None = None, patience: int = 1) -> Fitted:
+def _endless(lr: Schedule, steps: int) -> Schedule:
+    floor = STREAM_FLOOR * max(map(lr, range(steps)))
+    return lambda step: max(floor, lr(step))
+
+
+def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:
+    return Draws.of(Mixture([training.posterior() for training in trainings]), plan.n_draws, plan.architecture)
+
+
+def _run(
+    plan: TrainingPlan, trainings: Sequence[Training], last: int, look: Look | None = None, patience: int = 1
+) -> Fitted:
+    """Train the members step by step together, so that looks and losses are those of the mixture."""
     losses: list[Tensor] = []
     looks: list[tuple[int, float]] = []
     best: Fitted | None = None
-    with Progress(plan.method, last, start=training.step, quiet=not plan.verbose) as progress:
-        for values in training.run(last):
-            step = training.step
-            losses.append(values["loss"])
+    start = trainings[0].step
+    with Progress(plan.method, last, start=start, quiet=not plan.verbose) as progress:
+        for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
+            losses.append(torch.stack([value["loss"] for value in values]).mean())
             if look is not None and (step % max(1, plan.steps // N_LOOKS) == 0 or step == last):
-                draws = Draws.of(training.posterior(), plan.n_draws, plan.architecture)
+                draws = _draw(plan, trainings)
                 looks.append((step, look(draws)))
                 if best is None or looks[-1][1] < min(loss for _, loss in looks[:-1]):
                     best = Fitted(draws, step)
             progress.update(step, partial(_words, step, last, losses[-1], looks))
             if best is not None and sum(at > best.n_steps for at, _ in looks) >= patience:
                 break
-    fitted = best or Fitted(Draws.of(training.posterior(), plan.n_draws, plan.architecture), training.step)
-    fitted.state, fitted.losses, fitted.looks = _on_cpu(training.state_dict()), torch.stack(losses).tolist(), looks
+    fitted = best or Fitted(_draw(plan, trainings), last)
+    fitted.states = [_on_cpu(training.state_dict()) for training in trainings]
+    fitted.losses, fitted.looks = torch.stack(losses).tolist(), looks
     if not all(value.isfinite().all() for value in fitted.draws.values.values()):
         first = int((~torch.tensor(fitted.losses).isfinite()).int().argmax()) + 1
         raise ValueError(

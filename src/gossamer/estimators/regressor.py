@@ -28,9 +28,11 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
     Args:
         noise: ``"constant"`` learns one noise std per target, ``"varying"`` one that depends on the inputs.
-        options: Options of the method by name, as in ``{"lr": 0.01}``. The rest are the method's defaults, except that
-            ``kl_weight`` is 1 (the ELBO), methods with one step size for all weights have a smaller ``lr``, since
-            learnt noise makes the loss steep, and samplers have a ``temperature`` of 1.
+        density: As for the classifier to select; three times as much to predict.
+        lr: Learning rate. ``None`` is the method's default, but smaller for methods with one step size for all weights,
+            since learnt noise makes the loss steep.
+        kl_weight: β of the KL; ``None`` is 1 to select and 0.5 to predict.
+        options: Other options of the method by name; samplers have a ``temperature`` of 1.
 
     Example:
         >>> from sklearn.datasets import load_diabetes
