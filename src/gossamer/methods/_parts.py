@@ -13,9 +13,9 @@ from gossamer.posterior import Refresh
 from gossamer.types import Task
 
 
-def update_period_for(steps: int, update_period: int | None) -> int:
-    """The given period; by default the papers' 100 steps, or a fiftieth of a training shorter than 5,000 steps."""
-    return update_period or min(100, max(1, steps // 50))
+def update_period_for(steps: int, update_period: int | None, usual: int = 100) -> int:
+    """The given period; by default the paper's ``usual`` one, but at most a fiftieth of the training."""
+    return update_period or min(usual, max(1, steps // 50))
 
 
 def noise_of_all_ranks() -> torch.Generator:
