@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 
 from gossamer.estimators import files
+from gossamer.estimators.columns import Columns, is_data_frame
 from gossamer.estimators.draws import Architecture, Draws, held_out_loss, mean_squared_error
 from gossamer.estimators.inclusion import MAX_ROWS, inclusion, information
 from gossamer.estimators.plan import (
@@ -33,8 +34,12 @@ from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Likelihood
 
-INPUTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
-"""Tables that are accepted, for scikit-learn's validation."""
+INPUTS: dict[str, Any] = {
+    "accept_sparse": "csr",
+    "dtype": [np.float64, np.float32],
+    "ensure_all_finite": "allow-nan",
+}
+"""Arrays that are accepted, for scikit-learn's validation; of a data frame it checks only the names."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Targets of a regression are standardised: zero is the mean of the training targets, one their deviation.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, **INPUTS, reset=False)
-        return Prediction(self._draws.outputs(self._inputs.apply(X)), self._likelihood)
+        return Prediction(self._draws.outputs(self._numbers(X)), self._likelihood)
 
     def save(self, path: str | Path, *, training: bool = False) -> None:
         """Write the fitted estimator to a safetensors file, without pickle.
@@ -101,6 +105,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         kept = {
             "learnt": {name: getattr(self, name) for name in self._saved if hasattr(self, name)},
+            "columns": asdict(self._columns),
             "draws": asdict(self._draws),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
@@ -118,11 +123,12 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         estimator._draws = Draws(**kept["draws"] | {"architecture": Architecture(**kept["draws"]["architecture"])})
         estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
         estimator._stream = _stream_from(kept["stream"])
+        estimator._columns = Columns(**kept["columns"])
         return estimator
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -131,13 +137,31 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         mask: Array = self.feature_importances_ >= self.threshold
         return mask
 
-    def _rows(self, X: Any, y: Array, sample_weight: Any) -> Rows:
-        """The rows with a positive weight."""
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    def _checked(self, X: Any, y: Any, *, reset: bool, **of_targets: Any) -> tuple[Any, Array]:
+        """A table and its targets; an array has become one of numbers, a data frame is as it was."""
+        if not is_data_frame(X):
+            checked: tuple[Any, Array] = validate_data(self, X, y, **INPUTS, **of_targets, reset=reset)
+            return checked
+        validate_data(self, X, skip_check_array=True, reset=reset)
+        y = _check_y(y, **of_targets, estimator=self)
+        check_consistent_length(X, y)
+        return X, y
+
+    def _rows(self, X: Any, y: Array, sample_weight: Any, *, reset: bool) -> Rows:
+        """The rows with a positive weight, as numbers; ``reset`` learns from them how to make numbers."""
+        weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
         counts = np.flatnonzero(weight)
         if not len(counts):
             raise ValueError("Sample weights must contain at least one non-zero number.")
-        return Rows(X[counts], y[counts], weight[counts])
+        X, weight = _safe_indexing(X, counts), weight[counts]
+        if reset:
+            self._columns = Columns.fit(X, weight)
+        return Rows(self._columns.apply(X), y[counts], weight)
+
+    def _numbers(self, X: Any) -> Array:
+        """The standardised inputs that the draws read."""
+        checks = {"skip_check_array": True} if is_data_frame(X) else INPUTS
+        return self._inputs.apply(self._columns.apply(validate_data(self, X, **checks, reset=False)))
 
     def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
         """Stage 1 selects columns by one network, stage 2 trains the members that predict on those columns."""
@@ -150,7 +174,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         rows = rows._replace(y=targets.apply(rows.y))
         held = None if held is None else held._replace(y=targets.apply(held.y))
         self.feature_importances_ = self._importances(rows, held, inputs, n_outputs, constant_noise, rng)
-        selected = np.flatnonzero(self.feature_importances_[inputs.columns] >= self.threshold)
+        importances = self.feature_importances_[self._columns.source[inputs.columns]]
+        selected = np.flatnonzero(importances >= self.threshold)
         if len(selected):  # otherwise all columns predict: that none is certain to matter is no evidence that none does
             inputs = inputs.only(selected)
         plan = self._plan("predict", rows, inputs, n_outputs, constant_noise, rng)
@@ -178,7 +203,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         noise = None if held is None else mean_squared_error(held, inputs, self._likelihood, draws)
         known = information(draws, read.apply(sample.x), sample.weight, self._likelihood, noise)
         everywhere = np.zeros(self.n_features_in_)
-        everywhere[read.columns] = inclusion(known, n_data, self.n_features_in_)
+        # A column is as important as the most important number that was made of it.
+        np.maximum.at(everywhere, self._columns.source[read.columns], inclusion(known, n_data, self.n_features_in_))
         return everywhere
 
     def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:

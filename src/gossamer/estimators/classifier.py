@@ -9,9 +9,8 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 
-from gossamer.estimators.base import INPUTS, SparseBayesEstimator
+from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
 
@@ -71,14 +70,15 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         """Train on the rows of ``X`` with their classes ``y``.
 
         Args:
-            X: Numbers, ``(rows, columns)``: an array, a data frame or a sparse matrix.
+            X: ``(rows, columns)``: an array or a sparse matrix of numbers, or a data frame, which may have categories.
+                Values may be missing, see :mod:`gossamer.estimators.columns`.
             y: Classes, ``(rows,)``.
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        X, y = validate_data(self, X, y, **INPUTS)
+        X, y = self._checked(X, y, reset=True)
         check_classification_targets(y)
-        rows = self._rows(X, y, sample_weight)
+        rows = self._rows(X, y, sample_weight, reset=True)
         self.classes_ = np.unique(rows.y)
         if len(self.classes_) < 2:
             raise ValueError(
@@ -103,13 +103,13 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             sample_weight: As for :meth:`fit`.
         """
         first = not hasattr(self, "_stream")
-        X, y = validate_data(self, X, y, **INPUTS, reset=first)
+        X, y = self._checked(X, y, reset=first)
         check_classification_targets(y)
         if first:
             if classes is None:
                 raise ValueError("classes must be passed on the first call to partial_fit.")
             self.classes_ = np.unique(classes)
-        rows = self._rows(X, y, sample_weight)
+        rows = self._rows(X, y, sample_weight, reset=first)
         strange = np.setdiff1d(rows.y, self.classes_)
         if len(strange):
             raise ValueError(f"y has classes that were not given to the first call of partial_fit: {strange}")

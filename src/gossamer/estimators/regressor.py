@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_array, check_consistent_length
-from sklearn.utils.validation import validate_data
 
-from gossamer.estimators.base import INPUTS, SparseBayesEstimator
+from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
 
@@ -53,7 +52,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         """Train on the rows of ``X`` with their targets ``y``.
 
         Args:
-            X: Numbers, ``(rows, columns)``: an array, a data frame or a sparse matrix.
+            X: As for :meth:`SparseBayesClassifier.fit`.
             y: Targets, ``(rows,)`` or ``(rows, targets)``.
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
@@ -112,10 +111,10 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         return tags
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
-        X, y = validate_data(self, X, y, **INPUTS, multi_output=True, y_numeric=True, reset=reset)
+        X, y = self._checked(X, y, multi_output=True, y_numeric=True, reset=reset)
         if reset:
             self._y_ndim = y.ndim
-        return self._rows(X, y.reshape(len(y), -1).astype(np.float64), sample_weight)
+        return self._rows(X, y.reshape(len(y), -1).astype(np.float64), sample_weight, reset=reset)
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
         return Scaling.of(rows.y, rows.weight, constant)

@@ -1,0 +1,228 @@
+"""From a table as people have it to numbers: categories, missing values and dates.
+
+What is learnt from the training rows is plain data, so that a saved model holds it:
+
+- A column of numbers stays as it is. If some are missing, the median takes their place, and one more column says where.
+- A category becomes one column of zeros and ones per level. A missing category is a level of its own. A level that the
+  training rows do not have is zero in all of them, with a warning.
+- A date is an error: only you know whether its month, its weekday or the time since a start matters.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gossamer.estimators.table import Array
+
+__all__ = ["Columns", "is_data_frame"]
+
+MAX_LEVELS = 255  # as in scikit-learn's boosting: a column with more is a name or a text
+DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([T ].*)?")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of a table become numbers: first those of numbers, then where one was missing, then categories.
+
+    Attributes:
+        n_columns: Number of columns of the table.
+        names: Their names; ``None`` for an array.
+        missing: Which columns of numbers had missing values in training.
+        fill: The medians that take their place.
+        levels: Levels of each category; ``None`` is a missing one.
+
+    Example:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"age": [30.0, None, 50.0, 20.0], "town": ["Ulm", "Bonn", None, "Ulm"]})
+        >>> columns = Columns.fit(table)
+        >>> columns.apply(table)  # age, no age, Bonn, Ulm, no town
+        array([[30.,  0.,  0.,  1.,  0.],
+               [30.,  1.,  1.,  0.,  0.],
+               [50.,  0.,  0.,  0.,  1.],
+               [20.,  0.,  0.,  1.,  0.]])
+        >>> columns.source
+        array([0, 0, 1, 1, 1])
+    """
+
+    n_columns: int
+    names: list[str] | None = None
+    missing: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    fill: Array = field(default_factory=lambda: np.zeros(0))
+    levels: dict[int, list[str | None]] = field(default_factory=dict)
+
+    @classmethod
+    def fit(cls, table: Any, weight: Array | None = None) -> Columns:
+        """Learn medians and levels from a data frame, an array or a sparse matrix; rows count by their ``weight``."""
+        names = [str(name) for name in table.columns] if is_data_frame(table) else None
+        plain = cls(table.shape[1], names)
+        if sparse.issparse(table):
+            return plain
+        weight = np.ones(len(table)) if weight is None else weight
+        numbers, labels = plain._read(table, None)
+        missing = np.setdiff1d(np.flatnonzero(np.isnan(numbers).any(axis=0)), list(labels))
+        fill = np.array([_median(numbers[:, j], weight) for j in missing])
+        levels = {j: plain._levels(j, column) for j, column in labels.items()}
+        return cls(plain.n_columns, names, missing, fill, levels)
+
+    def apply(self, table: Any) -> Any:
+        """The table as numbers, ``(rows, columns) -> (rows, len(source))``; what needs no change is not copied."""
+        if sparse.issparse(table):
+            return self._whole(table)
+        if self.levels and not is_data_frame(table):
+            raise ValueError(
+                f"{self._called(min(self.levels))} held categories in training: give a data frame with the columns of "
+                "the training, not an array"
+            )
+        numbers, labels = self._read(table, self.levels)
+        lost = np.isnan(numbers)
+        self._check_missing(lost)
+        if not len(self.missing) and not self.levels:
+            return numbers
+        where = lost[:, self.missing]
+        numbers[:, self.missing] = np.where(where, self.fill, numbers[:, self.missing])
+        of_levels = [self._one_hot(j, labels[j]) for j in self.levels]
+        return np.hstack([numbers[:, self._plain], where.astype(numbers.dtype), *of_levels])
+
+    @property
+    def source(self) -> Array:
+        """Which column of the table each number comes from."""
+        of_levels = [np.full(len(levels), j) for j, levels in self.levels.items()]
+        return np.concatenate([self._plain, self.missing, *of_levels]).astype(np.int64)
+
+    @property
+    def _plain(self) -> Array:
+        """The columns of numbers."""
+        return np.setdiff1d(np.arange(self.n_columns), list(self.levels), assume_unique=True)
+
+    def _read(self, table: Any, categories: Collection[int] | None) -> tuple[Array, dict[int, Array]]:
+        """Numbers, NaN where there are none, and the labels of ``categories``; ``None`` finds out which those are."""
+        if not is_data_frame(table):
+            return np.array(table) if len(self.missing) else np.asarray(table), {}
+        names = [str(name) for name in table.columns]
+        if names != self.names and self.names is not None:
+            raise ValueError(f"the columns must be those of the training, {self.names}; got {names}")
+        numbers, labels = np.full(table.shape, np.nan), {}
+        for j in range(table.shape[1]):
+            column = table.iloc[:, j] if hasattr(table, "iloc") else table.to_series(j)
+            if self._is_category(j, column) if categories is None else j in categories:
+                labels[j] = np.array([_label(value) for value in column.to_list()], dtype=object)
+            else:
+                numbers[:, j] = self._numbers(j, column)
+        return numbers, labels
+
+    def _is_category(self, j: int, column: Any) -> bool:
+        if str(column.dtype).startswith(("category", "Categorical", "Enum")):
+            return True
+        kind = column.to_numpy().dtype.kind
+        if kind in "biuf":
+            return False
+        values = [value for value in column.to_list() if not _is_missing(value)]
+        if kind in "mM" or any(map(_is_date, values)):
+            raise self._date(j)
+        return any(isinstance(value, str) for value in values)
+
+    def _numbers(self, j: int, column: Any) -> Array:
+        values = column.to_numpy()
+        if values.dtype.kind not in "biuf":
+            values = np.array([np.nan if _is_missing(value) else self._number(j, value) for value in column.to_list()])
+        if np.isinf(values).any():
+            raise ValueError(f"{self._called(j)} holds infinity: replace it, or mark it as missing (NaN)")
+        return np.asarray(values, dtype=np.float64)
+
+    def _number(self, j: int, value: Any) -> float:
+        if isinstance(value, Real | Decimal | np.bool_):
+            return float(value)
+        raise ValueError(f"{self._called(j)} must hold numbers, but holds {value!r}: replace it, or drop the column")
+
+    def _levels(self, j: int, column: Array) -> list[str | None]:
+        labels = set(column)
+        named = sorted(labels - {None})
+        if named and all(map(DATE.fullmatch, named)):
+            raise self._date(j)
+        if len(named) > MAX_LEVELS:
+            raise ValueError(
+                f"{self._called(j)} has {len(named)} different texts in {len(column)} rows, more than {MAX_LEVELS} "
+                "categories: drop it, or join the rare ones"
+            )
+        return [*named, None] if None in labels else named
+
+    def _one_hot(self, j: int, column: Array) -> Array:
+        levels = self.levels[j]
+        unknown = set(column) - set(levels)
+        if unknown:
+            named = ", ".join(sorted("missing" if label is None else repr(label) for label in unknown))
+            warnings.warn(
+                f"{self._called(j)} has categories that the training rows do not have: {named}. These rows are "
+                "predicted as having none of the known ones",
+                stacklevel=2,
+            )
+        return np.asarray(column[:, None] == np.array(levels, dtype=object), dtype=np.float64)
+
+    def _check_missing(self, lost: Array) -> None:
+        new = np.setdiff1d(np.flatnonzero(lost.any(axis=0)), [*self.missing, *self.levels])
+        if len(new):
+            raise ValueError(
+                f"{self._called(int(new[0]))} has missing values (NaN), but had none in training: impute them, or "
+                "train with rows in which it is missing"
+            )
+
+    def _whole(self, table: Any) -> Any:
+        if np.isnan(table.data).any():
+            raise ValueError("a sparse matrix must have no missing values (NaN): impute them, or give a dense array")
+        if len(self.missing) or self.levels:
+            return self.apply(table.toarray())
+        return table
+
+    def _date(self, j: int) -> ValueError:
+        column = repr(self.names[j] if self.names else j)
+        return ValueError(
+            f"{self._called(j)} holds dates: replace it by numbers, as table[{column}].dt.month or "
+            f"(table[{column}] - start).dt.days, or drop it"
+        )
+
+    def _called(self, j: int) -> str:
+        return f"column {self.names[j]!r}" if self.names else f"column {j}"
+
+
+def is_data_frame(table: Any) -> bool:
+    """Whether this is a data frame of pandas or polars, without importing either; one of sparse columns is a matrix."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(table).__mro__ if kind.__name__ == "DataFrame"}
+    return bool(packages & {"pandas", "polars"}) and not hasattr(table, "sparse")
+
+
+def _median(values: Array, weight: Array) -> float:
+    """The smallest number that half of the weight does not exceed; 0 if all are missing."""
+    known = ~np.isnan(values)
+    order = np.argsort(values[known], kind="stable")
+    if not len(order):
+        return 0.0
+    below = np.cumsum(weight[known][order])
+    return float(values[known][order[np.searchsorted(below, below[-1] / 2)]])
+
+
+def _label(value: Any) -> str | None:
+    """A level as text: 1, 1.0 and "1" are the same one, because a missing value makes whole numbers into floats."""
+    if _is_missing(value):
+        return None
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, float):
+        return value != value
+    return value is None or type(value).__name__ in ("NAType", "NaTType")  # pandas.NA and NaT
+
+
+def _is_date(value: Any) -> bool:
+    dates = datetime.date | datetime.time | datetime.timedelta | np.datetime64 | np.timedelta64
+    return isinstance(value, dates) or type(value).__name__ == "Period"
