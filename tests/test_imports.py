@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
     {"names", "tables", "progress", "formats", "ranks"},
-    {"types", "schedules"},
+    {"types", "schedules", "divergence"},
     {"kernels", "priors", "likelihoods"},
     {"layers"},
     {"sparsity", "optim", "posterior"},

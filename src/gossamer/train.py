@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture import CapturedSteps, CaptureError, why_not
+from gossamer.divergence import DivergenceWatch
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.types import (
     Collector,
@@ -190,6 +191,7 @@ class Training:
             task.train, batch_size, seed, self.fabric.device, augment=task.augment, rank=rank, n_ranks=n_ranks
         )
         self.step = 0
+        self._watch = DivergenceWatch(self.model)
         self._observes = type(self.collector).observe is not Collector.observe
         objective = partial(_objective, task, self.module)
         self._eager = EagerSteps(self.model, self.optimizer, objective, self.penalty, backward=self.fabric.backward)
@@ -207,9 +209,17 @@ class Training:
         """The one loop: take the steps up to ``last``, by default to the end, and yield what :meth:`advance` returns.
 
         Whatever happens between two steps (records, checkpoints, early stopping) is the body of the caller's loop.
+
+        Raises:
+            DivergenceError: If the loss is far above the first or weights explode.
         """
         while self.step < (self.steps if last is None else last):
             yield self.advance()
+        self.check()
+
+    def check(self) -> None:
+        """Raise if training has diverged: :meth:`advance` looks every 50 steps, and :meth:`run` at its end."""
+        self._watch.check(self.model, self.method.lr(max(0, self.step - 1)))
 
     def advance(self) -> dict[str, Tensor]:
         """One step; returns its loss and the loss's two parts, detached."""
@@ -228,6 +238,8 @@ class Training:
         self.step = number
         if self._observes:
             self.collector.observe(self.model, number)
+        if self._watch.see(nll, number):
+            self.check()
         return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
 
     def _capture(self) -> CapturedSteps:
@@ -270,6 +282,7 @@ class Training:
             "optimizer": optimizer,
             "rules": [rule.state_dict() for rule in self.rules],
             "collector": self.collector.state_dict(),
+            "watch": self._watch.state_dict(),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
         }
 
@@ -282,6 +295,7 @@ class Training:
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
         self.collector.load_state_dict(state.get("collector", {}))
+        self._watch.load_state_dict(state.get("watch", {"first": None}))
         # Copies, because torch reads the state of a view from the wrong place in memory.
         cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
         torch.set_rng_state(cpu)

@@ -192,7 +192,8 @@ def test_a_network_that_does_not_fit_the_data(refused, tmp_path):
 
 def test_a_loss_that_is_not_finite(refused, tmp_path):
     message = refused(1, "train", "sgd", "digits", "--lr", "1e30", *QUICK, "--out", tmp_path / "run")
-    assert message.endswith("in epoch 1: try again with a smaller lr")
+    assert message.startswith("training diverged at step ")
+    assert "Give a smaller learning rate (lr is " in message
 
 
 def test_what_nobody_expected_says_its_kind_and_debug_shows_where(gossamer, refused, monkeypatch, tmp_path):

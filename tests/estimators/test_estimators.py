@@ -326,7 +326,7 @@ def test_what_a_gpu_trained_is_on_the_cpu(make, short, numbers):
 def test_a_training_that_diverges_says_so(numbers):
     X, y = numbers
     model = SparseBayesRegressor("sgd", hidden=(16,), options={"lr": 1e6}, max_steps=20, random_state=0)
-    with pytest.raises(ValueError, match=r"the training by 'sgd' diverged, first at step \d+ of 20: give a smaller"):
+    with pytest.raises(ValueError, match=r"training diverged at step \d+: .* Give a smaller learning rate"):
         model.fit(X, y)
 
 

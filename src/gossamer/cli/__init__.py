@@ -125,7 +125,7 @@ def _names_own_code(arguments: Sequence[str]) -> bool:
 def _explain(error: BaseException) -> int:
     """One line on standard error; returns the exit code."""
     rank = os.environ.get("LOCAL_RANK", "0")
-    is_expected = isinstance(error, RecordError | ValueError | OSError | FloatingPointError)
+    is_expected = isinstance(error, RecordError | ValueError | OSError)
     if rank != "0" and (is_expected or isinstance(error, KeyboardInterrupt | Interrupted)):
         pass  # the first rank reports the same
     elif isinstance(error, KeyboardInterrupt):

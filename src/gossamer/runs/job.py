@@ -167,6 +167,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         saves = wants_stop or is_due or is_last
         if is_epoch or saves:
             _wait(training)
+            training.check()  # before anything is written down
         tally.add(values, work, time.perf_counter() - start)
         if job.run is not None:
             record_updates(job.run, training, tally)

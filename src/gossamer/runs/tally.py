@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -79,7 +78,7 @@ def record_updates(run: Run, training: Training, tally: Tally) -> None:
 
 
 def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict[str, Any]:
-    """Write down the epoch that just ended and return its row; a loss that is not finite is an error."""
+    """Write down the epoch that just ended and return its row."""
     speed = tally.count * training.batches.batch_size / max(tally.seconds - tally.seconds_before, 1e-9)
     means = tally.means()
     row: dict[str, Any] = {
@@ -91,8 +90,6 @@ def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict
         "lr": training.method.lr(training.step - 1),
         "density": density(training.model) if sparse_weights(training.model) else 1.0,
     }
-    if not math.isfinite(row["loss"]):  # it never recovers, so do not train on to the end
-        raise FloatingPointError(f"the loss is {row['loss']} in epoch {row['epoch']}: try again with a smaller lr")
     if len(task.val[1]):
         # The network at its means draws no random number, so this evaluation does not change the training.
         values = evaluate(SingleNetwork(training.model), task, n_draws=1, split="val")

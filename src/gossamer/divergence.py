@@ -1,0 +1,100 @@
+"""A training that diverges: losses far above the first one, numbers that are not finite, or weights that explode.
+
+Often nothing becomes infinite. ReLU units that were thrown far off are dead, the network predicts a constant, and its
+loss looks like that of a network that has learnt nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.ranks import average_over_ranks
+
+__all__ = ["DivergenceError", "DivergenceWatch"]
+
+PERIOD = 50  # steps between two looks: each makes a GPU wait
+FAR_ABOVE = (
+    3.0  # times the first loss, or nats if that is more. A regression that learns its noise hides the rest in it
+)
+EXPLODED = 1e6  # times the largest first weight, or 1 if that is more
+
+
+class DivergenceError(ValueError):
+    """Training failed at the given options; another learning rate or warm-up may succeed."""
+
+
+class DivergenceWatch:
+    """Keeps the losses of the last steps and raises once they, or the weights, show that training has failed.
+
+    Args:
+        model: The network before its first step.
+
+    Example:
+        >>> network = nn.Linear(1, 1)
+        >>> watch = DivergenceWatch(network)
+        >>> for step in range(1, 40):
+        ...     _ = watch.see(torch.tensor(2.0 if step < 10 else 1e9), step)
+        >>> watch.check(network, lr=0.1)
+        Traceback (most recent call last):
+        gossamer.divergence.DivergenceError: training diverged at step 10: a loss of 1e+09, ...
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.sizes = _largest(model)
+        self.first: float | None = None
+        self._recent: deque[tuple[int, Tensor]] = deque(maxlen=PERIOD)
+
+    def see(self, nll: Tensor, step: int) -> bool:
+        """Remember the loss of a step; returns whether it is time to check."""
+        self._recent.append((step, nll))
+        return step % PERIOD == 0
+
+    def check(self, model: nn.Module, lr: float) -> None:
+        """Raise if training has diverged. With several ranks all must call it."""
+        if not self._recent:
+            return
+        steps, nlls = zip(*self._recent, strict=True)
+        losses = _numbers(average_over_ranks(torch.stack(nlls).double()))
+        self.first = losses[0] if self.first is None else self.first
+        limit = self.first + FAR_ABOVE * max(1.0, abs(self.first))
+        sizes = _largest(model)
+        growth = {name: size / max(1.0, self.sizes.get(name, 0.0)) for name, size in sizes.items()}
+        # One batch may be far off, such as one with an outlier, but not most of them.
+        if statistics.median(losses) <= limit and max(growth.values(), default=0.0) <= EXPLODED:
+            return
+        at = next((i for i, loss in enumerate(losses) if loss > limit), len(losses) - 1)
+        worst = max(growth, key=growth.__getitem__, default="none")
+        where = f"the weights that grew most are {worst}, up to {sizes.get(worst, 0):.3g}"
+        raise DivergenceError(
+            f"training diverged at step {steps[at]}: a loss of {max(losses[at:]):.3g}, after {self.first:.3g} in the "
+            f"first step; {where}. Give a smaller learning rate (lr is {lr:.3g} here) or let it rise over more steps"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a continued training compares with."""
+        return {"first": self.first}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``."""
+        self.first = state["first"]
+        self._recent.clear()
+
+
+@torch.no_grad()
+def _largest(model: nn.Module) -> dict[str, float]:
+    """The largest absolute value of each parameter, by name."""
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.numel()}
+    sizes = [parameter.abs().max().double() for parameter in named.values()]
+    return dict(zip(named, _numbers(torch.stack(sizes)), strict=True)) if named else {}
+
+
+def _numbers(values: Tensor) -> list[float]:
+    """As a list, with infinity for what is not a number."""
+    numbers: list[float] = values.nan_to_num(nan=math.inf, posinf=math.inf).tolist()
+    return numbers
