@@ -29,6 +29,7 @@ METHODS = {
     "dpf": {"density": None, "draws_differ": False, "captured": "Prune as it is set changes shapes"},
     "cv_adam": {"density": None, "draws_differ": True, "captured": "CVAdam steps are not captured"},
     "cv_sghmc": {"density": None, "draws_differ": True, "captured": "SGHMC steps are not captured"},
+    "ivon": {"density": None, "draws_differ": True, "captured": "IVON steps are not captured"},
     "swag": {"density": None, "draws_differ": True, "captured": True},
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
 }

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer.optim import SGHMC, SGLD, CVAdam, sampled
+from gossamer.optim import IVON, SGHMC, SGLD, CVAdam, sampled
 
 N_DATA = 64
 collect_ignore = ["make_logistic_truth.py"]  # a script, which needs numpyro
@@ -35,6 +35,7 @@ OPTIMIZERS = {
     "sghmc_reference": partial(SGHMC, mode="reference"),
     "cv_adam": CVAdam,
     "cv_adam_reference": partial(CVAdam, mode="reference"),
+    "ivon": IVON,
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.optim import SGHMC, SGLD, CVAdam
+from gossamer.optim import IVON, SGHMC, SGLD, CVAdam
 
 STEPS, SIZE, N = 50, 7, 200
 RNG = np.random.default_rng(0)
@@ -195,6 +195,31 @@ def test_cv_adam_as_published(has_extra):
 
     settings = {"n_data": N, "weight_decay": DECAY, "mode": "reference"}
     assert_equal(Run(lambda params: CVAdam(params, lr, **settings), has_extra), transcription)
+
+
+@pytest.mark.parametrize("has_extra", [False, True])
+@pytest.mark.parametrize("clip_radius", [math.inf, 0.2])
+def test_ivon(has_extra, clip_radius):
+    """Algorithm 1 of Shen et al., with the effective sample size λ = N/T and the rescaled rate of the released code."""
+
+    def transcription(run):
+        ess, h0, beta1, beta2, delta = N / 0.8, 0.3, 0.9, 0.95, DECAY + EXTRA * has_extra
+        m, g, h = START, np.zeros(SIZE), np.full(SIZE, h0)
+        for t in range(STEPS):
+            sigma = 1 / np.sqrt(ess * (h + delta))
+            w = m + sigma * run.noise(t)
+            g_hat = slope(w)
+            h_hat = g_hat * (w - m) / sigma**2
+            g = beta1 * g + (1 - beta1) * g_hat
+            h = beta2 * h + (1 - beta2) * h_hat + 0.5 * (1 - beta2) ** 2 * (h - h_hat) ** 2 / (h + delta)
+            g_bar = g / (1 - beta1 ** (t + 1))
+            step = np.clip((g_bar + delta * m) / (h + delta), -clip_radius, clip_radius)
+            m = m - lr(t) * (h0 + delta) * step
+            yield m
+
+    settings = {"n_data": N, "temperature": 0.8, "weight_decay": DECAY, "init_curvature": 0.3}
+    settings |= {"curvature_momentum": 0.95, "clip_radius": clip_radius}
+    assert_equal(Run(lambda params: IVON(params, lr, **settings), has_extra), transcription)
 
 
 @pytest.mark.parametrize("sampler", [SGLD, SGHMC])

@@ -12,25 +12,23 @@ The weight decay enters m, but not the ε g in the line of ρ, where the paper's
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from gossamer.optim.drawing import DrawingOptimizer
 from gossamer.optim.sampler import LIMITS, pulls, scale_
 from gossamer.optim.scales import ScaledSampler, global_scale
-from gossamer.types import Mode, Schedule, VariationalOptimizer
+from gossamer.types import Mode, Schedule
 
 
-class CVAdam(ScaledSampler):
+class CVAdam(DrawingOptimizer, ScaledSampler):
     """Variational inference by an optimizer: the network stays plain, its parameters are the means.
 
-    ``with optimizer.sampled():`` draws weights for a forward and backward pass and restores the means. All passes
-    before one ``step()`` share a draw, so gradients may be accumulated, scaled and clipped.
+    ``with optimizer.sampled():`` draws weights for a forward and backward pass and restores the means.
 
     In the default mode q minimises E_q N (L + d/2 ‖w‖²)/T - entropy: at temperature 1 the negative ELBO. For a Gaussian
     posterior with independent weights q becomes the posterior.
@@ -87,7 +85,6 @@ class CVAdam(ScaledSampler):
         foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._passes = {"open": 0}  # how many sampled() are open; a dictionary, because wrappers copy attributes
         defaults = {
             "lr": lr,
             "n_data": n_data,
@@ -103,50 +100,13 @@ class CVAdam(ScaledSampler):
         }
         super().__init__(params, defaults, generator)
 
-    @contextlib.contextmanager
-    def sampled(self, train: bool = True) -> Iterator[None]:
-        """Weights drawn from q inside the block, the means again afterwards, also after an exception.
-
-        Args:
-            train: Whether gradients computed inside are for the next ``step()``. Otherwise each block makes a fresh
-                draw and keeps nothing of it.
-        """
-        if self._passes["open"]:
-            yield  # already sampled
-            return
-        self._follow_schedules()
-        means = [(p, p.detach().clone()) for group in self.param_groups for p in group["params"] if p.requires_grad]
-        self._passes["open"] += 1
-        try:
-            self._perturb(train)
-            yield
-        finally:
-            self._passes["open"] -= 1
-            with torch.no_grad():
-                for parameter, mean in means:
-                    parameter.copy_(mean)
-
-    def std(self, parameter: Tensor) -> Tensor:
-        """σ = ατ of a parameter of this optimizer."""
-        group = next(group for group in self.param_groups if any(parameter is p for p in group["params"]))
-        return global_scale(group) * self._scales(group, [parameter])[0]
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, and the draw they belong to."""
-        super().zero_grad(set_to_none)
-        if not self._passes["open"]:
-            self._forget_draw()
+    def stds(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
+        """σ = ατ of each parameter."""
+        return [global_scale(group) * scale for scale in self._scales(group, params)]
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         """One step of a group's parameters that have a gradient."""
-        if self._passes["open"]:
-            raise RuntimeError("step() belongs after the block `with optimizer.sampled():`, where the means are back")
-        if any("noise" not in self.state[parameter] for parameter in params):
-            raise RuntimeError(
-                "these gradients are not those of a draw: run the forward and backward pass inside "
-                "`with optimizer.sampled():`, then step()"
-            )
-        decay, noises = self._decay(group, params), self._buffers(params, "noise")
+        decay, noises = self._decay(group, params), self._drawn_noise(params)
         scales, buffers = self._scales(group, params), self._buffers(params, "momentum_buffer")
         drawn = params  # the decay of the mean is that of the draw on average, with less noise
         if group["mode"] == "reference":
@@ -171,35 +131,3 @@ class CVAdam(ScaledSampler):
         if not 0 < first < bound:
             raise ValueError(f"init_std must be between 0 and the global scale, {bound:g}; got {first}")
         group["local_scale"] = first / bound
-
-    def _evaluate(self, closure: Callable[[], Any]) -> Any:
-        with torch.enable_grad(), self.sampled():
-            return closure()
-
-    @torch.no_grad()
-    def _perturb(self, train: bool) -> None:
-        for group in self.param_groups:
-            params = [parameter for parameter in group["params"] if parameter.requires_grad]
-            for parameter, scale in zip(params, self._scales(group, params), strict=True):
-                state = self.state[parameter]
-                noise = state["noise"] if train and "noise" in state else self.noise.like(parameter)
-                if train:
-                    state["noise"] = noise
-                parameter.add_(global_scale(group) * scale * noise)
-
-    def _forget_draw(self, params: list[Tensor] | None = None) -> None:
-        for parameter in self.state if params is None else params:
-            self.state[parameter].pop("noise", None)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_passes": {"open": 0}}
-
-
-def sampled(optimizer: Optimizer) -> contextlib.AbstractContextManager[None]:
-    """``optimizer.sampled()`` if the optimizer holds a posterior, otherwise a block that does nothing.
-
-    Example:
-        >>> with sampled(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)):
-        ...     pass
-    """
-    return optimizer.sampled() if isinstance(optimizer, VariationalOptimizer) else contextlib.nullcontext()

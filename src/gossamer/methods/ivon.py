@@ -1,0 +1,94 @@
+"""IVON (Shen et al., ICML 2024): variational inference by a natural-gradient optimizer, dense or in a moving subspace.
+
+The network keeps its parameters as means, and the optimizer holds σ² = T / N(h + δ) of each (:mod:`gossamer.optim.ivon`
+has the equations). With a density below 1 only the active weights are stored, with their h, and move as in RigL: the
+smallest |m| leave, the largest gradients at the drawn weights come in, and start with the first curvature.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import nn
+
+from gossamer.convert import sparsify
+from gossamer.methods._parts import noise_of_all_ranks, refresh_of, update_period_for
+from gossamer.optim import IVON
+from gossamer.posterior import AroundMeans
+from gossamer.schedules import cosine, rising
+from gossamer.sparsity import Subspace
+from gossamer.types import Method, Task
+
+__all__ = ["ivon"]
+
+
+def ivon(
+    task: Task,
+    steps: int,
+    *,
+    density: float = 1.0,
+    lr: float = 0.5,
+    temperature: float = 1.0,
+    init_curvature: float = 0.5,
+    momentum: float = 0.9,
+    curvature_momentum: float = 0.99999,
+    weight_decay: float = 2e-4,
+    lr_warmup: float = 0.025,
+    update_period: int | None = None,
+    replacement_rate: float = 0.3,
+    until: float = 0.75,
+    allocation: str = "erk",
+    refresh_batchnorm: bool = False,
+) -> Method:
+    """IVON: a Gaussian over every active parameter, held by the optimizer.
+
+    Args:
+        task: The task, with N training examples.
+        steps: Length of the training.
+        density: Share of active weights; 1 leaves the network as it is.
+        lr: Learning rate at the start of a cosine; the paper has 0.2 for 200 epochs of CIFAR, shorter trainings want
+            more: 0.5 was better on held-out digits.
+        temperature: T of the posterior; 1 is that of the ELBO.
+        init_curvature: h before the first step, which sets the first σ. It hardly changes in a training shorter than
+            1/(1 - ``curvature_momentum``) steps.
+        momentum: Momentum of the gradients.
+        curvature_momentum: Weight of the past in h.
+        weight_decay: δ, the weight decay of the means and the curvature of the prior.
+        lr_warmup: Share of the training over which the learning rate rises; five of the paper's 200 epochs.
+        update_period: Steps between moves of the subspace; ``None`` is 100, or a fiftieth of a training shorter than
+            5,000 steps.
+        replacement_rate: Share of the active weights replaced at the first move; it falls to 0 along a cosine.
+        until: Share of the training after which the subspace stays as it is.
+        allocation: How the active weights are spread over the layers.
+        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+    """
+    subspace = partial(
+        Subspace,
+        total_steps=steps,
+        removal="magnitude",  # h differs little between weights, so this is their signal-to-noise ratio
+        addition="sampled_gradient",
+        update_period=update_period_for(steps, update_period),
+        replacement_rate=replacement_rate,
+        until=until,
+    )
+    return Method(
+        prepare=partial(sparsify, density=density, allocation=allocation) if density < 1 else _as_it_is,
+        optimizer=lambda model: IVON(
+            model.parameters(),
+            lr=lr,
+            n_data=task.n_data,
+            temperature=temperature,
+            init_curvature=init_curvature,
+            momentum=momentum,
+            curvature_momentum=curvature_momentum,
+            weight_decay=weight_decay,
+            generator=noise_of_all_ranks(),
+        ),
+        lr=rising(cosine(lr, steps), int(lr_warmup * steps)),
+        rules=lambda model, optimizer: [subspace(model, optimizer)] if density < 1 else [],
+        collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
+    )
+
+
+def _as_it_is(model: nn.Module) -> nn.Module:
+    return model
