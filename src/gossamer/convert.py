@@ -25,7 +25,7 @@ from gossamer.layers import (
 )
 from gossamer.layers.summary import warn_of_the_rest
 from gossamer.sparsity.allocation import allocation as allocation_by_name
-from gossamer.sparsity.allocation import global_, uniform_reference
+from gossamer.sparsity.allocation import global_, uniform, uniform_reference
 from gossamer.sparsity.selection import top_mask
 from gossamer.types import Allocation, LayerStats, Mode, Noise, Std
 
@@ -129,7 +129,7 @@ def bayesianize(
         return kind(support, mean.detach().to(like), first_std.to(like), prior, mode, noise)
 
     budget = uniform_reference if reference and allocation == "uniform" else allocation_by_name(allocation)
-    return _convert(model, density, gaussian, budget, keep_dense, exclude, init, generator)
+    return convert(model, gaussian, density, budget, keep_dense, exclude, init, generator)
 
 
 def sparsify(
@@ -158,19 +158,26 @@ def sparsify(
         mean = _initial_mean(dense, support, init, generator)
         return PointWeight(support, mean.detach().to(dense.tensor.detach()))
 
-    return _convert(model, density, point, allocation_by_name(allocation), keep_dense, exclude, init, generator)
+    return convert(model, point, density, allocation_by_name(allocation), keep_dense, exclude, init, generator)
 
 
-def _convert(
+def convert(
     model: nn.Module,
-    density: float,
     make: Callable[[DenseWeight, Support], SparseWeight],
-    budget: Allocation,
-    keep_dense: str | Sequence[str],
-    exclude: Sequence[str | type[nn.Module]],
-    init: Init,
-    generator: torch.Generator | None,
+    density: float = 1.0,
+    budget: Allocation = uniform,
+    keep_dense: str | Sequence[str] = (),
+    exclude: Sequence[str | type[nn.Module]] = (),
+    init: Init = "pretrained",
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
+    """Convert ``model`` in place, with weights of any kind: ``make`` builds one from a plain weight and its support.
+
+    Example:
+        >>> model = convert(nn.Linear(3, 2), lambda dense, support: PointWeight(support, support.gather(dense.values)))
+        >>> model.mean.shape
+        torch.Size([6])
+    """
     _check_model(model)
     _check_density(density)
     _check_choice("init", init, get_args(Init))

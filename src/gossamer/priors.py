@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.kernels.reference import Function
 
-__all__ = ["normal_kl", "normal_kl_gradients", "normal_kl_sum"]
+__all__ = ["log_uniform_kl", "normal_kl", "normal_kl_gradients", "normal_kl_sum"]
 
 
 def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
@@ -29,6 +29,28 @@ def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
         mean, std = mean.float(), std.float()
     divergence: Tensor = _NormalKL.apply(mean, std, prior_std)
     return divergence
+
+
+def log_uniform_kl(mean: Tensor, std: Tensor) -> Tensor:
+    r"""KL( N(μ, σ²) ‖ p(w) ∝ 1/|w| ) of each entry, in nats, up to the constant that makes it 0 where α = σ²/μ² → ∞.
+
+    The approximation of Molchanov, Ashukha and Vetrov (ICML 2017, eq. 14), with s the logistic function:
+
+    .. math:: k_1 \, s(-k_2 - k_3 \log\alpha) + \tfrac12 \log(1 + 1/\alpha), \qquad k = (0.63576, 1.87320, 1.48695)
+
+    Example:
+        >>> log_uniform_kl(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([0.1, 10.0, 1.0])).round(decimals=3)
+        tensor([2.9390, 0.0050, 0.0000])
+    """
+    log_alpha = log_noise(mean, std)
+    return 0.63576 * torch.sigmoid(-1.87320 - 1.48695 * log_alpha) + 0.5 * torch.nn.functional.softplus(-log_alpha)
+
+
+def log_noise(mean: Tensor, std: Tensor) -> Tensor:
+    """Logarithm of the noise α = σ²/μ², finite where μ = 0; in float32 at least."""
+    dtype = torch.promote_types(mean.dtype, torch.float32)
+    mean, std = mean.to(dtype), std.to(dtype)
+    return 2 * std.log() - mean.square().clamp_min(1e-30).log()
 
 
 def normal_kl_sum(mean: Tensor, std: Tensor, prior_std: float | Tensor) -> Tensor:

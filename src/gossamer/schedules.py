@@ -6,7 +6,19 @@ import math
 
 from gossamer.types import Schedule
 
-__all__ = ["after", "as_schedule", "constant", "cosine", "cubic", "cyclical", "phases", "rising", "step_of", "warmup"]
+__all__ = [
+    "after",
+    "as_schedule",
+    "constant",
+    "cosine",
+    "cubic",
+    "cyclical",
+    "linear",
+    "phases",
+    "rising",
+    "step_of",
+    "warmup",
+]
 
 
 def after(value: float | Schedule, begin: int) -> Schedule:
@@ -76,6 +88,19 @@ def cyclical(start: float, steps: int, cycles: int, end: float = 0.0) -> Schedul
     """
     phase = _phase(steps, cycles)
     return lambda step: end + (start - end) / 2 * (1 + math.cos(math.pi * phase(step)))
+
+
+def linear(value: float, begin: int, stop: int) -> Schedule:
+    """``value`` up to step ``begin``, then along a line to 0 at step ``stop``.
+
+    Example:
+        >>> rate = linear(0.1, 100, 200)
+        >>> rate(50), round(rate(150), 3), rate(200)
+        (0.1, 0.05, 0.0)
+    """
+    if not 0 <= begin <= stop:
+        raise ValueError(f"the line goes from step begin to a later step stop; got {begin} and {stop}")
+    return lambda step: value if step < begin else 0.0 if step >= stop else value * (stop - step) / (stop - begin)
 
 
 def phases(cold: float, hot: float | Schedule, steps: int, cycles: int, share: float = 0.1) -> Schedule:

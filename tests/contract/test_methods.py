@@ -32,6 +32,8 @@ METHODS = {
     "ivon": {"density": None, "draws_differ": True, "captured": "IVON steps are not captured"},
     "swag": {"density": None, "draws_differ": True, "captured": True},
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
+    "bayes_compression": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
+    "vd": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
 }
 
 
@@ -46,7 +48,7 @@ def fits(task):
     results = {}
     for name in METHODS:
         losses = []
-        posterior = run(name, task, lambda step, values, losses=losses: losses.append(float(values["loss"])))
+        posterior = run(name, task, lambda step, values, losses=losses: losses.append(float(values["nll"])))
         results[name] = (posterior, losses)
     return results
 
@@ -73,6 +75,7 @@ def test_captured_steps_are_told_from_others(task, name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_loss_falls(fits, name):
+    """That of the data: a penalty may begin at zero and rise."""
     losses = fits[name][1]
     assert len(losses) == STEPS
     assert statistics.mean(losses[-20:]) < 0.5 * statistics.mean(losses[:5])

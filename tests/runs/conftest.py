@@ -20,6 +20,8 @@ OPTIONS = {
     "cv_adam": {},
     "cv_sghmc": {},
     "em_mcmc": {"target_density": 0.3},
+    "vd": {},
+    "bayes_compression": {},
 }
 EPOCHS = 3  # of 15 steps each
 NOT_REPEATABLE = {"seconds", "examples_per_second"}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gossamer.compaction.channels import Analysis, Channels, Survivors, analyse, columns, pads_with_zeros, plan, taps
 from gossamer.compaction.operations import Operation, operations
-from gossamer.layers import GaussianWeight, replica, sparse_weights
+from gossamer.layers import replica, sparse_weights
 from gossamer.posterior.draw import draw
 from gossamer.tables import align
 
@@ -121,7 +121,7 @@ class Select(nn.Module):
 
 def _plain(model: nn.Module) -> nn.Module:
     weights = sparse_weights(model).values()
-    if any(isinstance(weight, GaussianWeight) for weight in weights):
+    if any(weight.std is not None for weight in weights):
         raise ValueError(
             "a network of distributions has no outputs of its own: compact one draw of it, gossamer.draw(model), or "
             "its means, gossamer.draw(model, at_mean=True)"

@@ -105,6 +105,18 @@ class Support(nn.Module):
         """The active entries of a dense tensor."""
         return kernels.gather(dense, self.position)
 
+    def spread(self, values: Tensor, dim: int) -> Tensor:
+        """A number for each index along a dimension of the dense weight -> one for each active entry.
+
+        Example:
+            >>> Support((2, 3), torch.tensor([1, 5])).spread(torch.tensor([10.0, 20.0, 30.0]), dim=1)
+            tensor([20., 30.])
+        """
+        if self.position is None and self.frozen[0] == self.frozen[1]:
+            return values.view(-1, *[1] * (len(self.shape) - dim - 1)).expand(self.shape).flatten()
+        step = math.prod(self.shape[dim + 1 :])
+        return values[self.explicit(values.device).long() // step % self.shape[dim]]
+
     def explicit(self, device: torch.device) -> Tensor:
         """The positions; if every entry was active and none were stored, they are stored from now on."""
         if self.position is None:

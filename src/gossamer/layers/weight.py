@@ -85,6 +85,10 @@ class SparseWeight(nn.Module, ABC):
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """Value of a newly active entry for each of ``vectors``, given which of the active entries are kept."""
 
+    def expected(self) -> Tensor:
+        """E w of the active entries: what a network at its means computes with."""
+        return self.mean
+
     @property
     def shape(self) -> torch.Size:
         """Shape of the dense weight."""
@@ -105,7 +109,7 @@ class SparseWeight(nn.Module, ABC):
         """One draw of the active entries, differentiable; the means where a pass uses these."""
         if self.support.origin is not None:
             self.support.check_average()
-        return self.sample() if self.is_noisy else self.mean
+        return self.sample() if self.is_noisy else self.expected()
 
     @property
     def is_noisy(self) -> bool:
@@ -119,7 +123,7 @@ class SparseWeight(nn.Module, ABC):
 
     def dense_mean(self) -> Tensor:
         """The dense tensor of means, zeros where nothing is active."""
-        return self.support.scatter(self.mean)
+        return self.support.scatter(self.expected())
 
     def dense_std(self) -> Tensor:
         """The dense tensor of stds, zeros where nothing is active (everywhere, for a weight without a distribution)."""
@@ -205,7 +209,8 @@ class SparseWeight(nn.Module, ABC):
         # Another network of the same shape has its active entries elsewhere, and another number of them where a budget
         # moves between layers: the vectors take the length of what is loaded.
         position = state_dict.get(prefix + "support.position")
-        if position is not None and self.support.position is not None:
+        if position is not None:
+            self.support.explicit(self.mean.device)  # a network that was cut may be loaded into one that was not
             self.support.check(position)
             if len(position) != self.support.n_active:
                 self.resize(len(position))

@@ -60,7 +60,7 @@ class DrawnNetwork:
     def redraw(self, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
         """Write a fresh draw (or the means) into the network and return it."""
         for weight, dense in self._dense.items():
-            values = weight.mean if at_mean else weight.sample(generator, self._std[weight])
+            values = weight.expected() if at_mean else weight.sample(generator, self._std[weight])
             position = weight.support.position
             if position is None:
                 dense.copy_(values.view_as(dense))

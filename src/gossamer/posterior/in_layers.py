@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import GaussianWeight, replica, sparse_weights
+from gossamer.layers import replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
 from gossamer.types import Collector, Posterior, VariationalOptimizer
 
@@ -17,7 +17,7 @@ Refreshing = Callable[[nn.Module], None]
 
 def is_bayesian(model: nn.Module) -> bool:
     """Whether any weight of ``model`` has a distribution."""
-    return any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values())
+    return any(weight.std is not None for weight in sparse_weights(model).values())
 
 
 def at_mean(model: nn.Module) -> nn.Module:

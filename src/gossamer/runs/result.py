@@ -17,6 +17,7 @@ from gossamer.layers import GaussianWeight, SparseModule, SparseWeight, sparse_w
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
 from gossamer.posterior import GaussianPosterior, LocalPasses, Prediction, SingleNetwork, draw
+from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
 from gossamer.runs.settings import Settings
 from gossamer.runs.tally import Tally
@@ -56,7 +57,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
 def _other_predictions(settings: Settings, task: Task, posterior: Posterior) -> dict[str, dict[str, float]]:
     """Metrics of the posterior's network at its means, and of passes with local noise, refreshed as its draws are."""
     model, refresh = posterior.model, posterior.refresh
-    if not any(isinstance(weight, GaussianWeight) for weight in sparse_weights(model).values()):
+    if not is_bayesian(model):
         return {}
     ways: dict[str, Posterior] = {"mean": SingleNetwork(model, refresh), "local": LocalPasses(model, refresh)}
     return {name: summarize(predict_split(way, task, settings), task, task.test[1]) for name, way in ways.items()}
@@ -199,11 +200,11 @@ def _peak_memory() -> int | None:
 
 
 def _snr_histogram(posterior: Posterior) -> dict[str, Any] | None:
-    """Distribution of log10 |μ|/σ over all Gaussian weights, whether the layers or the optimizer hold them."""
+    """Distribution of log10 |μ|/σ over all random weights, whether the layers or the optimizer hold them."""
     pairs = [
-        (weight.mean.detach(), weight.std.detach())
+        (weight.expected().detach(), weight.std.detach())
         for weight in sparse_weights(posterior.model).values()
-        if isinstance(weight, GaussianWeight)
+        if weight.std is not None
     ]
     if isinstance(posterior, GaussianPosterior):
         means = dict(posterior.model.named_parameters())

@@ -1,8 +1,9 @@
 """Which weights are active: criteria, allocations, the subspace that moves by them, and pruning of groups."""
 
 from gossamer.sparsity import allocation, criteria, groups
+from gossamer.sparsity.cut import Cut
 from gossamer.sparsity.pruning import Prune
 from gossamer.sparsity.spike_slab import SpikeSlabDecay, soft_threshold
 from gossamer.sparsity.subspace import Subspace
 
-__all__ = ["Prune", "SpikeSlabDecay", "Subspace", "allocation", "criteria", "groups", "soft_threshold"]
+__all__ = ["Cut", "Prune", "SpikeSlabDecay", "Subspace", "allocation", "criteria", "groups", "soft_threshold"]
