@@ -13,8 +13,8 @@ from gossamer.kernels.reference import Function
 __all__ = ["log_uniform_kl", "normal_kl", "normal_kl_gradients", "normal_kl_sum"]
 
 
-def normal_kl(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
-    r"""KL( N(μ, σ²) ‖ N(0, s²) ), summed over all entries, in nats.
+def normal_kl(mean: Tensor, std: Tensor, prior_std: float | Tensor) -> Tensor:
+    r"""KL( N(μ, σ²) ‖ N(0, s²) ), summed over all entries, in nats; s may differ from entry to entry.
 
     .. math:: \sum_i \log\frac{s}{\sigma_i} + \frac{\sigma_i^2 + \mu_i^2}{2 s^2} - \frac12
 
@@ -73,7 +73,7 @@ class _NormalKL(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(mean: Tensor, std: Tensor, prior_std: float) -> Tensor:
+    def forward(mean: Tensor, std: Tensor, prior_std: float | Tensor) -> Tensor:
         return normal_kl_sum(mean, std, prior_std)
 
     @staticmethod

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from gossamer import methods
 from gossamer.estimators.draws import Architecture, Draws
+from gossamer.estimators.members import Members, OfMembers, SumOverMembers, can_train_together, for_members
 from gossamer.names import unknown
-from gossamer.posterior import Mixture
+from gossamer.posterior import Mixture, Snapshots
 from gossamer.progress import Progress
 from gossamer.runs.settings import check_type, options_of
 from gossamer.train import Batches, Training
@@ -216,16 +217,22 @@ def _require(holds: bool, name: str, what: str, value: Any) -> None:
 
 
 def _start(plan: TrainingPlan, task: Task) -> list[Training]:
-    """A training of each member, with a seed of its own."""
-    return [_start_one(plan, task, plan.seed + member) for member in range(plan.members)]
-
-
-def _start_one(plan: TrainingPlan, task: Task, seed: int) -> Training:
-    torch.manual_seed(seed)
-    fabric = Fabric(accelerator=plan.device, devices=1)
-    method = methods.build(plan.method, task, plan.steps, **plan.options)
-    network = plan.architecture.build()
-    return Training(method, network, task, plan.steps, fabric, batch_size=plan.batch_size, seed=seed)
+    """One training of all members side by side where their weights allow it, otherwise one for each."""
+    torch.manual_seed(plan.seed)
+    networks = [plan.architecture.build() for _ in range(plan.members)]
+    method = methods.build(plan.method, task, plan.steps, **plan.options).suited_to(networks[0])
+    networks = [method.prepare(network) for network in networks]
+    start = partial(Training, steps=plan.steps, fabric=Fabric(accelerator=plan.device, devices=1))
+    start = partial(start, batch_size=plan.batch_size)
+    if not can_train_together(networks[0]):
+        method = replace(method, prepare=lambda network: network)
+        return [start(method, network, task, seed=plan.seed + i) for i, network in enumerate(networks)]
+    together = task._replace(likelihood=SumOverMembers(task.likelihood))
+    training = start(for_members(method), Members(networks), together, seed=plan.seed)
+    if training.fabric.device.type == "cpu":  # one call for all of the many small tensors
+        for group in training.optimizer.param_groups:
+            group.update({"fused": True} if "fused" in group else {})
+    return [training]
 
 
 def _endless(lr: Schedule, steps: int) -> Schedule:
@@ -234,7 +241,11 @@ def _endless(lr: Schedule, steps: int) -> Schedule:
 
 
 def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:
-    return Draws.of(Mixture([training.posterior() for training in trainings]), plan.n_draws, plan.architecture)
+    posteriors = [
+        OfMembers(training.posterior(), plan.members) if isinstance(training.model, Members) else training.posterior()
+        for training in trainings
+    ]
+    return Draws.of(Mixture(posteriors), plan.n_draws, plan.architecture)
 
 
 def _run(
@@ -245,10 +256,12 @@ def _run(
     looks: list[tuple[int, float]] = []
     best: Fitted | None = None
     start = trainings[0].step
+    # What is kept during a training is a posterior at its end only: before, it is a few networks, and not yet pruned.
+    may_stop = not isinstance(trainings[0].collector, Snapshots)
     with Progress(plan.method, last, start=start, quiet=not plan.verbose) as progress:
         for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
-            losses.append(torch.stack([value["loss"] for value in values]).mean())
-            if look is not None and (step % max(1, plan.steps // N_LOOKS) == 0 or step == last):
+            losses.append(torch.stack([value["loss"] for value in values]).sum() / plan.members)
+            if look is not None and (step == last or (may_stop and step % max(1, plan.steps // N_LOOKS) == 0)):
                 draws = _draw(plan, trainings)
                 looks.append((step, look(draws)))
                 if best is None or looks[-1][1] < min(loss for _, loss in looks[:-1]):
