@@ -32,6 +32,7 @@ OPTIONS = {
     "ssvi": {"density": 0.2, "update_period": 5},
     "rigl": {"density": 0.2, "update_period": 5},
     "set": {"density": 0.2, "update_period": 5},
+    "snip": {"density": 0.2},
     "magnitude": {"density": 0.2, "update_period": 5},
     "dpf": {"density": 0.2, "update_period": 5},
     "cv_adam": {},

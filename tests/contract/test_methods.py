@@ -25,6 +25,7 @@ METHODS = {
     "ssvi": {"density": 0.1, "draws_differ": True, "captured": True},
     "rigl": {"density": 0.1, "draws_differ": False, "captured": True},
     "set": {"density": 0.1, "draws_differ": False, "captured": True},
+    "snip": {"density": 0.1, "draws_differ": False, "captured": True},
     "magnitude": {"density": None, "draws_differ": False, "captured": "Prune as it is set changes shapes"},
     "dpf": {"density": None, "draws_differ": False, "captured": "Prune as it is set changes shapes"},
     "cv_adam": {"density": None, "draws_differ": True, "captured": "CVAdam steps are not captured"},

@@ -15,6 +15,7 @@ OPTIONS = {
     "ssvi": {"density": 0.1, "update_period": 4},
     "rigl": {"density": 0.1, "update_period": 4},
     "set": {"density": 0.1, "update_period": 4},
+    "snip": {"density": 0.1},
     "magnitude": {"density": 0.1, "update_period": 4},
     "dpf": {"density": 0.1, "update_period": 4},
     "cv_adam": {},

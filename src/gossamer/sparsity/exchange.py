@@ -176,9 +176,7 @@ def keep(score: Tensor, active: Segments, rate: float, scope: Scope) -> tuple[Te
         removed = [int(rate * length) for length in active.lengths]
         n_kept = [length - n for length, n in zip(active.lengths, removed, strict=True)]
         return active.top_mask(score, n_kept), removed
-    # The best entry of each weight is safe: an empty layer would cut the network in two.
-    safe = torch.cat([part.index_fill(0, part.argmax(), torch.inf) for part in score.split(active.lengths)])
-    kept = top_mask(safe, max(len(active.lengths), active.total - int(rate * active.total)))
+    kept = active.top_mask_of_all(score, active.total - int(rate * active.total))
     return kept, active.counts(~kept).tolist()
 
 

@@ -131,7 +131,7 @@ def mean_absolute(model: nn.Module, weights: Weights, loss: Callable[[], Tensor]
     total: Grads = {}
     if not weights:
         return total
-    with torch.enable_grad(), _buffers_kept(model):
+    with torch.enable_grad(), buffers_kept(model):
         for _ in range(n_draws):
             for weight in weights.values():
                 weight.arm()
@@ -301,7 +301,8 @@ class Shortlist(Passes):
 
 
 @contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Buffers as they were before, after passes that are not training: BatchNorm forgets them."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield

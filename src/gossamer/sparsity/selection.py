@@ -76,6 +76,14 @@ class Segments:
         parts = zip(score.split(self.lengths), counts, strict=True)
         return torch.cat([top_mask(part, count) for part, count in parts])
 
+    def top_mask_of_all(self, score: Tensor, count: int) -> Tensor:
+        """Mask of the ``count`` highest scores of all segments together, the best of each segment among them.
+
+        An empty layer would cut the network in two.
+        """
+        safe = torch.cat([part.index_fill(0, part.argmax(), torch.inf) for part in score.split(self.lengths)])
+        return top_mask(safe, max(len(self.lengths), count))
+
     def top(self, score: Tensor, counts: Sequence[int]) -> Tensor:
         """Where :meth:`top_mask` is true, in order."""
         if works_together(self.device):
