@@ -31,6 +31,7 @@ METHODS = {
     "cv_adam": {"density": None, "draws_differ": True, "captured": "CVAdam steps are not captured"},
     "cv_sghmc": {"density": None, "draws_differ": True, "captured": "SGHMC steps are not captured"},
     "ivon": {"density": None, "draws_differ": True, "captured": "IVON steps are not captured"},
+    "mc_dropout": {"density": None, "draws_differ": True, "captured": True},
     "swag": {"density": None, "draws_differ": True, "captured": True},
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
     "bayes_compression": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},

@@ -4,6 +4,7 @@ from gossamer.posterior.average import Averaged, InAverage, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
 from gossamer.posterior.calibrate import Calibration, calibrate
 from gossamer.posterior.draw import DrawnNetwork, draw
+from gossamer.posterior.dropout import Dropped
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
 from gossamer.posterior.mixture import Mixture
 from gossamer.posterior.predict import predict
@@ -16,6 +17,7 @@ __all__ = [
     "Averaged",
     "Calibration",
     "DrawnNetwork",
+    "Dropped",
     "GaussianPosterior",
     "InAverage",
     "InLayers",
