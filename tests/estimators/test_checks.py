@@ -10,7 +10,17 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 
 # Some 200 fits on tables of a few rows and columns, of which a tenth of the weights would be none.
-SHORT = {"hidden": (16,), "density": 0.5, "options": {"lr": 0.1, "update_period": 10}, "max_steps": 30, "n_draws": 3}
+SHORT = {"hidden": (16,), "density": 0.5, "lr": 0.1, "options": {"update_period": 10}, "max_steps": 30, "n_draws": 3}
+
+DEFAULT = """
+import warnings
+from sklearn.utils.estimator_checks import check_estimator
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+warnings.simplefilter("ignore")
+for kind in (SparseBayesClassifier, SparseBayesRegressor):
+    check_estimator(kind())
+    print("checked")
+"""
 
 ARRAY_API = f"""
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -30,9 +40,16 @@ def test_scikit_learn(estimator, check):
 
 
 def test_the_check_that_scipy_must_be_told_of_before_it_is_imported():
+    assert _run(ARRAY_API) == ["checked", "checked"]
+
+
+@pytest.mark.slow
+def test_default_arguments():
+    assert _run(DEFAULT) == ["checked", "checked"]
+
+
+def _run(script):
     environment = os.environ | {"SCIPY_ARRAY_API": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", ARRAY_API], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["checked", "checked"]
+    return done.stdout.split()

@@ -1,11 +1,13 @@
 """Both estimators as their users meet them: predictions, uncertainty, weights, errors, scikit-learn's tools."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from scipy import sparse, stats
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.feature_selection import SelectFromModel
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -230,6 +232,30 @@ def test_early_stopping_keeps_the_best_look(short, numbers):
     assert model.n_steps_ == steps[losses.argmin()]
     assert len(model.loss_curve_) == steps[-1] <= 60
     assert model._stream.weight == 450  # scales, noise and KL know nothing of the other rows
+
+
+@pytest.mark.parametrize("name", ["cv_sghmc", "em_mcmc"])
+def test_early_stopping_leaves_snapshot_methods_their_posterior(name, numbers):
+    """They are looked at once, at the end, when all networks are kept and the last weight is pruned."""
+    X, y = numbers
+    settings = {"hidden": (8,), "max_steps": 100, "n_draws": 30, "members": 2, "random_state": 0}
+    whole = SparseBayesRegressor(name, **settings).fit(X, y)
+    stopped = SparseBayesRegressor(name, **settings, early_stopping=True).fit(X, y)
+    assert len(stopped._draws) == len(whole._draws) > 2
+    assert stopped.validation_curve_[:, 0].tolist() == [100]
+    assert float(stopped.prediction(X).epistemic_std.mean()) > 0
+    active = [sum(len(at) for at in model._draws.position.values()) for model in (whole, stopped)]
+    assert active[1] <= 1.2 * active[0]
+
+
+def test_a_training_that_ends_too_early_says_so(numbers):
+    """The noise of a target that is predicted without error shrinks as long as training lasts; other noise is found."""
+    X, y = numbers
+    settings = {"hidden": (), "density": 1.0, "threshold": 0.0, "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match=r"ended after 100 steps .* train longer, as with max_steps=200"):
+        SparseBayesRegressor(**settings, max_steps=100, lr=0.02).fit(X, X[:, 0])
+    with warnings.catch_warnings(action="error"):
+        SparseBayesRegressor(**settings, max_steps=200, lr=0.1).fit(X, y)
 
 
 def test_it_stops_early_where_nothing_is_to_be_learnt(short):

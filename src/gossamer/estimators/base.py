@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
@@ -94,6 +96,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         return Prediction(self._draws.outputs(self._numbers(X)), self._likelihood)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """The table with zeros in the columns that were not selected, also where none was."""
+        if self.get_support().any():
+            full: Array = super().inverse_transform(X)
+            return full
+        return np.zeros((len(X), self.n_features_in_))
 
     def save(self, path: str | Path, *, training: bool = False) -> None:
         """Write the fitted estimator to a safetensors file, without pickle.
@@ -180,6 +189,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             inputs = inputs.only(selected)
         plan = self._plan("predict", rows, inputs, n_outputs, constant_noise, rng)
         fitted = self._train(plan, rows, held, inputs, n_outputs)
+        if fitted.fall:
+            warnings.warn(
+                f"training ended after {plan.steps} steps while the loss was still falling, by {fitted.fall:.2f} nats "
+                f"per row in the last quarter: train longer, as with max_steps={2 * plan.steps}",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
 
     def _importances(

@@ -6,6 +6,7 @@ Parameters are checked when an estimator is fitted, since scikit-learn sets them
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,6 +21,7 @@ from torch import Tensor
 from gossamer import methods
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.members import Members, OfMembers, SumOverMembers, can_train_together, for_members
+from gossamer.estimators.table import Array
 from gossamer.names import unknown
 from gossamer.posterior import Mixture, Snapshots
 from gossamer.progress import Progress
@@ -73,6 +75,7 @@ FOR_NUMBERS: dict[str, dict[str, float]] = {
 OF_CURVATURE = {"temperature", "optimizer", "average"}  # options that mean nothing with the KL in the loss
 WITH_RATES = {"optimizer", "preset", "mode"}  # options that bring a rate of their own
 
+CLEAR_FALL = 0.05  # nats per row: what a reader of a log density would notice
 N_LOOKS = 50  # at the held-out rows, over a whole training
 STREAM_FLOOR = 0.1  # of the largest rate: a schedule that ends at zero would leave a stream nothing to learn with
 
@@ -105,6 +108,7 @@ class Fitted:
     states: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     looks: list[tuple[int, float]] = field(default_factory=list)
+    fall: float = 0.0  # see :func:`fall_at_the_end`
 
 
 def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: int = 10) -> Fitted:
@@ -133,6 +137,24 @@ def train_more(plan: TrainingPlan, task: Task, states: Sequence[dict[str, Any]])
         for training in trainings:
             training.batches = _Pass(training.batches, first)
         return _run(plan, trainings, first + trainings[0].batches.per_epoch)
+
+
+def fall_at_the_end(nlls: Array) -> float:
+    """By how much the loss fell from the third to the last quarter of a training, if clearly; otherwise 0.
+
+    This is the loss of the rows alone: the KL goes on falling, by weights that fade, when predictions have settled. It
+    is clear where it exceeds ``CLEAR_FALL`` nats per row and three standard errors.
+
+    Example:
+        >>> fall_at_the_end(np.linspace(1, 0, 100)), fall_at_the_end(np.ones(100))
+        (0.25, 0.0)
+    """
+    third, last = np.array_split(nlls, 4)[2:]
+    if len(last) < 2:
+        return 0.0
+    fall = float(third.mean() - last.mean())
+    error = math.sqrt(third.var() / len(third) + last.var() / len(last))
+    return fall if fall > max(CLEAR_FALL, 3 * error) else 0.0
 
 
 def recipe_of(stage: Stage, of_numbers: bool) -> Recipe:
@@ -253,6 +275,7 @@ def _run(
 ) -> Fitted:
     """Train the members step by step together, so that looks and losses are those of the mixture."""
     losses: list[Tensor] = []
+    nlls: list[Tensor] = []
     looks: list[tuple[int, float]] = []
     best: Fitted | None = None
     start = trainings[0].step
@@ -260,7 +283,8 @@ def _run(
     may_stop = not isinstance(trainings[0].collector, Snapshots)
     with Progress(plan.method, last, start=start, quiet=not plan.verbose) as progress:
         for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
-            losses.append(torch.stack([value["loss"] for value in values]).sum() / plan.members)
+            for name, kept in (("loss", losses), ("nll", nlls)):
+                kept.append(torch.stack([value[name] for value in values]).sum() / plan.members)
             if look is not None and (step == last or (may_stop and step % max(1, plan.steps // N_LOOKS) == 0)):
                 draws = _draw(plan, trainings)
                 looks.append((step, look(draws)))
@@ -272,6 +296,8 @@ def _run(
     fitted = best or Fitted(_draw(plan, trainings), last)
     fitted.states = [_on_cpu(training.state_dict()) for training in trainings]
     fitted.losses, fitted.looks = torch.stack(losses).tolist(), looks
+    if may_stop and len(losses) == plan.steps:  # a cyclical rate makes the loss rise and fall, whatever the steps
+        fitted.fall = fall_at_the_end(torch.stack(nlls).cpu().numpy())
     return fitted
 
 
