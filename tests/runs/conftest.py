@@ -23,6 +23,8 @@ OPTIONS = {
     "em_mcmc": {"target_density": 0.3},
     "vd": {},
     "bayes_compression": {},
+    "sbp": {},
+    "svbnn": {},
 }
 EPOCHS = 3  # of 15 steps each
 NOT_REPEATABLE = {"seconds", "examples_per_second"}

@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class GaussianWeight(SparseWeight):
         0.0
     """
 
-    vectors = ("mean", "raw_std")
+    vectors: ClassVar[tuple[str, ...]] = ("mean", "raw_std")
     raw_std: nn.Parameter
 
     def __init__(

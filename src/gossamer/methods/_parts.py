@@ -59,7 +59,7 @@ class OwnKL(Penalty):
     """``β(step) · KL / N`` for weights with a divergence of their own; captured steps know that of Gaussians only.
 
     Mean loss plus penalty is the negative ELBO per example at β = 1. ``rise`` goes from 0 to 1 over the training, to
-    the given β or to min(1, 4N/W) with W weights. At β = 1 a network with many more weights than examples loses all of
+    the given β or to min(1, ``most`` N/W) with W weights. At β = 1 a network with many more weights than examples loses all of
     them: on held-out digits (N = 959) an MLP with 84,480 weights was at chance. The papers' networks for MNIST have up
     to 4 weights per example, and β = 1 here too.
     """
@@ -67,12 +67,13 @@ class OwnKL(Penalty):
     beta: float | None
     n_data: int
     rise: Schedule
+    most: float = 4.0  # weights per example at which β is still 1
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         """The penalty of a converted network at a step."""
         weights = sparse_weights(model).values()
         size = sum(weight.support.size for weight in weights)
-        beta = min(1.0, 4 * self.n_data / size) if self.beta is None else self.beta
+        beta = min(1.0, self.most * self.n_data / size) if self.beta is None else self.beta
         terms = [weight.kl() for weight in weights if isinstance(weight, HasKL)]
         return torch.stack(terms).sum() * (beta * self.rise(step) / self.n_data)
 
