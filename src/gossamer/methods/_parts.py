@@ -58,10 +58,10 @@ class HasKL(Protocol):
 class OwnKL(Penalty):
     """``β(step) · KL / N`` for weights with a divergence of their own; captured steps know that of Gaussians only.
 
-    Mean loss plus penalty is the negative ELBO per example at β = 1. ``rise`` goes from 0 to 1 over the training, to
-    the given β or to min(1, ``most`` N/W) with W weights. At β = 1 a network with many more weights than examples loses all of
-    them: on held-out digits (N = 959) an MLP with 84,480 weights was at chance. The papers' networks for MNIST have up
-    to 4 weights per example, and β = 1 here too.
+    Mean loss plus penalty is the negative ELBO per example at β = 1. ``rise`` goes from 0 to 1 over the training, and β
+    with it to the given one, or to min(1, ``most`` · N/W) with W weights. At β = 1 a network with many more weights
+    than examples loses all of them: on digits (N = 959) an MLP with 84,480 weights was at chance. The papers' networks
+    for MNIST have up to 4 weights per example, and β = 1 here too.
     """
 
     beta: float | None
