@@ -146,7 +146,7 @@ def fall_at_the_end(nlls: Array) -> float:
     is clear where it exceeds ``CLEAR_FALL`` nats per row and three standard errors.
 
     Example:
-        >>> fall_at_the_end(np.linspace(1, 0, 100)), fall_at_the_end(np.ones(100))
+        >>> round(fall_at_the_end(np.linspace(1, 0, 100)), 2), fall_at_the_end(np.ones(100))
         (0.25, 0.0)
     """
     third, last = np.array_split(nlls, 4)[2:]
