@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ from torch.optim import Optimizer
 from gossamer.capture import CapturedSteps, CaptureError, why_not
 from gossamer.divergence import DivergenceWatch
 from gossamer.kernels.fused import Fused, check_fused
+from gossamer.layers import replica
+from gossamer.posterior import Mixture
+from gossamer.posterior.snapshots import pack, unpack
 from gossamer.types import (
     Collector,
     Method,
@@ -38,6 +42,7 @@ Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
 
 AT_ONCE = 4096  # examples augmented at a time: temporary memory must fit beside the network
+SEEDS_APART = 2_654_435_761  # between members: far in the 32 bits that torch's generator reads
 
 
 def fit(
@@ -178,18 +183,17 @@ class Training:
     ) -> None:
         check_fused(fused)
         method = method.suited_to(model)
-        self.method, self.task, self.steps = method, task, steps
+        self.method, self.task, self.steps, self.seed = method, task, steps, seed
         self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
+        self._plain = replica(model) if method.members > 1 else model  # which members after the first start from
+        self._finished: list[dict[str, Any]] = []  # the members trained so far
         torch.manual_seed(seed)
         self.model = method.prepare(model)
         self.module, self.optimizer = self.fabric.setup(self.model, method.optimizer(self.model))
         self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
         self.penalty = as_penalty(method.penalty)
         (self.collector,) = _checked(Collector, [method.collector()])
-        rank, n_ranks = self.fabric.global_rank, self.fabric.world_size
-        self.batches = Batches(
-            task.train, batch_size, seed, self.fabric.device, augment=task.augment, rank=rank, n_ranks=n_ranks
-        )
+        self.batches = self._batches_of(0, batch_size)
         self.step = 0
         self._watch = DivergenceWatch(self.model)
         self._observes = type(self.collector).observe is not Collector.observe
@@ -201,8 +205,8 @@ class Training:
         # A group with its own rate keeps its ratio to the optimizer's default: a schedule that warms up starts at 0.
         default, groups = self.optimizer.defaults["lr"], self.optimizer.param_groups
         self._ratios = [group["lr"] / default if default else 1.0 for group in groups]
-        if rank > 0:  # the same weights on all ranks, but different noise
-            torch.manual_seed(seed + rank)
+        if self.fabric.global_rank > 0:  # the same weights on all ranks, but different noise
+            torch.manual_seed(seed + self.fabric.global_rank)
         self.module.train()
 
     def run(self, last: int | None = None) -> Iterator[dict[str, Tensor]]:
@@ -219,13 +223,39 @@ class Training:
 
     def check(self) -> None:
         """Raise if training has diverged: :meth:`advance` looks every 50 steps, and :meth:`run` at its end."""
-        self._watch.check(self.model, self.method.lr(max(0, self.step - 1)))
+        self._watch.check(self.model, self.lr)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the last step."""
+        return self.method.lr(max(0, self.step - self._begun - 1))
+
+    @property
+    def updates(self) -> list[dict[str, Any]]:
+        """What the rules have done so far, in steps of the whole training."""
+        return [*(update for member in self._finished for update in member["updates"]), *self._own_updates()]
+
+    def _own_updates(self) -> list[dict[str, Any]]:
+        """Those of the present member."""
+        return [{**update, "step": update["step"] + self._begun} for rule in self.rules for update in rule.record]
+
+    @property
+    def _begun(self) -> int:
+        """The last step before the present member."""
+        return len(self._finished) * self._steps_each
+
+    @property
+    def _steps_each(self) -> int:
+        """Steps of a member; the last one takes what is left."""
+        return self.steps // self.method.members
 
     def advance(self) -> dict[str, Tensor]:
         """One step; returns its loss and the loss's two parts, detached."""
-        number, lr = self.step + 1, self.method.lr(self.step)
-        rates = [ratio * lr for ratio in self._ratios]
-        batch = self.batches[self.step]
+        if self.step - self._begun == self._steps_each and len(self._finished) + 1 < self.method.members:
+            self._begin_next_member()
+        number = self.step - self._begun + 1
+        rates = [ratio * self.method.lr(number - 1) for ratio in self._ratios]
+        batch = self.batches[number - 1]
         values = None
         if self.captures:
             try:
@@ -235,7 +265,7 @@ class Training:
                 self.captures = False
                 self._release()
         nll, penalty = values or take_step(self._eager, self.rules, number, rates, *batch)
-        self.step = number
+        self.step += 1
         if self._observes:
             self.collector.observe(self.model, number)
         if self._watch.see(nll, number):
@@ -264,8 +294,48 @@ class Training:
             self._captured = None
 
     def posterior(self) -> Posterior:
-        """The posterior as of now."""
-        return self.collector.posterior(self.model, self.optimizer)
+        """The posterior as of now; of several members, the mixture of those that are trained."""
+        last = self.collector.posterior(self.model, self.optimizer)
+        if self.method.members == 1:
+            return last
+        is_trained = self.step - self._begun >= self._steps_each
+        with torch.random.fork_rng():  # an optimizer may draw the seed of its noise
+            others = [self._posterior_of(member) for member in self._finished]
+        return Mixture([*others, *([last] if is_trained or not others else [])])
+
+    def _begin_next_member(self) -> None:
+        """Keep the member that is trained, and go on as a training from another seed does at its beginning."""
+        # Only optimizers that hold a part of the posterior are needed again.
+        optimizer = self.optimizer.state_dict() if isinstance(self._inner_optimizer, VariationalOptimizer) else None
+        member = {"model": pack(self.model), "collector": self.collector.state_dict(), "optimizer": optimizer}
+        finished = [*self._finished, member | {"updates": self._own_updates()}]
+        seed = self._seed_of(len(finished))
+        torch.manual_seed(seed)
+        network = replica(self._plain)
+        self.method.restart(network)
+        alone = replace(self.method, members=1)
+        fresh = Training(
+            alone, network, self.task, self._steps_each, self.fabric, batch_size=self.batches.batch_size, seed=seed
+        )
+        self.load_state_dict(fresh.state_dict() | {"step": self.step, "members": finished})
+
+    def _posterior_of(self, member: dict[str, Any]) -> Posterior:
+        network, collector = replica(self.model), self.method.collector()
+        network.load_state_dict(unpack(member["model"]))
+        optimizer = self.method.optimizer(network)
+        if member["optimizer"] is not None:
+            optimizer.load_state_dict(member["optimizer"])
+        collector.load_state_dict(member["collector"])
+        return collector.posterior(network, optimizer)
+
+    def _seed_of(self, member: int) -> int:
+        # Far apart, so that the members of neighbouring seeds are others.
+        return self.seed + member * SEEDS_APART
+
+    def _batches_of(self, member: int, batch_size: int) -> Batches:
+        place = {"rank": self.fabric.global_rank, "n_ranks": self.fabric.world_size}
+        seed, device = self._seed_of(member), self.fabric.device
+        return Batches(self.task.train, batch_size, seed, device, augment=self.task.augment, **place)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything an exact continuation needs. With several ranks, all must call this at the same step."""
@@ -284,12 +354,15 @@ class Training:
             "collector": self.collector.state_dict(),
             "watch": self._watch.state_dict(),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
+            **({"members": list(self._finished)} if self.method.members > 1 else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state`` was taken: the same numbers follow as if nothing had happened."""
         self._release()
-        self.step = state["step"]
+        self.step, self._finished = state["step"], list(state.get("members", []))
+        if self.method.members > 1:
+            self.batches = self._batches_of(len(self._finished), self.batches.batch_size)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for rule, saved in zip(self.rules, state["rules"], strict=True):

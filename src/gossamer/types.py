@@ -308,6 +308,9 @@ class Method:
         penalty: The KL or the negative log prior, already weighted: a :class:`Penalty` or a function of (model, step).
         rules: Builds what acts after the backward pass.
         adapt: The same method as it suits a network, where its defaults depend on that.
+        members: How many networks are trained, one after another from other seeds. Each has an equal share of the
+            steps, and all parts count steps from the beginning of the member. Their mixture is the posterior.
+        restart: Gives a copy of the plain network other initial weights, in place, for each member after the first.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
@@ -317,6 +320,8 @@ class Method:
     penalty: Penalty | PenaltyFunction = no_penalty
     rules: Callable[[nn.Module, Optimizer], Sequence[Rule]] = lambda model, optimizer: ()
     adapt: Callable[[nn.Module], Method] | None = None
+    members: int = 1
+    restart: Callable[[nn.Module], None] = lambda network: None
 
     def suited_to(self, network: nn.Module) -> Method:
         """The method with the defaults that suit a plain network."""

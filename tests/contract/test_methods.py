@@ -18,7 +18,7 @@ from gossamer.train import Training, fit
 STEPS = 150
 
 # density: share of active weights, None for plain networks; draws_differ: whether there is more than one to draw;
-# captured: whether its training steps can be CUDA graphs, otherwise the start of the reason.
+# captured: whether its training steps can be CUDA graphs, or the start of the reason; options: if not the defaults.
 METHODS = {
     "sgd": {"density": None, "draws_differ": False, "captured": True},
     "vi": {"density": 1.0, "draws_differ": True, "captured": True},
@@ -32,6 +32,13 @@ METHODS = {
     "cv_sghmc": {"density": None, "draws_differ": True, "captured": "SGHMC steps are not captured"},
     "ivon": {"density": None, "draws_differ": True, "captured": "IVON steps are not captured"},
     "mc_dropout": {"density": None, "draws_differ": True, "captured": True},
+    "ensemble": {
+        "density": None,
+        "draws_differ": True,
+        "captured": True,
+        "options": {"member": "mc_dropout", "members": 2},
+    },
+    "multiswag": {"density": None, "draws_differ": True, "captured": True},
     "swag": {"density": None, "draws_differ": True, "captured": True},
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
     "bayes_compression": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
@@ -59,7 +66,7 @@ def fits(task):
 
 def run(name, task, record=None, seed=0):
     density = METHODS[name]["density"]
-    options = {"density": density} if density not in (None, 1.0) else {}
+    options = {"density": density} if density not in (None, 1.0) else METHODS[name].get("options", {})
     torch.manual_seed(seed)
     return fit(methods.build(name, task, STEPS, **options), mlp(64, (64, 64)), task, STEPS, record=record, seed=seed)
 

@@ -71,7 +71,7 @@ class Tally:
 
 def record_updates(run: Run, training: Training, tally: Tally) -> None:
     """Write down the updates of the subspace that are not in the record yet."""
-    updates = [update for rule in training.rules for update in rule.record]
+    updates = training.updates
     for update in updates[tally.n_updates :]:
         run.append_update(update)
     tally.n_updates = len(updates)
@@ -87,7 +87,7 @@ def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict
         "loss": means["loss"],
         "nll": means["nll"],
         "kl": means["penalty"],
-        "lr": training.method.lr(training.step - 1),
+        "lr": training.lr,
         "density": density(training.model) if sparse_weights(training.model) else 1.0,
     }
     if len(task.val[1]):

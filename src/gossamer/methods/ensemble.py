@@ -1,0 +1,82 @@
+"""Deep ensembles (Lakshminarayanan et al., NeurIPS 2017) of any method: members from other seeds predict together.
+
+    p(y | x) = Σ_k p_k(y | x)/K
+
+The members are trained one after another, each from initial weights and an order of the examples of its own, and p_k is
+what its method alone would predict. The length of the training is that of all members together: K members of E epochs
+each take K · E epochs, so a comparison at the same number of epochs is one at the same cost.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from gossamer import methods
+from gossamer.names import unknown
+from gossamer.types import Method, Task
+
+__all__ = ["ensemble"]
+
+
+def ensemble(
+    task: Task,
+    steps: int,
+    *,
+    member: str = "sgd",
+    members: int = 5,
+    member_options: dict[str, Any] | None = None,
+    fresh: bool = True,
+) -> Method:
+    """An ensemble of networks trained by one method, whose posteriors are mixed.
+
+    Args:
+        task: The task.
+        steps: Length of the training of all members together; each has an equal share.
+        member: Name of the method.
+        members: K, how many networks.
+        member_options: Options of the method, by name.
+        fresh: Whether members after the first start from other random weights. If not, all start from those of the
+            given network, such as pretrained ones, and differ by the order of the examples and by noise.
+    """
+    if not 1 <= members <= steps:
+        raise ValueError(f"members must be between 1 and the number of steps; got {members} members in {steps} steps")
+    function, options = methods.find(member), member_options or {}
+    if function is ensemble:
+        raise ValueError("an ensemble of ensembles is an ensemble with more members: raise members")
+    known = list(inspect.signature(function).parameters)[2:]
+    for name in options:
+        if name not in known:
+            raise ValueError(unknown(f"option of {member}", name, known))
+    return of_members(methods.build(member, task, steps // members, **options), members, fresh=fresh)
+
+
+def of_members(method: Method, members: int, *, fresh: bool = True) -> Method:
+    """The ensemble of ``members`` networks trained by ``method``, which was built for the steps of one of them."""
+    parts: dict[str, Any] = {"members": members} | ({"restart": shuffle_weights} if fresh else {})
+    return replace(method, **parts, adapt=lambda network: replace(method.suited_to(network), **parts, adapt=None))
+
+
+@torch.no_grad()
+def shuffle_weights(network: nn.Module) -> None:
+    """Permute the entries of every trainable parameter at random, in place.
+
+    Initial weights are independent numbers of one distribution, whichever that is, and so they stay; constants, such
+    as those of a normalisation, stay what they are.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> layer = nn.Linear(20, 30)
+        >>> before = layer.weight.clone()
+        >>> shuffle_weights(layer)
+        >>> torch.equal(layer.weight, before), torch.equal(*(w.flatten().sort().values for w in (layer.weight, before)))
+        (False, True)
+    """
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            order = torch.randperm(parameter.numel()).to(parameter.device)
+            parameter.copy_(parameter.flatten()[order].view_as(parameter))

@@ -1,0 +1,150 @@
+"""ensemble: its members are those that their method trains alone, and its prediction is their mixture."""
+
+import pytest
+import torch
+from torch import nn
+
+import gossamer
+from gossamer import checkpoint, methods
+from gossamer.data import digits
+from gossamer.layers import replica
+from gossamer.methods.ensemble import shuffle_weights
+from gossamer.models import mlp
+from gossamer.posterior import Mixture
+from gossamer.train import SEEDS_APART, Training, fit
+
+STEPS, MEMBERS = 60, 3
+
+# Posteriors in layers, in the optimizer, in a collector; supports that move and that shrink; a method that adapts.
+OPTIONS = {
+    "sgd": {},
+    "ssvi": {"density": 0.2, "update_period": 4},
+    "rigl": {"density": 0.2, "update_period": 4},
+    "cv_adam": {},
+    "ivon": {"density": 0.2, "update_period": 4},
+    "swag": {"rank": 3},
+    "em_mcmc": {"target_density": 0.3},
+    "mc_dropout": {},
+}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return digits.load()
+
+
+def network():
+    torch.manual_seed(0)
+    return mlp(64, (16,))
+
+
+def build(task, member, **options):
+    given = {"member": member, "members": MEMBERS, "member_options": OPTIONS[member]}
+    return methods.build("ensemble", task, STEPS, **given | options)
+
+
+def drawn(posterior):
+    torch.manual_seed(3)
+    return [nn.utils.parameters_to_vector(one.parameters()).detach().clone() for one in posterior.draws(1)]
+
+
+@pytest.mark.parametrize("member", OPTIONS)
+def test_members_are_those_that_are_trained_alone(task, member):
+    posterior = fit(build(task, member), network(), task, STEPS, batch_size=50)
+    assert isinstance(posterior, Mixture)
+    assert len(posterior.posteriors) == MEMBERS
+    for number, together in enumerate(posterior.posteriors):
+        seed, start = number * SEEDS_APART, network()
+        if number:
+            torch.manual_seed(seed)
+            shuffle_weights(start)
+        method = methods.build(member, task, STEPS // MEMBERS, **OPTIONS[member])
+        alone = fit(method, start, task, STEPS // MEMBERS, batch_size=50, seed=seed)
+        assert type(alone) is type(together)
+        assert torch.equal(*(torch.cat(drawn(one)) for one in (alone, together)))
+
+
+def test_the_prediction_is_the_mean_over_the_members(task):
+    posterior = fit(build(task, "sgd"), network(), task, STEPS)
+    x = task.transform(task.test[0][:9])
+    parts = [gossamer.predict(one, x, n_draws=1).probs for one in posterior.posteriors]
+    assert torch.equal(gossamer.predict(posterior, x, n_draws=MEMBERS).probs, torch.stack(parts).mean(0))
+    assert not torch.equal(parts[0], parts[1])
+
+
+@pytest.mark.parametrize("member", ["ssvi", "ivon", "swag"])
+@pytest.mark.parametrize("stop", [19, 20, 33, 60])
+def test_it_resumes_to_the_bit(task, member, stop):
+    def start():
+        return Training(build(task, member), network(), task, STEPS, batch_size=50)
+
+    whole = start()
+    losses = [float(values["loss"]) for values in whole.run()]
+    first = start()
+    for _ in first.run(stop):
+        pass
+    state = checkpoint.from_bytes(checkpoint.to_bytes(first.state_dict()))
+    second = start()
+    second.load_state_dict(state)
+    assert [float(values["loss"]) for values in second.run()] == losses[stop:]
+    assert second.updates == whole.updates
+    for one, other in zip(whole.posterior().posteriors, second.posterior().posteriors, strict=True):
+        assert torch.equal(torch.cat(drawn(one)), torch.cat(drawn(other)))
+
+
+def test_before_its_first_member_is_trained_it_is_that_member(task):
+    training = Training(build(task, "sgd"), network(), task, STEPS)
+    counts = []
+    for _ in training.run():
+        counts.append(len(training.posterior().posteriors))
+    assert counts == [1] * 39 + [2] * 20 + [3]
+    assert training.lr == pytest.approx(methods.build("sgd", task, 20).lr(19))
+
+
+def test_steps_of_updates_are_those_of_the_whole_training(task):
+    training = Training(build(task, "rigl"), network(), task, STEPS)
+    for _ in training.run():
+        pass
+    assert [update["step"] for update in training.updates] == [4, 8, 12, 24, 28, 32, 44, 48, 52]
+
+
+def test_the_last_member_takes_the_steps_that_are_left(task):
+    method = methods.build("ensemble", task, 11, members=2)
+    training = Training(method, network(), task, 11)
+    rates = [training.lr for _ in training.run()]
+    assert rates[:5] == rates[5:10]
+    assert rates[10] == 0
+
+
+def test_pretrained_members_start_from_the_given_weights(task):
+    start = network()
+    given = replica(start)
+    training = Training(build(task, "sgd", fresh=False, members=2), start, task, STEPS)
+    for _ in training.run(30):
+        pass
+    training._begin_next_member()
+    for one, other in zip(training.model.parameters(), given.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"members": 0}, "members must be between 1 and the number of steps; got 0 members in 60 steps"),
+        ({"member": "sdg"}, "unknown method 'sdg'; did you mean 'sgd'"),
+        ({"member": "ensemble"}, "an ensemble with more members: raise members"),
+        ({"member_options": {"densty": 0.1}, "member": "ssvi"}, "unknown option of ssvi 'densty'; did you mean 'den"),
+    ],
+)
+def test_wrong_options_are_named(task, options, message):
+    with pytest.raises(ValueError, match=message):
+        methods.build("ensemble", task, STEPS, **options)
+
+
+def test_multiswag_is_an_ensemble_of_swag(task):
+    options = {"rank": 3, "lr": 0.05}
+    multi = fit(methods.build("multiswag", task, STEPS, **options), network(), task, STEPS)
+    by_hand = build(task, "swag", member_options=options)
+    for one, other in zip(multi.posteriors, fit(by_hand, network(), task, STEPS).posteriors, strict=True):
+        assert torch.equal(one.mean, other.mean)
+        assert torch.equal(one.deviations, other.deviations)
