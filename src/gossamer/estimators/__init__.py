@@ -6,6 +6,7 @@ posterior are kept: they predict, they tell which inputs matter, and they are al
 """
 
 from gossamer.estimators.classifier import SparseBayesClassifier
+from gossamer.estimators.displays import ImportanceDisplay, IntervalDisplay
 from gossamer.estimators.regressor import SparseBayesRegressor
 
-__all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
+__all__ = ["ImportanceDisplay", "IntervalDisplay", "SparseBayesClassifier", "SparseBayesRegressor"]

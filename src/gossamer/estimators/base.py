@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fi
 from gossamer.estimators import files
 from gossamer.estimators.columns import Columns, is_data_frame
 from gossamer.estimators.draws import Architecture, Draws, held_out_loss, mean_squared_error
+from gossamer.estimators.explanation import Explanation, shapley
 from gossamer.estimators.inclusion import MAX_ROWS, inclusion, information
 from gossamer.estimators.plan import (
     Fitted,
@@ -104,6 +105,31 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return full
         return np.zeros((len(X), self.n_features_in_))
 
+    def explain(self, X: Any, n_orders: int = 8) -> Explanation:
+        """How much each column contributes to the prediction of each row of ``X``, compared with the mean training row.
+
+        The contributions φ are Shapley values of the columns, see :mod:`gossamer.estimators.explanation`. For each row,
+
+            Σ_j φ_j = m(x) - m(mean row)
+
+        where m is ``predict`` of a regressor or ``predict_proba`` of a classifier. They are means over the draws, and
+        their standard deviation over the draws comes with them.
+
+        Args:
+            X: As for :meth:`fit`.
+            n_orders: Random orders in which columns are set, each also backwards: more make contributions more exact if
+                columns interact by three or more. Their sum is always exact.
+        """
+        check_is_fitted(self)
+        x = self._numbers(X)
+        columns, source = np.unique(self._columns.source[self._inputs.columns], return_inverse=True)
+        moments = shapley(self._samples, x, source, n_orders, np.random.default_rng(0))
+        found = [np.zeros((len(x), self.n_features_in_, value.shape[-1])) for value in moments]
+        for values, of_read in zip(found, moments, strict=True):
+            values[:, columns] = of_read * self._targets.std
+        baseline = self._targets.undo(self._samples(np.zeros_like(x[:1])).mean(axis=0))
+        return Explanation(*map(self._in_shape, (*found, baseline[0])))
+
     def save(self, path: str | Path, *, training: bool = False) -> None:
         """Write the fitted estimator to a safetensors file, without pickle.
 
@@ -171,6 +197,15 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """The standardised inputs that the draws read."""
         checks = {"skip_check_array": True} if is_data_frame(X) else INPUTS
         return self._inputs.apply(self._columns.apply(validate_data(self, X, **checks, reset=False)))
+
+    def _samples(self, x: Array) -> Array:
+        """What each draw predicts for standardised inputs, ``(draws, rows, targets or classes)``."""
+        samples: Array = Prediction(self._draws.outputs(x), self._likelihood).samples.numpy()
+        return samples
+
+    def _in_shape(self, values: Array) -> Array:
+        """Without the last dimension if a subclass has only one target."""
+        return values
 
     def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
         """Stage 1 selects columns by one network, stage 2 trains the members that predict on those columns."""

@@ -122,5 +122,5 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     def _in_units(self, y: Array) -> Array:
         return self._in_shape(self._targets.undo(y))
 
-    def _in_shape(self, y: Array) -> Array:
-        return y.ravel() if self._y_ndim == 1 else y
+    def _in_shape(self, values: Array) -> Array:
+        return values[..., 0] if self._y_ndim == 1 else values
