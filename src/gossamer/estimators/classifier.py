@@ -93,7 +93,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
 
         The first call fixes the classes and the scale of the inputs, so it should have typical rows. The KL counts all
         rows seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a
-        tenth of its largest value. There is no early stopping. After ``fit`` this continues from its last step.
+        tenth of its largest value. There is no early stopping. After ``fit`` this continues from its last step,
+        with the columns that were selected; otherwise the members read all columns.
         Methods that keep snapshots take them within ``max_steps``: make that as long as the stream.
 
         Args:

@@ -29,6 +29,8 @@ from gossamer.types import Likelihood, Method, Penalty, Posterior
 
 __all__ = ["Members", "OfMembers", "SumOverMembers", "can_train_together", "for_members"]
 
+MAX_DENSE = 2**18  # entries of all layers of all members that a pass writes out
+
 
 def can_train_together(network: nn.Module) -> bool:
     """Whether a converted network has Gaussian weights with local noise only, and a budget for each of them."""
@@ -62,7 +64,8 @@ class Members(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of every member, with noise of its own."""
-        if not all(map(_passes_as_usual, self._weights)):  # a subspace wants their dense gradients
+        wide = sum(self._sizes) > MAX_DENSE  # sparse products are then faster
+        if wide or not all(map(_passes_as_usual, self._weights)):  # before a move, when dense gradients are collected
             return torch.stack([network(x) for network in self.networks])
         means, variances = self._dense()
         x = x.flatten(1).expand(len(self.networks), -1, -1)
