@@ -32,6 +32,8 @@ OPTIONS = {
     "ssvi": {"density": 0.2, "update_period": 5},
     "rigl": {"density": 0.2, "update_period": 5},
     "set": {"density": 0.2, "update_period": 5},
+    "sm": {"density": 0.2, "update_period": 5, "momentum": 0.2},
+    "dsr": {"density": 0.2, "update_period": 5, "threshold": 0.1},
     "snip": {"density": 0.2},
     "magnitude": {"density": 0.2, "update_period": 5},
     "dpf": {"density": 0.2, "update_period": 5},

@@ -25,6 +25,8 @@ METHODS = {
     "ssvi": {"density": 0.1, "draws_differ": True, "captured": True},
     "rigl": {"density": 0.1, "draws_differ": False, "captured": True},
     "set": {"density": 0.1, "draws_differ": False, "captured": True},
+    "sm": {"density": 0.1, "draws_differ": False, "captured": "SparseMomentum as it is set changes shapes"},
+    "dsr": {"density": 0.3, "draws_differ": False, "captured": "Reparameterization as it is set changes shapes"},
     "snip": {"density": 0.1, "draws_differ": False, "captured": True},
     "magnitude": {"density": None, "draws_differ": False, "captured": "Prune as it is set changes shapes"},
     "dpf": {"density": None, "draws_differ": False, "captured": "Prune as it is set changes shapes"},

@@ -15,6 +15,8 @@ OPTIONS = {
     "ssvi": {"density": 0.1, "update_period": 4},
     "rigl": {"density": 0.1, "update_period": 4},
     "set": {"density": 0.1, "update_period": 4},
+    "sm": {"density": 0.1, "update_period": 4},
+    "dsr": {"density": 0.1, "update_period": 4, "threshold": 0.1},
     "snip": {"density": 0.1},
     "magnitude": {"density": 0.1, "update_period": 4},
     "dpf": {"density": 0.1, "update_period": 4},

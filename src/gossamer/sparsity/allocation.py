@@ -14,7 +14,7 @@ from fractions import Fraction
 from gossamer.names import lookup
 from gossamer.types import Allocation, LayerStats
 
-__all__ = ["ALLOCATION", "allocation", "erk", "global_", "uniform", "uniform_reference"]
+__all__ = ["ALLOCATION", "allocation", "apportion", "erk", "global_", "uniform", "uniform_reference"]
 
 
 def uniform(layers: Sequence[LayerStats], density: float) -> list[int]:
@@ -91,15 +91,20 @@ def _share(layers: Sequence[LayerStats], density: float, weights: Sequence[Fract
     if free:
         sizes = [counts[i] for i in free]
         budget = max(len(free), round(density * sum(sizes)))
-        for i, count in zip(free, _apportion(budget, [weights[i] for i in free], sizes), strict=True):
+        for i, count in zip(free, apportion(budget, [weights[i] for i in free], sizes), strict=True):
             counts[i] = count
     return counts
 
 
-def _apportion(budget: int, weights: Sequence[Fraction], sizes: Sequence[int]) -> list[int]:
-    """Integers near clip(ε w_l, 1, size_l) that sum to ``budget``, rounded up where the fraction is largest."""
-    scale = _solve_scale(budget, weights, sizes)
-    shares = [_clip(scale * weight, size) for weight, size in zip(weights, sizes, strict=True)]
+def apportion(budget: int, weights: Sequence[Fraction], sizes: Sequence[int], least: int = 1) -> list[int]:
+    """Integers near clip(ε w_l, least, size_l) that sum to ``budget``, rounded up where the fraction is largest.
+
+    >>> apportion(10, [Fraction(1), Fraction(2), Fraction(3)], [100, 100, 3], least=0)
+    [2, 5, 3]
+    """
+    bounds = [(least, size) for size in sizes]
+    scale = _solve_scale(budget, weights, bounds)
+    shares = [_clip(scale * weight, bound) for weight, bound in zip(weights, bounds, strict=True)]
     counts = [math.floor(share) for share in shares]
     # A share with a fraction lies below its size, so one more entry always fits; sorted is stable, so ties go by order.
     by_fraction = sorted(range(len(shares)), key=lambda i: counts[i] - shares[i])
@@ -108,18 +113,19 @@ def _apportion(budget: int, weights: Sequence[Fraction], sizes: Sequence[int]) -
     return counts
 
 
-def _solve_scale(budget: int, weights: Sequence[Fraction], sizes: Sequence[int]) -> Fraction:
-    """The ε with Σ clip(ε w_l, 1, size_l) = ``budget``; the sum is increasing and linear between its corners."""
-    pairs = list(zip(weights, sizes, strict=True))
+def _solve_scale(budget: int, weights: Sequence[Fraction], bounds: Sequence[tuple[int, int]]) -> Fraction:
+    """The ε with Σ clip(ε w_l, least_l, size_l) = ``budget``; the sum is increasing and linear between its corners."""
+    pairs = list(zip(weights, bounds, strict=True))
 
     def total(scale: Fraction) -> Fraction:
-        return sum((_clip(scale * weight, size) for weight, size in pairs), Fraction(0))
+        return sum((_clip(scale * weight, bound) for weight, bound in pairs), Fraction(0))
 
-    corners = sorted({bound / weight for weight, size in pairs for bound in (1, size)})
+    corners = sorted({edge / weight for weight, bound in pairs for edge in bound})
     corner = corners[bisect.bisect_right(corners, Fraction(budget), key=total) - 1]
-    slope = sum(weight for weight, size in pairs if 1 <= corner * weight < size)
+    slope = sum(weight for weight, (least, size) in pairs if least <= corner * weight < size)
     return corner + (budget - total(corner)) / slope if slope else corner
 
 
-def _clip(share: Fraction, size: int) -> Fraction:
-    return min(max(share, Fraction(1)), Fraction(size))
+def _clip(share: Fraction, bound: tuple[int, int]) -> Fraction:
+    least, size = bound
+    return min(max(share, Fraction(least)), Fraction(size))
