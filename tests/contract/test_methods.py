@@ -45,6 +45,7 @@ METHODS = {
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
     "bayes_compression": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
     "sbp": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
+    "splbnn": {"density": None, "draws_differ": False, "captured": "its penalty is not a weighted KL"},
     "svbnn": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
     "vd": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
 }

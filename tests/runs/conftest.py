@@ -27,6 +27,7 @@ OPTIONS = {
     "bayes_compression": {},
     "sbp": {},
     "svbnn": {},
+    "splbnn": {},
 }
 EPOCHS = 3  # of 15 steps each
 NOT_REPEATABLE = {"seconds", "examples_per_second"}
