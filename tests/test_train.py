@@ -44,6 +44,7 @@ OPTIONS = {
     "em_mcmc_feedback": {"target_density": 0.3, "feedback": True},
     "swag": {"rank": 3},
     "mc_dropout": {},
+    "rank1": {"members": 2},
     "ivon": {"density": 0.2, "update_period": 5},
     "cv_sghmc_reference": {"mode": "reference", "hot": 0.5},
 }

@@ -41,6 +41,7 @@ METHODS = {
         "options": {"member": "mc_dropout", "members": 2},
     },
     "multiswag": {"density": None, "draws_differ": True, "captured": True},
+    "rank1": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
     "swag": {"density": None, "draws_differ": True, "captured": True},
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
     "bayes_compression": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},

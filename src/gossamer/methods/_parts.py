@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -76,6 +76,22 @@ class OwnKL(Penalty):
         beta = min(1.0, self.most * self.n_data / size) if self.beta is None else self.beta
         terms = [weight.kl() for weight in weights if isinstance(weight, HasKL)]
         return torch.stack(terms).sum() * (beta * self.rise(step) / self.n_data)
+
+
+def replace_layers(model: nn.Module, replacements: Mapping[int, nn.Module]) -> nn.Module:
+    """Put modules in the place of others, by ``id``, which they may contain; returns the network or what replaced it.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> network = nn.Sequential(layer, nn.ReLU())
+        >>> type(replace_layers(network, {id(layer): nn.Sequential(nn.Dropout(), layer)})[0]).__name__
+        'Sequential'
+    """
+    for module in list(model.modules()):
+        if id(module) not in replacements:
+            for name, child in list(module.named_children()):
+                setattr(module, name, replacements.get(id(child), child))
+    return replacements.get(id(model), model)
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from functools import partial
 from torch import nn
 from torch.optim import SGD
 
+from gossamer.methods._parts import replace_layers
 from gossamer.posterior import Dropped
 from gossamer.posterior.dropout import dropout_layers
 from gossamer.schedules import cosine
@@ -79,8 +80,5 @@ def with_dropout(model: nn.Module, rate: float | None = None) -> nn.Module:
             "this network has no hidden linear or convolutional layer to drop units of: give it dropout layers of its "
             "own (nn.Dropout)"
         )
-    wrapped = {id(layer): nn.Sequential(DROPOUT_BEFORE[type(layer)](rate or 0.1), layer) for layer in layers}
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            setattr(module, name, wrapped.get(id(child), child))
-    return model
+    dropped = {id(layer): nn.Sequential(DROPOUT_BEFORE[type(layer)](rate or 0.1), layer) for layer in layers}
+    return replace_layers(model, dropped)

@@ -1,0 +1,224 @@
+"""Rank-1 BNN (Dusenberry et al., ICML 2020): shared weights, and a distribution over a rank-1 factor of each.
+
+    W_k = W ∘ (γ_k α_kᵀ),   y = γ_k ∘ W (α_k ∘ x) + b,   k = 1 … K
+
+α_k belongs to the inputs and γ_k to the outputs (channels of a convolution) of a layer; both are Gaussian, of K
+components. W and b are points. With r = α, γ the loss is
+
+    mean nll + β_t/N · 1/K Σ_k KL(q(r_k) ‖ p(r))
+
+which bounds the divergence of the mixture of the components from above. The prior is N(1, s²) or N(-1, s²) with equal
+probability, as the means start: at 1 or -1 at random. The published N(1, s²) pulls half of them through zero, and with
+few examples that is most of what a training does; ``mode="reference"`` has it.
+
+Each example has factors of its own, drawn for its component. The released code repeats every batch K times, once per
+component; here the i-th example of a batch, which is shuffled, belongs to component i mod K: the same loss on average,
+for the cost of one network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from gossamer.layers import inverse_softplus, replica
+from gossamer.methods._parts import replace_layers
+from gossamer.posterior.in_layers import ready
+from gossamer.posterior.mixture import shares
+from gossamer.schedules import cosine, rising, warmup
+from gossamer.types import Collector, Method, Mode, Penalty, Posterior, Schedule, Task
+
+__all__ = ["rank1"]
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def rank1(
+    task: Task,
+    steps: int,
+    *,
+    members: int = 4,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 2e-4,
+    lr_warmup: float = 1 / 250,
+    prior_std: float = 0.1,
+    init_std: float = 0.0316,
+    negative: float = 0.5,
+    kl_weight: float = 1.0,
+    kl_warmup: float = 0.8,
+    mode: Mode = "default",
+) -> Method:
+    """Rank-1 BNN: K members that share their weights and differ by Gaussian factors of inputs and outputs.
+
+    Args:
+        task: The task, with N training examples.
+        steps: Length of the training.
+        members: K, the components of the mixture.
+        lr: Learning rate of SGD at the start of a cosine; the paper divides it by 5 three times instead.
+        momentum: Nesterov momentum.
+        weight_decay: Weight decay of weights, biases and norms, not of the factors; twice the paper's factor of ‖w‖².
+        lr_warmup: Share of the training over which the learning rate rises; one of the paper's 250 epochs.
+        prior_std: s, the standard deviation of the prior of every factor.
+        init_std: First standard deviation of every factor; 0.0316 is that of dropout at a rate of 0.001.
+        negative: Share of the factors whose first mean is -1; the others have 1.
+        kl_weight: β of the KL; 1 is the ELBO.
+        kl_warmup: Share of the training over which β rises from 0; 200 of the paper's 250 epochs.
+        mode: ``"reference"`` for the published prior, which has no negative factors.
+    """
+    if members < 1 or not 0 <= negative <= 1:
+        raise ValueError(f"members count from 1, and negative is a share; got {members} and {negative}")
+    beta = warmup(kl_weight, int(kl_warmup * steps))
+    return Method(
+        prepare=partial(with_factors, members=members, init_std=init_std, negative=negative),
+        optimizer=lambda model: SGD(_groups(model, weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0),
+        lr=rising(cosine(lr, steps), int(lr_warmup * steps)),
+        collector=FactorPosterior,
+        penalty=FactorKL(beta, task.n_data, prior_std, mode),
+    )
+
+
+class Factor(nn.Module):
+    """α or γ of all members: a Gaussian ``(members, size)``."""
+
+    def __init__(self, members: int, size: int, init_std: float, negative: float) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(1 - 2 * torch.empty(members, size).bernoulli_(negative))
+        self.raw_std = nn.Parameter(inverse_softplus(torch.full((members, size), init_std)))
+
+    def sample(self, member: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """A draw for each of some members, ``(n,) -> (n, size)``."""
+        mean, std = self.mean[member], F.softplus(self.raw_std[member])
+        return mean + std * torch.empty_like(mean).normal_(generator=generator)
+
+    def kl(self, prior_std: float, mode: Mode = "default") -> Tensor:
+        """KL to the prior, the mean over the members of the sum over the entries.
+
+        That to a mixture of N(±1, s²) is that to the nearer one, but for a constant: they are 2/s stds apart.
+        """
+        q = torch.distributions.Normal(self.mean if mode == "reference" else self.mean.abs(), F.softplus(self.raw_std))
+        prior = torch.distributions.Normal(torch.ones_like(self.mean), prior_std)
+        return torch.distributions.kl_divergence(q, prior).sum(1).mean()
+
+
+class Rank1(nn.Module):
+    """A linear layer or convolution with factors.
+
+    In training mode the factors of each example are drawn, in evaluation mode they are the means of its member.
+    """
+
+    def __init__(self, layer: Any, members: int, init_std: float = 0.0316, negative: float = 0.5) -> None:
+        super().__init__()
+        n_out, n_in = layer.weight.shape[0], layer.weight.shape[1] * getattr(layer, "groups", 1)
+        self.layer, self.members = layer, members
+        self.input, self.output = (Factor(members, size, init_std, negative) for size in (n_in, n_out))
+        self.to(layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output γ ∘ W (α ∘ x) + b with the factors of each example's member."""
+        member = torch.arange(len(x), device=x.device) % self.members
+        if self.training:
+            alpha, gamma = self.input.sample(member), self.output.sample(member)
+        else:
+            alpha, gamma = self.input.mean[member], self.output.mean[member]
+        return self.product(x, alpha, gamma)
+
+    def product(self, x: Tensor, alpha: Tensor, gamma: Tensor) -> Tensor:
+        """The output γ ∘ W (α ∘ x) + b for factors of each example, ``(batch, inputs)`` and ``(batch, outputs)``."""
+        channels = -1 if isinstance(self.layer, nn.Linear) else 1
+        weight, bias = self.layer.weight, self.layer.bias
+        x = x * _along(alpha, x.dim(), channels)
+        y: Tensor = F.linear(x, weight) if channels == -1 else self.layer._conv_forward(x, weight, None)
+        y = y * _along(gamma, y.dim(), channels)
+        return y if bias is None else y + _along(bias[None], y.dim(), channels)
+
+    def weight(self, alpha: Tensor, gamma: Tensor) -> Tensor:
+        """W ∘ (γ αᵀ) for one pair of factors, in the shape of the layer's weight."""
+        weight, groups = self.layer.weight, getattr(self.layer, "groups", 1)
+        rows = alpha.view(groups, -1).repeat_interleave(len(weight) // groups, 0)  # an output sees those of its group
+        rank_1 = gamma[:, None] * rows
+        product: Tensor = weight * rank_1.view(*rank_1.shape, *[1] * (weight.dim() - 2))
+        return product
+
+
+class FactorKL(Penalty):
+    """β_t/N times the KL of all factors of a network."""
+
+    def __init__(self, beta: Schedule, n_data: int, prior_std: float, mode: Mode = "default") -> None:
+        self.beta, self.n_data, self.prior_std, self.mode = beta, n_data, prior_std, mode
+
+    def __call__(self, model: nn.Module, step: int) -> Tensor:
+        """The penalty at a step."""
+        kls = [module.kl(self.prior_std, self.mode) for module in model.modules() if isinstance(module, Factor)]
+        return torch.stack(kls).sum() * (self.beta(step) / self.n_data)
+
+
+class FactorPosterior(Posterior, Collector):
+    """The posterior of a network with factors; also the collector that makes it. A draw is a plain network."""
+
+    def __init__(self, model: nn.Module | None = None, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+        if model is not None:
+            self.model = model
+
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
+        """The posterior of the trained network."""
+        return FactorPosterior(model, self.generator)
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """Plain networks, as many of each member: each is valid until the next is drawn."""
+        pairs = [_Pair(module, replica(module.layer)) for module in self.model.modules() if isinstance(module, Rank1)]
+        network = replica(self.model, {id(pair.module): pair.plain for pair in pairs})
+        members = pairs[0].module.members
+        for member, share in enumerate(shares(n, members)):
+            for _ in range(share):
+                for pair in pairs:
+                    pair.write(member, self.generator)
+                yield ready(network, None)
+
+
+class _Pair(NamedTuple):
+    module: Rank1
+    plain: Any
+
+    @torch.no_grad()
+    def write(self, member: int, generator: torch.Generator | None) -> None:
+        """Write the weight of a draw of a member into the plain layer."""
+        at = torch.tensor([member], device=self.plain.weight.device)
+        alpha, gamma = (factor.sample(at, generator)[0] for factor in (self.module.input, self.module.output))
+        self.plain.weight.copy_(self.module.weight(alpha, gamma))
+
+
+def with_factors(model: nn.Module, members: int, init_std: float = 0.0316, negative: float = 0.5) -> nn.Module:
+    """The network with factors at every linear layer and convolution.
+
+    Example:
+        >>> with_factors(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), members=2)[0].output.mean.shape
+        torch.Size([2, 8])
+    """
+    layers = [module for module in model.modules() if type(module) in LAYERS]
+    if not layers:
+        raise ValueError(
+            "this network has no linear or convolutional layer whose weight could have factors: use ensemble"
+        )
+    return replace_layers(model, {id(layer): Rank1(layer, members, init_std, negative) for layer in layers})
+
+
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The factors have a prior, all else has weight decay."""
+    factors = [p for module in model.modules() if isinstance(module, Factor) for p in module.parameters()]
+    held = {id(parameter) for parameter in factors}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in held]
+    return [{"params": others, "weight_decay": weight_decay}, {"params": factors, "weight_decay": 0.0}]
+
+
+def _along(values: Tensor, n_dims: int, channels: int) -> Tensor:
+    """``(batch, channels)`` with ones in all other dimensions."""
+    ones = [1] * (n_dims - 2)
+    return values.view(len(values), *ones, -1) if channels == -1 else values.view(len(values), -1, *ones)
