@@ -39,3 +39,9 @@ def test_arguments_are_options_of_methods_that_know_them():
         method_options("sgd", given, None, SELECT, 1000, 300)
     with pytest.raises(ValueError, match="lr is given twice, as a parameter and among the options"):
         method_options("ssvi", given, {"lr": 0.1}, SELECT, 1000, 300)
+
+
+def test_steps_grow_with_the_rows():
+    assert PREDICT_NUMBERS.steps(500, 256) == 1000
+    assert PREDICT_NUMBERS.steps(45_000, 256) == round(20 * 45_000 / 256)
+    assert SELECT.steps(45_000, 64) == 1000

@@ -80,7 +80,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     members: int = 3
     options: dict[str, Any] | None = None
     max_steps: int | None = None
-    batch_size: int = 64
+    batch_size: int | None = None
     n_draws: int = 30
     early_stopping: bool = False
     validation_fraction: float = 0.1
@@ -303,6 +303,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
         of_numbers = isinstance(self._likelihood, Gaussian)
         recipe = recipe_of(stage, of_numbers)
+        batch_size = recipe.batch_size if self.batch_size is None else int(self.batch_size)
         given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}
         return TrainingPlan(
             self.method,
@@ -310,8 +311,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 self.method, given, self.options, recipe, architecture.n_weights, n_data, of_numbers=of_numbers
             ),
             architecture,
-            recipe.steps(n_data, self.batch_size) if self.max_steps is None else int(self.max_steps),
-            int(self.batch_size),
+            recipe.steps(n_data, batch_size) if self.max_steps is None else int(self.max_steps),
+            batch_size,
             int(self.n_draws),
             self.device,
             int(rng.randint(np.iinfo(np.int32).max)),

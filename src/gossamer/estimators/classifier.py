@@ -31,8 +31,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         kl_weight: β of the KL, if the method has one; ``None`` is 1 (the ELBO).
         members: Networks that are trained to predict, on the selected columns; their mixture predicts.
         options: Other options of the method by name, as in ``{"removal": "snr_abs"}``.
-        max_steps: Optimizer steps of each stage; ``None`` is 1,000 to select and at least 2,000 to predict.
-        batch_size: Rows per step.
+        max_steps: Optimizer steps of each stage; ``None`` is 1,000 to select, and to predict 2,000 or ten
+            epochs if that is more.
+        batch_size: Rows per step; ``None`` is 64.
         n_draws: Networks kept for prediction; a method without a posterior has one.
         class_weight: Weights of the classes, or ``"balanced"``; they multiply the sample weights.
         early_stopping: Whether to hold out rows, and keep the network that predicts them best.
