@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -178,6 +178,11 @@ class Rule(ABC):
     def acts(self) -> bool:
         """Whether the coming call may change weights or their positions; what was copied from them is then renewed."""
         return True
+
+    @property
+    def held(self) -> Mapping[str, tuple[int, int]]:
+        """By layer: stored entries that it holds at zero in the network, and how many of them get a gradient still."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything an exact resume needs."""

@@ -210,6 +210,7 @@ def test_a_sparse_network_by_hand():
     moves = 0.95 * 50e6 / 1000
     assert training_macs([STEM, SPARSE], 1000) == pytest.approx(18e6 + moves)
     assert training_macs([STEM, POINT], 1000, until=0.75) == pytest.approx(10.5e6 + 0.75 * moves)
+    assert training_macs([POINT._replace(formed=0.5)]) == training_macs([POINT]) + 0.5 * POINT.dense_macs
     assert training_macs([STEM, SPARSE], 1000, until=0.0) == training_macs([STEM, SPARSE])
 
 

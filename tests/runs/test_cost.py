@@ -1,13 +1,17 @@
 """Results come from what training did: a method of a newcomer, and the densities that every step really had."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
 from gossamer import methods
 from gossamer.cli import main
 from gossamer.layers import sparse_weights
+from gossamer.models import mlp
 from gossamer.runs import Interrupted, Settings, resume, train
+from gossamer.runs.tally import density_of, work_of
+from gossamer.sparsity import Prune
 from gossamer.train import Training
 
 NEWCOMER = '''"""Sparse evolutionary training: the smallest weights go, random ones come."""
@@ -64,17 +68,22 @@ def test_a_new_method_trains_resumes_and_compares(newcomer, tmp_path, capsys):
     assert newcomer in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("method", ["sgd", "vi", "ssvi", "rigl", "em_mcmc"])
+@pytest.mark.parametrize("method", ["sgd", "vi", "ssvi", "rigl", "set", "sm", "dsr", "snip", "magnitude", "em_mcmc"])
 def test_training_is_charged_the_densities_that_its_steps_had(method, settings, tmp_path, monkeypatch):
-    """Σ over steps of c d_t f, and (1 - d_t) f where the dense gradient is formed; c is 6 for Gaussian weights."""
+    """Σ over steps of c d_t f, and (1 - d_t) f where the dense gradient is formed; c is 6 for Gaussian weights.
+
+    Sparse momentum forms it in all steps up to the last update: its memory is longer than the period.
+    """
     density, formed, advance = [], [], Training.advance
+    by_gradient = method in ("ssvi", "rigl")
 
     def watched(self):
         weights = sparse_weights(self.model)
         density.append({name: weight.support.n_active / weight.support.size for name, weight in weights.items()})
         before = sum(len(rule.record) for rule in self.rules)
         values = advance(self)
-        formed.append(method in ("ssvi", "rigl") and sum(len(rule.record) for rule in self.rules) > before)
+        updated = by_gradient and sum(len(rule.record) for rule in self.rules) > before
+        formed.append(updated or (method == "sm" and self.step <= 44))  # of 45, with an update at every fourth
         return values
 
     monkeypatch.setattr(Training, "advance", watched)
@@ -87,10 +96,55 @@ def test_training_is_charged_the_densities_that_its_steps_had(method, settings, 
         updates = [(1 - share) * moved for share, moved in zip(shares, formed, strict=True)]
         total += layer["dense_macs"] * (products * sum(shares) + sum(updates)) / len(density)
     assert result["cost"]["training_macs_per_example"] == pytest.approx(total, rel=1e-12)
-    if method == "em_mcmc":  # it starts dense, and only its last steps are as sparse as it ends
+    if method in ("magnitude", "em_mcmc"):  # it starts dense, and only its last steps are as sparse as it ends
         last = 3 * sum(layer["dense_macs"] * density[-1][layer["name"]] for layer in result["layers"])
         assert density[0] == dict.fromkeys(density[0], 1.0)
         assert total > 1.5 * last
+
+
+def test_feedback_is_charged_the_pruned_network_and_the_gradients_of_all_weights(settings, tmp_path, monkeypatch):
+    """Of f MACs: d_t for the output, d_t for the gradient of the input, and 1 for that of the weights, cut or not.
+
+    When the mask is final, the weights that it cuts are gone, and a step costs 3 d_t.
+    """
+    macs, advance = {"1": 64 * 256, "3": 256 * 256, "5": 256 * 10}, Training.advance
+    costs = []
+
+    def watched(self):
+        weights = sparse_weights(self.model).items()
+        used = {name: int(weight.dense_mean().count_nonzero()) / weight.support.size for name, weight in weights}
+        stored = {name: weight.support.n_active / weight.support.size for name, weight in weights}
+        costs.append(sum(f * (2 * used[name] + stored[name]) for name, f in macs.items()))
+        return advance(self)
+
+    monkeypatch.setattr(Training, "advance", watched)
+    run = train(settings("dpf"), tmp_path / "run", quiet=True)
+    assert run.result()["cost"]["training_macs_per_example"] == pytest.approx(sum(costs) / len(costs), rel=1e-12)
+    assert costs[0] == 3 * sum(macs.values())
+    assert costs[-1] == pytest.approx(0.3 * costs[0] / 3, rel=0.3)  # a tenth, and more of the small layers
+    densities = [row["density"] for row in run.metrics()]
+    assert densities[0] < 0.6  # of the network, though all weights are stored until the mask is final
+    assert densities[-1] == pytest.approx(0.1, abs=1e-3)
+
+
+def test_what_is_held_at_zero_in_a_plain_network_is_not_charged(settings):
+    task = settings("sgd").load_task()
+    method = replace(
+        methods.build("sgd", task, 10),
+        rules=lambda model, optimizer: [Prune(model, optimizer, target_density=0.25, groups="weight", scope="layer")],
+    )
+    training = Training(method, mlp(64, (8,)), task, 10)
+    training.advance()
+    assert work_of({}, training) == {"1": (128, 0), "3": (20, 0)}
+    assert density_of(training) == 0.25
+
+
+def test_drawn_weights_take_half_the_products(settings, tmp_path):
+    cost = {}
+    for noise in ("local", "weights"):
+        told = settings("vi", options={"noise": noise}, epochs=1)
+        cost[noise] = train(told, tmp_path / noise, quiet=True).result()["cost"]["training_macs_per_example"]
+    assert cost["local"] == 2 * cost["weights"]
 
 
 def test_a_checkpoint_of_an_earlier_version_is_continued(settings, tmp_path):

@@ -16,7 +16,10 @@ from gossamer.runs import job as job_module
 from gossamer.runs.job import Job
 from gossamer.train import Training
 
-METHODS = ("ssvi", "vi", "rigl", "cv_adam", "cv_sghmc", "em_mcmc", "vd", "bayes_compression", "sbp", "svbnn", "splbnn")
+METHODS = (
+    "ssvi", "vi", "rigl", "cv_adam", "cv_sghmc", "em_mcmc", "vd", "bayes_compression", "sbp", "svbnn", "splbnn",
+    "sm", "dsr", "dpf", "snip", "magnitude",
+)  # fmt: skip
 STEPS = 45
 
 

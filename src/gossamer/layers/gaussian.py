@@ -96,6 +96,11 @@ class GaussianWeight(SparseWeight):
         return self.noise == "weights"
 
     @property
+    def n_products(self) -> int:
+        """One with drawn weights; for noise of the outputs one of the means and one of the variances."""
+        return 1 if self.draws_weights else 2
+
+    @property
     def objection(self) -> str | None:
         """Why the KL does not belong into the loss; ``None`` where it does."""
         return None

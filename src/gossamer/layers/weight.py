@@ -73,6 +73,11 @@ class SparseWeight(nn.Module, ABC):
         """σ as training knows it: without the calibration that ``std`` may have."""
         return self.std
 
+    @property
+    def n_products(self) -> int:
+        """How many products with its input a training pass makes."""
+        return 1
+
     @abstractmethod
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map applied to ``x`` and this weight, with this weight's noise."""

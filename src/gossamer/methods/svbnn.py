@@ -167,6 +167,11 @@ class SpikeSlabWeight(GaussianWeight):
         normal = math.log(slab) - std.log() + (std.square() + self.mean.square()) / (2 * slab**2) - 0.5
         return (spike + inclusion * normal).sum()
 
+    @property
+    def n_products(self) -> int:
+        """One, with the weights that a pass draws."""
+        return 1
+
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map with one draw of the weights, shared by the batch, or at the means."""
         if self.support.origin is not None:

@@ -3,7 +3,9 @@
 A layer with f dense MACs in a forward pass and the density d costs d f with a kernel that skips zeros. Training a
 deterministic one takes 3 d f: the output, and the gradients of the input and of the weight. A Gaussian layer trained by
 local reparametrisation has two products, of the means and of the variances, so 6 d f. A step that moves the subspace
-also forms the dense gradient of the means, (1 − d) f. One MAC is two FLOPs: tables should say which they show.
+also forms the dense gradient of the means, (1 − d) f, and so does every step of pruning with feedback, which trains
+weights that the network does not use. The cost of a training is that of the densities that its steps had, not of the
+last one. One MAC is two FLOPs: tables should say which they show.
 
 Only products with weights, and between queries, keys and values, are counted: no biases, norms or activations.
 """
@@ -31,6 +33,7 @@ class LayerCost(NamedTuple):
     dense_macs: float  # f, of one forward pass of one example without sparsity
     density: float = 1.0  # d
     bayesian: bool = False  # trained by local reparametrisation
+    formed: float = 0.0  # share of the entries that no product uses, but whose gradient is formed
 
 
 def flops(macs: float) -> float:
@@ -54,10 +57,10 @@ def inference_macs(layers: Iterable[LayerCost]) -> float:
 
 
 def training_macs(layers: Iterable[LayerCost], update_period: float | None = None, until: float = 1.0) -> float:
-    """MACs of one training step, averaged over training: Σ c d f + until · (1 − d) f / update_period, c = 6 or 3.
+    """MACs of one training step, averaged over training: Σ (c d + formed) f + until · (1 − d) f / update_period.
 
     Args:
-        layers: The layers; c is 6 for the Bayesian ones and 3 for the others.
+        layers: The layers, with densities averaged over training; c is 6 for the Bayesian ones and 3 for the others.
         update_period: Steps between two moves of the subspace; ``None``: it never moves.
         until: The share of the training after which it stays.
 
@@ -74,7 +77,7 @@ def training_macs(layers: Iterable[LayerCost], update_period: float | None = Non
     total = 0.0
     for layer in layers:
         products = 6 if _checked(layer).bayesian else 3
-        total += (products * layer.density + share * (1 - layer.density)) * layer.dense_macs
+        total += (products * layer.density + layer.formed + share * (1 - layer.density)) * layer.dense_macs
     return total
 
 

@@ -159,7 +159,7 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
 def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float) -> None:
     training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
     saved = start = time.perf_counter()
-    work, acted = work_of(weights), True
+    work = work_of(weights, training)
     for values in training.run():
         is_epoch, is_last = training.step % training.batches.per_epoch == 0, training.step == training.steps
         is_due = time.perf_counter() - saved >= checkpoint_seconds
@@ -180,8 +180,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         progress.update(training.step)
         if wants_stop and not is_last:
             raise Interrupted(job.folder)
-        acts = any(rule.acts for rule in training.rules)
-        work, acted = work_of(weights) if acts or acted else work, acts  # only rules change it
+        work = work_of(weights, training)
         start = time.perf_counter()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,14 @@ from torch import Tensor
 
 from gossamer import metrics
 from gossamer.evaluate import predict_inputs, split_of, summarize
-from gossamer.layers import GaussianWeight, SparseModule, SparseWeight, sparse_weights
+from gossamer.layers import SparseModule, sparse_weights
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
 from gossamer.posterior import GaussianPosterior, LocalPasses, Prediction, SingleNetwork, draw
 from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
 from gossamer.runs.settings import Settings
-from gossamer.runs.tally import Tally
+from gossamer.runs.tally import Tally, n_held, work_of
 from gossamer.types import Posterior, Task
 
 if TYPE_CHECKING:  # the training loop is slow to import, and reading a run does not need it
@@ -48,7 +47,11 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "n_draws": settings.n_draws,
         **result,
         **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
-        "cost": _cost(settings, task, training, layers, tally, run) | {"parameter_bytes": posterior.n_bytes},
+        "cost": {
+            **_cost(training, layers, tally, run),
+            **_training_cost(_over_steps(layers, rows, tally), task.n_data * settings.epochs),
+            "parameter_bytes": posterior.n_bytes,
+        },
         "layers": rows,
         "class_names": list(task.class_names),
     }
@@ -125,6 +128,7 @@ def _pixels(image: Tensor) -> Any:
 def _layers(training: Training, task: Task) -> tuple[list[LayerCost], list[dict[str, Any]]]:
     """What the cost of each layer depends on, and its row in the result."""
     weights = sparse_weights(training.model)
+    work = work_of(weights, training)
     example = task.transform(task.test[0][:1]).to(training.fabric.device)
     plain = draw(training.model, at_mean=True) if weights else training.model
     modules = dict(plain.named_modules())
@@ -138,53 +142,53 @@ def _layers(training: Training, task: Task) -> tuple[list[LayerCost], list[dict[
     layers, rows = [], []
     for name, macs in metrics.dense_macs(plain, example).items():
         weight = weights.get(name)
-        if weight is None:
-            shape = shapes.get(name, [])
-            active = total = math.prod(shape) if shape else 0
-            layer = LayerCost(name, type(modules.get(name, plain)).__name__, macs)
-        else:
-            shape, active, total = list(weight.support.shape), weight.support.n_active, weight.support.size
-            layer = LayerCost(name, kinds[id(weight)], macs, active / total, isinstance(weight, GaussianWeight))
+        shape = shapes.get(name, []) if weight is None else list(weight.support.shape)
+        total = (math.prod(shape) if shape else 0) if weight is None else weight.support.size
+        active = work[name][0] if name in work else total
+        kind = type(modules.get(name, plain)).__name__ if weight is None else kinds[id(weight)]
+        is_noisy = weight is not None and weight.n_products == 2
+        layer = LayerCost(name, kind, macs, active / total if total else 1.0, is_noisy)
         layers.append(layer)
         size = {"shape": shape, "active": active, "total": total}
         rows.append({"name": name, "kind": layer.kind, "dense_macs": macs} | size)
     return layers, rows
 
 
-def _cost(
-    settings: Settings, task: Task, training: Training, layers: list[LayerCost], tally: Tally, run: Run
-) -> dict[str, float | None]:
+def _cost(training: Training, layers: list[LayerCost], tally: Tally, run: Run) -> dict[str, float | None]:
     weights = sparse_weights(training.model)
     plain = sum(p.numel() for n, p in training.model.named_parameters() if n.endswith("weight") and p.dim() > 1)
-    active = sum(weight.support.n_active for weight in weights.values()) or plain
+    active = (sum(weight.support.n_active for weight in weights.values()) or plain) - n_held(training)
     total = sum(weight.support.size for weight in weights.values()) or plain
-    per_example = _training_macs(layers, weights, tally)
     return {
         "active_parameters": active,
         "total_parameters": total,
         "density": active / total,
         "checkpoint_bytes": (run.checkpoint_folder / f"step-{training.step}.safetensors").stat().st_size,
         "inference_macs": metrics.inference_macs(layers),
-        "training_macs_per_example": per_example,
-        "training_macs": per_example * task.n_data * settings.epochs,
         "seconds": tally.seconds,
         "peak_memory_bytes": _peak_memory(),
     }
 
 
-def _training_macs(layers: list[LayerCost], weights: Mapping[str, SparseWeight], tally: Tally) -> float:
-    """MACs of one example, averaged over the steps: mean densities, and the dense gradients that were formed."""
+def _over_steps(layers: list[LayerCost], rows: list[dict[str, Any]], tally: Tally) -> list[LayerCost]:
+    """The layers as they were on average over the steps of the training, not as they are at its end."""
     if not tally.steps:  # trained to its end by an earlier version, which did not count
-        return metrics.training_macs(layers)
-    entries = {name: tally.steps * weight.support.size for name, weight in weights.items()}
-    mean = [
-        layer._replace(density=tally.active[layer.name] / entries[layer.name]) if layer.name in weights else layer
+        return layers
+    entries = {row["name"]: tally.steps * row["total"] for row in rows}
+    return [
+        layer._replace(
+            density=tally.active[layer.name] / entries[layer.name],
+            formed=tally.formed[layer.name] / entries[layer.name],
+        )
+        if layer.name in tally.active
+        else layer
         for layer in layers
     ]
-    formed = [
-        tally.formed[layer.name] / entries[layer.name] * layer.dense_macs for layer in layers if layer.name in weights
-    ]
-    return metrics.training_macs(mean) + sum(formed)
+
+
+def _training_cost(layers: list[LayerCost], n_examples: int) -> dict[str, float]:
+    per_example = metrics.training_macs(layers)
+    return {"training_macs_per_example": per_example, "training_macs": per_example * n_examples}
 
 
 def _peak_memory() -> int | None:

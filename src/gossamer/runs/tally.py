@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gossamer.evaluate import evaluate
 from gossamer.layers import SparseWeight, density, sparse_weights
+from gossamer.layers.swap import plain_weights
 from gossamer.posterior import SingleNetwork
 from gossamer.record import Run
 from gossamer.types import Task
@@ -18,16 +19,32 @@ if TYPE_CHECKING:
     from gossamer.train import Training
 
 Work = dict[str, tuple[int, int]]
-"""By weight: its active entries, and the inactive ones whose gradient is formed as well."""
+"""By weight: the entries that the network computes with, and the others whose gradient is formed as well."""
 
 
-def work_of(weights: Mapping[str, SparseWeight]) -> Work:
-    """The work of the coming step."""
-    supports = {name: weight.support for name, weight in weights.items()}
-    return {
-        name: (support.n_active, 0 if weights[name].probe is None else support.size - support.n_active)
-        for name, support in supports.items()
+def work_of(weights: Mapping[str, SparseWeight], training: Training) -> Work:
+    """The work of the coming step: of sparse weights, and of plain ones of which a rule holds a part at zero."""
+    work = {
+        name: (weight.support.n_active, 0 if weight.probe is None else weight.support.size - weight.support.n_active)
+        for name, weight in weights.items()
     }
+    for rule in training.rules:
+        for name, (held, learning) in rule.held.items():
+            active, formed = work.get(name) or (training.model.get_parameter(f"{name}.weight".strip(".")).numel(), 0)
+            work[name] = (active - held, formed + learning)
+    return work
+
+
+def n_held(training: Training) -> int:
+    """Entries that are stored, but zero in the network."""
+    return sum(held for rule in training.rules for held, _ in rule.held.values())
+
+
+def density_of(training: Training) -> float:
+    """Share of the weights that the network computes with."""
+    model, weights = training.model, sparse_weights(training.model)
+    total = sum(w.support.size for w in weights.values()) + sum(p.numel() for _, _, p in plain_weights(model))
+    return density(model) - n_held(training) / total if total else 1.0
 
 
 @dataclass
@@ -88,7 +105,7 @@ def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict
         "nll": means["nll"],
         "kl": means["penalty"],
         "lr": training.lr,
-        "density": density(training.model) if sparse_weights(training.model) else 1.0,
+        "density": density_of(training),
     }
     if len(task.val[1]):
         # The network at its means draws no random number, so this evaluation does not change the training.

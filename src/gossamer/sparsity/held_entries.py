@@ -18,19 +18,16 @@ class HeldEntries:
     def __init__(self, parameter: nn.Parameter, *, keeps: bool) -> None:
         self.parameter, self.keeps = parameter, keeps
         self.mask = torch.zeros_like(parameter, dtype=torch.bool)
+        self.n_held = 0  # how many entries that is
         self.values = parameter.detach().new_zeros(0)  # of the entries in the mask, while they are hidden
         self.is_hidden = False
-
-    @property
-    def n_held(self) -> int:
-        """How many entries are held."""
-        return int(self.mask.sum())
 
     @torch.no_grad()
     def choose(self, mask: Tensor) -> None:
         """Which entries to hold from now on; their values stay until they are hidden."""
         self.reveal()
         self.mask = mask.view_as(self.parameter)
+        self.n_held = int(self.mask.sum())
 
     @torch.no_grad()
     def hide(self) -> None:
@@ -70,5 +67,6 @@ class HeldEntries:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
         self.mask = state["mask"].to(self.parameter.device)
+        self.n_held = int(self.mask.sum())
         self.values = state["values"].to(self.parameter)
         self.is_hidden, self.keeps = bool(state["is_hidden"]), bool(state["keeps"])

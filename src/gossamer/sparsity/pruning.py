@@ -133,6 +133,11 @@ class Prune(Rule):
         """Share of the weights that are not cut."""
         return sum(map(self._n_kept, self.weights)) / sum(weight.size for weight in self.weights.values())
 
+    @property
+    def held(self) -> Mapping[str, tuple[int, int]]:
+        """By layer: entries that are cut but stored, and those of them that feedback trains on."""
+        return {name: (held.n_held, held.n_held if held.keeps else 0) for name, held in self._held.items()}
+
     def held_back(self, name: str) -> Tensor | None:
         """Which entries of the parameter of a layer are held back and may return; ``None`` where nothing can be."""
         held = self._held.get(name)
