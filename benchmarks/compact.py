@@ -64,7 +64,7 @@ def trained(name: str, density: float, epochs: int, seeds: int) -> dict[str, Any
     accuracies = []
     for seed in range(seeds):
         torch.manual_seed(seed)
-        method = methods.build("em_mcmc", task, steps, target_density=density, group="channel")
+        method = methods.build("em_mcmc", task, steps, density=density, group="channel")
         posterior = fit(method, TRAINED[name](), task, steps, seed=seed)
         accuracies.append(evaluate(posterior, task, n_draws=12)["accuracy"])
     *_, network = posterior.draws(12)

@@ -25,23 +25,6 @@ __all__ = ["measure", "plan", "plot", "tables"]
 METHODS = {"DFP": False, "DPF": True}  # name -> whether what is pruned may return
 PANELS = {"accuracy": "test accuracy, %", "soft": "weights in the spike, %", "hard": "weights pruned, %"}
 
-# Chosen on the held-out digits so that much is pruned and the network still works. The paper's thresholds are for
-# layers with ten times as many weights; its noise is colder still.
-OPTIONS: dict[str, Any] = {
-    "lr": 0.05,
-    "temperature": 1e-4,
-    "spike_decay": 0.05,
-    "soft_threshold": 2e-3,
-    "hard_threshold": 0.03,
-    "criterion": "range",
-    "prune_linear": True,
-    "em_warmup": 0.1,
-    "warmup": 0.25,
-    "until": 1.0,
-    "cold": 0.0,
-    "slab_decay": 5e-4,
-}
-
 
 def plan(
     *, data: str = "digits", network: str = "conv_net", epochs: int = 60, seeds: int = 3, batch_size: int = 64
@@ -65,7 +48,7 @@ def plan(
     for name, value in {"epochs": epochs, "seeds": seeds, "batch_size": batch_size}.items():
         if value < 1:
             raise ValueError(f"--{name} must be at least 1; got {value}")
-    common = {"data": data, "network": network, "epochs": epochs, "batch_size": batch_size, "options": OPTIONS}
+    common = {"data": data, "network": network, "epochs": epochs, "batch_size": batch_size, "preset": "figure2"}
     return [{"method": method, **common, "seed": seed} for seed in range(seeds) for method in METHODS]
 
 
@@ -78,7 +61,7 @@ def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     steps = settings["epochs"] * per_epoch
     torch.manual_seed(settings["seed"])
     network = models.build(settings["network"], task.input_shape, task.n_outputs)
-    method = methods.build("em_mcmc", task, steps, feedback=METHODS[settings["method"]], **settings["options"])
+    method = methods.build("em_mcmc", task, steps, feedback=METHODS[settings["method"]], preset="figure2")
     training = Training(method, network, task, steps, batch_size=settings["batch_size"], seed=settings["seed"])
     rows = []
     for step in range(1, steps + 1):

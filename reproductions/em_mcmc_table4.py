@@ -6,7 +6,7 @@ several starts the one with the lowest loss on its training data is taken; no ot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +20,7 @@ from gossamer.models import mlp
 from gossamer.tables import Table
 from gossamer.types import Task
 from reproductions import selection
+from reproductions.baselines import BASELINES, baseline
 from reproductions.parts import PartSettings, Row, StoredParts, Tick
 from reproductions.replicates import Replicates, Tables
 from reproductions.selection import EXAMPLES
@@ -28,6 +29,7 @@ __all__ = ["measure", "plan", "plot", "tables"]
 
 STARTS = 5  # Sun et al. give SPLBNN ten
 BATCH = 100
+CONSTANT = 1e-6  # spread of the predictions of a network that no input reaches any more
 METHODS = {"DFP": False, "DPF": True}  # name -> whether what is pruned may return
 
 
@@ -36,7 +38,7 @@ def plan(
     examples: str = "1,2,3",
     variants: str = "ke",
     networks: str = "paper,wide",
-    settings: Literal["tuned", "released"] = "tuned",
+    settings: Literal["tuned", "released", "baselines"] = "tuned",
     repetitions: int = 10,
     starts: int = STARTS,
     epochs: int | None = None,
@@ -49,7 +51,7 @@ def plan(
         variants: Which published forms of example 1, with commas between them: ke, ke_code, sun.
         networks: paper, wide (more hidden units, one start) or both, with a comma between them.
         settings: tuned, ours; or released, the paper's hyper-parameters, noise and epochs (DFP and the paper's network
-            only, from one start).
+            only, from one start); or baselines, boosting and a lasso on the same data.
         repetitions: How many sets of data.
         starts: Networks for each set of data, of which the one with the lowest training loss is taken.
         epochs: Length of the trainings; each example has its own if not given.
@@ -70,6 +72,13 @@ def plan(
             for number in numbers
             for form in (forms if number == 1 else [None])
         ]
+    if settings == "baselines":
+        return [
+            {**_common(number, form), "method": name, "training": "baseline", "starts": 1, **common}
+            for number in numbers
+            for form in (forms if number == 1 else [None])
+            for name in BASELINES
+        ]
     return [
         {**_common(number, form), "method": method, **_tuned(number, structure, starts, epochs), **common}
         for number in numbers
@@ -81,6 +90,8 @@ def plan(
 
 def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     """A row for each start of each repetition: loss on the training data, score on fresh ones, variables selected."""
+    if settings["training"] == "baseline":
+        return list(_baselines(settings, tick))
     tasks = [_task(settings, number) for number in range(settings["repetitions"])]
     steps = settings["epochs"] * -(-tasks[0].n_data // settings["batch_size"])
     torch.manual_seed(settings["seed"])
@@ -94,6 +105,7 @@ def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     del tasks  # the training has copies, and forgets what it does not read
     predictions = _train(training, steps, test, tick)
     scores, losses = _scores(predictions, test, training), training.train_losses()
+    dead = predictions.double().std(1).amax(1) < CONSTANT
     return [
         {
             "repetition": number // starts,
@@ -101,9 +113,17 @@ def measure(settings: PartSettings, tick: Tick) -> list[Row]:
             "train_nll": round(float(losses[number]), 5),
             "score": round(float(scores[number]), 5),
             "selected": selected.nonzero().flatten().tolist(),
+            **({"dead": True} if dead[number] else {}),
         }
         for number, selected in enumerate(training.model.selected())
     ]
+
+
+def _baselines(settings: PartSettings, tick: Tick) -> Iterator[Row]:
+    for number in range(settings["repetitions"]):
+        row = baseline(settings["method"], _task(settings, number), settings["seed"] + number)
+        tick(number + 1, settings["repetitions"], f"{len(row['selected'])} variables selected")
+        yield {"repetition": number, "start": 0, **row}
 
 
 def tables(results: StoredParts) -> dict[str, Table]:

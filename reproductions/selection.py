@@ -14,6 +14,7 @@ import torch
 
 from gossamer.metrics import false_discovery_rate, false_non_discovery_rate
 from gossamer.tables import Table
+from reproductions.baselines import BASELINES
 from reproductions.drawing import COLOURS, INK, SOFT, draw, tidy
 from reproductions.parts import Part, Row, StoredParts
 
@@ -44,6 +45,7 @@ class SelectionSummary(NamedTuple):
     fndr: tuple[float, float]
     n_selected: tuple[float, float]
     n_exact: int
+    n_dead: int
     scores: list[float]
 
 
@@ -72,8 +74,8 @@ def lines(parts: Sequence[Part]) -> Iterator[TrainedWay]:
             yield TrainedWay("one start", part, summarize(part, first_starts))
             yield TrainedWay(f"best of {starts} starts", part, summarize(part, best_starts))
         else:
-            released = part.settings["training"] == "released"
-            yield TrainedWay("released settings" if released else "one start", part, summarize(part, first_starts))
+            label = {"released": "released settings", "baseline": BASELINES.get(part.settings["method"], "")}
+            yield TrainedWay(label.get(part.settings["training"], "one start"), part, summarize(part, first_starts))
 
 
 def summarize(part: Part, choose: Callable[[Part], list[Row]]) -> SelectionSummary:
@@ -93,6 +95,7 @@ def summarize(part: Part, choose: Callable[[Part], list[Row]]) -> SelectionSumma
         _mean([false_non_discovery_rate(mask, relevant) for mask in masks]),
         _mean([float(mask.sum()) for mask in masks]),
         sum(torch.equal(mask, relevant) for mask in masks),
+        sum(row.get("dead", False) for row in rows),
         [row["score"] for row in rows],
     )
 
@@ -123,7 +126,7 @@ def _table(key: tuple[str, ...], parts: Sequence[Part]) -> Table:
     note = (
         f"{source.N_VARIABLES} variables, {len(source.RELEVANT)} of them relevant; {repetitions} repetitions with "
         "fresh data; mean ± standard error. S is the number of variables selected; exact: no more and no less than the "
-        "relevant ones. Time is that of all repetitions and all starts together."
+        "relevant ones; a dead network predicts a constant. Time is that of all repetitions and all starts together."
     )
     # Ke and Fan do not say to which of their two forms the figures belong; the third form is that of Sun et al.
     rows = [] if key[-1] == "sun" else [_published_row(number, name) for name in EXAMPLES[number].published]
@@ -141,7 +144,7 @@ def _published_row(number: int, name: str) -> list[str]:
 def _row(line: TrainedWay, score: str, n_variables: int) -> list[str]:
     settings, found = line.part.settings, line.summary
     n_outputs = 2 if score == "accuracy" else 1
-    network = "-".join(map(str, [n_variables, *settings["hidden"], n_outputs]))
+    network = "-".join(map(str, [n_variables, *settings["hidden"], n_outputs])) if "hidden" in settings else ""
     scale, unit = (100, " %") if score == "accuracy" else (1, "")
     value, error = (scale * number for number in found.score)
     digits = 1 if score == "accuracy" else 2
@@ -152,7 +155,7 @@ def _row(line: TrainedWay, score: str, n_variables: int) -> list[str]:
         f"{value:.{digits}f} ± {error:.{digits}f}{unit}",
         *(_rate(*rate) for rate in (found.fdr, found.fndr)),
         f"{found.n_selected[0]:.1f} ± {found.n_selected[1]:.1f}",
-        f"{found.n_exact} of {settings['repetitions']}",
+        f"{found.n_exact} of {settings['repetitions']}" + (f", {found.n_dead} dead" if found.n_dead else ""),
         _minutes(line.part.seconds),
     ]
 
@@ -212,7 +215,7 @@ def _panel(axes: Any, number: int, parts: Sequence[Part]) -> None:
 
 
 def _draw_line(axes: Any, place: int, line: TrainedWay, scale: float) -> None:
-    colour, summary = COLOURS[line.part.settings["method"]], line.summary
+    colour, summary = COLOURS.get(line.part.settings["method"], SOFT), line.summary
     scores = [scale * score for score in summary.scores]
     axes.plot(scores, [place] * len(scores), "o", ms=5, color=colour, alpha=0.4, mec="none")
     mean, error = (scale * value for value in summary.score)
@@ -222,4 +225,5 @@ def _draw_line(axes: Any, place: int, line: TrainedWay, scale: float) -> None:
 
 
 def _picture_label(line: TrainedWay) -> str:
-    return f"{line.part.settings['method']} {'-'.join(map(str, line.part.settings['hidden']))}, {line.label}"
+    hidden = "-".join(map(str, line.part.settings.get("hidden", [])))
+    return f"{line.part.settings['method']} {hidden}, {line.label}".replace(" ,", ",")

@@ -46,7 +46,7 @@ def test_the_error_names_step_layer_and_fix():
 def test_a_finite_divergence_is_found():
     """Neither the loss nor a weight is infinite at the end: trained on, R² is -682."""
     x, y = friedman()
-    model = SparseBayesRegressor("em_mcmc", max_steps=3000, options={"cold": 0.375, "lr": 0.01}, random_state=0)
+    model = SparseBayesRegressor("em_mcmc", max_steps=3000, options={"lr": 0.01}, random_state=0)
     with pytest.raises(DivergenceError, match="training diverged at step"):
         model.fit(x, y)
 

@@ -388,3 +388,16 @@ def test_progress_goes_to_standard_error(short, numbers, capsys):
     assert len(lines) == 20  # ten for each stage
     assert lines[-1].startswith("ssvi: step 60/60  loss ")
     assert "held out" in lines[-1]
+
+
+def test_em_mcmc_prunes_to_a_density_and_selects():
+    """With noise from the start nothing was ever small: 4,023 of 4,050 weights stayed, and most columns."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 12))
+    y = 3 * X[:, 0] - 2 * X[:, 1] + 2 * np.abs(X[:, 2]) + 0.5 * rng.normal(size=400)
+    model = SparseBayesRegressor("em_mcmc", hidden=(32,), density=0.2, members=1, max_steps=600, random_state=0)
+    model.fit(X, y)
+    assert np.flatnonzero(model.get_support()).tolist() == [0, 1, 2]
+    weights = [value for name, value in model._draws.values.items() if name.endswith("weight")]
+    active, size = (sum(count(weight) for weight in weights) for count in (torch.count_nonzero, torch.numel))
+    assert float(active) / size == pytest.approx(0.2, abs=0.02)

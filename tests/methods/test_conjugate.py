@@ -4,6 +4,8 @@ The best mean-field Gaussian has the exact posterior mean and, for each weight, 
 Λ = XᵀX / noise² + 1 / prior² is the posterior precision (Bishop 2006, section 10.1.2).
 """
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -78,15 +80,18 @@ def test_cv_adam_at_temperature_1_is_the_mean_field_posterior(task):
     posterior = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA)
     mean, std = exact(task, torch.arange(N_INPUTS))
     assert ((posterior.model.weight.detach()[0] - mean).abs() / std).max() < 0.1  # as above
-    # log σ wanders by about √(η/2), the noise of one draw, since its rate does not fall.
-    torch.testing.assert_close(posterior.stds["weight"][0].double(), std, rtol=4.5 * (0.02 / 2) ** 0.5, atol=0)
-    assert (posterior.stds["weight"][0] / std).log().mean().abs() < 4.5 * (0.02 / 2 / N_INPUTS) ** 0.5
+    # At a constant rate η, log σ wanders by √(η/2) = 0.1, the noise of single draws. It cools with the rate: at the end
+    # of a half cosine the variance is 1.18 c^⅓/4 with c = 2η (π/2)²/steps², so its square root is 0.026.
+    wander = (1.18 / 4 * (2 * 0.02 * (math.pi / 2) ** 2 / steps**2) ** (1 / 3)) ** 0.5
+    assert wander < 0.03
+    torch.testing.assert_close(posterior.stds["weight"][0].double(), std, rtol=4.5 * wander, atol=0)
+    assert (posterior.stds["weight"][0] / std).log().mean().abs() < 4.5 * wander / N_INPUTS**0.5
 
 
 def test_snapshots_of_cv_sghmc_at_temperature_1_are_draws_of_the_posterior(task):
     steps, cycles = 8000, 200
     options = {"temperature": 1.0, "weight_decay": 1 / (N_DATA * PRIOR**2), "lr": 0.05}
-    method = methods.build("cv_sghmc", task, steps, cycles=cycles, per_cycle=1, **options)
+    method = methods.build("cv_sghmc", task, steps, cycles=cycles, **options)
     posterior = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA)
     x = task.train[0].double()
     precision = x.T @ x / NOISE**2 + torch.eye(N_INPUTS, dtype=torch.float64) / PRIOR**2
@@ -99,3 +104,26 @@ def test_snapshots_of_cv_sghmc_at_temperature_1_are_draws_of_the_posterior(task)
     correlations = (z.T @ z / len(z))[~torch.eye(N_INPUTS, dtype=torch.bool)]
     assert correlations.abs().max() < 4.5 / len(z) ** 0.5
     assert (z[1:] * z[:-1]).mean().abs() < 4.5 / n**0.5  # one cycle forgets the last
+
+
+@pytest.mark.parametrize("n_data", [1000, 5000])
+def test_mini_batches_of_the_default_leave_the_variance_of_the_posterior(n_data):
+    """At the defaults but T = 1, in 60 epochs of batches of 64: 50 regressions on the same 20 columns.
+
+    Their loss has the curvature 1 in all directions. Without the tail of the cycles the variance of 5,000 rows is 11 %
+    too large.
+    """
+    n_inputs, n_outputs, steps = 20, 50, 60 * -(-n_data // 64)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n_data, n_inputs, generator=generator)
+    y = torch.randn(n_data, n_outputs, generator=generator)
+    task = Task((x, y), (x, y), (x, y), Gaussian(noise_std=1.0), n_outputs=n_outputs)
+    method = methods.build("cv_sghmc", task, steps, temperature=1.0)
+    decay = method.optimizer(nn.Linear(1, 1)).param_groups[0]["weight_decay"]
+    posterior = fit(method, nn.Linear(n_inputs, n_outputs, bias=False), task, steps, batch_size=64)
+    precision = x.T @ x + decay * n_data * torch.eye(n_inputs)
+    mean = torch.linalg.solve(precision, x.T @ y).T
+    draws = torch.stack([network.weight.detach() for network in posterior.draws(50)])[1:]
+    z = (draws - mean) @ torch.linalg.cholesky(precision)
+    assert z.numel() >= 3000  # so that the standard error of the variance is at most 2.6 %
+    assert abs(float(z.square().mean()) - 1) < 0.1

@@ -1,6 +1,6 @@
 """em_mcmc and cv_sghmc as they are without an option: they learn, prune something, and their draws differ."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -52,21 +52,21 @@ def test_the_default_sampler_trains_a_conv_net(task):
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_density_of_a_twentieth_is_reached_by_every_draw_and_works(task, network):
-    posterior = trained(task, "em_mcmc", network, target_density=0.05).posterior()
+    posterior = trained(task, "em_mcmc", network, density=0.05).posterior()
     for drawn in posterior.draws(20):
         assert nonzero_share(drawn) == pytest.approx(0.05, abs=1e-3)
     assert evaluate(posterior, task, n_draws=20, split="val")["accuracy"] > 0.93
 
 
 def test_draws_of_several_cycles_have_one_support_and_differ(task):
-    posterior = trained(task, "em_mcmc", "mlp", target_density=0.05).posterior()
+    posterior = trained(task, "em_mcmc", "mlp", density=0.05).posterior()
     ends = [drawn[1].weight.detach().clone() for drawn in posterior.draws(3)]  # the ends of the last three cycles
-    assert len(list(posterior.draws(20))) == 9
+    assert len(list(posterior.draws(20))) == 3
     active = ends[0] != 0
     for before, later in pairwise(ends):
         assert torch.equal(later != 0, active)
         assert float((later - before)[active].std()) > 0.1 * float(before[active].std())
-    prediction = predict(posterior, task.transform(task.val[0]), n_draws=9)
+    prediction = predict(posterior, task.transform(task.val[0]), n_draws=3)
     assert float(prediction.mutual_information.mean()) > 1e-3  # 1e-6 where all were of one cycle
 
 
@@ -86,12 +86,12 @@ def test_noise_begins_where_pruning_ends(task):
 
 @pytest.mark.parametrize(("cycles", "until"), [(1, 600), (2, 600), (3, 400), (8, 150)])
 def test_whatever_the_cycles_the_last_is_for_draws(task, cycles, until):
-    method = methods.build("em_mcmc", task, 800, cycles=cycles, target_density=0.1)
+    method = methods.build("em_mcmc", task, 800, cycles=cycles, density=0.1)
     model = method.prepare(mlp(64, (8,)))
     prune, _ = method.rules(model, method.optimizer(model))
     assert prune.last_step == until
     assert prune.target_density(until) == 0.1
-    assert len(method.collector().at) >= 3
+    assert len(method.collector().at) == max(1, cycles - 1)
 
 
 @pytest.mark.parametrize("scale", [0.1, 10.0])
@@ -117,7 +117,18 @@ def test_thresholds_follow_the_size_of_the_first_weights(task, scale):
 
 
 def test_what_is_given_comes_before_what_the_layer_began_with(task):
-    method = methods.build("em_mcmc", task, 800, hard_threshold=0.0, soft_threshold=0.5)
+    method = methods.build("em_mcmc", task, 800, hard_threshold=0.0)
     model = method.prepare(mlp(64, (8,)))
-    prune, decay = method.rules(model, method.optimizer(model))
-    assert (prune.threshold, decay.threshold) == (0.0, 0.5)
+    prune, _ = method.rules(model, method.optimizer(model))
+    assert prune.threshold == 0.0
+
+
+@pytest.mark.parametrize("name", ["cv_sghmc", "em_mcmc"])
+def test_no_two_draws_are_of_one_cycle(task, name):
+    """Three of one cycle, a fiftieth of it apart at a rate of almost zero, predicted the same."""
+    posterior = trained(task, name, "mlp").posterior()
+    x = task.transform(task.val[0])
+    probs = torch.stack([drawn(x).softmax(1) for drawn in posterior.draws(50)]).detach()
+    assert len(probs) >= 3
+    for first, second in combinations(probs, 2):
+        assert float((first - second).abs().sum(1).mean() / 2) > 0.01  # total variation; it was 0.001

@@ -15,7 +15,8 @@ from gossamer.sparsity import Prune, SpikeSlabDecay
 from gossamer.sparsity.groups import grouped_weights
 from gossamer.train import Training, fit
 
-STEPS, DENSITY, BEGIN, END, PERIOD = 80, 0.3, 20, 60, 4
+STEPS, DENSITY, END, PERIOD = 80, 0.3, 60, 4
+BEGIN = END * 2 // 3
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def task():
 
 def training_of(task, model=None, **options):
     torch.manual_seed(0)
-    told = {"target_density": DENSITY, "update_period": PERIOD, "warmup": BEGIN / STEPS, "until": END / STEPS} | options
+    told = {"density": DENSITY, "update_period": PERIOD, "until": END / STEPS} | options
     method = methods.build("em_mcmc", task, STEPS, **told)
     return Training(method, mlp(64, (20, 16)) if model is None else model, task, STEPS)
 
@@ -36,9 +37,9 @@ def counts(model):
 
 
 @pytest.mark.parametrize("feedback", [False, True])
-@pytest.mark.parametrize("group", ["channel", "weight", "output"])
+@pytest.mark.parametrize("group", ["channel", "output"])
 def test_the_budget_is_kept_at_every_forward_pass(task, group, feedback):
-    training = training_of(task, group=group, feedback=feedback, scope="layer")
+    training = training_of(task, group=group, feedback=feedback)
     weights = list(grouped_weights(training.model).values())
     sizes = [weight.size for weight in weights]
     whole = [weight.members("input" if group == "channel" else group).shape[1] for weight in weights]
@@ -55,13 +56,15 @@ def test_the_budget_is_kept_at_every_forward_pass(task, group, feedback):
 
 
 def test_what_is_cut_is_stored_nowhere(task):
-    training = training_of(task, scope="layer")
+    training = training_of(task)
     for _ in range(STEPS):
         training.advance()
-    optimizer = training.optimizer
-    for weight in sparse_weights(training.model).values():
+    optimizer, weights = training.optimizer, sparse_weights(training.model)
+    kept, size = (sum(w.support.n_active for w in weights.values()), sum(w.shape.numel() for w in weights.values()))
+    assert kept == round(DENSITY * size)
+    for weight in weights.values():
         n = weight.support.n_active
-        assert n == int((weight.dense_mean() != 0).sum()) < 0.31 * weight.shape.numel()
+        assert n == int((weight.dense_mean() != 0).sum())
         state = [value for value in optimizer.state[weight.mean].values() if torch.is_tensor(value) and value.dim()]
         assert {tuple(tensor.shape) for tensor in [weight.mean, weight.mean.grad, *state]} == {(n,)}
 
@@ -69,7 +72,7 @@ def test_what_is_cut_is_stored_nowhere(task):
 @pytest.mark.parametrize("build", [lambda: mlp(64, (20, 16)), lambda: conv_net(width=8)], ids=["mlp", "conv_net"])
 def test_every_draw_has_the_density_and_its_compact_network_the_same_outputs(task, build):
     torch.manual_seed(0)
-    method = methods.build("em_mcmc", task, 3 * STEPS, target_density=DENSITY, group="channel")
+    method = methods.build("em_mcmc", task, 3 * STEPS, density=DENSITY, group="channel")
     posterior = fit(method, build(), task, 3 * STEPS)
     x, n_draws = task.transform(task.test[0][:16]), 0
     for drawn in posterior.draws(20):
@@ -80,7 +83,7 @@ def test_every_draw_has_the_density_and_its_compact_network_the_same_outputs(tas
         small = gossamer.compact(drawn)
         torch.testing.assert_close(small(x), drawn(x), rtol=1e-4, atol=1e-4)
         assert small.compaction.n_weights[1] < small.compaction.n_weights[0] / 2
-    assert n_draws == 9  # of twelve, those of the three cycles that end after the last check
+    assert n_draws == 3  # of four, those of the cycles that end after the last check
     assert evaluate(posterior, task, n_draws=3, split="val")["accuracy"] > 0.5
 
 
@@ -92,28 +95,25 @@ def test_the_rules_are_told_what_the_method_was(task):
         1000,
         group="kernel",
         feedback=True,
-        feedback_until=0.2,
-        spike_probability=0.9,
-        warmup=0.1,
-        prune_linear=False,
+        until=0.6,
+        preset="paper_cifar",
     )
     model = method.prepare(model)
     prune, decay = method.rules(model, method.optimizer(model))
     assert isinstance(prune, Prune)
     assert isinstance(decay, SpikeSlabDecay)
-    assert (prune.feedback_steps, prune.warmup_steps, prune.update_period, prune.groups) == (200, 100, 20, "kernel")
-    assert (decay.groups, decay.threshold, decay.spike_probability, decay.n_data) == ("kernel", None, 0.9, task.n_data)
+    assert (prune.feedback_steps, prune.warmup_steps, prune.update_period, prune.groups) == (600, 250, 20, "kernel")
+    assert (decay.groups, decay.threshold, decay.n_data) == ("kernel", 1e-4, task.n_data)
     assert all(weight.is_conv for weight in prune.weights.values())  # the linear layers of a CNN stay whole
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target_density": 0.1, "hard_threshold": 0.1}, "give target_density or hard_threshold, not both"),
-        ({"soft_threshold": 0.1, "spike_probability": 0.5}, "give soft_threshold or spike_probability"),
+        ({"density": 0.1, "hard_threshold": 0.1}, "give density or hard_threshold, not both"),
         ({"preset": "paper"}, "preset must be one of paper_cifar"),
-        ({"warmup": 0.6, "until": 0.5}, "pruning begins at warmup and ends at until"),
-        ({"target_density": 0.1, "until": 1.0}, "no network would be kept: .* give a smaller until, cold or burn_in"),
+        ({"preset": "paper_cifar", "until": 0.2}, "prunes from 0.25 of the training on: until must be later; got 0.2"),
+        ({"density": 0.1, "until": 1.0}, "no network would be kept: .* give a smaller until, or train longer"),
     ],
 )
 def test_options_that_contradict_are_named(task, options, message):
@@ -121,7 +121,7 @@ def test_options_that_contradict_are_named(task, options, message):
         methods.build("em_mcmc", task, 1000, **options)
 
 
-@pytest.mark.parametrize("options", [{"target_density": 0.2, "group": "channel"}, {"target_density": 0.05}])
+@pytest.mark.parametrize("options", [{"density": 0.2, "group": "channel"}, {"density": 0.05}])
 def test_with_feedback_noise_brings_nothing_back(task, options):
     """What is held back meets no curvature: at the slab's decay it would grow, return, and push out what was learnt."""
     accuracy = {}
@@ -140,10 +140,10 @@ def test_the_spike_of_feedback_is_narrower_than_the_threshold(task):
         return method.rules(model, method.optimizer(model))[1].spike_decay
 
     assert decay_of() == decay_of(feedback=True) == 1e-2  # there is no noise as long as something is held back
-    assert decay_of(feedback=True, cold=0.0) == pytest.approx(0.1 / (task.n_data * 1e-3))
-    assert decay_of(feedback=True, cold=0.0, hard_threshold=0.01) == pytest.approx(0.1 / (task.n_data * 0.01))
-    assert decay_of(feedback=True, cold=0.0, temperature=1e6) == pytest.approx(1 / 0.1)
-    assert decay_of(feedback=True, spike_decay=0.02) == 0.02
+    noisy = {"feedback": True, "preset": "paper_cifar", "lr": 0.1}  # noise from the start
+    assert decay_of(**noisy) == pytest.approx(0.1 / (task.n_data * 0.01))
+    assert decay_of(**noisy, hard_threshold=0.001) == pytest.approx(0.1 / (task.n_data * 0.001))
+    assert decay_of(**noisy, temperature=1e6) == pytest.approx(1 / 0.1)
     assert decay_of(feedback=True, mode="reference") == 1e-3
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import reproductions
 from reproductions import em_mcmc_table4
+from reproductions.baselines import BASELINES
 from reproductions.parts import Part, StoredParts
 from reproductions.selection import EXAMPLES
 
@@ -187,3 +188,30 @@ def test_released_settings_are_the_papers(command, tmp_path):
     assert (settings["method"], settings["preset"], settings["mode"]) == ("DFP", "paper_example1", "reference")
     assert (settings["hidden"], settings["batch_size"]) == ([5, 3], 1000)
     assert [row["start"] for row in part["rows"]] == [0, 0]
+
+
+def test_dead_networks_are_marked():
+    (settings,) = em_mcmc_table4.plan(examples="2", networks="wide", repetitions=5)[:1]
+    rows = _perfect(settings)
+    rows[2] |= {"dead": True, "score": 28.1, "selected": list(range(2000))}
+    (table,) = em_mcmc_table4.tables(StoredParts(NAME, [Part(settings, {}, 1.0, rows)])).values()
+    assert table.rows[-1][table.head.index("exact")] == "4 of 5, 1 dead"
+
+
+@pytest.mark.usefixtures("few_examples")
+def test_a_network_that_predicts_a_constant_is_dead(monkeypatch):
+    monkeypatch.setattr(em_mcmc_table4, "_train", lambda training, steps, test, tick: 0 * training.predictions(test))
+    (settings,) = em_mcmc_table4.plan(examples="1", networks="wide", repetitions=2, epochs=12)[:1]
+    assert all(row["dead"] for row in em_mcmc_table4.measure(settings, lambda *_: None))
+
+
+@pytest.mark.usefixtures("few_examples")
+@pytest.mark.parametrize(("example", "rival"), [(3, "HistGB"), (1, "Lasso")])
+def test_baselines_are_rows_of_the_same_table(example, rival):
+    plan = em_mcmc_table4.plan(examples=str(example), settings="baselines", repetitions=1)
+    settings = next(part for part in plan if part["method"] == rival)
+    rows = em_mcmc_table4.measure(settings, lambda *_: None)
+    assert len(rows) == 1
+    assert set(rows[0]) == {"repetition", "start", "score", "selected"}
+    (table,) = em_mcmc_table4.tables(StoredParts(NAME, [Part(settings, {}, 1.0, rows)])).values()
+    assert table.rows[-1][:3] == [rival, "", BASELINES[rival]]

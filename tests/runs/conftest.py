@@ -22,7 +22,7 @@ OPTIONS = {
     "dpf": {"density": 0.1, "update_period": 4},
     "cv_adam": {},
     "cv_sghmc": {},
-    "em_mcmc": {"target_density": 0.3},
+    "em_mcmc": {"density": 0.3},
     "vd": {},
     "bayes_compression": {},
     "sbp": {},

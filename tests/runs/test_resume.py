@@ -79,7 +79,7 @@ def test_an_accident_while_the_network_is_averaged(settings, assert_same_runs, m
 
 def test_the_size_that_is_told_is_that_of_the_last_checkpoint(settings, monkeypatch, tmp_path):
     """The folder keeps the one before it too, and that one is the larger: nothing had been pruned yet."""
-    told = {"target_density": 0.05, "cycles": 1, "per_cycle": 1}
+    told = {"density": 0.05, "cycles": 1}
     with monkeypatch.context() as patch:
         at_step(patch, 10, fail)
         with pytest.raises(AccidentError):

@@ -71,15 +71,15 @@ PREDICT_CLASSES = replace(SELECT, min_steps=2000, epochs=10)
 # well is steeper than any image. At the rates that suit classes, methods without a step size per weight diverge there,
 # often without reaching infinity. These rates were chosen by held-out log density on three tables: two noisy ones and
 # one whose noise is a thirtieth of the target. Colder samplers were less stable, and overconfident.
-# A cold start of em_mcmc was worse on a fourth (diabetes, three folds and seeds: mean R² 0.41; with noise always 0.45).
 FOR_NUMBERS: dict[str, dict[str, float]] = {
     "sgd": {"lr": 0.003},
     "rigl": {"lr": 0.003},
     "cv_adam": {"lr": 0.03},
     "cv_sghmc": {"lr": 0.003, "temperature": 1.0},
-    "em_mcmc": {"lr": 0.003, "temperature": 1.0, "cold": 0.0},
+    "em_mcmc": {"lr": 0.003, "temperature": 1.0},
 }
 OF_CURVATURE = {"temperature", "optimizer", "average"}  # options that mean nothing with the KL in the loss
+WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
 WITH_RATES = {"optimizer", "preset", "mode"}  # options that bring a rate of their own
 
 CLEAR_FALL = 0.05  # nats per row: what a reader of a log density would notice
@@ -201,7 +201,7 @@ def method_options(
         if name not in known:
             raise ValueError(unknown(f"option of {method}", name, known))
         check_type(f"option {name} of {method}", value, known[name][0])
-    for_tables: dict[str, Any] = {"density": recipe.density(n_weights, n_data)}
+    for_tables: dict[str, Any] = {} if WITH_THRESHOLD & given.keys() else {"density": recipe.density(n_weights, n_data)}
     if "kl_weight" in known:
         by_curvature = given.get("std", "curvature" if OF_CURVATURE & given.keys() else "gradient") == "curvature"
         beta = recipe.kl_weight

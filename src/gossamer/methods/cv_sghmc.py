@@ -7,8 +7,10 @@ hyper-parameters, cycles and snapshots.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, cycles_of, preset_of
-from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of
+from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
 from gossamer.schedules import phases
@@ -18,7 +20,7 @@ __all__ = ["cv_sghmc"]
 
 # Chosen on held-out digits, an MLP and a conv net, three seeds, together with the temperature of 0.1. At twice the rate
 # the conv net takes a cycle longer to train; with a third of the decay some of its trainings fall back to chance.
-DEFAULT = Preset(lr=0.1, weight_decay=1.5e-3, momentum=0.9)
+DEFAULT = Preset(lr=0.1, weight_decay=1.5e-3, momentum=0.9, tail=0.25)
 
 
 def cv_sghmc(
@@ -31,7 +33,6 @@ def cv_sghmc(
     weight_decay: float | None = None,
     scale_lr: float | None = None,
     cycles: int | None = None,
-    per_cycle: int = 3,
     hot: float = 1.0,
     refresh_batchnorm: bool = False,
     preset: PresetName | None = None,
@@ -48,24 +49,23 @@ def cv_sghmc(
         momentum: Momentum of the sampler; 0.9, and 0.1 in reference mode.
         weight_decay: Precision of the normal prior over the number of examples; 1.5e-3, and 5e-4 in reference mode.
         scale_lr: Rate at which each weight learns its own step size; 0, and 0.1 in reference mode.
-        cycles: Number of cycles of the learning rate; 4.
-        per_cycle: Snapshots per cycle, a fiftieth of the cycle apart, the last at its end; ignored in reference mode.
+        cycles: Number of cycles of the learning rate; 4. The network at the end of each is a draw.
         hot: Share of each cycle, at its end, that has noise; before it the sampler is SGD with momentum.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         preset: The paper's hyper-parameters for one of its experiments; other options override it.
         mode: ``"reference"`` for the paper's noise, by default with its preset for images.
     """
-    chosen, is_reference = preset_of(preset, mode, DEFAULT, PRESETS), mode == "reference"
-    rate, n_cycles = first_given(lr, chosen.lr), chosen.cycles if cycles is None else cycles
+    is_reference = mode == "reference"
+    chosen = replace(preset_of(preset, mode, DEFAULT, PRESETS), **given(lr=lr, cycles=cycles))
     heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.1)
-    schedule, at = cycles_of(mode, rate, steps, n_cycles, per_cycle=per_cycle, epochs=chosen.epochs)
+    schedule, at = cycles_of(mode, chosen, steps)
     return Method(
         prepare=lambda model: model,
         optimizer=lambda model: SGHMC(
             model.parameters(),
-            lr=rate,
+            lr=chosen.lr,
             n_data=task.n_data,
-            temperature=phases(0.0, heat, steps, n_cycles, hot) if hot != 1 else heat,
+            temperature=phases(0.0, heat, steps, chosen.cycles, hot) if hot != 1 else heat,
             momentum=first_given(momentum, chosen.momentum),
             weight_decay=first_given(weight_decay, chosen.weight_decay),
             scale_lr=first_given(scale_lr, chosen.scale_lr if is_reference else 0.0),
