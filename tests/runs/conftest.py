@@ -23,6 +23,8 @@ OPTIONS = {
     "cv_adam": {},
     "cv_sghmc": {},
     "em_mcmc": {"density": 0.3},
+    "csgld": {},
+    "csghmc": {},
     "vd": {},
     "bayes_compression": {},
     "sbp": {},
