@@ -216,7 +216,7 @@ def test_methods_of_one_rate_predict_numbers_as_they_come(name):
 def test_a_rate_that_is_asked_for_is_taken(numbers):
     X, y = numbers
     for options, rate in (
-        (None, 0.003),
+        (None, 0.001),
         ({"lr": 0.02}, 0.02),
         ({"lr": np.float32(0.25)}, 0.25),
         ({"preset": "paper_example3"}, 0.1),

@@ -12,8 +12,8 @@ from gossamer.estimators.plan import PREDICT_NUMBERS, SELECT, method_options
         ("ssvi", None, None, False, {"std": "gradient", "kl_weight": 1.0, "density": 0.1}),
         ("ssvi", None, {"std": "curvature"}, False, {"std": "curvature", "temperature": 1.0, "density": 0.1}),
         ("ssvi", None, {"optimizer": "adam"}, False, {"optimizer": "adam", "temperature": 1.0, "density": 0.1}),
-        ("em_mcmc", None, {"cycles": 3}, True, {"density": 0.1, "lr": 0.003, "temperature": 1.0, "cycles": 3}),
-        ("em_mcmc", 0.2, None, True, {"density": 0.2, "lr": 0.003, "temperature": 1.0}),
+        ("em_mcmc", None, {"cycles": 3}, True, {"density": 0.1, "lr": 0.001, "temperature": 1.0, "cycles": 3}),
+        ("em_mcmc", 0.2, None, True, {"density": 0.2, "lr": 0.001, "temperature": 1.0}),
         ("em_mcmc", None, {"preset": "example1"}, True, {"preset": "example1"}),
     ],
 )
