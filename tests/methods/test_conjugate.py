@@ -4,8 +4,6 @@ The best mean-field Gaussian has the exact posterior mean and, for each weight, 
 Λ = XᵀX / noise² + 1 / prior² is the posterior precision (Bishop 2006, section 10.1.2).
 """
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -80,12 +78,9 @@ def test_cv_adam_at_temperature_1_is_the_mean_field_posterior(task):
     posterior = fit(method, nn.Linear(N_INPUTS, 1, bias=False), task, steps, batch_size=N_DATA)
     mean, std = exact(task, torch.arange(N_INPUTS))
     assert ((posterior.model.weight.detach()[0] - mean).abs() / std).max() < 0.1  # as above
-    # At a constant rate η, log σ wanders by √(η/2) = 0.1, the noise of single draws. It cools with the rate: at the end
-    # of a half cosine the variance is 1.18 c^⅓/4 with c = 2η (π/2)²/steps², so its square root is 0.026.
-    wander = (1.18 / 4 * (2 * 0.02 * (math.pi / 2) ** 2 / steps**2) ** (1 / 3)) ** 0.5
-    assert wander < 0.03
-    torch.testing.assert_close(posterior.stds["weight"][0].double(), std, rtol=4.5 * wander, atol=0)
-    assert (posterior.stds["weight"][0] / std).log().mean().abs() < 4.5 * wander / N_INPUTS**0.5
+    # log σ wanders by about √(η/2), the noise of one draw, since its rate does not fall.
+    torch.testing.assert_close(posterior.stds["weight"][0].double(), std, rtol=4.5 * (0.02 / 2) ** 0.5, atol=0)
+    assert (posterior.stds["weight"][0] / std).log().mean().abs() < 4.5 * (0.02 / 2 / N_INPUTS) ** 0.5
 
 
 def test_snapshots_of_cv_sghmc_at_temperature_1_are_draws_of_the_posterior(task):

@@ -43,8 +43,7 @@ def cv_adam(
             best NLL on held-out digits. In reference mode it is the paper's k, 1/N or 1/√N by preset.
         momentum: Momentum of the gradients; 0.9, and 0.1 in reference mode.
         weight_decay: Precision of the normal prior over the number of examples; 5e-4.
-        scale_lr: Rate of the local scales, which falls with ``lr``: at a constant one they keep the noise of single
-            draws. 0.03, and 0.1 in reference mode, where it is constant and divided by N.
+        scale_lr: Rate of the local scales; 0.03, and 0.1 in reference mode, where it is divided by N.
         init_std: Standard deviation of every weight before the first step; fixed in reference mode.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         preset: The paper's hyper-parameters for one of its experiments; other options override it.
@@ -52,7 +51,6 @@ def cv_adam(
     """
     chosen, is_reference = preset_of(preset, mode, DEFAULT, PRESETS), mode == "reference"
     rate = first_given(lr, chosen.lr)
-    scale_rate = first_given(scale_lr, chosen.scale_lr if is_reference else DEFAULT.scale_lr)
     return Method(
         prepare=lambda model: model,
         optimizer=lambda model: CVAdam(
@@ -62,7 +60,7 @@ def cv_adam(
             temperature=first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.02),
             momentum=first_given(momentum, chosen.momentum),
             weight_decay=first_given(weight_decay, chosen.weight_decay),
-            scale_lr=scale_rate if is_reference else cosine(scale_rate, steps),
+            scale_lr=first_given(scale_lr, chosen.scale_lr if is_reference else DEFAULT.scale_lr),
             init_std=init_std,
             mode=mode,
             generator=noise_of_all_ranks(),
