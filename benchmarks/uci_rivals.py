@@ -1,36 +1,48 @@
 """What the estimator is compared with in uci.py: each function trains on rows and predicts others.
 
-A rival is a function of (x, y, x_new, seed, options) with standardised inputs and targets. It gives the means and stds
-of a mixture of normal distributions, each ``(draws, rows)``, and a 90 % interval where that is not the mixture's.
+A rival is a function of (x, y, x_new, seed) with standardised inputs and targets. It returns a mixture of normal
+distributions for each new row; trees, which have no noise of their own, return two by name: with the same noise
+everywhere, and with noise that depends on the inputs.
 """
 
 import math
 import warnings
-from collections.abc import Callable
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.ensemble import RandomForestRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import BayesianRidge
+from sklearn.model_selection import KFold, cross_val_predict
 from torch import Tensor, nn
 
 Array = np.ndarray[Any, Any]
-GP_LIMIT = 1000  # rows: its time grows with their cube
-HIDDEN = (50, 50)
-LR, BATCH, N_DRAWS = 0.01, 64, 30
+VARYING = ", varying noise"
+GP_LIMIT = 1100  # rows: its time grows with their cube
+MEMBERS, HIDDEN, LR, DECAY, BATCH = 5, (50, 50), 0.01, 1e-4, 64
+EPOCHS, SHORTEST, LONGEST = (
+    40,
+    2000,
+    10_000,
+)  # Lakshminarayanan et al. train for 40 epochs, a few hundred steps on boston
 
 
 class Mixture(NamedTuple):
-    """A mixture of normal distributions for each row."""
+    """A mixture of normal distributions for each row; means and stds are ``(components, rows)``."""
 
     mean: Array
     std: Array
-    interval: tuple[Array, Array] | None = None
+
+    def log_density(self, y: Array) -> Array:
+        """Log density of each target."""
+        of_each = -0.5 * ((y - self.mean) / self.std) ** 2 - np.log(self.std) - 0.5 * math.log(2 * math.pi)
+        found: Array = np.logaddexp.reduce(of_each) - math.log(len(of_each))
+        return found
 
 
 def bayesian_ridge(x: Array, y: Array, x_new: Array, seed: int) -> Mixture:
@@ -49,103 +61,88 @@ def gaussian_process(x: Array, y: Array, x_new: Array, seed: int) -> Mixture:
     return Mixture(mean[None], std[None])
 
 
-def random_forest(x: Array, y: Array, x_new: Array, seed: int, *, leaf: int) -> Mixture:
-    """Quantile regression forest (Meinshausen 2006): a row's distribution is that of the targets in its leaves."""
-    forest = RandomForestRegressor(200, min_samples_leaf=leaf, max_features=1 / 3, random_state=seed).fit(x, y)
-    weight = np.zeros((len(x_new), len(x)))
-    for at, new in zip(forest.apply(x).T, forest.apply(x_new).T, strict=True):
-        same = at[None] == new[:, None]
-        weight += same / same.sum(1, keepdims=True) / 200
-    mean = weight @ y
-    std = np.sqrt((weight * (y - mean[:, None]) ** 2).sum(1)).clip(1e-3)
-    order = np.argsort(y)
-    mass = weight[:, order].cumsum(1)
-    low, high = (y[order][(mass < level).sum(1).clip(max=len(y) - 1)] for level in (0.05, 0.95))
-    return Mixture(mean[None], std[None], (low, high))
+def boosting(x: Array, y: Array, x_new: Array, seed: int) -> dict[str, Mixture]:
+    """HistGradientBoosting as it comes, with noise from cross-validated residuals."""
+    model = HistGradientBoostingRegressor(random_state=seed)
+    residuals = y - cross_val_predict(model, x, y, cv=KFold(5, shuffle=True, random_state=seed))
+    return with_noise("HistGradientBoosting", model.fit(x, y).predict(x_new), noise_stds(x, residuals, x_new, seed))
 
 
-def deep_ensemble(x: Array, y: Array, x_new: Array, seed: int, *, steps: int, weight_decay: float) -> Mixture:
-    """Lakshminarayanan et al. (2017): networks with mean and variance outputs, from different starts."""
+def random_forest(x: Array, y: Array, x_new: Array, seed: int) -> dict[str, Mixture]:
+    """A random forest as it comes, with noise from out-of-bag residuals."""
+    forest = RandomForestRegressor(oob_score=True, random_state=seed).fit(x, y)
+    stds = noise_stds(x, y - forest.oob_prediction_, x_new, seed)
+    return with_noise("random forest", forest.predict(x_new), stds)
+
+
+def with_noise(name: str, mean: Array, stds: tuple[Array, Array]) -> dict[str, Mixture]:
+    """The same means with either noise."""
+    return {label: Mixture(mean[None], std[None]) for label, std in zip((name, name + VARYING), stds, strict=True)}
+
+
+def noise_stds(x: Array, residuals: Array, x_new: Array, seed: int) -> tuple[Array, Array]:
+    """Two noise stds of new rows from residuals of rows that a model did not see: one number, and one that varies.
+
+    The second is the root of a forest's prediction of the squared residuals, means of at least 20 of them.
+    """
+    squares = residuals**2
+    forest = RandomForestRegressor(50, min_samples_leaf=20, random_state=seed).fit(x, squares)
+    return np.full(len(x_new), math.sqrt(squares.mean())), np.sqrt(forest.predict(x_new))
+
+
+def deep_ensemble(x: Array, y: Array, x_new: Array, seed: int) -> Mixture:
+    """Five networks from different starts (Lakshminarayanan et al. 2017).
+
+    Steps, and whether their noise varies, are chosen by the log density of a held-out tenth of the rows.
+    """
+    held = np.random.default_rng(seed).permutation(len(y)) < len(y) // 10
+    epochs = EPOCHS * len(y) // BATCH
+    lengths = sorted({min(epochs, LONGEST), max(SHORTEST, min(epochs, LONGEST))})
+    grid = list(product((False, True), lengths))
+    found = [_ensemble(x[~held], y[~held], x[held], seed, *choice).log_density(y[held]).mean() for choice in grid]
+    return _ensemble(x, y, x_new, seed, *grid[int(np.argmax(found))])
+
+
+def _ensemble(x: Array, y: Array, x_new: Array, seed: int, varying: bool, steps: int) -> Mixture:
+    """Adam on the mean negative log density of each member, with a cosine to zero."""
     torch.manual_seed(seed)
-    network = _Ensemble([_mlp(x.shape[1], 2) for _ in range(5)])
-    return Mixture(*_predict(_train(network, x, y, steps, weight_decay, _varying), x_new, _varying))
-
-
-def mc_dropout(x: Array, y: Array, x_new: Array, seed: int, *, steps: int, rate: float) -> Mixture:
-    """Gal and Ghahramani (2016): dropout also at prediction, with one noise std, learnt."""
-    torch.manual_seed(seed)
-    network = _WithNoise(_mlp(x.shape[1], 1, rate))
-    _train(network, x, y, steps, 1e-4, _constant)
-    outputs = [_predict(network, x_new, _constant) for _ in range(N_DRAWS)]
-    return Mixture(*map(np.concatenate, zip(*outputs, strict=True)))
-
-
-class _Ensemble(nn.Module):
-    """Networks of one shape, side by side: each sees all rows, none sees the others."""
-
-    def __init__(self, members: list[nn.Sequential]) -> None:
-        super().__init__()
-        layers = list(zip(*([m for m in member if isinstance(m, nn.Linear)] for member in members), strict=True))
-        self.weights = nn.ParameterList(torch.stack([layer.weight.detach().T for layer in same]) for same in layers)
-        self.biases = nn.ParameterList(torch.stack([layer.bias.detach()[None] for layer in same]) for same in layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``(rows, inputs)``, or rows of its own for each member -> ``(members, rows, outputs)``."""
-        h = x.expand(len(self.weights[0]), *x.shape[-2:])
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            h = torch.baddbmm(bias, F.relu(h) if i else h, weight)
-        return h
-
-
-class _WithNoise(nn.Module):
-    """A network of means beside one noise std."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network, self.log_std = network, nn.Parameter(torch.zeros(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Means and log stds, ``(members, rows, 2)``."""
-        mean = self.network(x)
-        return torch.cat([mean, self.log_std.expand_as(mean)], -1)
-
-
-def _mlp(n_inputs: int, n_outputs: int, rate: float = 0.0) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for width in HIDDEN:
-        layers += [nn.Linear(n_inputs, width), nn.ReLU(), *([nn.Dropout(rate)] if rate else [])]
-        n_inputs = width
-    return nn.Sequential(*layers, nn.Linear(n_inputs, n_outputs))
-
-
-def _varying(output: Tensor) -> tuple[Tensor, Tensor]:
-    return output[..., 0], F.softplus(output[..., 1]) + 1e-3
-
-
-def _constant(output: Tensor) -> tuple[Tensor, Tensor]:
-    return output[..., 0], output[..., 1].exp()
-
-
-Read = Callable[[Tensor], tuple[Tensor, Tensor]]
-
-
-def _train(network: nn.Module, x: Array, y: Array, steps: int, weight_decay: float, read: Read) -> nn.Module:
-    """Adam on the mean negative log density of each member, with a cosine to zero; dropout stays switched on."""
-    inputs, targets = torch.from_numpy(x).float(), torch.from_numpy(y).float()
-    n_members = read(network(inputs[None, :1]))[0].shape[0]
-    optimizer = torch.optim.Adam(network.parameters(), lr=LR, weight_decay=weight_decay)
-    for step in range(steps):
-        optimizer.param_groups[0]["lr"] = LR / 2 * (1 + math.cos(math.pi * step / steps))
-        rows = torch.randint(len(y), (n_members, min(BATCH, len(y))))
-        mean, std = read(network(inputs[rows]))
+    inputs, targets, new = (torch.from_numpy(part).float() for part in (x, y, x_new))
+    network = _Ensemble(x.shape[1], varying)
+    optimizer = torch.optim.Adam(network.parameters(), LR, weight_decay=DECAY, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(steps):
+        rows = torch.randint(len(y), (MEMBERS, min(BATCH, len(y))))
+        mean, std = network(inputs[rows])
         loss = (0.5 * ((targets[rows] - mean) / std).square() + std.log()).mean(1).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return network
+        schedule.step()
+    with torch.no_grad():
+        mean, std = network(new.expand(MEMBERS, -1, -1))
+    return Mixture(mean.double().numpy(), std.double().numpy())
 
 
-@torch.no_grad()
-def _predict(network: nn.Module, x: Array, read: Read) -> tuple[Array, Array]:
-    mean, std = read(network(torch.from_numpy(x).float()[None]))
-    return mean.double().numpy(), std.double().numpy()
+class _Ensemble(nn.Module):
+    """Networks of one shape, side by side; their noise depends on the inputs or is one number each."""
+
+    def __init__(self, n_inputs: int, varying: bool) -> None:
+        super().__init__()
+        widths = (n_inputs, *HIDDEN, 2 if varying else 1)
+        sizes = list(pairwise(widths))
+        self.weights = nn.ParameterList(_uniform(n, (MEMBERS, n, m)) for n, m in sizes)
+        self.biases = nn.ParameterList(_uniform(n, (MEMBERS, 1, m)) for n, m in sizes)
+        self.log_std = nn.Parameter(torch.zeros(MEMBERS, 1))
+        self.varying = varying
+
+    def forward(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of each member, ``(members, rows, inputs)`` -> means and noise stds, ``(members, rows)``."""
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            h = torch.baddbmm(bias, F.relu(h) if i else h, weight)
+        mean = h[..., 0]
+        return mean, F.softplus(h[..., 1]) + 1e-3 if self.varying else self.log_std.exp().expand_as(mean)
+
+
+def _uniform(n_inputs: int, shape: tuple[int, ...]) -> nn.Parameter:
+    """The start of a torch linear layer with so many inputs."""
+    return nn.Parameter(torch.empty(shape).uniform_(-1, 1) / math.sqrt(n_inputs))

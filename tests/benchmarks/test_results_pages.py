@@ -15,7 +15,14 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 PAGES = [
     ROOT / name
-    for name in ("README.md", "docs/results.md", "docs/guides/gpu.md", "docs/citizen.md", "docs/studies/learned-std.md")
+    for name in (
+        "README.md",
+        "docs/results.md",
+        "docs/guides/gpu.md",
+        "docs/citizen.md",
+        "docs/studies/learned-std.md",
+        "docs/uci.md",
+    )
 ]
 
 
@@ -73,7 +80,7 @@ def test_a_place_for_what_is_not_stored(tmp_path):
 
 
 def test_files_of_other_kinds_are_left_alone(tmp_path):
-    (tmp_path / "uci.json").write_text(json.dumps({"cells": []}))
+    (tmp_path / "other.json").write_text(json.dumps({"cells": []}))
     assert recorded_tables(tmp_path) == {}
     assert recorded_environments(tmp_path) == {}
 
