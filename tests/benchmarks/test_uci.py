@@ -101,3 +101,10 @@ def test_a_method_that_did_not_run_everywhere_does_not_take_the_first_place():
     cells = [cell for cell in cells if cell["method"] != GP or cell["set"] == "yacht"]
     assert all(bar.met for bar in uci_tables.bars(cells))
     assert uci_tables.mean_ranks(uci_tables.scores(cells, "nll"))[GP] == 1
+
+
+def test_methods_are_compared_on_the_splits_of_the_regressor():
+    cells = measured({OURS: 0.0, "forest": 0.1})
+    more = [cell | {"split": 1, "nll": 100.0} for cell in cells if cell["method"] == "forest"]
+    assert uci_tables.comparable(cells + more) == cells
+    assert uci_tables.comparable(more) == more  # nothing to compare with yet
