@@ -1,0 +1,144 @@
+"""Laplace approximation of the last layer (Daxberger et al., NeurIPS 2021), computed by ``laplace-torch``.
+
+    q(w) = N(w*, (H + δI)⁻¹),   H = Σ_n J_nᵀ Λ_n J_n
+
+w* are the weights of the last linear layer after ordinary training, H is the generalised Gauss-Newton matrix of the sum
+of the losses, full, diagonal or as Kronecker factors, and δ the precision of a normal prior, chosen by the marginal
+likelihood of the training data. The network is linear in its last layer, so draws of these weights are the linearised
+predictive of the paper. Needs the extra: ``pip install 'gossamer[laplace]'``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+
+from gossamer.layers import replica
+from gossamer.likelihoods import Categorical, Gaussian
+from gossamer.posterior.in_layers import ready
+from gossamer.schedules import cosine
+from gossamer.types import Collector, Method, Posterior, Task
+
+__all__ = ["laplace"]
+
+Structure = Literal["full", "kron", "diag"]
+
+MISSING = (
+    "the method laplace needs laplace-torch: pip install 'gossamer[laplace]', with -c and a file that names the "
+    "installed torch (torch==…) to keep it"
+)
+
+
+def laplace(
+    task: Task,
+    steps: int,
+    *,
+    structure: Structure = "kron",
+    prior_precision: float | None = None,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+) -> Method:
+    """Last-layer Laplace: ordinary training, then a Gaussian over the weights of the last linear layer.
+
+    Args:
+        task: The task: classes, or numbers with a known noise.
+        steps: Length of the training.
+        structure: How H is stored: ``"full"``, ``"kron"`` (Kronecker factors) or ``"diag"``.
+        prior_precision: δ; ``None`` is that with the highest marginal likelihood.
+        lr: Learning rate of SGD at the start of a cosine.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of SGD.
+    """
+    if importlib.util.find_spec("laplace") is None:
+        raise ImportError(MISSING)
+    if structure not in ("full", "kron", "diag"):
+        raise ValueError(f"structure must be 'full', 'kron' or 'diag'; got {structure!r}")
+    if not isinstance(task.likelihood, Categorical) and getattr(task.likelihood, "noise_std", None) is None:
+        raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
+    return Method(
+        prepare=lambda model: model,
+        optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
+        lr=cosine(lr, steps),
+        collector=lambda: LastLayerFit(task, structure, prior_precision),
+    )
+
+
+class LastLayerFit(Collector):
+    """Collector that fits the approximation to the training data, once the network is trained."""
+
+    def __init__(self, task: Task, structure: Structure, prior_precision: float | None = None) -> None:
+        self.task, self.structure, self.prior_precision = task, structure, prior_precision
+
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
+        """The approximation around the weights of ``model``."""
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")  # of packages that the extra brings
+            fitted = self._fit(replica(model).eval())
+        spread = fitted.posterior_precision if self.structure == "kron" else fitted.posterior_scale
+        return LastLayerPosterior(model, fitted.model._last_layer_name, fitted.mean.detach(), spread)
+
+    def _fit(self, network: nn.Module) -> Any:
+        from laplace import Laplace
+
+        likelihood = self.task.likelihood
+        kind = "regression" if isinstance(likelihood, Gaussian) else "classification"
+        fitted = Laplace(network, kind, subset_of_weights="last_layer", hessian_structure=self.structure)
+        # A generator of its own, because a loader draws a seed from the global one.
+        fitted.fit(
+            DataLoader(
+                TensorDataset(*self.task.train),
+                batch_size=256,
+                collate_fn=partial(_collate, self.task.transform),
+                generator=torch.Generator(),
+            )
+        )
+        if isinstance(likelihood, Gaussian):
+            fitted.sigma_noise = likelihood.noise_std
+        if self.prior_precision is None:
+            fitted.optimize_prior_precision(method="marglik")
+        else:
+            fitted.prior_precision = self.prior_precision
+        return fitted
+
+
+class LastLayerPosterior(Posterior):
+    """N(mean, covariance) over the parameters of one layer of ``model``, as one vector.
+
+    ``spread`` is a root of the covariance: stds ``(n,)``, a matrix ``(n, n)``, or laplace-torch's Kronecker factors of
+    the precision.
+    """
+
+    def __init__(
+        self, model: nn.Module, layer: str, mean: Tensor, spread: Any, generator: torch.Generator | None = None
+    ) -> None:
+        self.model, self.layer, self.mean, self.spread, self.generator = model, layer, mean, spread, generator
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """Networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
+        twin = replica(self.model)
+        parameters = list(twin.get_submodule(self.layer).parameters())
+        for _ in range(n):
+            nn.utils.vector_to_parameters(self.sample(), parameters)
+            yield ready(twin, None)
+
+    def sample(self) -> Tensor:
+        """The parameters of the layer in a draw."""
+        noise = torch.empty_like(self.mean).normal_(generator=self.generator)
+        if not isinstance(self.spread, Tensor):
+            step: Tensor = self.spread.bmm(noise[None], exponent=-0.5).flatten()
+            return self.mean + step.detach()
+        return self.mean + (self.spread * noise if self.spread.dim() == 1 else self.spread @ noise).detach()
+
+
+def _collate(transform: Callable[[Tensor], Tensor], rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    x, y = default_collate(rows)
+    return transform(x), y
