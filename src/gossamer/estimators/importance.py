@@ -1,0 +1,291 @@
+"""Which columns matter: how much worse a column's copy predicts rows that were not trained on.
+
+The copy follows the other columns as the original does, but knows nothing else of the target. With the residual
+e_j = x_j - E[x_j | other columns] of a linear regression (its covariances shrunk, Ledoit and Wolf 2004), the copy
+of row i takes the residual of another row π(i),
+
+    x̃_ij = x_ij - e_ij + e_π(i)j ,
+
+so it is a shadow column (a permutation) where columns are independent, and nearly the original where the others
+determine it. If the target depends on x_j through the other columns alone, then x_j and x̃_j are exchangeable, and on a
+row that the network does not know
+
+    Δ_i = loss(x̃_i) - loss(x_i)
+
+is zero in the mean, however the network was trained. So a one-sided t-test of mean Δ > 0 suits any network (the
+conditional predictive impact of Watson and Wright 2021), and no copy need be trained along. Each row is predicted by a
+network that was trained without it (cross-fitting, :func:`folds`). What row i teaches about row k then counts a second
+time as what k teaches about i, which doubles the variance of mean Δ under the null hypothesis: t is divided by √2.
+Folds and copies are the same for every ``random_state``, which changes the networks alone.
+
+The loss is the squared error, of numbers or of class probabilities, and the importance of a column is mean Δ over the
+variance of the target: by how much R² falls. Columns are selected by Benjamini and Hochberg's rule at a false discovery
+rate that you choose. The knockoff filter, which does the same by counting copies, selects at least 1/fdr columns or
+none; this rule can select a single one.
+
+Of two columns that are nearly the same, neither is needed beside the other. So columns of which each two have an
+absolute correlation of at least 0.9 are a group, copied and tested together. Inside a group that matters, those columns
+are picked that matter beside the others, or all if none can be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse, stats
+from scipy.cluster import hierarchy
+from sklearn.covariance import ledoit_wolf_shrinkage
+from torch import Tensor
+
+from gossamer.estimators.draws import Draws
+from gossamer.estimators.table import Array, Rows, Scaling
+from gossamer.likelihoods import Categorical
+from gossamer.types import Likelihood
+
+__all__ = ["Group", "column_importances", "folds", "groups_of", "select"]
+
+SAME = 0.9  # absolute correlation of any two columns of a group
+N_COPIES = 4  # of each row: their mean has less noise
+MAX_ROWS = 4096  # enough for a t-test: evidence grows with the rows
+MIN_SHRINKAGE = 1e-4  # of covariances: equal columns have no inverse
+PICKED = 0.05  # level at which a column stands out from its group
+MAX_CELLS = 2**20  # rows times groups: fewer rows where many columns are read
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns that stand for each other, often just one.
+
+    Attributes:
+        columns: Their indices.
+        importance: By how much R² on unknown rows falls without them.
+        p_value: Probability of such a fall, or a larger one, if the target does not depend on them.
+        of_columns: Importance of each column beside the others of the group.
+        p_values: The same of each column.
+    """
+
+    columns: Array
+    importance: float
+    p_value: float
+    of_columns: Array
+    p_values: Array
+
+
+def folds(y: Array, n_folds: int) -> Array:
+    """Number of the fold of each row; the targets of all folds are distributed alike.
+
+    Example:
+        >>> folds(np.array([0.3, 0.1, 0.2, 0.5, 0.4, 0.6]), 2)
+        array([0, 0, 1, 0, 1, 1])
+    """
+    fold = np.empty(len(y), dtype=np.int64)
+    fold[np.argsort(y, kind="stable")] = np.arange(len(y)) % n_folds
+    return fold
+
+
+def groups_of(draws: Sequence[Draws], parts: Sequence[Rows], inputs: Scaling, likelihood: Likelihood) -> list[Group]:
+    """The groups of columns that any network reads, the most important first.
+
+    Args:
+        draws: Networks that read ``inputs``.
+        parts: For each of them, rows that it was not trained on, with targets as it predicts them.
+        inputs: Columns and their scale.
+        likelihood: How outputs are read.
+    """
+    read = np.unique(np.concatenate([one.columns.numpy() for one in draws]))
+    n_rows = int(np.clip(MAX_CELLS // len(read), 512, MAX_ROWS)) // len(parts) + 1
+    parts = [part.take(np.arange(min(n_rows, len(part.y)))) for part in parts]  # the rows are in random order already
+    rows, weight = _joined(parts), np.concatenate([part.weight for part in parts])
+    columns = _with_twins(rows, weight, inputs, read)
+    x = inputs.only(columns).apply(rows)
+    groups = _clusters(_correlation(x, weight))
+    alone = [[j] for group in groups if len(group) > 1 for j in group]
+    rises = _rises(draws, parts, columns, x, likelihood, _Copies(x, weight), [*groups, *alone])
+    importance, p_value = _t_test(rises, weight)
+    own = {j: i for i, (j, *more) in enumerate([*groups, *alone]) if not more}
+    return sorted(
+        (
+            Group(inputs.columns[columns[group]], float(importance[i]), float(p_value[i]), importance[at], p_value[at])
+            for i, group in enumerate(groups)
+            for at in [[own[j] for j in group]]
+        ),
+        key=lambda group: -group.importance,
+    )
+
+
+def column_importances(groups: Sequence[Group], n_columns: int) -> Array:
+    """Importance of each column: that of its group, or its own if others of its group stand out and it does not."""
+    result = np.zeros(n_columns)
+    for group in groups:
+        own = np.minimum(group.of_columns, group.importance)
+        result[group.columns] = np.where(_picked(group), group.importance, own)
+    return result.clip(0)
+
+
+def select(groups: Sequence[Group], n_columns: int, fdr: float) -> Array:
+    """Which of all columns matter; a share of about ``fdr`` of those selected may be wrong.
+
+    Example:
+        >>> def alone(column, p):
+        ...     return Group(np.array([column]), 0.5, p, np.array([0.5]), np.array([p]))
+        >>> twins = Group(np.array([3, 4]), 0.7, 1e-6, np.array([0.0, 0.0]), np.array([0.4, 0.6]))
+        >>> np.flatnonzero(select([twins, alone(0, 1e-5), alone(2, 0.04)], n_columns=10, fdr=0.1))
+        array([0, 3, 4])
+    """
+    n_tests = n_columns - sum(len(group.columns) - 1 for group in groups)
+    p_values = np.sort([group.p_value for group in groups])
+    accepted = p_values[p_values <= fdr * np.arange(1, len(groups) + 1) / n_tests].max(initial=-1.0)
+    mask = np.zeros(n_columns, dtype=bool)
+    for group in groups:
+        if group.p_value <= accepted:
+            mask[group.columns] = _picked(group)
+    return mask
+
+
+def _picked(group: Group) -> Array:
+    """The columns of a group that matter beside the others, by Bonferroni's rule; all, if none does."""
+    stands_out: Array = group.p_values <= PICKED / len(group.columns)
+    return stands_out if stands_out.any() else ~stands_out
+
+
+def _joined(parts: Sequence[Rows]) -> Any:
+    inputs = [part.x for part in parts]
+    return sparse.vstack(inputs, "csr") if sparse.issparse(inputs[0]) else np.concatenate(inputs)
+
+
+def _with_twins(rows: Any, weight: Array, inputs: Scaling, read: Array) -> Array:
+    """The columns that are read, and those that are nearly the same as one of them: a network may read just one."""
+    known = inputs.only(read).apply(rows)
+    share = weight / weight.sum()
+    known = (known - share @ known) * share[:, None]  # its columns sum to zero: the means of the others do not count
+    every = rows if len(inputs.columns) == rows.shape[1] else rows[:, inputs.columns]
+    correlation = np.abs(every.T @ known) * inputs.scale[:, None]
+    return np.union1d(read, np.flatnonzero(correlation.max(axis=1) >= SAME))
+
+
+def _correlation(x: Array, weight: Array) -> Array:
+    """Correlations of standardised columns, of which these rows are a part."""
+    share = weight / weight.sum()
+    centred = x - share @ x
+    covariance = (centred * share[:, None]).T @ centred
+    std = np.sqrt(np.diag(covariance)).clip(1e-12)
+    correlation: Array = covariance / np.outer(std, std)
+    return correlation
+
+
+def _clusters(correlation: Array) -> list[list[int]]:
+    """Groups of columns of which each two have an absolute correlation of at least ``SAME``."""
+    if len(correlation) == 1:
+        return [[0]]
+    distance = (1 - np.abs(correlation)).clip(0)
+    tree = hierarchy.linkage(distance[np.triu_indices_from(distance, 1)], "complete")
+    label = hierarchy.fcluster(tree, 1 - SAME, "distance")
+    return [np.flatnonzero(label == one).tolist() for one in np.unique(label)]
+
+
+class _Copies:
+    """Copies of columns, as shifts x̃ - x of standardised rows."""
+
+    def __init__(self, x: Array, weight: Array) -> None:
+        n, p = x.shape
+        share = weight / weight.sum()
+        centred = x - share @ x
+        shrinkage = max(MIN_SHRINKAGE, ledoit_wolf_shrinkage(centred, assume_centered=True))
+        covariance = (centred * share[:, None]).T @ centred
+        self.precision = np.linalg.inv((1 - shrinkage) * covariance + shrinkage * np.eye(p))
+        self.scaled = centred @ self.precision
+        self.donor = np.random.RandomState(0).choice(n, (N_COPIES, n), p=share)
+
+    def shifts(self, columns: list[int]) -> Array:
+        """``(copies, rows, columns)``: residuals of other rows minus own ones, of columns that are copied together."""
+        residual = self.scaled[:, columns] @ np.linalg.inv(self.precision[np.ix_(columns, columns)])
+        shift: Array = residual[self.donor] - residual
+        return shift
+
+
+def _rises(
+    draws: Sequence[Draws],
+    parts: Sequence[Rows],
+    columns: Array,
+    x: Array,
+    likelihood: Likelihood,
+    copies: _Copies,
+    tested: list[list[int]],
+) -> Array:
+    """Δ of each row for each tested set of columns, ``(sets, rows)``, in units of the variance of the target."""
+    networks = [_Layers(one, columns) for one in draws]
+    starts = np.cumsum([0, *(len(part.y) for part in parts)])
+    bounds = [slice(*pair) for pair in pairwise(starts)]
+    targets = np.concatenate([_targets(part.y, likelihood, one) for part, one in zip(parts, draws, strict=True)])
+    y = torch.from_numpy(targets).float()
+    hidden = [one.first(torch.from_numpy(x[at]).float()) for one, at in zip(networks, bounds, strict=True)]
+    losses = torch.cat([one.loss(h, y[at], likelihood) for one, h, at in zip(networks, hidden, bounds, strict=True)])
+    rises = np.zeros((len(tested), len(x)))
+    for row, columns_of_set in zip(rises, tested, strict=True):
+        shift = torch.from_numpy(copies.shifts(columns_of_set)).float()
+        for one, h, at in zip(networks, hidden, bounds, strict=True):
+            if one.reads(columns_of_set):
+                moved = [one.loss(h + one.move(part, columns_of_set), y[at], likelihood) for part in shift[:, at]]
+                row[at] = (torch.stack(moved).mean(0) - losses[at]).numpy()
+    weight = np.concatenate([part.weight for part in parts])
+    variance = np.average((targets - np.average(targets, axis=0, weights=weight)) ** 2, axis=0, weights=weight).sum()
+    rises /= max(variance, 1e-12)
+    return rises
+
+
+class _Layers:
+    """The networks of some draws, side by side: the first layer apart, since it is all that a copy changes."""
+
+    def __init__(self, draws: Draws, columns: Array) -> None:
+        drawn = [weights for _, weights in draws]
+        names = [name for name in drawn[0] if name.endswith("weight")]
+        weights, biases = (
+            [torch.stack([one[name.replace("weight", kind)] for one in drawn]).float() for name in names]
+            for kind in ("weight", "bias")
+        )
+        self.weight = weights[0].new_zeros(*weights[0].shape[:2], len(columns))
+        self.weight[:, :, np.searchsorted(columns, draws.columns.numpy())] = weights[0]
+        self.bias = biases[0].unsqueeze(1)
+        self.rest = list(zip(weights[1:], biases[1:], strict=True))
+
+    def reads(self, columns: list[int]) -> bool:
+        """Whether any of these columns has an active weight."""
+        return bool(self.weight[:, :, columns].any())
+
+    def first(self, x: Tensor) -> Tensor:
+        """What the first layer puts out, ``(draws, rows, units)``."""
+        return x @ self.weight.mT + self.bias
+
+    def move(self, shift: Tensor, columns: list[int]) -> Tensor:
+        """By how much that changes if some columns change by ``shift``, ``(rows, columns)``."""
+        return shift @ self.weight[:, :, columns].mT
+
+    def loss(self, hidden: Tensor, y: Tensor, likelihood: Likelihood) -> Tensor:
+        """Squared error of the mean over the draws, ``(rows,)``."""
+        for weight, bias in self.rest:
+            hidden = hidden.relu() @ weight.mT + bias.unsqueeze(1)
+        mean = hidden.softmax(-1) if isinstance(likelihood, Categorical) else hidden[..., : y.shape[1]]
+        return (mean.mean(0) - y).square().sum(1)
+
+
+def _targets(y: Array, likelihood: Likelihood, draws: Draws) -> Array:
+    """The targets as numbers: of a class, its indicator."""
+    if not isinstance(likelihood, Categorical):
+        return y
+    indicators: Array = np.eye(draws.architecture.n_outputs)[y[:, 0].astype(np.int64)]
+    return indicators
+
+
+def _t_test(rises: Array, weight: Array) -> tuple[Array, Array]:
+    """Mean Δ of each set, and the p-value of mean Δ > 0; a row of weight w counts as w rows."""
+    n = weight.sum()
+    mean = rises @ weight / n
+    square_error = (rises - mean[:, None]) ** 2 @ weight / n / max(n - 1, 1e-12)
+    varies = square_error > 0
+    t = np.divide(mean, np.sqrt(square_error), out=np.zeros_like(mean), where=varies)
+    return mean, np.where(varies & (n > 1), stats.t.sf(t, max(n - 1, 1e-12)), 1.0)
