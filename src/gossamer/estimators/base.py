@@ -18,21 +18,23 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fi
 
 from gossamer.estimators import files
 from gossamer.estimators.columns import Columns, is_data_frame
-from gossamer.estimators.draws import Architecture, Draws, held_out_loss, mean_squared_error
+from gossamer.estimators.draws import Architecture, Draws, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley
-from gossamer.estimators.inclusion import MAX_ROWS, inclusion, information
+from gossamer.estimators.importance import Group, column_importances, folds, groups_of, select
 from gossamer.estimators.plan import (
     Fitted,
+    Look,
     Stage,
     TrainingPlan,
     check_parameters,
     method_options,
     recipe_of,
     train,
+    train_folds,
     train_more,
     widths,
 )
-from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of
+from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of, without_folds
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Likelihood
@@ -43,6 +45,8 @@ INPUTS: dict[str, Any] = {
     "ensure_all_finite": "allow-nan",
 }
 """Arrays that are accepted, for scikit-learn's validation; of a data frame it checks only the names."""
+N_FOLDS = 3  # networks of stage 1
+N_TEST_DRAWS = 5  # of each
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     early_stopping: bool = False
     validation_fraction: float = 0.1
     patience: int = 10
-    threshold: float = 0.5
+    fdr: float = 0.1
     device: str = "cpu"
     random_state: int | np.random.RandomState | None = None
     verbose: int = 0
@@ -141,6 +145,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         kept = {
             "learnt": {name: getattr(self, name) for name in self._saved if hasattr(self, name)},
             "columns": asdict(self._columns),
+            "groups": [asdict(group) for group in self.groups_],
             "draws": asdict(self._draws),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
@@ -155,6 +160,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         estimator = cls(**parameters)
         for name, value in kept["learnt"].items():
             setattr(estimator, name, value)
+        estimator.groups_ = [Group(**group) for group in kept["groups"]]
         estimator._draws = Draws(**kept["draws"] | {"architecture": Architecture(**kept["draws"]["architecture"])})
         estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
         estimator._stream = _stream_from(kept["stream"])
@@ -167,9 +173,21 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
+    def inverse_transform(self, X: Any) -> Any:
+        """The selected columns at their places in a table whose other columns are 0."""
+        if self._get_support_mask().any() or np.shape(X)[1:] != (0,):
+            return super().inverse_transform(X)
+        return np.zeros((np.shape(X)[0], self.n_features_in_))  # scikit-learn's rejects a table without columns
+
     def _get_support_mask(self) -> Array:
         check_is_fitted(self)
-        mask: Array = self.feature_importances_ >= self.threshold
+        mask = select(self.groups_, self.n_features_in_, self.fdr)
+        if not mask.any():
+            warnings.warn(
+                f"no column is selected at a false discovery rate of {self.fdr}: the columns predict nothing, or there "
+                "are too few rows to tell which do; feature_importances_ ranks them, and a larger fdr selects more",
+                stacklevel=3,
+            )
         return mask
 
     def _checked(self, X: Any, y: Any, *, reset: bool, **of_targets: Any) -> tuple[Any, Array]:
@@ -208,7 +226,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return values
 
     def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
-        """Stage 1 selects columns by one network, stage 2 trains the members that predict on those columns."""
+        """Stage 1 selects columns by their importance, stage 2 trains the members that predict on those columns."""
         check_parameters(self.get_params(deep=False))
         rng = check_random_state(self.random_state)
         rows, held = merged(rows), None
@@ -217,11 +235,24 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
         rows = rows._replace(y=targets.apply(rows.y))
         held = None if held is None else held._replace(y=targets.apply(held.y))
-        self.feature_importances_ = self._importances(rows, held, inputs, n_outputs, constant_noise, rng)
-        importances = self.feature_importances_[self._columns.source[inputs.columns]]
-        selected = np.flatnonzero(importances >= self.threshold)
+        self._rank(self._groups(rows, held, inputs, n_outputs, constant_noise, rng))
+        matters = select(self.groups_, self.n_features_in_, self.fdr)
+        selected = np.flatnonzero(matters[self._columns.source[inputs.columns]])
         if len(selected):  # otherwise all columns predict: that none is certain to matter is no evidence that none does
             inputs = inputs.only(selected)
+        self._fit_members(rows, held, inputs, targets, n_outputs, constant_noise, rng)
+
+    def _fit_members(
+        self,
+        rows: Rows,
+        held: Rows | None,
+        inputs: Scaling,
+        targets: Scaling,
+        n_outputs: int,
+        constant_noise: bool,
+        rng: np.random.RandomState,
+    ) -> None:
+        """Stage 2: the networks that predict."""
         plan = self._plan("predict", rows, inputs, n_outputs, constant_noise, rng)
         fitted = self._train(plan, rows, held, inputs, n_outputs)
         if fitted.fall:
@@ -229,11 +260,11 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 f"training ended after {plan.steps} steps while the loss was still falling, by {fitted.fall:.2f} nats "
                 f"per row in the last quarter: train longer, as with max_steps={2 * plan.steps}",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
 
-    def _importances(
+    def _groups(
         self,
         rows: Rows,
         held: Rows | None,
@@ -241,22 +272,20 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_outputs: int,
         constant_noise: bool,
         rng: np.random.RandomState,
-    ) -> Array:
-        """Stage 1: the importance of every column, from a network that reads all of them."""
+    ) -> list[Group]:
+        """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it."""
+        if len(rows.y) < N_FOLDS:
+            return []
+        fold = folds(rows.y[:, 0], N_FOLDS)
         plan = self._plan("select", rows, inputs, n_outputs, constant_noise, rng)
-        draws = self._train(plan, rows, held, inputs, n_outputs).draws
-        return self._importances_by(draws, rows, held, inputs, float(rows.weight.sum()))
+        task = without_folds(task_of(rows, inputs, self._likelihood, n_outputs), rows, fold, self._likelihood)
+        draws = train_folds(plan, task, self._look(held, inputs), self.patience)
+        parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
+        return groups_of(draws, parts, inputs, self._columns.source, self._likelihood)
 
-    def _importances_by(self, draws: Draws, rows: Rows, held: Rows | None, inputs: Scaling, n_data: float) -> Array:
-        """Importance of every column by draws that were trained on ``inputs``; a column they do not read has 0."""
-        read = inputs.only(draws.columns.numpy())
-        sample = rows.take(np.arange(min(MAX_ROWS, len(rows.y))))  # the rows are in random order already
-        noise = None if held is None else mean_squared_error(held, inputs, self._likelihood, draws)
-        known = information(draws, read.apply(sample.x), sample.weight, self._likelihood, noise)
-        everywhere = np.zeros(self.n_features_in_)
-        # A column is as important as the most important number that was made of it.
-        np.maximum.at(everywhere, self._columns.source[read.columns], inclusion(known, n_data, self.n_features_in_))
-        return everywhere
+    def _rank(self, groups: list[Group]) -> None:
+        self.groups_ = groups
+        self.feature_importances_ = column_importances(groups, self.n_features_in_)
 
     def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
         check_parameters(self.get_params(deep=False))
@@ -273,14 +302,18 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         rows = rows._replace(y=stream.targets.apply(rows.y))
         weight = stream.weight + float(rows.weight.sum())
         task = task_of(rows, stream.inputs, self._likelihood, n_outputs, weight)
+        if stream.selects:  # by the networks as they were before they learnt these rows
+            known = [self._draws] if stream.states else []
+            self._rank(groups_of(known, [rows], stream.inputs, self._columns.source, self._likelihood))
         fitted = train_more(stream.plan, task, stream.states)
-        if stream.selects:
-            self.feature_importances_ = self._importances_by(fitted.draws, rows, None, stream.inputs, weight)
         self._keep(fitted, replace(stream, states=fitted.states, weight=weight))
 
     def _train(self, plan: TrainingPlan, rows: Rows, held: Rows | None, inputs: Scaling, n_outputs: int) -> Fitted:
-        look = None if held is None else partial(held_out_loss, held, inputs, self._likelihood)
-        return train(plan, task_of(rows, inputs, self._likelihood, n_outputs), look, self.patience)
+        task = task_of(rows, inputs, self._likelihood, n_outputs)
+        return train(plan, task, self._look(held, inputs), self.patience)
+
+    def _look(self, held: Rows | None, inputs: Scaling) -> Look | None:
+        return None if held is None else partial(held_out_loss, held, inputs, self._likelihood)
 
     def _keep(self, fitted: Fitted, stream: Stream) -> None:
         self._draws, self._targets = fitted.draws, stream.targets
@@ -312,11 +345,12 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             ),
             architecture,
             recipe.steps(n_data, batch_size) if self.max_steps is None else int(self.max_steps),
-            batch_size,
-            int(self.n_draws),
+            # A network of stage 1 ignores a fold of each batch.
+            round(batch_size * N_FOLDS / (N_FOLDS - 1)) if stage == "select" else batch_size,
+            N_TEST_DRAWS * N_FOLDS if stage == "select" else int(self.n_draws),
             self.device,
             int(rng.randint(np.iinfo(np.int32).max)),
-            1 if stage == "select" else int(self.members),
+            N_FOLDS if stage == "select" else int(self.members),
             int(self.verbose),
         )
 

@@ -40,14 +40,17 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         validation_fraction: Share of the rows that is held out.
         patience: Training ends after so many looks at the held-out rows without improvement; there are fifty looks
             over ``max_steps``.
-        threshold: Inputs of at least this importance are selected.
+        fdr: The false discovery rate: which share of the selected columns may be wrong. 1 selects all columns.
         device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; predictions are made on the CPU, in float64.
         random_state: Seed of the order of the rows, the first active weights, all noise and the draws.
         verbose: 1 shows progress on standard error.
 
     Attributes:
         classes_: The classes, sorted.
-        feature_importances_: Probability that each input matters, see :mod:`gossamer.estimators.inclusion`.
+        feature_importances_: By how much R² on unknown rows falls without each column, or without its group; see
+            :mod:`gossamer.estimators.importance`.
+        groups_: The columns that were tested, in groups of nearly equal ones, each a
+            :class:`gossamer.estimators.importance.Group` with its importance and p-value; the most important first.
         n_steps_: Steps after which the kept networks were drawn.
         loss_curve_: Loss of each step, ``(steps,)``.
         validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gossamer.estimators.table import Array, Rows, Scaling, targets_of
-from gossamer.likelihoods import Gaussian
+from gossamer.estimators.table import Rows, Scaling, targets_of
 from gossamer.models import mlp
 from gossamer.types import Likelihood, Posterior
 
@@ -101,6 +100,10 @@ class Draws:
         position[first] = row * len(columns) + torch.searchsorted(columns, column)
         return cls(replace(architecture, n_inputs=len(columns)), columns, position, values)
 
+    def take(self, chosen: slice) -> Draws:
+        """Some of the networks, which read the columns that all of them read."""
+        return replace(self, values={name: values[chosen] for name, values in self.values.items()})
+
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
 
@@ -126,15 +129,6 @@ def held_out_loss(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Dr
     """Mean over weighted rows of the negative log density of their targets under all draws together."""
     log_density = likelihood.log_predictive(_outputs(held, inputs, draws), targets_of(likelihood, held.y)).numpy()
     return -float(np.average(log_density, weights=held.weight))
-
-
-def mean_squared_error(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> Array | None:
-    """Mean squared error of each target over weighted rows; ``None`` for classes."""
-    if not isinstance(likelihood, Gaussian):
-        return None
-    mean = likelihood.split(_outputs(held, inputs, draws))[0].mean(0).numpy()
-    error: Array = np.average((held.y - mean) ** 2, axis=0, weights=held.weight)
-    return error
 
 
 def _outputs(held: Rows, inputs: Scaling, draws: Draws) -> Tensor:

@@ -15,7 +15,7 @@ row that the network does not know
 is zero in the mean, however the network was trained. So a one-sided t-test of mean Δ > 0 suits any network (the
 conditional predictive impact of Watson and Wright 2021), and no copy need be trained along. Each row is predicted by a
 network that was trained without it (cross-fitting, :func:`folds`). What row i teaches about row k then counts a second
-time as what k teaches about i, which doubles the variance of mean Δ under the null hypothesis: t is divided by √2.
+time as what k teaches about i, and t has wider tails than Student's: the p-value is that of |t|, twice the one-sided.
 Folds and copies are the same for every ``random_state``, which changes the networks alone.
 
 The loss is the squared error, of numbers or of class probabilities, and the importance of a column is mean Δ over the
@@ -54,6 +54,7 @@ N_COPIES = 4  # of each row: their mean has less noise
 MAX_ROWS = 4096  # enough for a t-test: evidence grows with the rows
 MIN_SHRINKAGE = 1e-4  # of covariances: equal columns have no inverse
 PICKED = 0.05  # level at which a column stands out from its group
+MAX_COLUMNS = 256  # that are tested, beside each other: the rest have weak weights, and count as found irrelevant
 MAX_CELLS = 2**20  # rows times groups: fewer rows where many columns are read
 
 
@@ -88,34 +89,40 @@ def folds(y: Array, n_folds: int) -> Array:
     return fold
 
 
-def groups_of(draws: Sequence[Draws], parts: Sequence[Rows], inputs: Scaling, likelihood: Likelihood) -> list[Group]:
-    """The groups of columns that any network reads, the most important first.
+def groups_of(
+    draws: Sequence[Draws], parts: Sequence[Rows], inputs: Scaling, source: Array, likelihood: Likelihood
+) -> list[Group]:
+    """The groups of columns, the most important first; in a wide table, of those columns that are read most.
 
     Args:
-        draws: Networks that read ``inputs``.
+        draws: Networks that read ``inputs``; without any there are no groups.
         parts: For each of them, rows that it was not trained on, with targets as it predicts them.
-        inputs: Columns and their scale.
+        inputs: Which numbers of a row are read, and their scale.
+        source: The column of the table that each number was made of; those of one column are copied together.
         likelihood: How outputs are read.
     """
-    read = np.unique(np.concatenate([one.columns.numpy() for one in draws]))
+    if not draws:
+        return []
+    strength = sum(_strength(one, len(inputs.columns)) for one in draws)
+    read = np.sort(np.argsort(-strength, kind="stable")[:MAX_COLUMNS])
     n_rows = int(np.clip(MAX_CELLS // len(read), 512, MAX_ROWS)) // len(parts) + 1
     parts = [part.take(np.arange(min(n_rows, len(part.y)))) for part in parts]  # the rows are in random order already
     rows, weight = _joined(parts), np.concatenate([part.weight for part in parts])
-    columns = _with_twins(rows, weight, inputs, read)
-    x = inputs.only(columns).apply(rows)
-    groups = _clusters(_correlation(x, weight))
+    origin = source[inputs.columns]
+    numbers = np.flatnonzero(np.isin(origin, origin[_with_twins(rows, weight, inputs, read)]))
+    columns, unit = np.unique(origin[numbers], return_inverse=True)
+    x = inputs.only(numbers).apply(rows)
+    groups = _clusters(_likeness(x, weight, unit))
     alone = [[j] for group in groups if len(group) > 1 for j in group]
-    rises = _rises(draws, parts, columns, x, likelihood, _Copies(x, weight), [*groups, *alone])
-    importance, p_value = _t_test(rises, weight)
+    networks = [_Network(one, inputs, numbers, likelihood) for one in draws]
+    tested = [np.flatnonzero(np.isin(unit, one)).tolist() for one in [*groups, *alone]]
+    importance, p_value = _t_test(_rises(networks, parts, _Copies(x, weight), tested), weight)
     own = {j: i for i, (j, *more) in enumerate([*groups, *alone]) if not more}
-    return sorted(
-        (
-            Group(inputs.columns[columns[group]], float(importance[i]), float(p_value[i]), importance[at], p_value[at])
-            for i, group in enumerate(groups)
-            for at in [[own[j] for j in group]]
-        ),
-        key=lambda group: -group.importance,
-    )
+    found = []
+    for i, group in enumerate(groups):
+        at = [own[j] for j in group]
+        found.append(Group(columns[group], float(importance[i]), float(p_value[i]), importance[at], p_value[at]))
+    return sorted(found, key=lambda group: -group.importance)
 
 
 def column_importances(groups: Sequence[Group], n_columns: int) -> Array:
@@ -128,7 +135,7 @@ def column_importances(groups: Sequence[Group], n_columns: int) -> Array:
 
 
 def select(groups: Sequence[Group], n_columns: int, fdr: float) -> Array:
-    """Which of all columns matter; a share of about ``fdr`` of those selected may be wrong.
+    """Which of all columns matter; a share of about ``fdr`` of those selected may be wrong, and 1 selects all.
 
     Example:
         >>> def alone(column, p):
@@ -137,6 +144,8 @@ def select(groups: Sequence[Group], n_columns: int, fdr: float) -> Array:
         >>> np.flatnonzero(select([twins, alone(0, 1e-5), alone(2, 0.04)], n_columns=10, fdr=0.1))
         array([0, 3, 4])
     """
+    if fdr == 1:
+        return np.ones(n_columns, dtype=bool)
     n_tests = n_columns - sum(len(group.columns) - 1 for group in groups)
     p_values = np.sort([group.p_value for group in groups])
     accepted = p_values[p_values <= fdr * np.arange(1, len(groups) + 1) / n_tests].max(initial=-1.0)
@@ -151,6 +160,15 @@ def _picked(group: Group) -> Array:
     """The columns of a group that matter beside the others, by Bonferroni's rule; all, if none does."""
     stands_out: Array = group.p_values <= PICKED / len(group.columns)
     return stands_out if stands_out.any() else ~stands_out
+
+
+def _strength(draws: Draws, n_columns: int) -> Array:
+    """Sum of the squared weights that read each column."""
+    first = draws.architecture.first_weight
+    column = draws.columns[draws.position[first] % draws.architecture.n_inputs].numpy()
+    squares = draws.values[first].double().square().sum(0).numpy()
+    result: Array = np.bincount(column, squares, n_columns)
+    return result
 
 
 def _joined(parts: Sequence[Rows]) -> Any:
@@ -168,21 +186,22 @@ def _with_twins(rows: Any, weight: Array, inputs: Scaling, read: Array) -> Array
     return np.union1d(read, np.flatnonzero(correlation.max(axis=1) >= SAME))
 
 
-def _correlation(x: Array, weight: Array) -> Array:
-    """Correlations of standardised columns, of which these rows are a part."""
+def _likeness(x: Array, weight: Array, unit: Array) -> Array:
+    """The largest absolute correlation of any two numbers of two units, ``(units, units)``."""
     share = weight / weight.sum()
     centred = x - share @ x
     covariance = (centred * share[:, None]).T @ centred
     std = np.sqrt(np.diag(covariance)).clip(1e-12)
-    correlation: Array = covariance / np.outer(std, std)
-    return correlation
+    likeness = np.zeros((unit.max() + 1, unit.max() + 1))
+    np.maximum.at(likeness, (unit[:, None], unit), np.abs(covariance / np.outer(std, std)))
+    return likeness
 
 
-def _clusters(correlation: Array) -> list[list[int]]:
-    """Groups of columns of which each two have an absolute correlation of at least ``SAME``."""
-    if len(correlation) == 1:
+def _clusters(likeness: Array) -> list[list[int]]:
+    """Groups of which each two members are at least ``SAME`` alike."""
+    if len(likeness) == 1:
         return [[0]]
-    distance = (1 - np.abs(correlation)).clip(0)
+    distance = (1 - likeness).clip(0)
     tree = hierarchy.linkage(distance[np.triu_indices_from(distance, 1)], "complete")
     label = hierarchy.fcluster(tree, 1 - SAME, "distance")
     return [np.flatnonzero(label == one).tolist() for one in np.unique(label)]
@@ -208,77 +227,63 @@ class _Copies:
         return shift
 
 
-def _rises(
-    draws: Sequence[Draws],
-    parts: Sequence[Rows],
-    columns: Array,
-    x: Array,
-    likelihood: Likelihood,
-    copies: _Copies,
-    tested: list[list[int]],
-) -> Array:
+def _rises(networks: Sequence[_Network], parts: Sequence[Rows], copies: _Copies, tested: list[list[int]]) -> Array:
     """Δ of each row for each tested set of columns, ``(sets, rows)``, in units of the variance of the target."""
-    networks = [_Layers(one, columns) for one in draws]
-    starts = np.cumsum([0, *(len(part.y) for part in parts)])
-    bounds = [slice(*pair) for pair in pairwise(starts)]
-    targets = np.concatenate([_targets(part.y, likelihood, one) for part, one in zip(parts, draws, strict=True)])
-    y = torch.from_numpy(targets).float()
-    hidden = [one.first(torch.from_numpy(x[at]).float()) for one, at in zip(networks, bounds, strict=True)]
-    losses = torch.cat([one.loss(h, y[at], likelihood) for one, h, at in zip(networks, hidden, bounds, strict=True)])
-    rises = np.zeros((len(tested), len(x)))
-    for row, columns_of_set in zip(rises, tested, strict=True):
-        shift = torch.from_numpy(copies.shifts(columns_of_set)).float()
-        for one, h, at in zip(networks, hidden, bounds, strict=True):
-            if one.reads(columns_of_set):
-                moved = [one.loss(h + one.move(part, columns_of_set), y[at], likelihood) for part in shift[:, at]]
-                row[at] = (torch.stack(moved).mean(0) - losses[at]).numpy()
-    weight = np.concatenate([part.weight for part in parts])
-    variance = np.average((targets - np.average(targets, axis=0, weights=weight)) ** 2, axis=0, weights=weight).sum()
+    bounds = [slice(*pair) for pair in pairwise(np.cumsum([0, *(len(part.y) for part in parts)]))]
+    targets = [one.targets(part.y) for one, part in zip(networks, parts, strict=True)]
+    hidden = [one.first(part.x) for one, part in zip(networks, parts, strict=True)]
+    losses = [one.loss(h, y) for one, h, y in zip(networks, hidden, targets, strict=True)]
+    rises = np.zeros((len(tested), bounds[-1].stop))
+    for row, columns in zip(rises, tested, strict=True):
+        shifts = torch.from_numpy(copies.shifts(columns)).float()
+        for one, at, h, y, loss in zip(networks, bounds, hidden, targets, losses, strict=True):
+            if one.reads(columns):
+                moved = [one.loss(h + one.move(shift, columns), y) for shift in shifts[:, at]]
+                row[at] = (torch.stack(moved).mean(0) - loss).numpy()
+    numbers, weight = torch.cat(targets).numpy(), np.concatenate([part.weight for part in parts])
+    mean = np.average(numbers, axis=0, weights=weight)
+    variance = np.average((numbers - mean) ** 2, axis=0, weights=weight).sum()
     rises /= max(variance, 1e-12)
     return rises
 
 
-class _Layers:
+class _Network:
     """The networks of some draws, side by side: the first layer apart, since it is all that a copy changes."""
 
-    def __init__(self, draws: Draws, columns: Array) -> None:
+    def __init__(self, draws: Draws, inputs: Scaling, columns: Array, likelihood: Likelihood) -> None:
         drawn = [weights for _, weights in draws]
         names = [name for name in drawn[0] if name.endswith("weight")]
-        weights, biases = (
-            [torch.stack([one[name.replace("weight", kind)] for one in drawn]).float() for name in names]
-            for kind in ("weight", "bias")
-        )
-        self.weight = weights[0].new_zeros(*weights[0].shape[:2], len(columns))
-        self.weight[:, :, np.searchsorted(columns, draws.columns.numpy())] = weights[0]
-        self.bias = biases[0].unsqueeze(1)
-        self.rest = list(zip(weights[1:], biases[1:], strict=True))
+        self.weight, *weights = (torch.stack([one[name] for one in drawn]).float() for name in names)
+        biases = [torch.stack([one[name.replace("weight", "bias")] for one in drawn]).float() for name in names]
+        self.bias, self.rest = biases[0].unsqueeze(1), list(zip(weights, biases[1:], strict=True))
+        self.inputs = inputs.only(draws.columns.numpy())
+        _, of_tested, of_read = np.intersect1d(columns, draws.columns.numpy(), return_indices=True)
+        self.tested = self.weight.new_zeros(*self.weight.shape[:2], len(columns))
+        self.tested[:, :, of_tested] = self.weight[:, :, of_read]
+        self.n_outputs, self.of_classes = draws.architecture.n_outputs, isinstance(likelihood, Categorical)
 
     def reads(self, columns: list[int]) -> bool:
-        """Whether any of these columns has an active weight."""
-        return bool(self.weight[:, :, columns].any())
+        """Whether any of these tested columns has an active weight."""
+        return bool(self.tested[:, :, columns].any())
 
-    def first(self, x: Tensor) -> Tensor:
+    def first(self, rows: Any) -> Tensor:
         """What the first layer puts out, ``(draws, rows, units)``."""
-        return x @ self.weight.mT + self.bias
+        return torch.from_numpy(self.inputs.apply(rows)).float() @ self.weight.mT + self.bias
 
     def move(self, shift: Tensor, columns: list[int]) -> Tensor:
-        """By how much that changes if some columns change by ``shift``, ``(rows, columns)``."""
-        return shift @ self.weight[:, :, columns].mT
+        """By how much that changes if some tested columns change by ``shift``, ``(rows, columns)``."""
+        return shift @ self.tested[:, :, columns].mT
 
-    def loss(self, hidden: Tensor, y: Tensor, likelihood: Likelihood) -> Tensor:
+    def targets(self, y: Array) -> Tensor:
+        """Targets as numbers, ``(rows, targets)``: of a class, its indicator."""
+        return torch.from_numpy(np.eye(self.n_outputs)[y[:, 0].astype(np.int64)] if self.of_classes else y).float()
+
+    def loss(self, hidden: Tensor, y: Tensor) -> Tensor:
         """Squared error of the mean over the draws, ``(rows,)``."""
         for weight, bias in self.rest:
             hidden = hidden.relu() @ weight.mT + bias.unsqueeze(1)
-        mean = hidden.softmax(-1) if isinstance(likelihood, Categorical) else hidden[..., : y.shape[1]]
+        mean = hidden.softmax(-1) if self.of_classes else hidden[..., : y.shape[1]]
         return (mean.mean(0) - y).square().sum(1)
-
-
-def _targets(y: Array, likelihood: Likelihood, draws: Draws) -> Array:
-    """The targets as numbers: of a class, its indicator."""
-    if not isinstance(likelihood, Categorical):
-        return y
-    indicators: Array = np.eye(draws.architecture.n_outputs)[y[:, 0].astype(np.int64)]
-    return indicators
 
 
 def _t_test(rises: Array, weight: Array) -> tuple[Array, Array]:
@@ -288,4 +293,4 @@ def _t_test(rises: Array, weight: Array) -> tuple[Array, Array]:
     square_error = (rises - mean[:, None]) ** 2 @ weight / n / max(n - 1, 1e-12)
     varies = square_error > 0
     t = np.divide(mean, np.sqrt(square_error), out=np.zeros_like(mean), where=varies)
-    return mean, np.where(varies & (n > 1), stats.t.sf(t, max(n - 1, 1e-12)), 1.0)
+    return mean, np.where(varies & (n > 1), (2 * stats.t.sf(t, max(n - 1, 1e-12))).clip(max=1), 1.0)

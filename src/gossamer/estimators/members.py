@@ -24,10 +24,11 @@ from gossamer.kernels import perturb
 from gossamer.layers import GaussianWeight, SparseWeight, WeightedKL
 from gossamer.layers.gaussian import std_of
 from gossamer.layers.modules import SparseLinear
+from gossamer.likelihoods import Weighted
 from gossamer.priors import normal_kl
 from gossamer.types import Likelihood, Method, Penalty, Posterior
 
-__all__ = ["Members", "OfMembers", "SumOverMembers", "can_train_together", "for_members"]
+__all__ = ["Members", "OfMembers", "SumOverMembers", "WithoutFolds", "can_train_together", "for_members"]
 
 MAX_DENSE = 2**18  # entries of all layers of all members that a pass writes out
 
@@ -145,6 +146,37 @@ class SumOverMembers:
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """That of the likelihood, for draws of single networks."""
         return self.likelihood.log_predictive(outputs, y)
+
+
+@dataclass(frozen=True)
+class WithoutFolds:
+    """The same for members of which each ignores the rows of one fold: member r those of fold r.
+
+    The last columns of the targets are the weight of a row and its fold. Of n members each counts the others' rows
+    n/(n - 1) times, so that the mean weight is 1 for all of them.
+
+    Attributes:
+        likelihood: That of the targets without these columns.
+        n_folds: How many there are.
+        member: The only member whose outputs are given; ``None`` where those of all are, side by side.
+    """
+
+    likelihood: Likelihood
+    n_folds: int
+    member: int | None = None
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """``(members, batch, out), (batch, targets + 2)``, or ``(batch, out)`` of one member -> the sum of losses."""
+        members = torch.arange(self.n_folds) if self.member is None else torch.tensor([self.member])
+        known = y[:, -1] != members.to(y.device).unsqueeze(1)
+        weight = y[:, -2] * known * (self.n_folds / (self.n_folds - 1))
+        targets = y[:, :-2].expand(len(members), -1, -1)
+        weighted = torch.cat([targets, weight.unsqueeze(-1)], -1).flatten(0, 1)
+        return len(members) * Weighted(self.likelihood).loss(output.reshape(len(weighted), -1), weighted)
+
+    def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """That of the likelihood, for draws of single networks."""
+        return Weighted(self.likelihood).log_predictive(outputs, y[:, :-1])
 
 
 class OfMembers(Posterior):

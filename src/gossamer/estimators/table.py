@@ -17,6 +17,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from gossamer.estimators.members import WithoutFolds
 from gossamer.likelihoods import Categorical, Weighted
 from gossamer.types import Likelihood, Split, Task, identity
 
@@ -133,6 +134,14 @@ def task_of(rows: Rows, scaling: Scaling, likelihood: Likelihood, n_outputs: int
         likelihood = Weighted(likelihood)
     nothing: Split = (x[:0], y[:0])
     return Task((x, y), nothing, nothing, likelihood, n_outputs, "table", transform, total_weight=total)
+
+
+def without_folds(task: Task, rows: Rows, fold: Array, likelihood: Likelihood) -> Task:
+    """The task of networks that each ignore the rows of one fold; ``task`` is that of all rows."""
+    n = int(fold.max()) + 1
+    y = torch.from_numpy(np.column_stack([rows.y, rows.weight / rows.weight.mean(), fold])).float()
+    total = float(rows.weight.sum()) * (n - 1) / n
+    return task._replace(train=(task.train[0], y), likelihood=WithoutFolds(likelihood, n), total_weight=total)
 
 
 def targets_of(likelihood: Likelihood, y: Array) -> Tensor:
