@@ -22,6 +22,7 @@ PAGES = [
         "docs/citizen.md",
         "docs/studies/learned-std.md",
         "docs/uci.md",
+        "docs/guides/variable-selection.md",
     )
 ]
 

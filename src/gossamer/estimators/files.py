@@ -14,7 +14,7 @@ from gossamer.checkpoint import from_bytes, to_bytes
 from gossamer.record import RecordError, write_atomically
 
 KIND = "gossamer estimator"
-FORMAT = 1
+FORMAT = 2  # 1: importances that were probabilities, one network
 
 
 def write(path: Path, name: str, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -43,6 +43,8 @@ def read(path: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"{path} holds a checkpoint, not an estimator")
     if state["format"] > FORMAT:
         raise ValueError(f"{path} was written by gossamer {state['gossamer']}: upgrade gossamer to read it")
+    if state["format"] < FORMAT:
+        raise ValueError(f"{path} was written by gossamer {state['gossamer']}, before 0.3: fit the estimator again")
     if state["class"] != name:
         raise ValueError(f"{path} holds a {state['class']}: use {state['class']}.load")
     return _restored(state["parameters"]), _restored(state["fitted"])
