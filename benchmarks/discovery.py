@@ -269,8 +269,9 @@ def discovery_tables(content: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def _mean(values: Sequence[float]) -> str:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return f"{statistics.mean(values):.1f} ± {error:.1f}"
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) / math.sqrt(len(values)):.1f}"
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ for kind in (SparseBayesClassifier, SparseBayesRegressor):
 """
 
 
+@pytest.mark.filterwarnings("ignore:no column is selected:UserWarning")
 @pytest.mark.filterwarnings("ignore:No features were selected:UserWarning")  # there are tables of pure noise among them
 @parametrize_with_checks([SparseBayesClassifier(**SHORT), SparseBayesRegressor(**SHORT)])
 def test_scikit_learn(estimator, check):

@@ -173,12 +173,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def inverse_transform(self, X: Any) -> Any:
-        """The selected columns at their places in a table whose other columns are 0."""
-        if self._get_support_mask().any() or np.shape(X)[1:] != (0,):
-            return super().inverse_transform(X)
-        return np.zeros((np.shape(X)[0], self.n_features_in_))  # scikit-learn's rejects a table without columns
-
     def _get_support_mask(self) -> Array:
         check_is_fitted(self)
         mask = select(self.groups_, self.n_features_in_, self.fdr)
