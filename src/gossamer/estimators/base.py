@@ -20,7 +20,15 @@ from gossamer.estimators import files
 from gossamer.estimators.columns import Columns, is_data_frame
 from gossamer.estimators.draws import Architecture, Draws, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley
-from gossamer.estimators.importance import Group, column_importances, folds, groups_of, select
+from gossamer.estimators.importance import (
+    Group,
+    column_importances,
+    folds,
+    groups_of,
+    packed,
+    select,
+    unpacked,
+)
 from gossamer.estimators.plan import (
     Fitted,
     Look,
@@ -145,7 +153,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         kept = {
             "learnt": {name: getattr(self, name) for name in self._saved if hasattr(self, name)},
             "columns": asdict(self._columns),
-            "groups": [asdict(group) for group in self.groups_],
+            "groups": packed(self.groups_),
             "draws": asdict(self._draws),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
@@ -160,7 +168,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         estimator = cls(**parameters)
         for name, value in kept["learnt"].items():
             setattr(estimator, name, value)
-        estimator.groups_ = [Group(**group) for group in kept["groups"]]
+        estimator.groups_ = unpacked(kept["groups"])
         estimator._draws = Draws(**kept["draws"] | {"architecture": Architecture(**kept["draws"]["architecture"])})
         estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
         estimator._stream = _stream_from(kept["stream"])

@@ -30,7 +30,7 @@ are picked that matter beside the others, or all if none can be told apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -47,7 +47,7 @@ from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Categorical
 from gossamer.types import Likelihood
 
-__all__ = ["Group", "column_importances", "folds", "groups_of", "select"]
+__all__ = ["Group", "column_importances", "folds", "groups_of", "packed", "select", "unpacked"]
 
 SAME = 0.9  # absolute correlation of any two columns of a group
 N_COPIES = 4  # of each row: their mean has less noise
@@ -154,6 +154,34 @@ def select(groups: Sequence[Group], n_columns: int, fdr: float) -> Array:
         if group.p_value <= accepted:
             mask[group.columns] = _picked(group)
     return mask
+
+
+def packed(groups: Sequence[Group]) -> dict[str, Array]:
+    """The groups as a few arrays, which take little room in a file."""
+    of_groups = ([len(group.columns), group.importance, group.p_value] for group in groups)
+    of_columns = (
+        [*row] for group in groups for row in zip(group.columns, group.of_columns, group.p_values, strict=True)
+    )
+    return {
+        "groups": np.array(list(of_groups), dtype=np.float64).reshape(-1, 3),
+        "columns": np.concatenate([np.zeros((0, 3)), *of_columns]),
+    }
+
+
+def unpacked(arrays: Mapping[str, Array]) -> list[Group]:
+    """The inverse of :func:`packed`.
+
+    Example:
+        >>> group = Group(np.array([3, 4]), 0.7, 1e-6, np.array([0.0, 0.1]), np.array([0.4, 0.6]))
+        >>> unpacked(packed([group, group]))[1].p_values
+        array([0.4, 0.6])
+    """
+    ends = np.cumsum(arrays["groups"][:, 0]).astype(np.int64)
+    parts = np.split(arrays["columns"], ends[:-1])
+    return [
+        Group(part[:, 0].astype(np.int64), float(importance), float(p_value), part[:, 1], part[:, 2])
+        for part, (_, importance, p_value) in zip(parts, arrays["groups"], strict=False)
+    ]
 
 
 def _picked(group: Group) -> Array:
