@@ -159,9 +159,7 @@ def select(groups: Sequence[Group], n_columns: int, fdr: float) -> Array:
 def packed(groups: Sequence[Group]) -> dict[str, Array]:
     """The groups as a few arrays, which take little room in a file."""
     of_groups = ([len(group.columns), group.importance, group.p_value] for group in groups)
-    of_columns = (
-        [*row] for group in groups for row in zip(group.columns, group.of_columns, group.p_values, strict=True)
-    )
+    of_columns = (np.column_stack([group.columns, group.of_columns, group.p_values]) for group in groups)
     return {
         "groups": np.array(list(of_groups), dtype=np.float64).reshape(-1, 3),
         "columns": np.concatenate([np.zeros((0, 3)), *of_columns]),
