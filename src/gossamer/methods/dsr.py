@@ -19,8 +19,8 @@ from gossamer.layers import SparseWeight, param_groups
 from gossamer.methods._parts import update_period_for
 from gossamer.posterior import Last
 from gossamer.schedules import cosine, step_of
+from gossamer.sparsity import Redistribution
 from gossamer.sparsity.moves import WeightBatch
-from gossamer.sparsity.redistribution import Redistribution
 from gossamer.types import Method, Task
 
 __all__ = ["dsr"]

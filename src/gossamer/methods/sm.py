@@ -23,9 +23,9 @@ from gossamer.layers import SparseWeight, param_groups
 from gossamer.methods._parts import update_period_for
 from gossamer.posterior import Last
 from gossamer.schedules import cosine, step_of
+from gossamer.sparsity import Redistribution
 from gossamer.sparsity.gradients import collect
 from gossamer.sparsity.moves import Moved, WeightBatch
-from gossamer.sparsity.redistribution import Redistribution
 from gossamer.types import Method, Schedule, Task
 
 __all__ = ["sm"]

@@ -3,7 +3,18 @@
 from gossamer.sparsity import allocation, criteria, groups
 from gossamer.sparsity.cut import Cut
 from gossamer.sparsity.pruning import Prune
+from gossamer.sparsity.redistribution import Redistribution
 from gossamer.sparsity.spike_slab import SpikeSlabDecay, soft_threshold
 from gossamer.sparsity.subspace import Subspace
 
-__all__ = ["Cut", "Prune", "SpikeSlabDecay", "Subspace", "allocation", "criteria", "groups", "soft_threshold"]
+__all__ = [
+    "Cut",
+    "Prune",
+    "Redistribution",
+    "SpikeSlabDecay",
+    "Subspace",
+    "allocation",
+    "criteria",
+    "groups",
+    "soft_threshold",
+]
