@@ -13,7 +13,7 @@ from gossamer.record.files import unwritable
 __all__ = ["COLOURS", "INK", "SOFT", "draw", "tidy"]
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
-COLOURS = {"DFP": "#0072B2", "DPF": "#D55E00"}
+COLOURS = {"DFP": "#0072B2", "DPF": "#D55E00", "SPLBNN": "#009E73", "SVBNN": "#CC79A7"}
 INK, SOFT = "#24292f", "#8c959f"
 
 

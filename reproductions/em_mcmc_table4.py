@@ -1,4 +1,4 @@
-"""Selection of variables in three simulated examples (Ke and Fan, arXiv 2210.12957, Table 4): DFP and DPF.
+"""Selection of variables in three simulated examples (Ke and Fan, arXiv 2210.12957, Table 4): DFP, DPF, and rivals.
 
 Every repetition has data of its own; all repetitions of a part, and all starts of a repetition, train side by side. Of
 several starts the one with the lowest loss on its training data is taken; no other data are used to choose.
@@ -19,10 +19,11 @@ from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
 from gossamer.tables import Table
 from gossamer.types import Task
-from reproductions import selection
+from reproductions import rivals, selection
 from reproductions.baselines import BASELINES, baseline
 from reproductions.parts import PartSettings, Row, StoredParts, Tick
 from reproductions.replicates import Replicates, Tables
+from reproductions.rivals import RIVALS
 from reproductions.selection import EXAMPLES
 
 __all__ = ["measure", "plan", "plot", "tables"]
@@ -38,7 +39,7 @@ def plan(
     examples: str = "1,2,3",
     variants: str = "ke",
     networks: str = "paper,wide",
-    settings: Literal["tuned", "released", "baselines"] = "tuned",
+    settings: Literal["tuned", "released", "baselines", "rivals"] = "tuned",
     repetitions: int = 10,
     starts: int = STARTS,
     epochs: int | None = None,
@@ -50,8 +51,9 @@ def plan(
         examples: Which examples, with commas between them.
         variants: Which published forms of example 1, with commas between them: ke, ke_code, sun.
         networks: paper, wide (more hidden units, one start) or both, with a comma between them.
-        settings: tuned, ours; or released, the paper's hyper-parameters, noise and epochs (DFP and the paper's network
-            only, from one start); or baselines, boosting and a lasso on the same data.
+        settings: tuned, ours; released, the paper's hyper-parameters, noise and epochs (DFP and the paper's network
+            only, from one start); baselines, boosting and a lasso on the same data; or rivals, SPLBNN and SVBNN on the
+            paper's network.
         repetitions: How many sets of data.
         starts: Networks for each set of data, of which the one with the lowest training loss is taken.
         epochs: Length of the trainings; each example has its own if not given.
@@ -79,6 +81,13 @@ def plan(
             for form in (forms if number == 1 else [None])
             for name in BASELINES
         ]
+    if settings == "rivals":
+        return [
+            {**_common(number, form), "method": name, **_rival(number, name, epochs), **common}
+            for number in numbers
+            for form in (forms if number == 1 else [None])
+            for name in RIVALS
+        ]
     return [
         {**_common(number, form), "method": method, **_tuned(number, structure, starts, epochs), **common}
         for number in numbers
@@ -93,6 +102,8 @@ def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     if settings["training"] == "baseline":
         return list(_baselines(settings, tick))
     tasks = [_task(settings, number) for number in range(settings["repetitions"])]
+    if settings["method"] in RIVALS:
+        return rivals.measure(settings, tasks, tick)
     steps = settings["epochs"] * -(-tasks[0].n_data // settings["batch_size"])
     torch.manual_seed(settings["seed"])
     starts, n_variables = settings["starts"], tasks[0].input_shape[0]
@@ -164,6 +175,18 @@ def _released(number: int, epochs: int | None) -> PartSettings:
         "update_period": 10,  # an epoch: the released code chooses and prunes in its first batch
         "preset": f"paper_example{number}",
         "mode": "reference",
+    }
+
+
+def _rival(number: int, name: str, epochs: int | None) -> PartSettings:
+    rival = RIVALS[name]
+    return {
+        "training": rival.training,
+        "hidden": list(EXAMPLES[number].hidden),
+        "starts": 1,
+        "epochs": rival.epochs if epochs is None else epochs,
+        "batch_size": rivals.BATCH,
+        "options": dict(rival.options),
     }
 
 

@@ -74,8 +74,13 @@ def lines(parts: Sequence[Part]) -> Iterator[TrainedWay]:
             yield TrainedWay("one start", part, summarize(part, first_starts))
             yield TrainedWay(f"best of {starts} starts", part, summarize(part, best_starts))
         else:
-            label = {"released": "released settings", "baseline": BASELINES.get(part.settings["method"], "")}
-            yield TrainedWay(label.get(part.settings["training"], "one start"), part, summarize(part, first_starts))
+            training = str(part.settings["training"])
+            own = {
+                "released": "released settings",
+                "tuned": "one start",
+                "baseline": BASELINES.get(part.settings["method"], ""),
+            }
+            yield TrainedWay(own.get(training, training), part, summarize(part, first_starts))
 
 
 def summarize(part: Part, choose: Callable[[Part], list[Row]]) -> SelectionSummary:
@@ -120,7 +125,8 @@ def _key(part: Part) -> tuple[str, ...]:
 
 def _table(key: tuple[str, ...], parts: Sequence[Part]) -> Table:
     number = parts[0].settings["example"]
-    score, repetitions = EXAMPLES[number].score, parts[0].settings["repetitions"]
+    score = EXAMPLES[number].score
+    repetitions = " or ".join(map(str, sorted({part.settings["repetitions"] for part in parts})))
     source = importlib.import_module(f"gossamer.data.{parts[0].settings['data']}")
     title = f"Example {number}" + (f", form {key[1]}" if len(key) > 1 else "")
     note = (
@@ -201,8 +207,9 @@ def _panel(axes: Any, number: int, parts: Sequence[Part]) -> None:
     scale = 100 if EXAMPLES[number].score == "accuracy" else 1
     for place, line in enumerate(found):
         _draw_line(axes, place, line, scale)
-    for method in ("DFP", "DPF"):
-        value = scale * EXAMPLES[number].published[method]["score"]
+    trained, published = {part.settings["method"] for part in parts}, EXAMPLES[number].published
+    for method in [method for method in published if method in trained]:
+        value = scale * published[method]["score"]
         axes.axvline(value, color=COLOURS[method], lw=1, ls=(0, (4, 3)))
     axes.set_yticks(range(len(found)), [_picture_label(line) for line in found], fontsize=9)
     axes.set_ylim(len(found) - 0.5, -0.5)

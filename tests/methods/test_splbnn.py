@@ -12,8 +12,9 @@ from gossamer.data import digits
 from gossamer.likelihoods import Gaussian
 from gossamer.methods.splbnn import BestEvidence, Mixture, MixturePenalty, log_evidence
 from gossamer.models import mlp
+from gossamer.sparsity import Cut
 from gossamer.train import Training, fit
-from gossamer.types import Task
+from gossamer.types import Step, Task
 
 N, P, NOISE = 60, 4, 0.5
 
@@ -121,6 +122,19 @@ def test_several_starts_resume_to_the_bit(at):
     assert resumed.collector.evidences == whole.collector.evidences
     for one, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_the_best_start_may_be_one_in_which_nothing_was_removed():
+    task, prior = regression(), Mixture(1e-5, 0.01, 0.1)
+    model = gossamer.sparsify(nn.Linear(P, 1), density=1.0, init="pretrained")
+    first = gossamer.draw(model, at_mean=True)
+    collector = BestEvidence(task, prior, [1])
+    collector.observe(model, 1)
+    optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
+    Cut(model, optimizer, lambda weight: torch.tensor([1.0, -1.0, -1.0, -1.0]), at=2)(
+        Step(2, model, optimizer, lambda: torch.zeros(()))
+    )
+    assert torch.equal(next(collector.posterior(model).draws(1)).weight, first.weight)
 
 
 def test_the_rest_is_stored_alone_and_compacts():

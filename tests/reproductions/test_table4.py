@@ -38,6 +38,17 @@ def test_end_to_end(command, tmp_path):
 
 
 @pytest.mark.usefixtures("few_examples")
+def test_rivals_are_trained_on_the_same_data(command, tmp_path):
+    options = ("--settings", "rivals", "--repetitions", 1, "--epochs", 9, "--quiet", "--out", tmp_path)
+    code, _, err = command(NAME, "--examples", "1", *options)
+    assert (code, err) == (0, "")
+    parts = parts_in(tmp_path)
+    assert [(part["settings"]["method"], len(part["rows"])) for part in parts] == [("SPLBNN", 1), ("SVBNN", 1)]
+    assert "best of 3 starts by evidence" in (tmp_path / "table.md").read_text()
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+@pytest.mark.usefixtures("few_examples")
 def test_repetitions_have_data_of_their_own_and_do_not_depend_on_how_many_there_are(monkeypatch):
     seen = []
     load = em_mcmc_table4.data.load

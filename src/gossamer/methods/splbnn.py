@@ -194,10 +194,8 @@ class Restart(Rule):
             if callable(reset):
                 reset()
         fresh = _converted(fresh)
-        for weight in sparse_weights(fresh).values():
-            weight.support.explicit(weight.mean.device)  # the state names all entries, also those that had left
         with torch.no_grad():
-            step.model.load_state_dict(fresh.state_dict())
+            step.model.load_state_dict(_state_of(fresh))
         self.optimizer.state.clear()
         return True
 
@@ -220,7 +218,7 @@ class BestEvidence(Collector):
     def __init__(self, task: Task, prior: Mixture, at: Sequence[int]) -> None:
         self.task, self.prior, self.at = task, prior, list(at)
         self.evidences: list[float] = []
-        self.best: dict[str, Tensor] = {}
+        self.best: dict[str, Any] = {}
 
     def observe(self, model: nn.Module, step: int) -> None:
         """Compare the network with the best so far if a start ends here."""
@@ -228,7 +226,7 @@ class BestEvidence(Collector):
             return
         self.evidences.append(log_evidence(draw(model, at_mean=True), self.task, self.prior))
         if self.evidences[-1] == max(self.evidences):
-            self.best = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            self.best = _state_of(replica(model))
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The best network; before the end of the first start, the network as it is."""
@@ -291,6 +289,13 @@ def _objective(network: nn.Module, masks: dict[str, Tensor], theta: Tensor, task
             prior.log_density(parts[name]) if mask.dim() > 1 else _log_normal(parts[name], prior.slab_std).sum()
         )
     return loss
+
+
+def _state_of(model: nn.Module) -> dict[str, Any]:
+    """The state with the positions of every weight, also where all entries are active: it loads whatever was cut."""
+    for weight in sparse_weights(model).values():
+        weight.support.explicit(weight.mean.device)
+    return model.state_dict()
 
 
 def _converted(model: nn.Module) -> nn.Module:
