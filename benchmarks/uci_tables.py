@@ -97,7 +97,7 @@ def bars(cells: Cells) -> list[Bar]:
         Bar(
             "mean rank in NLL among methods that ran on every set",
             "first",
-            "; ".join(f"{method} {everywhere[method]:.2f}" for method in (first, second)),
+            "; ".join(f"{method} {everywhere[method]:.2f}" for method in dict.fromkeys([first, second, OURS])),
             first == OURS,
         ),
     ]
@@ -174,7 +174,7 @@ def _text(values: Sequence[float] | None, mean: float | None) -> str:
     if values is None:
         return "–" if mean is None else f"{mean:.2f}"
     if len(values) < 2:
-        return f"{values[0]:.2f}"
+        return f"{values[0]:#.3g}"
     error = statistics.stdev(values) / math.sqrt(len(values))
     digits = max(2, math.ceil(-math.log10(error))) if error > 0 else 2
     return f"{statistics.mean(values):.{digits}f} ± {error:.{digits}f}"
