@@ -42,6 +42,7 @@ OPTIONS = {
     "cv_sghmc": {"cycles": 3},
     "em_mcmc": {"density": 0.3},
     "em_mcmc_feedback": {"density": 0.3, "feedback": True},
+    "aeb": {"density": 0.3, "samples": 2, "learn_prior": True},
     "csgld": {"cycles": 3, "per_cycle": 2},
     "csghmc": {"cycles": 3, "per_cycle": 2},
     "swag": {"rank": 3},

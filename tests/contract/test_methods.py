@@ -34,6 +34,7 @@ EVERY_METHOD = {
     "dpf": {"density": None, "draws_differ": False, "captured": "Prune as it is set changes shapes"},
     "cv_adam": {"density": None, "draws_differ": True, "captured": "CVAdam steps are not captured"},
     "cv_sghmc": {"density": None, "draws_differ": True, "captured": "SGHMC steps are not captured"},
+    "aeb": {"density": None, "draws_differ": True, "captured": "EmpiricalBayes as it is set changes shapes"},
     "csgld": {"density": None, "draws_differ": True, "captured": "SGLD steps are not captured"},
     "csghmc": {"density": None, "draws_differ": True, "captured": "SGHMC steps are not captured"},
     "ivon": {"density": None, "draws_differ": True, "captured": "IVON steps are not captured"},

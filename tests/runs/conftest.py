@@ -23,6 +23,7 @@ OPTIONS = {
     "cv_adam": {},
     "cv_sghmc": {},
     "em_mcmc": {"density": 0.3},
+    "aeb": {"density": 0.3, "samples": 2},
     "csgld": {},
     "csghmc": {},
     "vd": {},
