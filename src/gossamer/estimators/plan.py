@@ -34,7 +34,7 @@ from gossamer.posterior import Mixture, Snapshots
 from gossamer.progress import Progress
 from gossamer.runs.settings import check_type, options_of
 from gossamer.train import Batches, Training
-from gossamer.types import Schedule, Split, Task
+from gossamer.types import Method, Schedule, Split, Task
 
 Stage = Literal["select", "predict", "stream"]
 """What networks are trained for: to tell which columns matter, to predict by those that do, or both at once."""
@@ -269,8 +269,13 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     """One training of all members side by side where their weights allow it, otherwise one for each."""
     torch.manual_seed(plan.seed)
     networks = [plan.architecture.build() for _ in range(plan.members)]
-    method = methods.build(plan.method, task, plan.steps, **plan.options).suited_to(networks[0])
-    networks = [method.prepare(network) for network in networks]
+
+    def method_for(data: Task) -> Method:
+        return methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
+
+    method = method_for(task)
+    # By its own task: some methods look at the data before they train.
+    networks = [method_for(_task_of(i, task)).prepare(network) for i, network in enumerate(networks)]
     start = partial(Training, steps=plan.steps, fabric=Fabric(accelerator=plan.device, devices=1))
     start = partial(start, batch_size=plan.batch_size)
     if not can_train_together(networks[0]):
