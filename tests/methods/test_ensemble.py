@@ -23,8 +23,10 @@ OPTIONS = {
     "cv_adam": {},
     "ivon": {"density": 0.2, "update_period": 4},
     "swag": {"rank": 3},
-    "em_mcmc": {"target_density": 0.3},
+    "em_mcmc": {"density": 0.3},
     "mc_dropout": {},
+    "vd": {},  # dense at first, cut later
+    "dpf": {"density": 0.2},  # holds entries back until it lets go of them
 }
 
 

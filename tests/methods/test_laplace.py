@@ -87,10 +87,22 @@ def test_regression_with_a_known_noise():
 
 
 @with_extra
+def test_the_width_is_chosen_by_held_out_examples(problem):
+    """The chosen prior has the lowest NLL of a few around it, by more than the noise of 400 draws."""
+    task, network = problem
+    nll = {}
+    for precision in (None, 0.01, 1e5):
+        posterior = LastLayerFit(task, "full", precision).posterior(network)
+        torch.manual_seed(0)
+        nll[precision] = evaluate(posterior, task, n_draws=400, split="val")["nll"]
+    assert nll[None] <= min(nll.values()) + 0.01
+
+
+@with_extra
 def test_it_learns_and_is_wider_than_its_mean():
     task = digits.load()
     torch.manual_seed(0)
-    posterior = fit(methods.build("laplace", task, 200), conv_net(), task, 200)
+    posterior = fit(methods.build("laplace", task, 200, tuning="marglik"), conv_net(), task, 200)
     result = evaluate(posterior, task, n_draws=20, split="val")
     assert result["accuracy"] > 0.9
     assert result["mutual_information"] > 1e-4
@@ -100,6 +112,11 @@ def test_it_learns_and_is_wider_than_its_mean():
 def test_wrong_options_are_named():
     with pytest.raises(ValueError, match="structure must be 'full', 'kron' or 'diag'; got 'block'"):
         methods.build("laplace", digits.load(), 10, structure="block")
-    task = digits.load()._replace(likelihood=Gaussian())
+    task = digits.load()
+    with pytest.raises(ValueError, match="tuning must be 'held_out' or 'marglik'; got 'val'"):
+        methods.build("laplace", task, 10, tuning="val")
+    with pytest.raises(ValueError, match="hold some out, or give tuning='marglik'"):
+        methods.build("laplace", task._replace(val=(task.val[0][:0], task.val[1][:0])), 10)
+    task = task._replace(likelihood=Gaussian())
     with pytest.raises(ValueError, match="numbers with a known noise"):
         methods.build("laplace", task, 10)

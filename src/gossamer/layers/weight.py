@@ -219,6 +219,9 @@ class SparseWeight(nn.Module, ABC):
             self.support.check(position)
             if len(position) != self.support.n_active:
                 self.resize(len(position))
+        elif self.support.position is not None and len(state_dict.get(prefix + "mean", ())) == self.support.size:
+            self.resize(self.support.size)  # and one that was not cut into one that was
+            self.support.position = None
         super()._load_from_state_dict(state_dict, prefix, *args)
         if position is not None:
             self.support.origin = None  # positions and entries of one network

@@ -71,6 +71,8 @@ class Swag(Collector):
         if self.n == 0:
             self.mean, self.squares = torch.zeros_like(weights), torch.zeros_like(weights)
             self.deviations = weights.new_zeros(0, len(weights))
+        moments = (self.mean, self.squares, self.deviations)
+        self.mean, self.squares, self.deviations = (moment.to(weights) for moment in moments)  # of a checkpoint
         self.n += 1
         self.mean = self.mean + (weights - self.mean) / self.n
         deviation = weights - self.mean  # the first is zero

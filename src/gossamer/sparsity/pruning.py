@@ -180,11 +180,10 @@ class Prune(Rule):
         self.index, self.record = int(state["index"]), list(state["record"])
         self.feedback = bool(state["feedback"])
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
-        for name in list(self._held):
-            if name in state["held"]:
-                self._held[name].load_state_dict(state["held"][name])
-            else:  # it has left for good
-                del self._held[name]
+        # What has left for good is in neither; a state from before that brings it back.
+        self._held = {name: HeldEntries(self.weights[name].parameter, keeps=self.feedback) for name in state["held"]}
+        for name, held in self._held.items():
+            held.load_state_dict(state["held"][name])
 
     @torch.no_grad()
     def _cut(self) -> None:
