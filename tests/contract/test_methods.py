@@ -6,6 +6,8 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from lightning_fabric import Fabric
+from torch import nn
 
 from gossamer import methods
 from gossamer.capture import why_not
@@ -93,6 +95,19 @@ def test_captured_steps_are_told_from_others(task, name):
     reason = why_not(training.model, training._inner_optimizer, training.penalty, training.rules)
     captured = METHODS[name]["captured"]
     assert reason.startswith("the network is not on a GPU" if captured is True else captured)
+
+
+@pytest.mark.parametrize("name", ["vd", "bayes_compression", "sbp", "svbnn", "splbnn"])
+def test_weights_with_divergences_of_their_own_train_in_bf16(task, name):
+    """Convolutions and batch normalisation too: gates and divergences stay in float32, products are cast."""
+    network = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
+    )
+    losses = []
+    fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+    method = methods.build(name, task, 60)
+    fit(method, network, task, 60, fabric, record=lambda step, values: losses.append(float(values["nll"])))
+    assert statistics.mean(losses[-10:]) < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("name", METHODS)
