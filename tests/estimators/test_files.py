@@ -51,6 +51,7 @@ def test_only_active_weights_take_room(numbers, tmp_path):
             "max_steps": 2,
             "n_draws": 10,
             "members": 1,
+            "fdr": 1.0,  # all columns
             "random_state": 0,
         }
         SparseBayesRegressor(**settings).fit(X, X[:, 0]).save(tmp_path / "model")

@@ -40,6 +40,9 @@ Stage = Literal["select", "predict", "stream"]
 """What networks are trained for: to tell which columns matter, to predict by those that do, or both at once."""
 
 
+LEAST_ACTIVE = 100  # weights: with fewer, ReLU units of one sign may be all that is left
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Settings of one stage, where the user gives none."""
@@ -53,8 +56,12 @@ class Recipe:
     batch_size: int = 64
 
     def density(self, n_weights: int, n_data: float) -> float:
-        """Share of active weights: a wide table has more weights than its rows can inform."""
-        return min(self.max_density, max(self.min_active, self.active_per_row * n_data) / n_weights)
+        """Share of active weights: a wide table has more than its rows can inform, a tiny network none to spare.
+
+        A tenth always stays inactive, so that methods which move weights have where to move them.
+        """
+        share = min(self.max_density, max(self.min_active, self.active_per_row * n_data) / n_weights)
+        return min(0.9, max(share, LEAST_ACTIVE / n_weights))
 
     def steps(self, n_data: float, batch_size: int) -> int:
         """Optimizer steps: the minimum, or the epochs that a long table needs."""
