@@ -56,12 +56,9 @@ class Recipe:
     batch_size: int = 64
 
     def density(self, n_weights: int, n_data: float) -> float:
-        """Share of active weights: a wide table has more than its rows can inform, a tiny network none to spare.
-
-        A tenth always stays inactive, so that methods which move weights have where to move them.
-        """
+        """Share of active weights: a wide table has more than its rows can inform, a tiny network none to spare."""
         share = min(self.max_density, max(self.min_active, self.active_per_row * n_data) / n_weights)
-        return min(0.9, max(share, LEAST_ACTIVE / n_weights))
+        return min(1.0, max(share, LEAST_ACTIVE / n_weights))
 
     def steps(self, n_data: float, batch_size: int) -> int:
         """Optimizer steps: the minimum, or the epochs that a long table needs."""

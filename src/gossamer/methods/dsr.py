@@ -63,6 +63,8 @@ def dsr(
     """
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[Reparameterization]:
+        if density == 1:  # there is nothing to move
+            return []
         first = update_period_for(steps, update_period)
         return [
             Reparameterization(

@@ -68,6 +68,8 @@ def sm(
     """
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[SparseMomentum]:
+        if density == 1:  # there is nothing to move
+            return []
         period, last = update_period_for(steps, update_period), step_of(until, steps, "until")
         return [
             SparseMomentum(
