@@ -242,7 +242,7 @@ def discovery_tables(content: Mapping[str, Any]) -> dict[str, Table]:
         >>> row = {"table": "friedman", "selector": "lasso", "columns": 30, "relevant": 5, "cpu_seconds": 1.0}
         >>> rows = [row | {"seed": 0, "true": 4, "false": 6}, row | {"seed": 1, "true": 4, "false": 8}]
         >>> discovery_tables({"rows": rows})["discovery"].rows
-        [['friedman, 5 of 30', '2', 'lasso', '4.0 ± 0.0', '7.0 ± 1.0', '64 %', '0 of 2', '1.0 s']]
+        [['friedman, 5 of 30', '2', 'lasso', '4.0 ± 0.0', '7.0 ± 1.0', '63 %', '0 of 2', '1.0 s']]
     """
     lines = []
     names = list(dict.fromkeys((row["table"], row["selector"]) for row in content["rows"]))

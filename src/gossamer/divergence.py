@@ -19,9 +19,8 @@ from gossamer.ranks import average_over_ranks
 __all__ = ["DivergenceError", "DivergenceWatch"]
 
 PERIOD = 50  # steps between two looks: each makes a GPU wait
-FAR_ABOVE = (
-    3.0  # times the first loss, or nats if that is more. A regression that learns its noise hides the rest in it
-)
+FEWEST = 20  # losses that tell
+FAR_ABOVE = 3.0  # times the first loss, or nats if more: a regression that learns its noise hides the rest in it
 EXPLODED = 1e6  # times the largest first weight, or 1 if that is more
 
 
@@ -65,8 +64,9 @@ class DivergenceWatch:
         limit = self.first + FAR_ABOVE * max(1.0, abs(self.first))
         sizes = _largest(model)
         growth = {name: size / max(1.0, self.sizes.get(name, 0.0)) for name, size in sizes.items()}
-        # One batch may be far off, such as one with an outlier, but not most of them.
-        if statistics.median(losses) <= limit and max(growth.values(), default=0.0) <= EXPLODED:
+        # One batch may be far off, such as one with an outlier, but not most of them; the first steps may overshoot.
+        typical = statistics.median(losses) if len(losses) >= FEWEST or math.inf in losses else -math.inf
+        if typical <= limit and max(growth.values(), default=0.0) <= EXPLODED:
             return
         at = next((i for i, loss in enumerate(losses) if loss > limit), len(losses) - 1)
         worst = max(growth, key=growth.__getitem__, default="none")

@@ -244,3 +244,16 @@ def test_ranks_hardly_depend_on_the_seed(estimator, table, monkeypatch):
     X, y = table()
     importances = [estimator(random_state=seed).fit(X, y).feature_importances_ for seed in range(5)]
     assert np.mean([spearmanr(*pair)[0] for pair in combinations(importances, 2)]) >= 0.9
+
+
+def test_columns_that_are_needless_one_by_one_still_predict_together():
+    """Five noisy copies of one cause: none is certain to matter beside the others, and all of them are needed."""
+    rng = np.random.default_rng(0)
+    cause = rng.normal(size=300)
+    X = np.column_stack([cause[:, None] + rng.normal(size=(300, 5)), rng.normal(size=300)])
+    model = SparseBayesRegressor(max_steps=200, random_state=0).fit(X, cause + X[:, 5])
+    assert model.get_support()[5]
+    assert len(model._inputs.columns) == 6
+    idle = rng.normal(size=(300, 5))
+    model = SparseBayesRegressor(max_steps=200, random_state=0).fit(np.column_stack([idle, X[:, 5]]), 3 * X[:, 5])
+    assert model._inputs.columns.tolist() == [5]

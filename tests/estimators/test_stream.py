@@ -29,8 +29,10 @@ def test_a_pass_shows_every_row_once():
         assert sorted(seen.tolist()) == list(range(10))
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", [name for name in methods.names() if name != "mc_dropout"])  # estimators refuse it
 def test_a_file_between_two_calls_changes_nothing(name, classes, tmp_path):
+    if name == "laplace":
+        pytest.importorskip("laplace")
     X, y = classes
     options = {"lr": 0.01} if "lr" in options_of(name) else {}
     settings = {"hidden": (16,), "options": options, "max_steps": 60, "n_draws": 5, "random_state": 0}

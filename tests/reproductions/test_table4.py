@@ -218,6 +218,7 @@ def test_a_network_that_predicts_a_constant_is_dead(monkeypatch):
 
 @pytest.mark.usefixtures("few_examples")
 @pytest.mark.parametrize(("example", "rival"), [(3, "HistGB"), (1, "Lasso")])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # a Lasso of few examples
 def test_baselines_are_rows_of_the_same_table(example, rival):
     plan = em_mcmc_table4.plan(examples=str(example), settings="baselines", repetitions=1)
     settings = next(part for part in plan if part["method"] == rival)

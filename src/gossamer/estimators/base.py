@@ -25,6 +25,7 @@ from gossamer.estimators.importance import (
     column_importances,
     folds,
     groups_of,
+    others_matter,
     packed,
     select,
     unpacked,
@@ -237,11 +238,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
         rows = rows._replace(y=targets.apply(rows.y))
         held = None if held is None else held._replace(y=targets.apply(held.y))
-        self._rank(self._groups(rows, held, inputs, n_outputs, constant_noise, rng))
-        matters = select(self.groups_, self.n_features_in_, self.fdr)
-        selected = np.flatnonzero(matters[self._columns.source[inputs.columns]])
-        if len(selected):  # otherwise all columns predict: that none is certain to matter is no evidence that none does
-            inputs = inputs.only(selected)
+        inputs = inputs.only(self._select(rows, held, inputs, n_outputs, constant_noise, rng))
         self._fit_members(rows, held, inputs, targets, n_outputs, constant_noise, rng)
 
     def _fit_members(
@@ -266,7 +263,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
 
-    def _groups(
+    def _select(
         self,
         rows: Rows,
         held: Rows | None,
@@ -274,16 +271,25 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_outputs: int,
         constant_noise: bool,
         rng: np.random.RandomState,
-    ) -> list[Group]:
-        """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it."""
+    ) -> Array:
+        """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it.
+
+        Returns which inputs predict: those selected, or all if the others matter together. That no column is certain to
+        matter, or none beside the others, is no evidence that none does.
+        """
+        every = np.arange(len(inputs.columns))
         if len(rows.y) < N_FOLDS:
-            return []
+            self._rank([])
+            return every
         fold = folds(rows.y[:, 0], N_FOLDS)
         plan = self._plan("select", rows, inputs, n_outputs, constant_noise, rng)
         task = without_folds(task_of(rows, inputs, self._likelihood, n_outputs), rows, fold, self._likelihood)
         draws = train_folds(plan, task, self._look(held, inputs), self.patience)
         parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
-        return groups_of(draws, parts, inputs, self._columns.source, self._likelihood)
+        self._rank(groups_of(draws, parts, inputs, self._columns.source, self._likelihood))
+        matters = select(self.groups_, self.n_features_in_, self.fdr)
+        selected = np.flatnonzero(matters[self._columns.source[inputs.columns]])
+        return every if others_matter(draws, parts, inputs, selected, self._likelihood) else selected
 
     def _rank(self, groups: list[Group]) -> None:
         self.groups_ = groups

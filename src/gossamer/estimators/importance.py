@@ -47,13 +47,14 @@ from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Categorical
 from gossamer.types import Likelihood
 
-__all__ = ["Group", "column_importances", "folds", "groups_of", "packed", "select", "unpacked"]
+__all__ = ["Group", "column_importances", "folds", "groups_of", "others_matter", "packed", "select", "unpacked"]
 
 SAME = 0.9  # absolute correlation of any two columns of a group
 N_COPIES = 4  # of each row: their mean has less noise
 MAX_ROWS = 4096  # enough for a t-test: evidence grows with the rows
 MIN_SHRINKAGE = 1e-4  # of covariances: equal columns have no inverse
 PICKED = 0.05  # level at which a column stands out from its group
+OTHERS = 0.1  # level at which the columns that are not selected matter together
 MAX_COLUMNS = 256  # that are tested, beside each other: the rest have weak weights, and count as found irrelevant
 MAX_CELLS = 2**20  # rows times groups: fewer rows where many columns are read
 
@@ -105,8 +106,7 @@ def groups_of(
         return []
     strength = sum(_strength(one, len(inputs.columns)) for one in draws)
     read = np.sort(np.argsort(-strength, kind="stable")[:MAX_COLUMNS])
-    n_rows = int(np.clip(MAX_CELLS // len(read), 512, MAX_ROWS)) // len(parts) + 1
-    parts = [part.take(np.arange(min(n_rows, len(part.y)))) for part in parts]  # the rows are in random order already
+    parts = _first_rows(parts, len(read))
     rows, weight = _joined(parts), np.concatenate([part.weight for part in parts])
     origin = source[inputs.columns]
     numbers = np.flatnonzero(np.isin(origin, origin[_with_twins(rows, weight, inputs, read)]))
@@ -123,6 +123,28 @@ def groups_of(
         at = [own[j] for j in group]
         found.append(Group(columns[group], float(importance[i]), float(p_value[i]), importance[at], p_value[at]))
     return sorted(found, key=lambda group: -group.importance)
+
+
+def others_matter(
+    draws: Sequence[Draws], parts: Sequence[Rows], inputs: Scaling, selected: Array, likelihood: Likelihood
+) -> bool:
+    """Whether the columns that are not selected matter together: each may be needless beside the others, not all.
+
+    ``selected`` are positions in ``inputs``. The test is that of a group, at a level of 0.1.
+    """
+    if not len(selected):
+        return True
+    strength = sum(_strength(one, len(inputs.columns)) for one in draws)
+    numbers = np.union1d(selected, np.argsort(-strength, kind="stable")[:MAX_COLUMNS])
+    others = np.flatnonzero(~np.isin(numbers, selected)).tolist()
+    if not others:
+        return False
+    parts = _first_rows(parts, len(numbers))
+    rows, weight = _joined(parts), np.concatenate([part.weight for part in parts])
+    copies = _Copies(inputs.only(numbers).apply(rows), weight)
+    networks = [_Network(one, inputs, numbers, likelihood) for one in draws]
+    _, p_value = _t_test(_rises(networks, parts, copies, [others]), weight)
+    return bool(p_value[0] < OTHERS)
 
 
 def column_importances(groups: Sequence[Group], n_columns: int) -> Array:
@@ -195,6 +217,12 @@ def _strength(draws: Draws, n_columns: int) -> Array:
     squares = draws.values[first].double().square().sum(0).numpy()
     result: Array = np.bincount(column, squares, n_columns)
     return result
+
+
+def _first_rows(parts: Sequence[Rows], n_columns: int) -> list[Rows]:
+    """As many rows as fit; they are in random order already."""
+    n_rows = int(np.clip(MAX_CELLS // n_columns, 512, MAX_ROWS)) // len(parts) + 1
+    return [part.take(np.arange(min(n_rows, len(part.y)))) for part in parts]
 
 
 def _joined(parts: Sequence[Rows]) -> Any:
