@@ -29,7 +29,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             quarter as many weights as rows, but at least 500.
         lr: Learning rate, if the method takes one; ``None`` is the method's default.
         kl_weight: β of the KL, if the method has one; ``None`` is 1 (the ELBO).
-        members: Networks that are trained to predict, on the selected columns; their mixture predicts.
+        members: Networks that are trained to predict, on the selected columns or, where the others matter together,
+            on all; their mixture predicts.
         options: Other options of the method by name, as in ``{"removal": "snr_abs"}``.
         max_steps: Optimizer steps of each stage; ``None`` is 1,000 to select, and to predict 2,000 or ten
             epochs if that is more.
