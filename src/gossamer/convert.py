@@ -171,7 +171,7 @@ def convert(
     init: Init = "pretrained",
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Convert ``model`` in place, with weights of any kind: ``make`` builds one from a plain weight and its support.
+    """Convert ``model`` in place: ``make`` turns a plain weight and its support into a weight of any kind.
 
     Example:
         >>> model = convert(nn.Linear(3, 2), lambda dense, support: PointWeight(support, support.gather(dense.values)))

@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 from gossamer.estimators.draws import Architecture, Draws
-from gossamer.estimators.importance import Group, column_importances, folds, groups_of, select
+from gossamer.estimators.importance import ColumnGroup, column_importances, folds, groups_of, select
 from gossamer.estimators.table import Rows, Scaling
 from gossamer.likelihoods import Categorical, Gaussian
 
@@ -105,7 +105,7 @@ def test_p_values_of_irrelevant_columns_are_not_too_small():
 def test_selection_is_the_rule_of_benjamini_and_hochberg():
     """Columns that no network reads count as tested, with a p-value of 1."""
     p_values = np.random.default_rng(0).random(12) ** 6
-    groups = [Group(np.array([j]), 1 - p, p, np.array([1 - p]), np.array([p])) for j, p in enumerate(p_values)]
+    groups = [ColumnGroup(np.array([j]), 1 - p, p, np.array([1 - p]), np.array([p])) for j, p in enumerate(p_values)]
     exact = false_discovery_control(np.append(p_values, np.ones(8))) <= 0.1
     np.testing.assert_array_equal(select(groups, 20, fdr=0.1), exact)
     assert 0 < exact.sum() < 12

@@ -44,6 +44,7 @@ def test_arguments_are_options_of_methods_that_know_them():
 
 
 def test_steps_grow_with_the_rows():
-    assert PREDICT_NUMBERS.steps(500, 256) == 1000
+    assert PREDICT_NUMBERS.steps(500, 64) == 2000
+    assert (PREDICT_NUMBERS.batch_size(500), PREDICT_NUMBERS.batch_size(45_000)) == (64, 256)
     assert PREDICT_NUMBERS.steps(45_000, 256) == round(20 * 45_000 / 256)
     assert SELECT.steps(45_000, 64) == 500

@@ -59,7 +59,7 @@ def test_after_fit_it_goes_on(short, numbers):
     model = SparseBayesRegressor(**short).fit(X, y)
     before = model.predict(X)
     model.partial_fit(X, y)
-    assert model.n_steps_ == 60 + 3  # 600 rows are three batches of 256
+    assert model.n_steps_ == 60 + 10  # 600 rows are ten batches of 64
     assert not np.array_equal(model.predict(X), before)
     assert model.score(X, y) > 0.8
 

@@ -10,7 +10,7 @@ from torch import nn
 import gossamer
 from gossamer import methods
 from gossamer.data import digits
-from gossamer.methods.aeb import Clock, EmpiricalBayes, Prior, _sparse
+from gossamer.methods.aeb import EmpiricalBayes, Prior, SecondStage, _sparse
 from gossamer.models import conv_net, mlp
 from gossamer.optim import SGHMC
 from gossamer.train import Training
@@ -78,7 +78,7 @@ def test_the_adaptive_quantities_follow_a_transcription(learns):
     model = nn.Sequential(nn.Linear(7, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False)).double()
     x, y = torch.randn(9, 7).double(), torch.randn(9, 3).double()
     optimizer = SGHMC(model.parameters(), LR, n_data=N, temperature=0.0, momentum=MOMENTUM)
-    clock = Clock(begin=0, length=60, density=0.4)
+    clock = SecondStage(begin=0, length=60, density=0.4)
     rule = EmpiricalBayes(_sparse(model), optimizer, Prior(V0, V1), clock, 1 / N, learns)
     twin = Transcription([parameter.detach().numpy() for parameter in model.parameters()], clock, learns)
     for k in range(1, 61):
@@ -99,10 +99,10 @@ def test_the_adaptive_quantities_follow_a_transcription(learns):
 
 
 def test_at_the_papers_length_the_clock_is_the_papers():
-    clock = Clock(begin=0, length=50_000, density=0.1)
+    clock = SecondStage(begin=0, length=50_000, density=0.1)
     assert clock.step_size(1000) == pytest.approx(0.02 / 2000**0.75)
     assert clock.n_kept(5000, 10_000) == pytest.approx(10_000 * (1 - 0.9 * (1 - 0.99**100)), abs=1)
-    sums = [sum(Clock(0, length, 0.1).step_size(k) for k in range(1, length + 1)) for length in (500, 50_000)]
+    sums = [sum(SecondStage(0, length, 0.1).step_size(k) for k in range(1, length + 1)) for length in (500, 50_000)]
     assert sums[0] == pytest.approx(sums[1], rel=1e-2)
 
 
@@ -134,7 +134,7 @@ def test_a_zero_returns_when_its_velocity_carries_it_over_a_smaller_weight():
     layer = nn.Linear(4, 1, bias=False)
     layer.weight.data = torch.tensor([[0.1, 0.05, 0.01, 0.001]])
     optimizer = SGHMC(layer.parameters(), LR, n_data=N, temperature=0.0, momentum=MOMENTUM)
-    rule = EmpiricalBayes(_sparse(layer), optimizer, Prior(V0, V1), Clock(0, 30, 0.5), weight=0.0)
+    rule = EmpiricalBayes(_sparse(layer), optimizer, Prior(V0, V1), SecondStage(0, 30, 0.5), weight=0.0)
     active = []
     for k in range(1, 20):
         layer.weight.grad = torch.tensor([[0.0, 0.0, -1.0 if k > 15 else 0.0, 0.0]])

@@ -10,7 +10,7 @@ import gossamer
 from gossamer import checkpoint, methods
 from gossamer.data import digits
 from gossamer.likelihoods import Gaussian
-from gossamer.methods.splbnn import BestEvidence, Mixture, MixturePenalty, log_evidence
+from gossamer.methods.splbnn import BestEvidence, MixturePenalty, MixturePrior, log_evidence
 from gossamer.models import mlp
 from gossamer.sparsity import Cut
 from gossamer.train import Training, fit
@@ -30,14 +30,14 @@ def regression(seed=0, n_inputs=P, n=N):
 def test_the_gradient_of_the_prior_is_that_of_the_paper(values):
     inclusion, spike, slab = values
     b = torch.tensor([-2.0, -0.06, -0.01, 0.0, 1e-6, 0.05, 0.5], dtype=torch.float64, requires_grad=True)
-    Mixture(*values).log_density(b).backward()
+    MixturePrior(*values).log_density(b).backward()
     c1 = math.log(inclusion / (1 - inclusion)) + 0.5 * math.log(spike**2 / slab**2)
     p0 = 1 / (1 + torch.exp(c1 + 0.5 * (spike**-2 - slab**-2) * b.detach() ** 2))
     torch.testing.assert_close(b.grad, -b.detach() * (p0 / spike**2 + (1 - p0) / slab**2), rtol=1e-9, atol=0)
 
 
 def test_at_the_threshold_spike_and_slab_are_as_likely():
-    prior = Mixture(1e-4, 0.02, 0.5)
+    prior = MixturePrior(1e-4, 0.02, 0.5)
     at = torch.tensor(prior.threshold, dtype=torch.float64)
     slab = math.log(1e-4) + torch.distributions.Normal(0.0, 0.5).log_prob(at)
     spike = math.log(1 - 1e-4) + torch.distributions.Normal(0.0, 0.02).log_prob(at)
@@ -47,7 +47,7 @@ def test_at_the_threshold_spike_and_slab_are_as_likely():
 def test_the_evidence_of_a_linear_model_is_the_marginal_likelihood():
     """With weights far from the spike the prior is λ N(0, s²), and the Laplace approximation of a Gaussian exact."""
     task, slab, inclusion = regression(), 0.7, 0.3
-    prior = Mixture(inclusion, 1e-3, slab)
+    prior = MixturePrior(inclusion, 1e-3, slab)
     x, y = (part.double() for part in task.train)
     precision = x.T @ x / NOISE**2 + torch.eye(P, dtype=torch.float64) / slab**2
     layer = nn.Linear(P, 1, bias=False)
@@ -61,7 +61,7 @@ def test_the_evidence_of_a_linear_model_is_the_marginal_likelihood():
 
 def test_the_penalty_is_the_slab_alone_until_the_spike_is_switched_on():
     model = gossamer.sparsify(nn.Linear(3, 2), density=1.0, init="pretrained")
-    prior = Mixture(1e-3, 0.01, 1.0)
+    prior = MixturePrior(1e-3, 0.01, 1.0)
     penalty = MixturePenalty(prior, 10, spike_from=[5, 15], begins=[0, 10, 20])
     values = [penalty(model, step).item() for step in (1, 5, 6, 10, 11, 15, 16)]
     slab = -torch.distributions.Normal(0.0, 1.0).log_prob(torch.cat([model.mean, model.bias]).detach()).sum() / 10
@@ -90,7 +90,7 @@ def test_of_several_starts_the_one_with_the_best_evidence_is_kept():
     for _ in training.run():
         if training.step % 120 == 0:
             ends[training.step] = gossamer.draw(training.model, at_mean=True)
-    prior = Mixture(1e-5, 0.03, 0.1)
+    prior = MixturePrior(1e-5, 0.03, 0.1)
     evidences = [log_evidence(end, task, prior) for end in ends.values()]
     assert isinstance(training.collector, BestEvidence)
     assert training.collector.evidences == evidences
@@ -125,7 +125,7 @@ def test_several_starts_resume_to_the_bit(at):
 
 
 def test_the_best_start_may_be_one_in_which_nothing_was_removed():
-    task, prior = regression(), Mixture(1e-5, 0.01, 0.1)
+    task, prior = regression(), MixturePrior(1e-5, 0.01, 0.1)
     model = gossamer.sparsify(nn.Linear(P, 1), density=1.0, init="pretrained")
     first = gossamer.draw(model, at_mean=True)
     collector = BestEvidence(task, prior, [1])
@@ -152,6 +152,6 @@ def test_the_rest_is_stored_alone_and_compacts():
 def test_too_many_parameters_for_a_hessian_are_refused_by_name():
     task = digits.load()
     with pytest.raises(ValueError, match="give starts=1"):
-        log_evidence(mlp(64, (64,)), task, Mixture(1e-5, 0.01, 1.0))
+        log_evidence(mlp(64, (64,)), task, MixturePrior(1e-5, 0.01, 1.0))
     with pytest.raises(ValueError, match="starts must be"):
         methods.build("splbnn", task, 10, starts=9)

@@ -21,7 +21,7 @@ from gossamer.estimators.columns import Columns, is_data_frame
 from gossamer.estimators.draws import Architecture, Draws, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley
 from gossamer.estimators.importance import (
-    Group,
+    ColumnGroup,
     column_importances,
     folds,
     groups_of,
@@ -291,7 +291,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         selected = np.flatnonzero(matters[self._columns.source[inputs.columns]])
         return every if others_matter(draws, parts, inputs, selected, self._likelihood) else selected
 
-    def _rank(self, groups: list[Group]) -> None:
+    def _rank(self, groups: list[ColumnGroup]) -> None:
         self.groups_ = groups
         self.feature_importances_ = column_importances(groups, self.n_features_in_)
 
@@ -343,8 +343,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
         architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
         of_numbers = isinstance(self._likelihood, Gaussian)
-        recipe = recipe_of(stage, of_numbers)
-        batch_size = recipe.batch_size if self.batch_size is None else int(self.batch_size)
+        recipe = recipe_of(stage, self.method, of_numbers)
+        batch_size = recipe.batch_size(n_data) if self.batch_size is None else int(self.batch_size)
         given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}
         return TrainingPlan(
             self.method,

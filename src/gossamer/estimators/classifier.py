@@ -32,7 +32,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         members: Networks that are trained to predict, on the selected columns or, where the others matter together,
             on all; their mixture predicts.
         options: Other options of the method by name, as in ``{"removal": "snr_abs"}``.
-        max_steps: Optimizer steps of each stage; ``None`` is 1,000 to select, and to predict 2,000 or ten
+        max_steps: Optimizer steps of each stage; ``None`` is 500 to select, and to predict 2,000 or ten
             epochs if that is more.
         batch_size: Rows per step; ``None`` is 64.
         n_draws: Networks kept for prediction; a method without a posterior has one.
@@ -51,7 +51,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         feature_importances_: By how much R² on unknown rows falls without each column, or without its group; see
             :mod:`gossamer.estimators.importance`.
         groups_: The columns that were tested, in groups of nearly equal ones, each a
-            :class:`gossamer.estimators.importance.Group` with its importance and p-value; the most important first.
+            :class:`gossamer.estimators.importance.ColumnGroup` with its importance and p-value; the most important
+            first.
         n_steps_: Steps after which the kept networks were drawn.
         loss_curve_: Loss of each step, ``(steps,)``.
         validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.

@@ -133,7 +133,7 @@ class ImportanceDisplay:
     """The most important columns, those that are selected in colour.
 
     Args:
-        importances: Of each column, ``(columns,)``.
+        importances: The importance of each column, ``(columns,)``.
         selected: Which are selected, ``(columns,)``.
         names: Names of the columns.
 

@@ -47,7 +47,7 @@ from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Categorical
 from gossamer.types import Likelihood
 
-__all__ = ["Group", "column_importances", "folds", "groups_of", "others_matter", "packed", "select", "unpacked"]
+__all__ = ["ColumnGroup", "column_importances", "folds", "groups_of", "others_matter", "packed", "select", "unpacked"]
 
 SAME = 0.9  # absolute correlation of any two columns of a group
 N_COPIES = 4  # of each row: their mean has less noise
@@ -60,7 +60,7 @@ MAX_CELLS = 2**20  # rows times groups: fewer rows where many columns are read
 
 
 @dataclass(frozen=True)
-class Group:
+class ColumnGroup:
     """Columns that stand for each other, often just one.
 
     Attributes:
@@ -92,7 +92,7 @@ def folds(y: Array, n_folds: int) -> Array:
 
 def groups_of(
     draws: Sequence[Draws], parts: Sequence[Rows], inputs: Scaling, source: Array, likelihood: Likelihood
-) -> list[Group]:
+) -> list[ColumnGroup]:
     """The groups of columns, the most important first; in a wide table, of those columns that are read most.
 
     Args:
@@ -121,7 +121,7 @@ def groups_of(
     found = []
     for i, group in enumerate(groups):
         at = [own[j] for j in group]
-        found.append(Group(columns[group], float(importance[i]), float(p_value[i]), importance[at], p_value[at]))
+        found.append(ColumnGroup(columns[group], float(importance[i]), float(p_value[i]), importance[at], p_value[at]))
     return sorted(found, key=lambda group: -group.importance)
 
 
@@ -147,7 +147,7 @@ def others_matter(
     return bool(p_value[0] < OTHERS)
 
 
-def column_importances(groups: Sequence[Group], n_columns: int) -> Array:
+def column_importances(groups: Sequence[ColumnGroup], n_columns: int) -> Array:
     """Importance of each column: that of its group, or its own if others of its group stand out and it does not."""
     result = np.zeros(n_columns)
     for group in groups:
@@ -156,13 +156,13 @@ def column_importances(groups: Sequence[Group], n_columns: int) -> Array:
     return result.clip(0)
 
 
-def select(groups: Sequence[Group], n_columns: int, fdr: float) -> Array:
+def select(groups: Sequence[ColumnGroup], n_columns: int, fdr: float) -> Array:
     """Which of all columns matter; a share of about ``fdr`` of those selected may be wrong, and 1 selects all.
 
     Example:
         >>> def alone(column, p):
-        ...     return Group(np.array([column]), 0.5, p, np.array([0.5]), np.array([p]))
-        >>> twins = Group(np.array([3, 4]), 0.7, 1e-6, np.array([0.0, 0.0]), np.array([0.4, 0.6]))
+        ...     return ColumnGroup(np.array([column]), 0.5, p, np.array([0.5]), np.array([p]))
+        >>> twins = ColumnGroup(np.array([3, 4]), 0.7, 1e-6, np.array([0.0, 0.0]), np.array([0.4, 0.6]))
         >>> np.flatnonzero(select([twins, alone(0, 1e-5), alone(2, 0.04)], n_columns=10, fdr=0.1))
         array([0, 3, 4])
     """
@@ -178,7 +178,7 @@ def select(groups: Sequence[Group], n_columns: int, fdr: float) -> Array:
     return mask
 
 
-def packed(groups: Sequence[Group]) -> dict[str, Array]:
+def packed(groups: Sequence[ColumnGroup]) -> dict[str, Array]:
     """The groups as a few arrays, which take little room in a file."""
     of_groups = ([len(group.columns), group.importance, group.p_value] for group in groups)
     of_columns = (np.column_stack([group.columns, group.of_columns, group.p_values]) for group in groups)
@@ -188,23 +188,23 @@ def packed(groups: Sequence[Group]) -> dict[str, Array]:
     }
 
 
-def unpacked(arrays: Mapping[str, Array]) -> list[Group]:
+def unpacked(arrays: Mapping[str, Array]) -> list[ColumnGroup]:
     """The inverse of :func:`packed`.
 
     Example:
-        >>> group = Group(np.array([3, 4]), 0.7, 1e-6, np.array([0.0, 0.1]), np.array([0.4, 0.6]))
+        >>> group = ColumnGroup(np.array([3, 4]), 0.7, 1e-6, np.array([0.0, 0.1]), np.array([0.4, 0.6]))
         >>> unpacked(packed([group, group]))[1].p_values
         array([0.4, 0.6])
     """
     ends = np.cumsum(arrays["groups"][:, 0]).astype(np.int64)
     parts = np.split(arrays["columns"], ends[:-1])
     return [
-        Group(part[:, 0].astype(np.int64), float(importance), float(p_value), part[:, 1], part[:, 2])
+        ColumnGroup(part[:, 0].astype(np.int64), float(importance), float(p_value), part[:, 1], part[:, 2])
         for part, (_, importance, p_value) in zip(parts, arrays["groups"], strict=False)
     ]
 
 
-def _picked(group: Group) -> Array:
+def _picked(group: ColumnGroup) -> Array:
     """The columns of a group that matter beside the others, by Bonferroni's rule; all, if none does."""
     stands_out: Array = group.p_values <= PICKED / len(group.columns)
     return stands_out if stands_out.any() else ~stands_out

@@ -156,7 +156,7 @@ class WithoutFolds:
     n/(n - 1) times, so that the mean weight is 1 for all of them.
 
     Attributes:
-        likelihood: That of the targets without these columns.
+        likelihood: What reads the targets without these columns.
         n_folds: How many there are.
         member: The only member whose outputs are given; ``None`` where those of all are, side by side.
     """

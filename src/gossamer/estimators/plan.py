@@ -40,6 +40,7 @@ Stage = Literal["select", "predict", "stream"]
 """What networks are trained for: to tell which columns matter, to predict by those that do, or both at once."""
 
 
+LONG = 5000  # rows of a long table
 LEAST_ACTIVE = 100  # weights: with fewer, ReLU units of one sign may be all that is left
 
 
@@ -53,12 +54,17 @@ class Recipe:
     active_per_row: float
     min_steps: int
     epochs: float = 0.0
-    batch_size: int = 64
+    batch: int = 64  # rows per step
+    long_batch: int = 64  # the same for a table of more than ``LONG`` rows
 
     def density(self, n_weights: int, n_data: float) -> float:
         """Share of active weights: a wide table has more than its rows can inform, a tiny network none to spare."""
         share = min(self.max_density, max(self.min_active, self.active_per_row * n_data) / n_weights)
         return min(1.0, max(share, LEAST_ACTIVE / n_weights))
+
+    def batch_size(self, n_data: float) -> int:
+        """Rows per step."""
+        return self.long_batch if n_data > LONG else self.batch
 
     def steps(self, n_data: float, batch_size: int) -> int:
         """Optimizer steps: the minimum, or the epochs that a long table needs."""
@@ -71,19 +77,22 @@ class Recipe:
 # deviations from curvature the held-out log density was worse on seven of nine tables, and sun3 lost its variables.
 SELECT = Recipe(kl_weight=1.0, max_density=0.1, min_active=500, active_per_row=0.25, min_steps=500)
 STREAM = replace(SELECT, min_steps=1000)
-# What predicts numbers was compared on held-out rows of boston, diabetes and protein and on noisy simulations (Friedman
-# with noise 5, a linear one of R² 0.2). Standard deviations from curvature at T = 0.5 and 1 had a worse log density on
-# both simulations. Batches of 256 with half the steps were much better than batches of 64 on protein, better on
-# diabetes, a little worse on boston and the simulations, in half the time: a step of so small a network costs calls,
-# not arithmetic. Protein, of 45,000 rows, needed twenty epochs rather than three. One split each.
-PREDICT_NUMBERS = Recipe(0.5, max_density=0.3, min_active=1500, active_per_row=0.75, min_steps=1000, epochs=20)
-PREDICT_NUMBERS = replace(PREDICT_NUMBERS, batch_size=256)
+# What predicts numbers was compared on held-out rows of boston, diabetes, yacht and protein and on noisy simulations
+# (Friedman with noise 5, a linear one of R² 0.2), one or two splits each. Standard deviations from curvature at T = 0.5
+# and 1 had a worse log density on both simulations. Half the steps in batches of 256 were worse than 2,000 of 64 on
+# yacht, boston and the simulations, better on diabetes, and much better on protein, whose 45,000 rows needed twenty
+# epochs rather than three: a step of so small a network costs calls, not arithmetic.
+PREDICT_NUMBERS = Recipe(
+    kl_weight=0.5, max_density=0.3, min_active=1500, active_per_row=0.75, min_steps=2000, epochs=20, long_batch=256
+)
+# With one rate for all weights, the noise of small batches heats what is sampled.
+PREDICT_BY_ONE_RATE = replace(PREDICT_NUMBERS, batch=256, min_steps=1000)
 PREDICT_CLASSES = replace(SELECT, min_steps=2000, epochs=10)
 # The loss of a regression has the curvature 1/noise², which grows while the noise is learnt: a table that is predicted
 # well is steeper than any image. At the rates that suit classes, methods without a step size per weight diverge there,
 # often without reaching infinity. These rates were chosen by held-out log density on three tables: two noisy ones and
 # one whose noise is a thirtieth of the target. Colder samplers were less stable, and overconfident.
-# In 2,000 steps a sampler learns less noise than in 1,000, and a rate of 0.003 threw it out of the last of them.
+# Samplers have a third of the rate that was chosen so: at 0.003 they diverged on the last of these tables (one seed).
 FOR_NUMBERS: dict[str, dict[str, float]] = {
     "sgd": {"lr": 0.003},
     "rigl": {"lr": 0.003},
@@ -193,11 +202,13 @@ def fall_at_the_end(nlls: Array) -> float:
     return fall if fall > max(CLEAR_FALL, 3 * error) else 0.0
 
 
-def recipe_of(stage: Stage, of_numbers: bool) -> Recipe:
+def recipe_of(stage: Stage, method: str, of_numbers: bool) -> Recipe:
     """The settings of a stage; a stream selects and predicts at once."""
     if stage != "predict":
         return SELECT if stage == "select" else STREAM
-    return PREDICT_NUMBERS if of_numbers else PREDICT_CLASSES
+    if not of_numbers:
+        return PREDICT_CLASSES
+    return PREDICT_BY_ONE_RATE if method in FOR_NUMBERS else PREDICT_NUMBERS
 
 
 def method_options(

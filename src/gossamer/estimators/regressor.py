@@ -31,8 +31,10 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         lr: Learning rate. ``None`` is the method's default, but smaller for methods with one step size for all weights,
             since learnt noise makes the loss steep.
         kl_weight: β of the KL; ``None`` is 1 to select and 0.5 to predict.
-        max_steps: Optimizer steps of each stage; ``None`` is 1,000, and to predict twenty epochs if that is more.
-        batch_size: Rows per step; ``None`` is 64 to select and 256 to predict.
+        max_steps: Optimizer steps of each stage; ``None`` is 500 to select, and to predict 2,000 or twenty
+            epochs, whichever is more.
+        batch_size: Rows per step; ``None`` is 64, and 256 to predict from more than 5,000 rows or with one step size
+            for all weights, then in half the steps.
         options: Other options of the method by name; samplers have a ``temperature`` of 1.
 
     Example:

@@ -118,7 +118,7 @@ def aeb(
         )
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
-        clock = Clock(begin, length, density)
+        clock = SecondStage(begin, length, density)
         return [EmpiricalBayes(_sparse(model), optimizer, prior, clock, strength / task.n_data, learn_prior)]
 
     kept = [steps - (steps // 10) * i // samples for i in range(samples)]
@@ -161,7 +161,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Clock:
+class SecondStage:
     """What depends on the step k of the second stage, counted from 1."""
 
     begin: int
@@ -214,7 +214,7 @@ class EmpiricalBayes(Rule):
         optimizer: The sampler that holds them.
         prior: The two components.
         clock: When, how fast, and how many weights stay.
-        weight: Of the prior in the loss, which is a mean: 1/N, or less.
+        weight: How much the prior counts in the loss, which is a mean: 1/N, or less.
         learn_prior: Whether δ and s learn as well.
     """
 
@@ -223,7 +223,7 @@ class EmpiricalBayes(Rule):
         weights: Mapping[str, GroupedWeight],
         optimizer: Optimizer,
         prior: Prior,
-        clock: Clock,
+        clock: SecondStage,
         weight: float,
         learn_prior: bool = False,
     ) -> None:

@@ -1,6 +1,7 @@
 """SGHMC in cycles, with snapshots (Ke and Fan, arXiv 2210.12957, Algorithm 2; Zhang et al., ICLR 2020).
 
-Each cycle takes the learning rate from its highest value to zero; the networks at the end of the cycles are the draws.
+Each cycle takes the learning rate from its highest value to a thousandth of it, and stays low for long enough that the
+noise of mini-batches cools; the networks at the end of the cycles are the draws.
 ``mode="reference"`` takes the paper's noise, whose "temperature" is not a temperature, and the released code's
 hyper-parameters, cycles and snapshots.
 """

@@ -74,7 +74,7 @@ def splbnn(
         raise ValueError(f"starts must be between 1 and a third of the steps; got {starts} in {steps} steps")
     likelihood = task.likelihood.likelihood if isinstance(task.likelihood, Weighted) else task.likelihood
     wide = slab_std or (0.1 if isinstance(likelihood, Gaussian) else 1.0)
-    prior = Mixture(inclusion, spike_std, wide)
+    prior = MixturePrior(inclusion, spike_std, wide)
     rate = min(lr, task.n_data * spike_std**2)
     begins = [steps * i // starts for i in range(starts + 1)]
     parts = list(pairwise(begins))
@@ -106,11 +106,11 @@ def splbnn(
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixturePrior:
     """The prior of a weight: λ N(0, s₁²) + (1 - λ) N(0, s₀²).
 
     Example:
-        >>> round(Mixture(1e-5, 0.01, 0.1).threshold, 4), round(Mixture(1e-5, 0.01, 1.0).threshold, 4)
+        >>> round(MixturePrior(1e-5, 0.01, 0.1).threshold, 4), round(MixturePrior(1e-5, 0.01, 1.0).threshold, 4)
         (0.0528, 0.0568)
     """
 
@@ -147,7 +147,7 @@ class MixturePenalty(Penalty):
     Captured steps cannot differentiate it.
     """
 
-    prior: Mixture
+    prior: MixturePrior
     n_data: int
     spike_from: Sequence[float]  # one step per start
     begins: Sequence[int]
@@ -215,7 +215,7 @@ class BestEvidence(Collector):
         evidences: Logarithm of the evidence of each network so far.
     """
 
-    def __init__(self, task: Task, prior: Mixture, at: Sequence[int]) -> None:
+    def __init__(self, task: Task, prior: MixturePrior, at: Sequence[int]) -> None:
         self.task, self.prior, self.at = task, prior, list(at)
         self.evidences: list[float] = []
         self.best: dict[str, Any] = {}
@@ -246,7 +246,7 @@ class BestEvidence(Collector):
         self.evidences, self.best = list(state["evidences"]), dict(state["best"])
 
 
-def log_evidence(network: nn.Module, task: Task, prior: Mixture) -> float:
+def log_evidence(network: nn.Module, task: Task, prior: MixturePrior) -> float:
     """Laplace approximation of log p(training data), over the parameters of a plain network that are not zero.
 
     In float64, with all training examples at once and the exact Hessian.
@@ -272,7 +272,7 @@ def log_evidence(network: nn.Module, task: Task, prior: Mixture) -> float:
     return float(-n * f.detach() + len(theta) / 2 * math.log(2 * math.pi / n) - 0.5 * log_volume)
 
 
-def _objective(network: nn.Module, masks: dict[str, Tensor], theta: Tensor, task: Task, prior: Mixture) -> Tensor:
+def _objective(network: nn.Module, masks: dict[str, Tensor], theta: Tensor, task: Task, prior: MixturePrior) -> Tensor:
     """N f: the loss of all examples minus the log prior; weights have the mixture, the rest the slab."""
     device = theta.device
     parts = dict(zip(masks, theta.split([int(mask.sum()) for mask in masks.values()]), strict=True))

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.drawing import DrawingOptimizer
 from gossamer.optim.sampler import LIMITS, pulls, scale_
 from gossamer.optim.scales import ScaledSampler, global_scale
+from gossamer.optim.weight_draws import DrawingOptimizer
 from gossamer.types import Mode, Schedule
 
 

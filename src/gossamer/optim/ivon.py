@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.drawing import DrawingOptimizer
 from gossamer.optim.sampler import LIMITS, Each
+from gossamer.optim.weight_draws import DrawingOptimizer
 from gossamer.types import Schedule
 
 __all__ = ["IVON"]
