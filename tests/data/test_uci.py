@@ -24,10 +24,11 @@ def folder(tmp_path, monkeypatch):
     np.savetxt(folder / "data.txt", table)
     np.savetxt(folder / "index_features.txt", np.arange(4), fmt="%d")
     np.savetxt(folder / "index_target.txt", [4], fmt="%d")
+    splits = np.random.RandomState(1)  # as the authors drew them
     for split in range(20):
-        order = rng.permutation(N)
-        np.savetxt(folder / f"index_train_{split}.txt", order[:50], fmt="%d")
-        np.savetxt(folder / f"index_test_{split}.txt", order[50:], fmt="%d")
+        order = splits.choice(range(N), N, replace=False)
+        np.savetxt(folder / f"index_train_{split}.txt", order[:54], fmt="%d")
+        np.savetxt(folder / f"index_test_{split}.txt", order[54:], fmt="%d")
     read = np.loadtxt(folder / "data.txt")
     small = uci.SETS["naval"]._replace(shape=read.shape, sha256=hashlib.sha256(read.tobytes()).hexdigest())
     monkeypatch.setitem(uci.SETS, "naval", small)
@@ -41,9 +42,9 @@ def load(folder, name="uci/naval", **options):
 def test_shapes_and_likelihood(folder):
     task = load(folder)
     assert task.name == "uci/naval"
-    assert (task.n_data, len(task.val[1]), len(task.test[1])) == (45, 5, 10)
+    assert (task.n_data, len(task.val[1]), len(task.test[1])) == (49, 5, 6)
     assert task.input_shape == (4,)
-    assert task.train[1].shape == (45, 1)
+    assert task.train[1].shape == (49, 1)
     assert task.transform(task.train[0]).dtype == task.train[1].dtype == torch.float32
     assert task.likelihood == Gaussian()
     assert task.n_outputs == 2
@@ -130,6 +131,31 @@ def test_damaged_files_are_told(folder, file, change, message):
         load(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("index_train_0.txt", "index_train_3.txt", "index_train_0.txt and index_test_0.txt share indices"),
+        ("index_test_0.txt", "5\n", "index_test_0.txt: not the published test indices|share indices"),
+        ("index_target.txt", "5\n", "index_target.txt: not the published target indices"),
+        ("index_features.txt", "0\n1\n3\n", "index_features.txt: not the published features indices"),
+    ],
+)
+def test_another_split_or_column_is_refused(folder, file, content, message):
+    (folder / file).write_text((folder / content).read_text() if content.endswith("txt") else content)
+    with pytest.raises(ValueError, match=message):
+        load(folder)
+
+
+def test_exchanged_splits_are_refused_and_are_other_data(folder):
+    before = data.fingerprint(load(folder))
+    for kind in ("train", "test"):
+        (folder / f"index_{kind}_0.txt").write_text((folder / f"index_{kind}_1.txt").read_text())
+    with pytest.raises(ValueError, match=r"index_train_0.txt: not the published train indices; restore the file"):
+        load(folder)
+    after = data.fingerprint(load(folder, verify=False))
+    assert data.changed(before, after) == ["train", "val", "test", "outputs"]
 
 
 def test_another_table_is_read_when_asked_for(folder):

@@ -11,7 +11,7 @@ import pytest
 from gossamer import checkpoint
 from gossamer.divergence import DivergenceError
 from gossamer.record import RecordError, Run
-from gossamer.runs import Interrupted, resume, train
+from gossamer.runs import Interrupted, Settings, resume, train
 from gossamer.runs import job as job_module
 from gossamer.runs.job import Job
 from gossamer.train import Training
@@ -246,6 +246,32 @@ def test_a_checkpoint_of_another_network_is_an_error_of_one_line(settings, whole
     with pytest.raises(RecordError, match="does not fit") as caught:
         resume(run.folder, quiet=True)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_run_goes_on_with_the_data_it_began_with(has_checkpoint, settings, monkeypatch, tmp_path):
+    folder, task = tmp_path / "run", Settings.load_task
+    with monkeypatch.context() as patch:
+        at_step(patch, 5, fail)
+        with pytest.raises(AccidentError):
+            train(settings("sgd"), folder, quiet=True, checkpoint_seconds=0 if has_checkpoint else 100)
+
+    def others(self):
+        """The same sizes, but another test example than before."""
+        x, y = task(self).test
+        return task(self)._replace(test=(x.roll(1, 0), y.roll(1, 0)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Settings, "load_task", others)
+        with pytest.raises(RecordError, match=r"began with other data: test of digits differ"):
+            resume(folder, quiet=True)
+    assert resume(folder, quiet=True).result()
+
+
+def test_a_run_of_a_version_without_fingerprints_is_resumed(settings, tmp_path):
+    run = Run.create(tmp_path / "run", settings("sgd", epochs=1).to_config())
+    assert run.data() is None
+    assert resume(run.folder, quiet=True).result()
 
 
 @pytest.mark.parametrize(

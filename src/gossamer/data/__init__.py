@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.data._files import DataNotFoundError
+from gossamer.data._fingerprint import changed, fingerprint
 from gossamer.data._images import CropFlip, Normalize
 from gossamer.names import imported, unknown
 from gossamer.types import Task
 
-__all__ = ["CropFlip", "DataNotFoundError", "Normalize", "find", "load", "names"]
+__all__ = ["CropFlip", "DataNotFoundError", "Normalize", "changed", "find", "fingerprint", "load", "names"]
 
 
 def names() -> list[str]:

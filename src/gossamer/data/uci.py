@@ -26,12 +26,16 @@ __all__ = ["FOLDERS", "Standardize", "load"]
 
 
 class UciSet(NamedTuple):
-    """The facts of one set; ``sha256`` is over the numbers of data.txt, as float64 in row order."""
+    """The facts of one set; ``sha256`` is over the numbers of data.txt, as float64 in row order.
+
+    The target is the column after the features; ``n_unused`` columns follow it.
+    """
 
     folder: str
     shape: tuple[int, int]
     sha256: str
     n_splits: int = 20
+    n_unused: int = 0
 
 
 SETS = {
@@ -40,7 +44,10 @@ SETS = {
     "energy": UciSet("energy", (768, 9), "3563209cb65c108b72e6ee45f56f12e53c3f346f10b6b30a79ec5b7c0a0a1dd9"),
     "kin8nm": UciSet("kin8nm", (8_192, 9), "7fad37438fc1228ed099177766b084fb5577bf7457d7a6460f8d0389b21681ab"),
     "naval": UciSet(
-        "naval-propulsion-plant", (11_934, 18), "9e29f1dd09537ec700018dd325ce9a5ba43552398a4eb97379784e2b86e4ee42"
+        "naval-propulsion-plant",
+        (11_934, 18),
+        "9e29f1dd09537ec700018dd325ce9a5ba43552398a4eb97379784e2b86e4ee42",
+        n_unused=1,
     ),
     "power": UciSet("power-plant", (9_568, 5), "d3c75624ea5df1256c9b8e81560e1f9381014565c5f558d3293831fa521b82e9"),
     "protein": UciSet(
@@ -73,7 +80,7 @@ def load(
         split: Which published split, 0 to 19 (protein: 0 to 4).
         n_val: How many rows of the published training part to hold out for choices (None: a tenth, always the same
             for a split); with 0 ``val`` has no rows.
-        verify: Compare checksums with those of the published files.
+        verify: Compare the table, its columns and the split with what is published.
     """
     name = _short(name)
     n_splits = SETS[name].n_splits
@@ -83,6 +90,8 @@ def load(
     table = _table(name, folder / "data.txt", verify)
     features, target = _disjoint(folder, ("index_features.txt", "index_target.txt"), table.shape[1])
     published, test = _disjoint(folder, (f"index_train_{split}.txt", f"index_test_{split}.txt"), len(table))
+    if verify:
+        _check_published(SETS[name], folder, split, (features, target), (published, test))
     train, val = (published[rows.numpy()] for rows in split_rows(len(published), n_val, seed=split))
     x, y = (torch.from_numpy(np.ascontiguousarray(table[:, columns])) for columns in (features, target))
     x_mean, x_std = _mean_and_std(table[train][:, features])
@@ -140,7 +149,7 @@ def _folder(name: str, root: Path, split: int) -> Path:
 
 
 def _table(name: str, path: Path, verify: bool) -> Array:
-    table, (_, shape, sha256, _) = _numbers(path), SETS[name]
+    table, (_, shape, sha256, *_) = _numbers(path), SETS[name]
     if table.shape != shape or not np.isfinite(table).all():
         found = "numbers that are not finite" if table.shape == shape else f"shape {table.shape}"
         raise ValueError(f"{path}: found {found}, expected finite numbers of shape {shape}")
@@ -151,6 +160,24 @@ def _table(name: str, path: Path, verify: bool) -> Array:
             "(verify=False reads it all the same)"
         )
     return table
+
+
+def _check_published(
+    one: UciSet, folder: Path, split: int, columns: tuple[Array, Array], rows: tuple[Array, Array]
+) -> None:
+    """Columns in their order, and the split that the authors drew: permutation number ``split`` from the seed 1."""
+    n, n_features = one.shape[0], one.shape[1] - one.n_unused - 1
+    stream = np.random.RandomState(1)
+    order = [stream.permutation(n) for _ in range(split + 1)][-1]
+    drawn = np.split(order, [round(n * 9 / 10)])
+    expected = {"index_features": np.arange(n_features), "index_target": np.array([n_features])}
+    expected |= {f"index_train_{split}": drawn[0], f"index_test_{split}": drawn[1]}
+    for (file, right), found in zip(expected.items(), (*columns, *rows), strict=True):
+        if not np.array_equal(right, found):
+            raise ValueError(
+                f"{folder / file}.txt: not the published {file.split('_')[1]} indices; restore the file "
+                "(verify=False reads it all the same)"
+            )
 
 
 def _disjoint(folder: Path, files: tuple[str, str], limit: int) -> tuple[Array, Array]:

@@ -32,8 +32,11 @@ class Run:
         self.environment = environment
 
     @classmethod
-    def create(cls, folder: Path, config: Mapping[str, Any]) -> Run:
-        """Make the folder with ``config.toml`` and ``environment.json``; it must not hold anything yet."""
+    def create(cls, folder: Path, config: Mapping[str, Any], data: Mapping[str, str] | None = None) -> Run:
+        """Make the folder with ``config.toml`` and ``environment.json``; it must not hold anything yet.
+
+        ``data`` is the fingerprint of what the run trains on, for ``data.json``.
+        """
         folder = Path(folder)
         text = files.to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
         try:
@@ -46,11 +49,14 @@ class Run:
         if taken:
             raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
         # The configuration is written last, because it makes the folder a run.
-        files.write_atomically(folder / "environment.json", files.to_json(environment(), indent=2))
+        others = {"environment.json": environment()} | ({} if data is None else {"data.json": data})
         try:
+            for name, content in others.items():
+                files.write_atomically(folder / name, files.to_json(content, indent=2))
             files.write_atomically(folder / "config.toml", text)
         except RecordError:
-            (folder / "environment.json").unlink(missing_ok=True)
+            for name in others:
+                (folder / name).unlink(missing_ok=True)
             raise
         return cls.open(folder)
 
@@ -76,6 +82,10 @@ class Run:
     def checkpoint_folder(self) -> Path:
         """The folder of the checkpoints, which may not exist yet."""
         return self.folder / "checkpoint"
+
+    def data(self) -> dict[str, str] | None:
+        """The fingerprint of what the run trains on; ``None`` where an earlier version stored none."""
+        return files.read_json(self.folder / "data.json", "restore the file, or train again")
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""

@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from gossamer import checkpoint, methods, models
+from gossamer.data import changed, fingerprint
 from gossamer.layers import sparse_weights
 from gossamer.names import file_name
 from gossamer.progress import Progress
@@ -66,7 +67,7 @@ def train(
         _refuse_taken(folder, "--out" if out is not None else "--out or --seed")  # before anything is loaded
     job = _begin(folder, settings)
     if job.training.fabric.is_global_zero:
-        job.run = Run.create(folder, settings.to_config())
+        job.run = Run.create(folder, settings.to_config(), fingerprint(job.task))
     with only_one(folder) if job.run is not None else contextlib.nullcontext():
         return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
@@ -123,6 +124,7 @@ def _begin(folder: Path, settings: Settings) -> Job:
 def restore(run: Run, settings: Settings) -> Job:
     """A run as of its newest checkpoint, or before its first step if there is none yet."""
     job = _begin(run.folder, settings)
+    _refuse_other_data(run, job.task)
     if checkpoint.exists(run.checkpoint_folder):
         state = checkpoint.load(run.checkpoint_folder)
         try:
@@ -243,6 +245,16 @@ def is_first_process() -> bool:
     """Whether the user started this process, not another rank."""
     rank: int = getattr(rank_zero_only, "rank", 0)
     return rank == 0
+
+
+def _refuse_other_data(run: Run, task: Task) -> None:
+    stored = run.data()
+    differs = [] if stored is None else changed(stored, fingerprint(task))
+    if differs:
+        raise RecordError(
+            f"{run.folder} began with other data: {', '.join(differs)} of {task.name} differ from its data.json; give "
+            "the folder of the data it began with (GOSSAMER_DATA, or data_dir in config.toml), or train a new run"
+        )
 
 
 def _refuse_taken(folder: Path, other: str) -> None:
