@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -123,6 +124,18 @@ def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:
     return json.dumps(
         value, indent=indent, default=lambda item: item.tolist() if hasattr(item, "tolist") else str(item)
     )
+
+
+def rows_on_lines(text: str) -> str:
+    """Indented JSON with each list of plain numbers on one line.
+
+    Example:
+        >>> print(rows_on_lines(to_json({"x": [1, None, 2.5]}, indent=1)))
+        {
+         "x": [1, null, 2.5]
+        }
+    """
+    return re.sub(r"\[\s+([^][{}\"]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def to_toml(table: Mapping[str, Any]) -> str:

@@ -113,7 +113,8 @@ class Run:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write ``result.json``, which marks the run as finished."""
-        files.write_atomically(self.folder / "result.json", files.to_json({"format": FORMAT} | dict(result), indent=2))
+        text = files.to_json({"format": FORMAT} | dict(result), indent=2)
+        files.write_atomically(self.folder / "result.json", files.rows_on_lines(text))
 
     def result(self) -> dict[str, Any] | None:
         """What :meth:`write_result` wrote, or ``None`` if the run is not finished."""

@@ -15,17 +15,16 @@ from gossamer.evaluate import predict_inputs, split_of, summarize
 from gossamer.layers import SparseModule, sparse_weights
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import LayerCost
-from gossamer.posterior import GaussianPosterior, LocalPasses, Prediction, SingleNetwork, draw
+from gossamer.posterior import LocalPasses, Prediction, SingleNetwork, draw
 from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
+from gossamer.runs import curves
 from gossamer.runs.settings import Settings
 from gossamer.runs.tally import Tally, n_held, work_of
 from gossamer.types import Posterior, Task
 
 if TYPE_CHECKING:  # the training loop is slow to import, and reading a run does not need it
     from gossamer.train import Training
-
-N_EXAMPLES = 8
 
 
 def build_result(settings: Settings, task: Task, training: Training, tally: Tally, run: Run) -> dict[str, Any]:
@@ -35,9 +34,8 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     layers, rows = _layers(training, task)
     result = _quality(prediction, task)
     others = _other_predictions(settings, task, posterior)
-    snr = _snr_histogram(posterior)
-    if snr is not None:
-        result.setdefault("curves", {})["snr"] = snr
+    of_weights, stds = curves.weight_curves(posterior)
+    result["curves"] |= of_weights
     return {
         "method": settings.method,
         "data": task.name,
@@ -46,13 +44,14 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "options": settings.options,
         "n_draws": settings.n_draws,
         **result,
+        **_map(posterior, prediction, task, settings),
         **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
         "cost": {
             **_cost(training, layers, tally, run),
             **_training_cost(_over_steps(layers, rows, tally), task.n_data * settings.epochs),
             "parameter_bytes": posterior.n_bytes,
         },
-        "layers": rows,
+        "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in rows],
         "class_names": list(task.class_names),
     }
 
@@ -80,49 +79,23 @@ def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settin
 
 def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
     """Metrics of a prediction for the test data, and the curves and examples behind them."""
-    x, y = task.test
+    y = task.test[1]
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
     if isinstance(task.likelihood, Gaussian):
-        return result
-    probs = prediction.probs
-    reliability = metrics.reliability_curve(probs, y)
-    selective = metrics.selective_accuracy(probs, y)
-    keep = torch.linspace(0, len(y) - 1, min(200, len(y))).long()  # more points would not show in a plot
-    result["curves"] = {
-        "reliability": {name: _list(value) for name, value in reliability._asdict().items()},
-        "confidence": _histogram(prediction.confidence, (0.0, 1.0)),
-        "entropy": _histogram(prediction.entropy, (0.0, float(torch.log(torch.tensor(float(probs.shape[1])))))),
-        "selective": {"coverage": _list(selective.coverage[keep]), "accuracy": _list(selective.accuracy[keep])},
-    }
-    if x.dim() == 4 and x.shape[1] in (1, 3):
-        result["examples"] = _examples(prediction, x, y)
-    return result
-
-
-def _examples(prediction: Prediction, x: Tensor, y: Tensor) -> dict[str, list[dict[str, Any]]]:
-    order = prediction.entropy.argsort(stable=True)
-    probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
-
-    def example(row: int) -> dict[str, Any]:
-        return {
-            "image": _pixels(x[row]),
-            "label": int(y[row]),
-            "predicted": int(probs[row].argmax()),
-            "probs": _list(probs[row]),
-            "entropy": float(entropy[row]),
-            "mutual_information": float(information[row]),
-        }
-
-    return {
-        "most_certain": [example(int(row)) for row in order[:N_EXAMPLES]],
-        "least_certain": [example(int(row)) for row in order.flip(0)[:N_EXAMPLES]],
+        return result | {"curves": curves.number_curves(prediction, task, y)}
+    return result | {
+        "curves": curves.class_curves(prediction, y),
+        "examples": curves.examples(prediction, task.test),
     }
 
 
-def _pixels(image: Tensor) -> Any:
-    """``(channels, height, width)`` as nested lists of whole numbers from 0 to 255, colours innermost."""
-    scaled = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().to(torch.uint8)
-    return scaled[0].tolist() if len(scaled) == 1 else scaled.permute(1, 2, 0).tolist()
+def _map(posterior: Posterior, prediction: Prediction, task: Task, settings: Settings) -> dict[str, Any]:
+    """Inputs in a plane get a map of their uncertainty."""
+    grid = curves.grid_of(task)
+    if grid is None:
+        return {}
+    x, limits = grid
+    return {"map": curves.map_of(predict_seeded(posterior, task, x, settings), limits, prediction, task)}
 
 
 def _layers(training: Training, task: Task) -> tuple[list[LayerCost], list[dict[str, Any]]]:
@@ -201,29 +174,3 @@ def _peak_memory() -> int | None:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return None
-
-
-def _snr_histogram(posterior: Posterior) -> dict[str, Any] | None:
-    """Distribution of log10 |μ|/σ over all random weights, whether the layers or the optimizer hold them."""
-    pairs = [
-        (weight.expected().detach(), weight.std.detach())
-        for weight in sparse_weights(posterior.model).values()
-        if weight.std is not None
-    ]
-    if isinstance(posterior, GaussianPosterior):
-        means = dict(posterior.model.named_parameters())
-        pairs += [(means[name].detach(), std) for name, std in posterior.stds.items()]
-    if not pairs:
-        return None
-    ratios = torch.cat([(mean.abs() / std).double().flatten() for mean, std in pairs])
-    return _histogram(ratios.clamp(1e-4, 1e4).log10(), (-4.0, 4.0), n_bins=80)
-
-
-def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) -> dict[str, Any]:
-    found = metrics.histogram(values, n_bins, limits)
-    return {name: _list(value) for name, value in found._asdict().items()}
-
-
-def _list(values: Tensor) -> list[float | None]:
-    """Numbers for JSON, which has no NaN: an empty bin has no accuracy."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -97,12 +98,12 @@ def record_updates(run: Run, training: Training, tally: Tally) -> None:
 def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict[str, Any]:
     """Write down the epoch that just ended and return its row."""
     speed = tally.count * training.batches.batch_size / max(tally.seconds - tally.seconds_before, 1e-9)
-    means = tally.means()
+    means, unit = tally.means(), math.log(task.target_std)  # densities in original units, as in the validation
     row: dict[str, Any] = {
         "step": training.step,
         "epoch": training.step // training.batches.per_epoch,
-        "loss": means["loss"],
-        "nll": means["nll"],
+        "loss": means["loss"] + unit,
+        "nll": means["nll"] + unit,
         "kl": means["penalty"],
         "lr": training.lr,
         "density": density_of(training),

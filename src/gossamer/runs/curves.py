@@ -1,0 +1,248 @@
+"""What the report draws of a prediction and of a posterior: arrays of bounded size, however large the test set is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer import metrics
+from gossamer.layers import sparse_weights
+from gossamer.likelihoods import Gaussian
+from gossamer.metrics.classification import ece_of_classes
+from gossamer.posterior import GaussianPosterior, Prediction
+from gossamer.types import Posterior, Split, Task
+
+N_EXAMPLES = 8  # of each kind, with their images
+N_POINTS = 500  # examples that are drawn one by one
+N_CONFUSIONS = 1024  # pairs of classes: all of them up to 32 classes
+N_GRID = 48  # points along each side of a map
+N_GROUPS = 10  # of examples with about the same std
+LEVELS = (*(k / 20 for k in range(1, 20)), 0.99)  # of intervals
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the stds of a layer
+_MOST_WEIGHTS = 1_000_000  # quantiles of more come from an even sample
+
+Curves = dict[str, dict[str, list[Any]]]
+
+
+def class_curves(prediction: Prediction, y: Tensor) -> Curves:
+    """Of predicted classes: calibration, histograms split into right and wrong, and what is confused with what.
+
+    Example:
+        >>> prediction = Prediction(torch.tensor([[[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]]))
+        >>> class_curves(prediction, torch.tensor([0, 1, 1]))["confusion"]
+        {'label': [0, 1, 1], 'predicted': [0, 0, 1], 'count': [1, 1, 1]}
+    """
+    probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
+    confidence, predicted = probs.max(1)
+    right, most = predicted == y, math.log(probs.shape[1])
+    selective = metrics.selective_accuracy(probs, y)
+    keep = _evenly(len(y), 200)  # more points would not show in a plot
+    reliability = metrics.reliability_curve(probs, y)
+    return {
+        "reliability": {name: to_list(value) for name, value in reliability._asdict().items()},
+        "confidence": _split_histogram(confidence, right, 1.0),
+        "entropy": _split_histogram(entropy, right, most),
+        "mutual_information": _split_histogram(information, right, max(1e-6, float(information.max()))),
+        "selective": {"coverage": to_list(selective.coverage[keep]), "accuracy": to_list(selective.accuracy[keep])},
+        "classes": _classes(probs, confidence, predicted, y),
+        "confusion": _confusion(predicted, y, probs.shape[1]),
+    }
+
+
+def number_curves(prediction: Prediction, task: Task, y: Tensor) -> Curves:
+    """Of predicted numbers, in original units: some of them with intervals, coverage at all levels, errors by std.
+
+    The share of the targets inside central intervals needs no quantiles: with u = F(y), F the predicted distribution
+    function, y is inside its interval of the level p exactly where |u − 1/2| ≤ p / 2.
+    """
+    mean, std = prediction.mean[:, 0].double(), prediction.std[:, 0].double()
+    error = (y.reshape(prediction.mean.shape)[:, 0] - mean).abs()
+    off_centre = (_distribution_function(prediction, y) - 0.5).abs()
+    actual = torch.stack([(off_centre <= level / 2).double().mean() for level in LEVELS])
+    unit, keep = task.target_std, _evenly(len(y), N_POINTS)
+    low, high = (bound[keep, 0].double() for bound in prediction.interval(0.9))
+    places = {"target": y.reshape(prediction.mean.shape)[keep, 0], "mean": mean[keep], "low90": low, "high90": high}
+    points = {name: to_list(value.double() * unit + task.target_mean) for name, value in places.items()}
+    groups = [group for group in std.argsort().tensor_split(max(1, min(N_GROUPS, len(y) // 10))) if len(group)]
+    doubt = prediction.epistemic_std[:, 0].double()
+    limits = _log_limits(std, doubt)
+    return {
+        "points": points | {"std": to_list(std[keep] * unit), "epistemic_std": to_list(doubt[keep] * unit)},
+        "coverage": {"nominal": list(LEVELS), "actual": to_list(actual)},
+        "errors": {
+            "std": [_rounded(unit * float(std[group].square().mean().sqrt())) for group in groups],
+            "rmse": [_rounded(unit * float(error[group].square().mean().sqrt())) for group in groups],
+            "count": [len(group) for group in groups],
+        },
+        "std": _log_histogram(std, limits, unit),
+        **({"epistemic_std": _log_histogram(doubt, limits, unit)} if bool((doubt > 0).any()) else {}),
+    }
+
+
+def weight_curves(posterior: Posterior) -> tuple[Curves, dict[str, list[float]]]:
+    """Distributions of log10 σ and log10 |μ|/σ over all random weights, and quantiles of σ by layer."""
+    pairs = _random_weights(posterior)
+    if not pairs:
+        return {}, {}
+    stds = torch.cat([std for _, std in pairs.values()]).clamp_min(1e-12).log10()
+    ratios = torch.cat([mean.abs() / std for mean, std in pairs.values()]).clamp(1e-4, 1e4).log10()
+    levels = torch.tensor(QUANTILES, dtype=torch.float64)
+    quantiles = {name: to_list(torch.quantile(_sample(std).cpu(), levels)) for name, (_, std) in pairs.items()}
+    limits = float(stds.min()), float(stds.max())
+    return {"sigma": _histogram(stds, limits, 60), "snr": _histogram(ratios, (-4.0, 4.0), 80)}, quantiles
+
+
+def grid_of(task: Task) -> tuple[Tensor, dict[str, Any]] | None:
+    """Inputs on a grid around the training data, where these are points of a plane, and the sides of the grid."""
+    x = task.train[0]
+    if x.shape[1:] != (2,) or not x.is_floating_point():
+        return None
+    low, high = x.amin(0), x.amax(0)
+    pad = 0.25 * (high - low).clamp_min(1e-6)
+    sides = [torch.linspace(float(a), float(b), N_GRID) for a, b in zip(low - pad, high + pad, strict=True)]
+    down, across = torch.meshgrid(sides[1].flip(0), sides[0], indexing="ij")  # rows from the top
+    limits = {name: to_list(side[[0, -1]]) for name, side in zip("xy", sides, strict=True)}
+    return torch.stack([across.flatten(), down.flatten()], 1).to(x.dtype), limits | {"side": N_GRID}
+
+
+def map_of(grid: Prediction, limits: dict[str, Any], prediction: Prediction, task: Task) -> dict[str, Any]:
+    """The uncertainty on the grid, row by row from the top, and test points with their targets."""
+    x, y = task.test
+    keep = _evenly(len(y), N_POINTS)
+    points = {"x": to_list(x[keep, 0]), "y": to_list(x[keep, 1])}
+    if isinstance(task.likelihood, Gaussian):
+        fields = {"std": grid.std[:, 0] * task.target_std, "epistemic_std": grid.epistemic_std[:, 0] * task.target_std}
+        points["target"] = to_list(y.reshape(-1)[keep] * task.target_std + task.target_mean)
+    else:
+        fields = {"entropy": grid.entropy, "mutual_information": grid.mutual_information}
+        points["label"] = to_list(y[keep])
+        points["right"] = (prediction.probs[keep].argmax(1) == y[keep]).int().tolist()
+    return limits | {name: to_list(value, 4) for name, value in fields.items()} | {"points": points}
+
+
+def examples(prediction: Prediction, test: Split) -> dict[str, list[dict[str, Any]]]:
+    """The examples of the highest entropy, and the wrong predictions of the highest confidence."""
+    x, y = test
+    probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
+    confidence, predicted = probs.max(1)
+    is_image = x.dim() == 4 and x.shape[1] in (1, 3)
+    surest = confidence.argsort(descending=True, stable=True)
+    chosen = {
+        "surest_mistakes": surest[(predicted != y)[surest]][:N_EXAMPLES],
+        "least_certain": entropy.argsort(descending=True, stable=True)[:N_EXAMPLES],
+    }
+
+    def example(row: int) -> dict[str, Any]:
+        return {
+            **({"image": _pixels(x[row])} if is_image else {}),
+            "row": row,
+            "label": int(y[row]),
+            "predicted": int(predicted[row]),
+            "probs": to_list(probs[row]),
+            "entropy": float(entropy[row]),
+            "mutual_information": float(information[row]),
+        }
+
+    return {name: [example(int(row)) for row in rows] for name, rows in chosen.items()}
+
+
+def to_list(values: Tensor, digits: int = 6) -> list[Any]:
+    """Numbers for JSON, which has no NaN: an empty bin has no accuracy."""
+    return [_rounded(value, digits) if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _rounded(value: float, digits: int = 6) -> float:
+    return value if isinstance(value, int) else float(f"{value:.{digits}g}")
+
+
+def _evenly(n: int, most: int) -> Tensor:
+    """At most ``most`` row numbers of ``n``, evenly spaced."""
+    return torch.linspace(0, n - 1, min(most, n)).round().long()
+
+
+def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) -> dict[str, list[Any]]:
+    found = metrics.histogram(values, n_bins, limits)
+    return {name: to_list(value) for name, value in found._asdict().items()}
+
+
+def _split_histogram(values: Tensor, right: Tensor, most: float) -> dict[str, list[Any]]:
+    """All examples, and how many of them are right; rounding may put an entropy just above its largest value."""
+    values = values.double().clamp(0.0, most)
+    return _histogram(values, (0.0, most)) | {"right": _histogram(values[right], (0.0, most))["count"]}
+
+
+def _log_limits(*values: Tensor) -> tuple[float, float]:
+    positive = torch.cat(values)
+    positive = positive[positive > 0]
+    low, high = (float(one) for one in positive.log10().aminmax())
+    return (low, high) if high - low > 1e-6 else (low - 0.1, high + 0.1)
+
+
+def _log_histogram(values: Tensor, limits: tuple[float, float], unit: float) -> dict[str, list[Any]]:
+    """Of log10 of the values in original units."""
+    shift = math.log10(unit)
+    return _histogram(values[values > 0].log10() + shift, (limits[0] + shift - 1e-9, limits[1] + shift + 1e-9))
+
+
+def _classes(probs: Tensor, confidence: Tensor, predicted: Tensor, y: Tensor) -> dict[str, list[Any]]:
+    """By class: how many there are, were predicted and were right, the mean confidence of those predictions, and ECE.
+
+    As many are right of the examples of a class as of the predictions of it.
+    """
+    zeros = torch.zeros(probs.shape[1], dtype=torch.float64, device=probs.device)
+    times = torch.bincount(predicted, minlength=len(zeros))
+    return {
+        "count": torch.bincount(y, minlength=len(zeros)).tolist(),
+        "predicted": times.tolist(),
+        "right": torch.bincount(y[predicted == y], minlength=len(zeros)).tolist(),
+        "confidence": to_list(zeros.index_add(0, predicted, confidence.double()) / times),
+        "ece": to_list(ece_of_classes(probs, y)),
+    }
+
+
+def _confusion(predicted: Tensor, y: Tensor, n_classes: int) -> dict[str, list[Any]]:
+    """Pairs of label and prediction that occur, by label; of very many classes only the most frequent pairs."""
+    pairs, counts = (y * n_classes + predicted).unique(return_counts=True)
+    kept = counts.argsort(descending=True, stable=True)[:N_CONFUSIONS].sort().values
+    pairs, counts = pairs[kept], counts[kept]
+    return {
+        "label": (pairs // n_classes).tolist(),
+        "predicted": (pairs % n_classes).tolist(),
+        "count": counts.tolist(),
+    }
+
+
+def _distribution_function(prediction: Prediction, y: Tensor) -> Tensor:
+    """F(y) of the mixture of the draws, ``(n,)``."""
+    mean, std = prediction.likelihood.split(prediction.outputs)  # type: ignore[union-attr]
+    z = (y.reshape(mean.shape[1:]).double() - mean.double()) / std.double()
+    below: Tensor = torch.special.ndtr(z).mean(0)[:, 0]
+    return below
+
+
+def _random_weights(posterior: Posterior) -> Mapping[str, tuple[Tensor, Tensor]]:
+    """Means and stds by layer, whether the layers or the optimizer hold them."""
+    pairs = {
+        name: (weight.expected().detach(), weight.std.detach())
+        for name, weight in sparse_weights(posterior.model).items()
+        if weight.std is not None
+    }
+    if isinstance(posterior, GaussianPosterior):
+        means = dict(posterior.model.named_parameters())
+        stds = posterior.stds.items()
+        pairs |= {name.removesuffix(".weight"): (means[name].detach(), std) for name, std in stds}
+    return {name: (mean.double().flatten(), std.double().flatten()) for name, (mean, std) in pairs.items()}
+
+
+def _sample(values: Tensor) -> Tensor:
+    return values[:: -(-len(values) // _MOST_WEIGHTS)]
+
+
+def _pixels(image: Tensor) -> Any:
+    """``(channels, height, width)`` as nested lists of whole numbers from 0 to 255, colours innermost."""
+    scaled = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().to(torch.uint8)
+    return scaled[0].tolist() if len(scaled) == 1 else scaled.permute(1, 2, 0).tolist()
