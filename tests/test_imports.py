@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
-    {"names", "tables", "progress", "formats", "ranks"},
+    {"names", "tables", "progress", "formats", "ranks", "columns"},
     {"types", "schedules", "divergence"},
     {"kernels", "priors", "likelihoods"},
     {"layers"},
@@ -25,7 +25,7 @@ ORDER = [
 # Rooms beside the line, and all that they may import.
 BESIDE = {
     "models": {"types", "names"},
-    "data": {"types", "names", "likelihoods"},
+    "data": {"types", "names", "likelihoods", "columns"},
     "record": set(),
     "report": {"formats", "metrics", "record"},
 }

@@ -10,8 +10,8 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
+from gossamer.columns import MAX_LEVELS, Columns
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
-from gossamer.estimators.columns import MAX_LEVELS, Columns
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")

@@ -16,8 +16,8 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
 
+from gossamer.columns import Columns, is_data_frame
 from gossamer.estimators import files
-from gossamer.estimators.columns import Columns, is_data_frame
 from gossamer.estimators.draws import Architecture, Draws, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley
 from gossamer.estimators.importance import (

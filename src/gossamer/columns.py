@@ -13,18 +13,18 @@ from __future__ import annotations
 import datetime
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
+import numpy.typing as npt
 
-from gossamer.estimators.table import Array
+__all__ = ["Columns", "Frame", "is_data_frame"]
 
-__all__ = ["Columns", "is_data_frame"]
+Array = npt.NDArray[Any]
 
 MAX_LEVELS = 255  # as in scikit-learn's boosting: a column with more is a name or a text
 DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([T ].*)?")
@@ -65,7 +65,7 @@ class Columns:
         """Learn medians and levels from a data frame, an array or a sparse matrix; rows count by their ``weight``."""
         names = [str(name) for name in table.columns] if is_data_frame(table) else None
         plain = cls(table.shape[1], names)
-        if sparse.issparse(table):
+        if _is_sparse(table):
             return plain
         weight = np.ones(len(table)) if weight is None else weight
         numbers, labels = plain._read(table, None)
@@ -76,7 +76,7 @@ class Columns:
 
     def apply(self, table: Any) -> Any:
         """The table as numbers, ``(rows, columns) -> (rows, len(source))``; what needs no change is not copied."""
-        if sparse.issparse(table):
+        if _is_sparse(table):
             return self._whole(table)
         if self.levels and not is_data_frame(table):
             raise ValueError(
@@ -194,10 +194,75 @@ class Columns:
         return f"column {self.names[j]!r}" if self.names else f"column {j}"
 
 
+class Frame:
+    """The little that :class:`Columns` needs of a data frame, for tables from files: named arrays of equal length.
+
+    Numbers are float64, with NaN where one is missing; everything else is of dtype object, with ``None``.
+
+    Example:
+        >>> frame = Frame({"age": np.array([30.0, np.nan]), "town": np.array(["Ulm", None], dtype=object)})
+        >>> frame.shape, frame.take(np.array([1]))["age"], frame.select(["town"]).columns
+        ((2, 2), array([nan]), ['town'])
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = dict(arrays)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._arrays)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), len(self._arrays)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._arrays.values()), ()))
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def select(self, names: Sequence[str]) -> Frame:
+        """These columns, in this order."""
+        return Frame({name: self._arrays[name] for name in names})
+
+    def take(self, rows: Array) -> Frame:
+        """These rows."""
+        return Frame({name: array[rows] for name, array in self._arrays.items()})
+
+    def to_series(self, j: int) -> _Series:
+        """Column ``j``, as polars calls it."""
+        return _Series(self._arrays[self.columns[j]])
+
+
+class _Series(NamedTuple):
+    array: Array
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.array.dtype
+
+    def to_numpy(self) -> Array:
+        return self.array
+
+    def to_list(self) -> list[Any]:
+        values: list[Any] = self.array.tolist()
+        return values
+
+
 def is_data_frame(table: Any) -> bool:
     """Whether this is a data frame of pandas or polars, without importing either; one of sparse columns is a matrix."""
+    if isinstance(table, Frame):
+        return True
     packages = {kind.__module__.partition(".")[0] for kind in type(table).__mro__ if kind.__name__ == "DataFrame"}
     return bool(packages & {"pandas", "polars"}) and not hasattr(table, "sparse")
+
+
+def _is_sparse(table: Any) -> bool:
+    """Whether this is a matrix of scipy.sparse, without importing it."""
+    return type(table).__module__.startswith("scipy.sparse")
 
 
 def _median(values: Array, weight: Array) -> float:
