@@ -202,3 +202,14 @@ def test_a_reader_that_goes_away_is_no_accident(tmp_path):
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(timeout=60) == 1
+
+
+def test_evaluate_tells_how_well_doubt_finds_the_outside(gossamer, finished):
+    code, out, err = gossamer("evaluate", finished, "--ood", "uniform, permuted", "--n-draws", "2")
+    assert (code, err) == (0, "")
+    table = out.split("\n\n")[1].splitlines()
+    assert table[0].split()[-6:] == ["AUROC", "AUPR", "out", "AUPR", "in", "FPR95"]
+    assert [line.split()[0] for line in table[1:]] == ["uniform"] * 4 + ["permuted"] * 4
+    code, out, _ = gossamer("evaluate", finished, "--ood", "uniform", "--n-draws", "2", "--json")
+    assert code == 0
+    assert set(json.loads(out)["ood"]) == {"uniform"}

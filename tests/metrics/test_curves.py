@@ -100,42 +100,6 @@ def test_an_uncertainty_of_another_shape_is_refused():
         metrics.selective_accuracy(probs, labels, torch.zeros(5, 1))
 
 
-@given(st.lists(st.integers(-3, 3), min_size=1, max_size=20), st.lists(st.integers(-3, 3), min_size=1, max_size=20))
-@settings(max_examples=60, deadline=None)
-def test_auroc_is_the_share_of_pairs_in_the_right_order(inside: list[int], outside: list[int]):
-    pairs = [(o > i) + (o == i) / 2 for i in inside for o in outside]
-    value = metrics.auroc(torch.tensor(inside), torch.tensor(outside))
-    assert value == pytest.approx(sum(pairs) / len(pairs))
-    assert metrics.auroc(torch.tensor(outside), torch.tensor(inside)) == pytest.approx(1 - value)
-
-
-def test_auroc_at_its_ends():
-    low, high = torch.tensor([0.0, 0.1, -torch.inf]), torch.tensor([0.2, torch.inf])
-    assert metrics.auroc(low, high) == 1
-    assert metrics.auroc(high, low) == 0
-    assert metrics.auroc(torch.ones(3), torch.ones(2)) == 0.5
-    assert metrics.auroc(torch.zeros(1), torch.ones(1)) == 1
-
-
-def test_auroc_is_that_of_torchmetrics_and_scikit_learn():
-    functional = pytest.importorskip("torchmetrics.functional.classification")
-    scores = pytest.importorskip("sklearn.metrics")
-    generator = torch.Generator().manual_seed(0)
-    inside = torch.rand(400, generator=generator).mul(20).round().div(20)
-    outside = torch.rand(300, generator=generator).sqrt().mul(20).round().div(20)
-    score, target = torch.cat([inside, outside]), torch.cat([torch.zeros(400), torch.ones(300)]).long()
-    ours = metrics.auroc(inside, outside)
-    assert ours == pytest.approx(float(functional.binary_auroc(score, target)), abs=1e-6)
-    assert ours == pytest.approx(scores.roc_auc_score(target.numpy(), score.numpy()), abs=1e-12)
-
-
-def test_auroc_refuses_what_has_no_order():
-    with pytest.raises(ValueError, match="got 0 inside and 2 outside"):
-        metrics.auroc(torch.zeros(0), torch.zeros(2))
-    with pytest.raises(ValueError, match="NaN"):
-        metrics.auroc(torch.tensor([torch.nan]), torch.zeros(2))
-
-
 # From two values on: a single one lies in the middle of its own range, on an edge, where rounding decides.
 @given(st.integers(2, 100), st.integers(1, 12), st.sampled_from([None, (-1.0, 1.0), (0.5, 4.0)]), SEEDS)
 @settings(max_examples=50, deadline=None)

@@ -33,8 +33,15 @@ def evaluate(given: list[str]) -> int:
     from gossamer.metrics.registry import texts
     from gossamer.runs.reader import evaluate_run
 
-    metrics = evaluate_run(folder(options.run), options.n_draws, options.split)
-    print(json.dumps(metrics, indent=1) if options.json else columns(texts(metrics)))
+    metrics: dict[str, Any] = evaluate_run(folder(options.run), options.n_draws, options.split)
+    tables = [columns(texts(metrics))]
+    if options.ood:
+        from gossamer.runs.shift import evaluate_ood, ood_table
+
+        names = [name.strip() for name in options.ood.split(",") if name.strip()]
+        metrics["ood"] = evaluate_ood(folder(options.run), names, options.n_draws)
+        tables.append(ood_table(metrics["ood"]).to_text())
+    print(json.dumps(metrics, indent=1) if options.json else "\n\n".join(tables))
     return 0
 
 
@@ -91,6 +98,7 @@ def _add_flags(parser: Parser, command: str) -> Parser:
         parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
         if command == "evaluate":
             parser.add_flag("split", Literal["train", "val", "test"], "Which part of the data.", "test")
+            parser.add_flag("ood", str | None, "Data sets or files, with commas: is it less sure of them?")
         parser.add_flag("json", None, "Print JSON." if command == "evaluate" else "Print JSON, one object per line.")
     return parser
 

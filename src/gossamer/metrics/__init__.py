@@ -15,16 +15,17 @@ from gossamer.metrics.curves import (
     Histogram,
     ReliabilityCurve,
     SelectiveCurve,
-    auroc,
     histogram,
     reliability_curve,
     selective_accuracy,
 )
+from gossamer.metrics.detection import Detection, aupr, auroc, detect, fpr_at_recall, scores_of
 from gossamer.metrics.registry import METRICS, Metric, add, shown
 from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
 
 __all__ = [
     "METRICS",
+    "Detection",
     "Histogram",
     "LayerCost",
     "Metric",
@@ -32,14 +33,17 @@ __all__ = [
     "SelectiveCurve",
     "accuracy",
     "add",
+    "aupr",
     "auroc",
     "brier",
     "classwise_ece",
     "coverage",
     "dense_macs",
+    "detect",
     "false_discovery_rate",
     "false_non_discovery_rate",
     "flops",
+    "fpr_at_recall",
     "gaussian_mixture_crps",
     "histogram",
     "inference_macs",
@@ -48,6 +52,7 @@ __all__ = [
     "nll",
     "reliability_curve",
     "rmse",
+    "scores_of",
     "selective_accuracy",
     "shown",
     "top_label_ece",

@@ -1,4 +1,4 @@
-"""Curves behind the numbers: reliability, accuracy under abstention, separation of unfamiliar inputs, histograms."""
+"""Curves behind the numbers: reliability, accuracy under abstention, histograms."""
 
 from __future__ import annotations
 
@@ -77,27 +77,6 @@ def selective_accuracy(probs: Tensor, labels: Tensor, uncertainty: Tensor | None
     taken = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
     accuracy = right.cumsum(0) / taken
     return SelectiveCurve(taken / len(labels), accuracy, float((1 - accuracy).mean()))
-
-
-def auroc(score_in: Tensor, score_out: Tensor) -> float:
-    """How well a score separates inputs from outside, which should score higher, from those from inside.
-
-    P(score_out > score_in) + P(score_out = score_in) / 2, the Mann–Whitney statistic: 1/2 is chance, 1 a perfect
-    separation. The score may be the entropy, the mutual information or 1 − max_k p_k; both tensors are flattened.
-
-    Example:
-        >>> auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0.3, 0.9]))
-        0.8125
-    """
-    inside, outside = score_in.flatten().double(), score_out.flatten().double()
-    if not len(inside) or not len(outside):
-        raise ValueError(f"auroc needs a score of each kind; got {len(inside)} inside and {len(outside)} outside")
-    if inside.isnan().any() or outside.isnan().any():
-        raise ValueError("scores must be numbers; got NaN")
-    inside = inside.sort().values
-    below = torch.searchsorted(inside, outside)
-    not_above = torch.searchsorted(inside, outside, right=True)
-    return float((below + not_above).double().mean() / (2 * len(inside)))
 
 
 def histogram(values: Tensor, n_bins: int = 50, range: tuple[float, float] | None = None) -> Histogram:

@@ -95,7 +95,22 @@ LOG = (
 )
 """What is recorded while a run trains, besides measurements that have a row above."""
 
-METRICS = {metric.name: metric for metric in (*QUALITY, *COST, *LOG)}
+SHIFT = (
+    _row(
+        "auroc",
+        "AUROC",
+        percent,
+        "higher",
+        "Chance that an input from outside looks stranger to it than one from inside.",
+        heading="AUROC",
+    ),
+    _row("aupr_out", "AUPR out", percent, "higher", "Average precision in finding the outside.", heading="AUPR out"),
+    _row("aupr_in", "AUPR in", percent, "higher", "Average precision in finding the inside.", heading="AUPR in"),
+    _row("fpr95", "FPR95", percent, "lower", "Share of the outside let in, at 95 % of the inside.", heading="FPR95"),
+)
+"""How well doubt tells inputs from outside; ``gossamer evaluate --ood`` measures these."""
+
+METRICS = {metric.name: metric for metric in (*QUALITY, *COST, *LOG, *SHIFT)}
 """All measurements by name, in the order in which tables show them."""
 
 

@@ -124,6 +124,21 @@ class Run:
             _check_format(path, result.get("format"))
         return result
 
+    def add_evaluation(self, kind: str, found: Mapping[str, Any]) -> None:
+        """Put one kind of evaluation into ``evaluation.json``: entries of other names and kinds stay as they are."""
+        content = {"format": FORMAT} | self.evaluation()
+        content[kind] = content.get(kind, {}) | dict(found)
+        files.write_atomically(self.folder / "evaluation.json", files.to_json(content, indent=1))
+
+    def evaluation(self) -> dict[str, Any]:
+        """What ``gossamer evaluate`` measured beyond the metrics of the result, by kind; empty if nothing."""
+        path = self.folder / "evaluation.json"
+        found = files.read_json(path, "delete it and evaluate the run again")
+        if found is None:
+            return {}
+        _check_format(path, found.pop("format", None))
+        return found
+
 
 def _check_format(path: Path, found: object) -> None:
     if not isinstance(found, int):
