@@ -25,6 +25,7 @@ from benchmarks.memory import training_bytes
 from benchmarks.released import ReleasedSteps, released
 from benchmarks.timing import WALL, Stopwatch
 from gossamer import checkpoint, methods
+from gossamer.capture import CapturedSteps
 from gossamer.convert import bayesianize
 from gossamer.data import CropFlip, Normalize
 from gossamer.likelihoods import Categorical
@@ -211,7 +212,7 @@ class _Ours:
 
     def working_bytes(self) -> int:
         captured = self.training._captured
-        if captured is None or captured.working is None:
+        if not isinstance(captured, CapturedSteps) or captured.working is None:
             return 0
         held = [value for value in vars(captured.working).values() if isinstance(value, Tensor)]
         return sum(value.nbytes for value in held) - _flat_bytes(captured.working)

@@ -89,7 +89,7 @@ def test_minimal_parts_say_why_they_are_not_captured(task):
     assert reason == "Counts as it is set changes shapes or evaluates the loss again"
     training = Training(minimal(task, penalty=lambda model, step: torch.ones(())), mlp(64, (8,)), task, STEPS)
     reason = why_not(training.model, training._inner_optimizer, training.penalty, ())
-    assert reason == "its penalty is not a weighted KL"
+    assert reason == "its penalty is not the KL of Gaussian weights"
 
 
 def test_a_penalty_may_be_a_plain_function(task):

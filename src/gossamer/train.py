@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.capture import CapturedSteps, CaptureError, why_not
+from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
 from gossamer.divergence import DivergenceWatch
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
@@ -85,7 +85,12 @@ def fit(
 
 
 def take_step(
-    steps: EagerSteps | CapturedSteps, rules: Sequence[Rule], number: int, rates: Sequence[float], x: Tensor, y: Tensor
+    steps: EagerSteps | CapturedSteps | CapturedPasses,
+    rules: Sequence[Rule],
+    number: int,
+    rates: Sequence[float],
+    x: Tensor,
+    y: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The one training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
 
@@ -201,7 +206,7 @@ class Training:
         self._eager = EagerSteps(self.model, self.optimizer, objective, self.penalty, backward=self.fabric.backward)
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
-        self._captured: CapturedSteps | None = None
+        self._captured: CapturedSteps | CapturedPasses | None = None
         # A group with its own rate keeps its ratio to the optimizer's default: a schedule that warms up starts at 0.
         default, groups = self.optimizer.defaults["lr"], self.optimizer.param_groups
         self._ratios = [group["lr"] / default if default else 1.0 for group in groups]
@@ -272,11 +277,17 @@ class Training:
             self.check()
         return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
 
-    def _capture(self) -> CapturedSteps:
-        reason = "several ranks train together" if self.fabric.world_size > 1 else None
-        reason = reason or why_not(self.model, self._inner_optimizer, self.penalty, self.rules)
-        if reason is not None:
+    def _capture(self) -> CapturedSteps | CapturedPasses:
+        """Whole steps as graphs, or their passes through the network alone."""
+        if self.fabric.world_size > 1:
+            raise CaptureError("several ranks train together")
+        reason = why_not(self.model, self._inner_optimizer, self.penalty, self.rules)
+        if reason is not None and self.fabric.device.type != "cuda":
             raise CaptureError(reason)
+        if reason is not None:
+            logging.getLogger("gossamer").warning(f"only the passes of training steps are CUDA graphs: {reason}")
+            self._captured = CapturedPasses(self._eager)
+            return self._captured
         dtype = torch.bfloat16 if "bf16" in str(self.fabric._precision.precision) else torch.float32
         parts = self.model, self._inner_optimizer, self.task, self.penalty
         self._captured = CapturedSteps(*parts, dtype, fused=self.fused)
@@ -341,8 +352,7 @@ class Training:
         """Everything an exact continuation needs. With several ranks, all must call this at the same step."""
         optimizer = self.optimizer.state_dict()
         if self._captured is not None:  # not the options that only graphs need
-            for group, options in zip(optimizer["param_groups"], self._captured.on_device.options, strict=True):
-                group.update(options)
+            self._captured.restore_options(optimizer["param_groups"])
         device = self.fabric.device
         on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0, dtype=torch.uint8)
         noise = {"cpu": torch.get_rng_state(), "device": on_device}

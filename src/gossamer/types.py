@@ -193,15 +193,25 @@ class Rule(ABC):
 
 
 class Penalty(ABC):
-    """What is added to the likelihood: the KL or the negative log prior, already weighted."""
+    """What is added to the likelihood: the KL or the negative log prior, already weighted.
+
+    Attributes:
+        is_gaussian: Whether :meth:`unscaled` is the KL of Gaussian weights, whose gradient captured steps know.
+    """
+
+    is_gaussian: bool = False
 
     @abstractmethod
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         """The penalty of a converted network at a step, counted from 1: a scalar with a gradient."""
 
     def scale(self, step: int) -> float | None:
-        """The factor s of a penalty s · KL, which captured steps can differentiate; ``None`` for any other penalty."""
+        """The factor s of a penalty s · unscaled(model), which a graph may hold; ``None`` for any other penalty."""
         return None
+
+    def unscaled(self, model: nn.Module) -> Tensor:
+        """What :meth:`scale` multiplies: a function of the network alone."""
+        raise NotImplementedError(f"{type(self).__name__} has a scale, so it needs unscaled(model), too")
 
 
 PenaltyFunction = Callable[[nn.Module, int], Tensor]
@@ -228,11 +238,16 @@ class _FunctionPenalty(Penalty):
 
 
 class _NoPenalty(Penalty):
+    is_gaussian = True
+
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         return torch.zeros(())
 
     def scale(self, step: int) -> float:
         return 0.0
+
+    def unscaled(self, model: nn.Module) -> Tensor:
+        return torch.zeros(())
 
 
 no_penalty: Penalty = _NoPenalty()

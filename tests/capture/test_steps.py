@@ -303,7 +303,7 @@ NO_GPU = "the network is not on a GPU"  # reported last: there is no other reaso
 def test_reasons_of_layers_and_penalties():
     vi = WeightedKL(lambda step: 0.1, n_data=70)
     lstm = "recurrent layers are not captured"
-    penalty = "its penalty is not a weighted KL"
+    penalty = "its penalty is not the KL of Gaussian weights"
     for build, given, reason in (
         (attentive, vi, NO_GPU),
         (lambda: nn.LSTM(4, 4), vi, lstm),

@@ -11,6 +11,7 @@ from torch import nn
 
 from gossamer import methods
 from gossamer.capture import why_not
+from gossamer.capture.steps import NO_KL
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
 from gossamer.layers import GaussianWeight, active_parameters, sparse_weights
@@ -49,14 +50,14 @@ EVERY_METHOD = {
     },
     "multiswag": {"density": None, "draws_differ": True, "captured": True},
     "laplace": {"density": None, "draws_differ": True, "captured": True, "needs": "laplace"},
-    "rank1": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
+    "rank1": {"density": None, "draws_differ": True, "captured": NO_KL},
     "swag": {"density": None, "draws_differ": True, "captured": True},
     "em_mcmc": {"density": None, "draws_differ": True, "captured": "Prune as it is set changes shapes"},
-    "bayes_compression": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
-    "sbp": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
-    "splbnn": {"density": None, "draws_differ": False, "captured": "its penalty is not a weighted KL"},
-    "svbnn": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
-    "vd": {"density": None, "draws_differ": True, "captured": "its penalty is not a weighted KL"},
+    "bayes_compression": {"density": None, "draws_differ": True, "captured": NO_KL},
+    "sbp": {"density": None, "draws_differ": True, "captured": NO_KL},
+    "splbnn": {"density": None, "draws_differ": False, "captured": NO_KL},
+    "svbnn": {"density": None, "draws_differ": True, "captured": NO_KL},
+    "vd": {"density": None, "draws_differ": True, "captured": NO_KL},
 }
 METHODS = {name: row for name, row in EVERY_METHOD.items() if "needs" not in row or find_spec(row["needs"])}
 

@@ -23,20 +23,22 @@ from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import CurvatureWeight, SparseLayer, sparse_weights
 from gossamer.types import Penalty, Rule, Task
 
-NO_KL = "its penalty is not a weighted KL"
+NO_GPU = "the network is not on a GPU"
+NO_KL = "its penalty is not the KL of Gaussian weights"
 
 
 def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Sequence[Rule]) -> str | None:
     """Why this training cannot be captured; ``None`` if it can. Training that cannot be captured runs eagerly.
 
-    A missing GPU is reported last, so that on a CPU the other reasons are still visible.
+    Of such training the passes may be captured still, by :class:`gossamer.capture.CapturedPasses`. A missing GPU is
+    reported last, so that on a CPU the other reasons are still visible.
     """
     owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
     if set(sparse_weights(model).values()) - owned:
         return "recurrent layers are not captured"
     if any(isinstance(weight, CurvatureWeight) and weight.learner is None for weight in owned):
         return "its standard deviations do not learn, gossamer.Curvature is missing"
-    if penalty.scale(1) is None:
+    if not penalty.is_gaussian:
         return NO_KL
     for rule in rules:
         if not rule.capturable:
@@ -44,7 +46,7 @@ def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Seq
     if type(optimizer) not in (SGD, Adam, AdamW):
         return f"{type(optimizer).__name__} steps are not captured, those of SGD, Adam and AdamW are"
     parameter = next(model.parameters(), None)
-    return None if parameter is not None and parameter.is_cuda else "the network is not on a GPU"
+    return None if parameter is not None and parameter.is_cuda else NO_GPU
 
 
 class CaptureError(RuntimeError):
@@ -82,7 +84,7 @@ class CapturedSteps:
         self.fused: Fused = fused
         self.model, self.task, self.penalty, self.dtype, self.captures = model, task, penalty, dtype, captures
         self.device = next(model.parameters()).device
-        with _capturing():
+        with capturing():
             self.working = FlatWeights(model, dtype) if sparse_weights(model) else None
             self.optimizer, self.on_device = optimizer, OnDevice(optimizer)
         weights = [] if self.working is None else self.working.weights
@@ -111,7 +113,7 @@ class CapturedSteps:
         Raises:
             CaptureError: If a new graph cannot be captured; the network is then as it was before.
         """
-        with _capturing():
+        with capturing():
             scale = self.penalty.scale(number)
             if scale is None:
                 raise ValueError(NO_KL)
@@ -144,6 +146,11 @@ class CapturedSteps:
         """Follow a moved subspace."""
         if self.working is not None:
             self.working.refresh()
+
+    def restore_options(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Give copies of the optimizer's groups the options that they had before."""
+        for group, options in zip(groups, self.on_device.options, strict=True):
+            group.update(options)
 
     def close(self) -> None:
         """Return network and optimizer to eager computation, with the same numbers."""
@@ -224,7 +231,7 @@ class _Pass:
 
 
 @contextmanager
-def _capturing() -> Iterator[None]:
+def capturing() -> Iterator[None]:
     """Turns errors inside into a :class:`CaptureError` with the first line of their message."""
     try:
         yield

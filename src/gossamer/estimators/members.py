@@ -200,8 +200,11 @@ class _KL(Penalty):
         return self.factor(step)
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
+        return self.unscaled(model) * self.factor(step)
+
+    def unscaled(self, model: nn.Module) -> Tensor:
         assert isinstance(model, Members)
-        return model.kl() * self.factor(step)
+        return model.kl()
 
 
 def _linear(network: nn.Module) -> list[SparseLinear]:

@@ -206,6 +206,7 @@ class WeightedKL(Penalty):
 
     weight: Schedule
     n_data: int
+    is_gaussian = True
 
     def scale(self, step: int) -> float:
         """The factor of the KL at a step."""
@@ -213,7 +214,11 @@ class WeightedKL(Penalty):
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         """The penalty of a converted network at a step."""
-        return kl(model) * self.scale(step)
+        return self.unscaled(model) * self.scale(step)
+
+    def unscaled(self, model: nn.Module) -> Tensor:
+        """The KL of all weights."""
+        return kl(model)
 
 
 def param_groups(model: nn.Module, weight_decay: float = 0.0, std_lr: float | None = None) -> list[dict[str, Any]]:

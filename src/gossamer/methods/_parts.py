@@ -56,7 +56,7 @@ class HasKL(Protocol):
 
 @dataclass(frozen=True)
 class OwnKL(Penalty):
-    """``β(step) · KL / N`` for weights with a divergence of their own; captured steps know that of Gaussians only.
+    """``β(step) · KL / N`` for weights with a divergence of their own.
 
     Mean loss plus penalty is the negative ELBO per example at β = 1. ``rise`` goes from 0 to 1 over the training, and β
     with it to the given one, or to min(1, ``most`` · N/W) with W weights. At β = 1 a network with many more weights
@@ -71,11 +71,19 @@ class OwnKL(Penalty):
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         """The penalty of a converted network at a step."""
+        return self.unscaled(model) * self.scale(step)
+
+    def scale(self, step: int) -> float:
+        """How far β has risen."""
+        return self.rise(step)
+
+    def unscaled(self, model: nn.Module) -> Tensor:
+        """``β · KL / N`` with the final β."""
         weights = sparse_weights(model).values()
         size = sum(weight.support.size for weight in weights)
         beta = min(1.0, self.most * self.n_data / size) if self.beta is None else self.beta
         terms = [weight.kl() for weight in weights if isinstance(weight, HasKL)]
-        return torch.stack(terms).sum() * (beta * self.rise(step) / self.n_data)
+        return torch.stack(terms).sum() * (beta / self.n_data)
 
 
 def replace_layers(model: nn.Module, replacements: Mapping[int, nn.Module]) -> nn.Module:

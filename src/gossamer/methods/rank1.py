@@ -155,8 +155,16 @@ class FactorKL(Penalty):
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         """The penalty at a step."""
+        return self.unscaled(model) * self.scale(step)
+
+    def scale(self, step: int) -> float:
+        """β_t/N."""
+        return self.beta(step) / self.n_data
+
+    def unscaled(self, model: nn.Module) -> Tensor:
+        """The KL of all factors."""
         kls = [module.kl(self.prior_std, self.mode) for module in model.modules() if isinstance(module, Factor)]
-        return torch.stack(kls).sum() * (self.beta(step) / self.n_data)
+        return torch.stack(kls).sum()
 
 
 class FactorPosterior(Posterior, Collector):

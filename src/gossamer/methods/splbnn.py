@@ -142,10 +142,7 @@ class MixturePrior:
 
 @dataclass(frozen=True)
 class MixturePenalty(Penalty):
-    """Minus the log prior over N; in each start the weights have the slab alone up to a step.
-
-    Captured steps cannot differentiate it.
-    """
+    """Minus the log prior over N; in each start the weights have the slab alone up to a step."""
 
     prior: MixturePrior
     n_data: int
