@@ -6,7 +6,8 @@ A narrow no-break space stands between a number and its unit; :func:`plain` is f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import TypeGuard
 
 Format = Callable[[float], str]
@@ -57,6 +58,11 @@ def macs(value: float) -> str:
     return _scaled(value, ("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC", "EMAC"))
 
 
+def latency(seconds: float) -> str:
+    """A short time: 3.2 ms."""
+    return _scaled(1000 * seconds, ("ms", "s"))
+
+
 def times(value: float) -> str:
     """A factor: 2.7×."""
     return f"{value:.1f}×"
@@ -95,6 +101,36 @@ def with_error(mean: float, error: float | None, form: Format) -> str:
     return f"{text}{_SPACE}%" if form is percent else text
 
 
+def column(means: Sequence[float | None], errors: Sequence[float | None], form: Format) -> tuple[str, list[str]]:
+    """The unit of a column of numbers, and its cells: in that unit, with as many decimals each.
+
+    Shares have one decimal, plain numbers three digits; more if the typical error is smaller than the last one. All
+    else has two digits in its smallest number, but at most two decimals. Any other format writes its cells itself.
+
+    Example:
+        >>> column([0.9412, 0.9755], [0.0012, 0.0009], percent), column([1234.0, 98_765.0], [None, None], size)
+        (('%', ['94.1±0.1', '97.5±0.1']), ('kB', ['1.2', '98.8']))
+    """
+    if form not in _UNITS:
+        pairs = zip(means, errors, strict=True)
+        return "", ["-" if mean is None else plain(with_error(mean, error, form)) for mean, error in pairs]
+    known = [abs(mean) for mean in means if mean and math.isfinite(mean)] or [1.0]
+    factor, unit = next(((f, u) for f, u in reversed(_UNITS[form]) if f <= median(known)), _UNITS[form][0])
+    if form in (percent, number):
+        known_errors = [error / factor for error in errors if error and math.isfinite(error)]
+        last = min(0.1 if form is percent else median(known) / 100, median(known_errors or [math.inf]))
+        decimals = min(4, max(0, -math.floor(math.log10(last))))
+    else:
+        decimals = min(2, max(0, 1 - math.floor(math.log10(min(known) / factor))))
+
+    def cell(mean: float | None, error: float | None) -> str:
+        if mean is None or not math.isfinite(mean):
+            return "-" if mean is None else str(mean)
+        return f"{mean / factor:,.{decimals}f}" + (f"±{error / factor:.{decimals}f}" if error is not None else "")
+
+    return unit, [cell(mean, error) for mean, error in zip(means, errors, strict=True)]
+
+
 def plain(text: str) -> str:
     """A formatted number with ordinary characters, for terminals, Markdown and files."""
     return text.replace(f"{_SPACE}×{_SPACE}10", "e").translate(_PLAIN)
@@ -106,3 +142,19 @@ def _scaled(value: float, units: tuple[str, ...]) -> str:
         rest, place = rest / 1000, place + 1
     unit = units[place]
     return f"{number(rest)}{_SPACE}{unit}" if unit else number(rest)
+
+
+def _ladder(*units: str) -> list[tuple[float, str]]:
+    return [(1000.0**power, unit) for power, unit in enumerate(units)]
+
+
+_UNITS: dict[Format, list[tuple[float, str]]] = {
+    number: [(1.0, "")],
+    percent: [(0.01, "%")],
+    count: _ladder("", "k", "M", "G", "T"),
+    size: _ladder("B", "kB", "MB", "GB", "TB"),
+    macs: _ladder("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC"),
+    duration: [(1.0, "s"), (3600.0, "h")],
+    latency: [(0.001, "ms"), (1.0, "s")],
+}
+"""Factors and units from which a column takes one."""

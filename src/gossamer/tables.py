@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 
@@ -25,18 +26,20 @@ class Table(NamedTuple):
 
     title: str
     note: str
-    head: Sequence[str]
+    head: Sequence[str]  # a name, or two lines: a name and a unit
     rows: Sequence[Sequence[str]]
     n_labels: int = 1  # columns of words, to the left of those of numbers
 
     def to_text(self) -> str:
         """For a terminal: words to the left, numbers to the right, below the title and the note."""
-        lines = align([self.head, *self.rows], right=range(self.n_labels, len(self.head)))
+        heads = zip_longest(*(cell.split("\n") for cell in self.head), fillvalue="")
+        lines = align([*heads, *self.rows], right=range(self.n_labels, len(self.head)))
         above = [line for line in (self.title, self.note) if line]
         return "\n".join([*above, *([""] if above else []), *lines])
 
     def to_markdown(self) -> str:
         """The table alone: the page around it has the title and the note."""
-        head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in [self.head, *self.rows]]
+        named = [cell.replace("\n", ", ") for cell in self.head]
+        head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in [named, *self.rows]]
         rule = ["---"] * self.n_labels + ["---:"] * (len(self.head) - self.n_labels)
         return "".join(f"| {' | '.join(row)} |\n" for row in [head, rule, *rows])

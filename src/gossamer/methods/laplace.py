@@ -155,6 +155,13 @@ class LastLayerPosterior(Posterior):
             nn.utils.vector_to_parameters(self.sample(), parameters)
             yield ready(twin, None)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the network and of the covariance of its last layer."""
+        factors = [self.spread] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvalues)
+        factors += [] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvectors)
+        return super().n_bytes + sum(factor.numel() * factor.element_size() for factor in factors)
+
     def sample(self) -> Tensor:
         """The parameters of the layer in a draw."""
         noise = torch.empty_like(self.mean).normal_(generator=self.generator)
@@ -167,3 +174,8 @@ class LastLayerPosterior(Posterior):
 def _collate(transform: Callable[[Tensor], Tensor], rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     x, y = default_collate(rows)
     return transform(x), y
+
+
+def _tensors(nested: Any) -> list[Tensor]:
+    """The tensors in lists of lists."""
+    return [nested] if isinstance(nested, Tensor) else [tensor for part in nested for tensor in _tensors(part)]

@@ -81,7 +81,7 @@ def marginal_l2_debiased(prediction: Prediction, task: Task, y: Tensor) -> float
     return classification.marginal_l2_debiased(prediction.probs, y)
 
 
-@_metric("Brier score", number, "lower", CLASSES, ("terminal",), heading="Brier")
+@_metric("Brier score", number, "lower", CLASSES, heading="Brier")
 def brier(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Squared distance between its probabilities and the truth: 0 is perfect, 2 worst."""
     return classification.brier(prediction.probs, y)
@@ -105,7 +105,7 @@ def expected_entropy(prediction: Prediction, task: Task, y: Tensor) -> float:
     return float(prediction.expected_entropy.mean())
 
 
-@_metric("Uncertainty in the model", number, None, CLASSES, ("terminal",))
+@_metric("Uncertainty in the model", number, None, CLASSES)
 def mutual_information(prediction: Prediction, task: Task, y: Tensor) -> float:
     """The part of the doubt that comes from drawn networks disagreeing."""
     return float(prediction.mutual_information.mean())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from gossamer.formats import count, duration, integer, macs, number, percent, plain, size, times
+from gossamer.formats import count, duration, integer, latency, macs, number, percent, plain, size, times
 from gossamer.metrics.metric import Metric, Place
 from gossamer.metrics.quality import QUALITY
 
@@ -25,18 +25,26 @@ COST = (
         "lower",
         "Weights that are not exactly zero: all that is trained, stored and multiplied.",
         places=("terminal", "comparison", "headline"),
-        heading="active weights",
+        heading="weights",
     ),
     _row("total_parameters", "All weights", count, None, "Weights of the same network, were it dense."),
     _row("density", "Density", percent, "lower", "Share of the weights that are active."),
-    _row("parameter_bytes", "Parameters in memory", size, "lower", "Memory for means, deviations and positions."),
     _row(
-        "checkpoint_bytes",
-        "Size on disk",
+        "parameter_bytes",
+        "Size of the posterior",
         size,
         "lower",
-        "The checkpoint: everything needed to predict or to continue training.",
-        places=("comparison", "headline"),
+        "Bytes of all that predicts: means, deviations, positions and every network that is kept.",
+        places=("terminal", "comparison"),
+        heading="size",
+    ),
+    _row(
+        "checkpoint_bytes",
+        "Size of the checkpoint",
+        size,
+        "lower",
+        "The file in the run folder: everything needed to predict or to continue training.",
+        places=("headline",),
     ),
     _row(
         "inference_macs",
@@ -59,8 +67,9 @@ COST = (
         macs,
         "lower",
         "Multiply-adds of the whole training, zeros not counted.",
-        places=("comparison", "headline"),
+        places=("terminal", "comparison", "headline"),
         winner="Cheapest to train",
+        heading="train",
     ),
     _row(
         "native_speedup",
@@ -79,7 +88,24 @@ COST = (
         places=("terminal", "comparison"),
         heading="time",
     ),
-    _row("peak_memory_bytes", "Peak memory", size, "lower", "Most memory in use at any moment of the training."),
+    _row(
+        "peak_memory_bytes",
+        "Peak memory",
+        size,
+        "lower",
+        "Most memory that training took beyond what its process held before: of tensors on a GPU, of all on a CPU.",
+        places=("terminal", "comparison"),
+        heading="memory",
+    ),
+    _row(
+        "prediction_seconds",
+        "Time of a prediction",
+        latency,
+        "lower",
+        "Median time to predict a batch of 128 examples with all drawn networks.",
+        places=("terminal", "comparison"),
+        heading="predict",
+    ),
 )
 """What a run cost; ``gossamer.runs`` measures these."""
 

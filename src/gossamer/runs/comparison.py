@@ -7,13 +7,15 @@ import io
 import json
 import math
 import statistics
+import textwrap
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gossamer.metrics.registry import Metric, shown
+from gossamer.formats import column
+from gossamer.metrics.registry import METRICS, Metric, shown
 from gossamer.names import file_name
 from gossamer.record import RecordError, Run, write_atomically
 from gossamer.record.files import one_line
@@ -22,7 +24,9 @@ from gossamer.runs.settings import Settings, with_defaults
 from gossamer.tables import Table
 
 SEEDS = 3
-ARROWS = {"higher": " ↑", "lower": " ↓"}
+ARROWS = {"higher": "↑", "lower": "↓"}
+WIDTH = 100  # of the table in a terminal
+GIVE_WAY = ("peak_memory_bytes", "crps", "coverage90", "ece")  # where there is no room, the last of these first
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,13 @@ class Comparison:
     Example:
         >>> results = [{"metrics": {"accuracy": 0.90}, "cost": {}}, {"metrics": {"accuracy": 0.94}, "cost": {}}]
         >>> print(Comparison([Entry("ssvi", results), Entry("vi", [], "out of memory")], []).to_text())
-        method  seeds  accuracy ↑    failed
-        ssvi    2      92.0 ± 2.0 %
-        vi      0      -             out of memory
+        method  seeds  accuracy
+                            % ↑
+        ssvi        2  92.0±2.0
+        vi          0         -
+        <BLANKLINE>
+        mean±standard error over the seeds; costs are means
+        vi failed: out of memory
     """
 
     entries: Sequence[Entry]
@@ -58,13 +66,21 @@ class Comparison:
         """One row per entry: mean and standard error of every metric over the seeds; one seed has no standard error."""
         return [_row(entry) for entry in self.entries]
 
-    def to_text(self) -> str:
-        """For the terminal."""
-        return self._as_table().to_text()
+    def to_text(self, width: int = WIDTH) -> str:
+        """For the terminal; columns that do not fit are left out, the least telling first."""
+        columns = self._columns()
+        table, left_out = self._as_table(columns), list[str]()
+        while len(max(table.to_text().splitlines(), key=len)) > width:
+            place = max(range(len(columns)), key=lambda i: (_rank(columns[i].metric), i), default=-1)
+            if place < 0 or not _rank(columns[place].metric):
+                break
+            left_out.append(columns.pop(place).metric.heading)
+            table = self._as_table(columns)
+        return "\n".join([table.to_text(), "", *self._notes(left_out)])
 
     def to_markdown(self) -> str:
         """As a Markdown table."""
-        return self._as_table().to_markdown()
+        return self._as_table(self._columns(), self.has_failures).to_markdown()
 
     def to_csv(self) -> str:
         """As CSV, with the standard errors in columns of their own."""
@@ -85,26 +101,60 @@ class Comparison:
         for suffix, text in (("md", self.to_markdown()), ("csv", self.to_csv()), ("json", self.to_json())):
             write_atomically(folder / f"comparison.{suffix}", text)
 
-    def _as_table(self) -> Table:
+    def _columns(self) -> list[Column]:
+        """The metrics that a table shows, qualities before costs."""
         rows = self.table()
-        metrics = shown("terminal", [name for entry in self.entries for name in _measured(entry)])
-        columns = [metric for metric in metrics if any(metric.name in row for row in rows)]
-        last = ["failed"] if self.has_failures else []
-        head = ["method", "seeds", *(f"{metric.heading}{ARROWS.get(str(metric.better), '')}" for metric in columns)]
-        body = [
-            [row["method"], str(row["seeds"]), *(_cell(metric, row) for metric in columns)]
-            + [row.get(key, "") for key in last]
-            for row in rows
-        ]
-        return Table("", "", head + last, body, n_labels=len(head + last))
+        measured = [name for entry in self.entries for name in _measured(entry)]
+        metrics = [metric for metric in shown("terminal", measured) if any(metric.name in row for row in rows)]
+        return [Column.of(metric, rows) for metric in metrics]
+
+    def _as_table(self, columns: Sequence[Column], with_failures: bool = False) -> Table:
+        counts = [str(len(entry.results)) for entry in self.entries]
+        parts: list[tuple[str, Sequence[str]]] = [("method", [entry.label for entry in self.entries])]
+        parts += [("seeds", counts)] if len(set(counts)) > 1 else []
+        parts += [(column.head, column.cells) for column in columns]
+        parts += [("failed", [entry.failure for entry in self.entries])] if with_failures else []
+        return Table("", "", [head for head, _ in parts], list(zip(*(cells for _, cells in parts), strict=True)))
+
+    def _notes(self, left_out: Sequence[str]) -> list[str]:
+        """What the cells mean, what is not shown, and what went wrong."""
+        counts = {len(entry.results) for entry in self.entries}
+        seeds = "the seeds" if len(counts) > 1 else f"{max(counts, default=0)} seeds"
+        said = f"mean±standard error over {seeds}; costs are means" if max(counts, default=0) > 1 else "one seed"
+        missing = f"; without {', '.join(left_out)}, which the files have" if left_out else ""
+        failed = [f"{entry.label} failed: {entry.failure}" for entry in self.entries if entry.failure]
+        return [line for text in (said + missing, *failed) for line in textwrap.wrap(text, WIDTH) or [""]]
+
+
+class Column(NamedTuple):
+    """A metric with its head, its name and below that its unit, and its cells."""
+
+    metric: Metric
+    head: str
+    cells: Sequence[str]
+
+    @classmethod
+    def of(cls, metric: Metric, rows: Sequence[Mapping[str, Any]]) -> Column:
+        """The column of a metric in the rows of a table; a cost has no standard error there."""
+        means, errors = [row.get(metric.name) for row in rows], [row.get(f"{metric.name}_se") for row in rows]
+        is_cost = metric.compute is None and metric.name in METRICS
+        unit, cells = column(means, [None] * len(means) if is_cost else errors, metric.format)
+        below = [unit, "" if is_cost else ARROWS.get(str(metric.better), "")]
+        return cls(metric, "\n".join(filter(None, [metric.heading, " ".join(filter(None, below))])), cells)
+
+
+def _rank(metric: Metric) -> int:
+    """How soon a column gives way to others where there is not enough room; 0 never does."""
+    return GIVE_WAY.index(metric.name) + 1 if metric.name in GIVE_WAY else 0
 
 
 def _row(entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {"method": entry.label, "seeds": len(entry.results)}
-    for metric in shown("terminal", _measured(entry)):
-        found = mean_and_error(entry.results, metric.name)
+    measured = [*_measured(entry), *(name for result in entry.results for name in result["cost"])]
+    for name in dict.fromkeys([*METRICS, *measured]):
+        found = mean_and_error(entry.results, name)
         if found is not None:
-            row[metric.name], row[f"{metric.name}_se"] = found
+            row[name], row[f"{name}_se"] = found
     return row | ({"failed": entry.failure} if entry.failure else {})
 
 
@@ -119,13 +169,6 @@ def mean_and_error(results: Sequence[Mapping[str, Any]], name: str) -> tuple[flo
 
 def _measured(entry: Entry) -> list[str]:
     return [name for result in entry.results for name in result["metrics"]]
-
-
-def _cell(metric: Metric, row: Mapping[str, Any]) -> str:
-    mean, error = row.get(metric.name), row.get(f"{metric.name}_se")
-    if mean is None:
-        return "-"
-    return metric.text(mean, error) if math.isfinite(mean) else str(mean)
 
 
 def _finite(value: Any) -> Any:

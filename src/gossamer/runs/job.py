@@ -24,6 +24,7 @@ from gossamer.progress import Progress
 from gossamer.ranks import on_any_rank
 from gossamer.record import RecordError, Run
 from gossamer.runs.interrupt import Interrupted, Stop, only_one, stop_signals
+from gossamer.runs.memory import PeakMemory
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
@@ -105,6 +106,7 @@ class Job:
     task: Task
     training: Training
     tally: Tally
+    memory: PeakMemory
     run: Run | None = None
 
 
@@ -117,8 +119,9 @@ def settings_of(run: Run, **changes: object) -> Settings:
 
 
 def _begin(folder: Path, settings: Settings) -> Job:
-    task = settings.load_task()
-    return Job(folder, settings, task, start(settings, task, launch(settings)), Tally())
+    task, fabric = settings.load_task(), launch(settings)
+    memory = PeakMemory(fabric.device)  # the data are there already, the network is not
+    return Job(folder, settings, task, start(settings, task, fabric), Tally(), memory)
 
 
 def restore(run: Run, settings: Settings) -> Job:
@@ -200,6 +203,7 @@ def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
 
 
 def _save(job: Job) -> None:
+    job.tally.see_memory(job.memory.growth())
     state = {"training": job.training.state_dict(), "tally": job.tally.state_dict()}  # every rank contributes
     if job.run is not None:
         checkpoint.save(job.run.checkpoint_folder, state, job.training.step)

@@ -44,6 +44,7 @@ class Settings:
         ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
         data_dir: Folder of the data files; $GOSSAMER_DATA or data/ if not given.
         n_val: Training examples held out for choices, 0 to train on all; as the data set says if not given.
+        n_train: Training examples to use, the same for every seed; all if not given.
         n_draws: Networks drawn for the final numbers.
         options: Options of the method; those left out are added with their defaults.
 
@@ -65,6 +66,7 @@ class Settings:
     ranks: int = 1
     data_dir: str | None = None
     n_val: int | None = None
+    n_train: int | None = None
     n_draws: int = 20
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -108,12 +110,17 @@ class Settings:
         return cls(**config)
 
     def load_task(self) -> Task:
-        """The data."""
-        if self.n_val is None:
-            return data.load(self.data, self.data_dir)
-        if "n_val" not in inspect.signature(data.find(self.data)).parameters:
+        """The data, of the training examples as many as were asked for."""
+        if self.n_val is not None and "n_val" not in inspect.signature(data.find(self.data)).parameters:
             raise ValueError(f"{self.data} has a validation split of its own: leave n_val out")
-        return data.load(self.data, self.data_dir, n_val=self.n_val)
+        task = data.load(self.data, self.data_dir, **({} if self.n_val is None else {"n_val": self.n_val}))
+        if self.n_train is None:
+            return task
+        x, y = task.train
+        if not 1 <= self.n_train <= len(y):
+            raise ValueError(f"n_train must be from 1 to the {len(y)} training examples; got {self.n_train}")
+        rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: self.n_train]
+        return task._replace(train=(x[rows], y[rows]))
 
     def is_on_gpu(self) -> bool:
         """Whether the device asked for is a GPU here."""

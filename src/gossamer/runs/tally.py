@@ -60,6 +60,7 @@ class Tally:
     steps: int = 0  # that the two below sum over
     active: dict[str, int] = field(default_factory=dict)  # active entries of each weight
     formed: dict[str, int] = field(default_factory=dict)  # inactive entries of each weight whose gradient was formed
+    peak_memory: int | None = None  # the largest growth of any process that has trained here, in bytes
 
     def add(self, values: Mapping[str, Tensor], work: Work, seconds: float) -> None:
         """One step: its losses, which stay on their device, its work and its time."""
@@ -70,6 +71,11 @@ class Tally:
         for name, (active, formed) in work.items():
             self.active[name] = self.active.get(name, 0) + active
             self.formed[name] = self.formed.get(name, 0) + formed
+
+    def see_memory(self, growth: int | None) -> None:
+        """Raise the peak of memory."""
+        if growth is not None:
+            self.peak_memory = max(growth, self.peak_memory or 0)
 
     def means(self) -> dict[str, float]:
         """The means since the last call."""
@@ -82,9 +88,10 @@ class Tally:
         return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From the checkpoint; one of an earlier version has not counted the work of its steps."""
+        """From the checkpoint; one of an earlier version has neither counted the work of its steps nor memory."""
+        later = ("steps", "active", "formed", "peak_memory")
         for name, value in vars(self).items():
-            setattr(self, name, state.get(name, value) if name in ("steps", "active", "formed") else state[name])
+            setattr(self, name, state.get(name, value) if name in later else state[name])
 
 
 def record_updates(run: Run, training: Training, tally: Tally) -> None:
