@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from gossamer.metrics import METRICS
 from gossamer.record import RecordError, Run
 from gossamer.runs import Interrupted, Settings, compare, read_recipe
 from gossamer.runs import job as job_module
@@ -49,17 +48,44 @@ def test_all_forms_of_the_table_have_the_same_numbers(comparison):
     markdown = [line.strip("| \n").split(" | ") for line in (out / "comparison.md").read_text().splitlines()]
     text = result.to_text().splitlines()
     assert [row["method"] for row in rows] == ["sgd", "vi", "ssvi", "rigl"]
-    assert len(text) == 5
-    for row, strings, cells, line in zip(rows, by_csv, markdown[2:], text[1:], strict=True):
+    assert text[-1] == "mean±standard error over 2 seeds; costs are means"
+    for row, strings, cells, line in zip(rows, by_csv, markdown[2:], text[2:6], strict=True):
         assert {key: float(strings[key]) for key in row if key != "method"} == {
             key: value for key, value in row.items() if key != "method"
         }
         named = dict(zip(markdown[0], cells, strict=True))
-        for key in ("accuracy", "nll", "ece", "brier", "active_parameters"):
-            metric = METRICS[key]
-            cell = named[metric.heading + {"higher": " ↑", "lower": " ↓"}[metric.better]]
-            assert cell == metric.text(row[key], row[f"{key}_se"])
-            assert cell in line
+        for key, head, scale in (("accuracy", "accuracy, % ↑", 100), ("nll", "NLL, ↓", 1), ("ece", "ECE, % ↓", 100)):
+            mean, error = (float(part) for part in named[head].split("±"))
+            digits = len(named[head].split("±")[1].partition(".")[2])
+            assert (mean, error) == (round(scale * row[key], digits), round(scale * row[f"{key}_se"], digits))
+            assert named[head] in line
+        assert float(named["weights, k"]) == round(row["active_parameters"] / 1000, 1)
+        assert {"brier", "mutual_information"} <= set(row)  # the files have what the table has no room for
+
+
+def test_every_row_has_every_cost(comparison):
+    result, _ = comparison
+    told = ("training_macs", "seconds", "peak_memory_bytes", "parameter_bytes", "prediction_seconds")
+    assert all(row[name] > 0 for row in result.table() for name in told)
+    heads = result.to_text().splitlines()[0].split()
+    assert heads == ["method", "accuracy", "NLL", "ECE", "weights", "size", "train", "time", "memory", "predict"]
+
+
+COSTS = ("active_parameters", "parameter_bytes", "training_macs", "seconds", "peak_memory_bytes", "prediction_seconds")
+
+
+def test_the_table_of_a_terminal_has_at_most_a_hundred_columns():
+    quality = {"accuracy": 0.97123, "nll": 0.12345, "ece": 0.0123}
+    entries = [
+        Entry(label, [{"metrics": {k: v * (1 + s / 100) for k, v in quality.items()}, "cost": dict.fromkeys(COSTS, 1e4)}
+                      for s in range(3)])
+        for label in ("bayes_compression", "sgd")
+    ]  # fmt: skip
+    assert "ECE" in Comparison(entries, []).to_text()
+    long = Comparison([replace(entries[0], label="a label of twenty-nine letters")], [])
+    assert max(map(len, long.to_text().splitlines())) <= 100
+    assert "without ECE, which the files have" in long.to_text()
+    assert "ECE" in long.to_markdown()
 
 
 def test_what_is_finished_is_not_trained_again(comparison, entries, monkeypatch):
@@ -160,8 +186,9 @@ def test_ctrl_c_stops_everything_and_the_same_command_goes_on(settings, monkeypa
     assert Run.open(tmp_path / "runs" / "sgd-0").result() is not None
     assert Run.open(tmp_path / "runs" / "vi-0").result() is None
     again = compare(entries, 1, tmp_path / "runs", quiet=True)
+    measured = {"seconds": 0, "peak_memory_bytes": 0, "prediction_seconds": 0}
     for one, other in zip(again.table(), uninterrupted.table(), strict=True):
-        assert one | {"seconds": 0} == other | {"seconds": 0}
+        assert one | measured == other | measured
 
 
 @pytest.mark.parametrize(("seeds", "change", "message"), [(0, {}, "seeds must be"), (1, {"ranks": 2}, "one process")])

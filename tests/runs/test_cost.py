@@ -159,3 +159,31 @@ def test_a_checkpoint_of_an_earlier_version_is_continued(settings, tmp_path):
         del state["tally"][name]
     checkpoint.save(folder, state, state["training"]["step"])
     assert resume(tmp_path / "run", quiet=True).result()["cost"]["training_macs"] > 0
+
+
+def test_the_operations_of_an_ensemble_are_those_of_all_members(tmp_path):
+    told = {"epochs": 4, "n_draws": 2, "device": "cpu"}
+    alone = train(Settings("sgd", "digits", **told), tmp_path / "alone", quiet=True).result()["cost"]
+    options = {"members": 2}
+    pair = train(Settings("ensemble", "digits", **told, options=options), tmp_path / "pair", quiet=True).result()[
+        "cost"
+    ]
+    assert pair["training_macs"] == alone["training_macs"] == 3 * 84_480 * 959 * 4  # two members of two epochs
+    assert pair["parameter_bytes"] == 2 * alone["parameter_bytes"]
+
+
+def test_shared_weights_with_factors_are_charged(tmp_path):
+    told = Settings("rank1", "digits", epochs=1, n_draws=2, device="cpu")
+    result = train(told, tmp_path / "run", quiet=True).result()
+    assert result["cost"]["training_macs_per_example"] == 3 * 84_480
+    assert [layer["total"] for layer in result["layers"]] == [64 * 256, 256 * 256, 2560]
+
+
+def test_few_training_examples_on_demand(tmp_path):
+    few = Settings("sgd", "digits", n_train=100)
+    assert few.load_task().n_data == 100
+    assert (
+        few.load_task().train[1].tolist() == Settings("vi", "digits", n_train=100, seed=1).load_task().train[1].tolist()
+    )
+    with pytest.raises(ValueError, match="n_train must be from 1 to the 959 training examples; got 960"):
+        Settings("sgd", "digits", n_train=960).load_task()

@@ -16,8 +16,17 @@ from gossamer.runs.comparison import Comparison
 
 FORMAT = 1
 KIND = "trials"
-FROM_CONFIG = ("method", "data", "model", "epochs", "batch_size", "n_draws", "options")
-FROM_COST = ("active_parameters", "total_parameters", "checkpoint_bytes", "seconds")
+FROM_CONFIG = ("method", "data", "model", "epochs", "batch_size", "n_train", "n_draws", "options")
+FROM_COST = (
+    "active_parameters",
+    "total_parameters",
+    "checkpoint_bytes",
+    "parameter_bytes",
+    "training_macs",
+    "seconds",
+    "peak_memory_bytes",
+    "prediction_seconds",
+)
 FROM_ENVIRONMENT = ("python", "versions", "cpu", "cpu_count", "gpu")
 
 
@@ -96,7 +105,7 @@ def _trial(label: str, run: Run) -> Trial:
         raise RecordError(f"{run.folder} is not finished: gossamer train --resume {run.folder} continues it")
     told = {"model": result["model"]} | run.config  # the settings may leave the choice of the network to the data
     settings = {key: told.get(key) for key in FROM_CONFIG}
-    cost = {key: result["cost"][key] for key in FROM_COST}
+    cost = {key: result["cost"][key] for key in FROM_COST if key in result["cost"]}  # fewer in an earlier version
     return Trial(label, run.config["seed"], settings, result["metrics"], cost)
 
 
