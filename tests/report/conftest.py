@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.report import write_report
+from gossamer.report import write_comparison, write_report
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,8 @@ def pages(fake, tmp_path_factory):
         "coloured": [fake.fake_run(root / "coloured", coloured=True, steps=7800)],
         "unfinished": [fake.fake_run(root / "un finished", finished=False, steps=7800)],
         "regression": [fake.fake_regression(root / "regression")],
+        "plane": [fake.fake_plane(root / "plane")],
         "several": fake.fake_comparison(root / "several"),
     }
-    return {name: write_report(some, root / f"{name}.html") for name, some in folders.items()}
+    write = {"several": write_comparison}
+    return {name: write.get(name, write_report)(some, root / f"{name}.html") for name, some in folders.items()}

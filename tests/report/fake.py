@@ -86,13 +86,54 @@ def fake_regression(folder, seed=0):
     for step in range(100, 4001, 100):
         fall = math.exp(-step / 700)
         row = {"step": step, "loss": 0.4 + fall + dice.gauss(0, 0.02), "kl": 400 * (1 - fall), "lr": 0.01}
-        run.append_metrics(row | {"val_rmse": 0.31 + 0.6 * fall, "val_nll": 0.25 + fall})
+        row |= {"nll": 0.1 + fall + dice.gauss(0, 0.02), "val_rmse": 0.31 + 0.6 * fall, "val_nll": 0.25 + fall}
+        run.append_metrics(row)
     metrics = {"rmse": 0.312, "nll": 0.251, "crps": 0.168, "coverage90": 0.913, "width90": 1.07, "std": 0.33}
     metrics["epistemic_std"] = 0.094
     cost = {"active_parameters": 512, "total_parameters": 10_240, "density": 0.05, "training_macs": 3.1e9}
     layers = [{"name": "0", "kind": "Linear", "shape": [50, 8], "active": 512, "total": 10_240, "dense_macs": 10_240}]
+    layers[0]["std_quantiles"] = [0.01, 0.03, 0.05, 0.08, 0.2]
     head = {"method": "ssvi", "data": "concrete", "model": "mlp", "seed": seed, "n_draws": 20}
-    run.write_result(head | {"metrics": metrics, "cost": cost, "layers": layers})
+    run.write_result(head | {"metrics": metrics, "cost": cost, "layers": layers, "curves": number_curves(dice)})
+    return run.folder
+
+
+def number_curves(dice, n=300):
+    std = [dice.uniform(0.1, 0.6) for _ in range(n)]
+    mean = [dice.gauss(5, 2) for _ in range(n)]
+    target = [m + dice.gauss(0, s) for m, s in zip(mean, std, strict=True)]
+    levels = [k / 20 for k in range(1, 20)]
+    groups = [0.15 + 0.1 * k for k in range(5)]
+    edges = [-1 + k / 40 for k in range(41)]
+    return {
+        "points": {
+            "target": target,
+            "mean": mean,
+            "low90": [m - 1.645 * s for m, s in zip(mean, std, strict=True)],
+            "high90": [m + 1.645 * s for m, s in zip(mean, std, strict=True)],
+            "std": std,
+            "epistemic_std": [0.3 * s for s in std],
+        },
+        "coverage": {"nominal": levels, "actual": [level**1.2 for level in levels]},
+        "errors": {"std": groups, "rmse": [1.1 * s for s in groups], "count": [n // 5] * 5},
+        "std": {"edges": edges, "count": [dice.randint(0, 20) for _ in edges[1:]]},
+        "epistemic_std": {"edges": edges, "count": [dice.randint(0, 20) for _ in edges[1:]]},
+    }
+
+
+def fake_plane(folder, seed=0):
+    """A run on points of a plane, with maps of its uncertainty."""
+    dice = random.Random(seed)
+    run = Run.create(Path(folder), {"method": "ssvi", "data": "moons", "model": "mlp", "seed": seed})
+    side, n = 12, 60
+    field = [math.exp(-((k % side - 5) ** 2) / 9) * 0.69 for k in range(side**2)]
+    points = {"x": [dice.gauss(0, 1) for _ in range(n)], "y": [dice.gauss(0, 1) for _ in range(n)]}
+    points |= {"label": [k % 2 for k in range(n)], "right": [1] * n}
+    limits = {"x": [-3.0, 3.0], "y": [-2.0, 2.0], "side": side}
+    maps = limits | {"entropy": field, "mutual_information": [v / 3 for v in field], "points": points}
+    mistakes = [{"row": k, "label": 0, "predicted": 1, "probs": [0.1, 0.9]} for k in (3, 17)]
+    head = {"method": "ssvi", "data": "moons", "model": "mlp", "seed": seed, "class_names": ["upper", "lower"]}
+    run.write_result(head | {"metrics": {"accuracy": 0.95}, "map": maps, "examples": {"surest_mistakes": mistakes}})
     return run.folder
 
 
@@ -113,6 +154,7 @@ def write_metrics(run, dice, reached, steps, accuracy, nll, density, bayesian):
         row = {
             "step": step,
             "epoch": step / 390,
+            "nll": 0.02 + 0.13 * (1 - share) + 1.8 * fall,
             "loss": 0.02 + 0.16 * (1 - share) + 1.9 * fall + dice.gauss(0, 0.012) * (0.2 + fall),
             "kl": 61_000 * (1 - math.exp(-5 * share)) + dice.gauss(0, 60),
             "lr": 0.01 * 0.5 * (1 + math.cos(math.pi * share)),
@@ -172,6 +214,7 @@ def fake_layers(density):
         )
         share = min(1.0, share * (640 / shape[0]) ** 0.5) if density < 1 else 1.0
         layer = {"name": name, "kind": "Conv2d", "shape": list(shape), "active": round(total * share), "total": total}
+        layer["std_quantiles"] = [places**-0.5 * q for q in (0.05, 0.2, 0.4, 0.7, 1.5)]
         layers.append(layer | {"dense_macs": total * places})
     return layers
 
@@ -186,24 +229,45 @@ def fake_curves(dice, accuracy, ece, n):
     sure[:3] = [None] * 3
     coverage = [k / 50 for k in range(1, 51)]
     doubts = [2.302585 * k / 24 for k in range(25)]
+    doubtful = [round(n * 0.55 * math.exp(-0.8 * k)) + 3 for k in range(24)]
+
+    def split(counts):
+        return [round(c * (0.6 + 0.4 * k / len(counts))) for k, c in enumerate(counts)]
+
     bell = [math.exp(-((k - 22) ** 2) / 60) + 0.5 * math.exp(-((k - 9) ** 2) / 40) for k in range(40)]
     return {
         "reliability": {"edges": edges, "confidence": sure, "accuracy": right, "count": counts},
-        "confidence": {"edges": edges, "count": counts},
-        "entropy": {"edges": doubts, "count": [round(n * 0.55 * math.exp(-0.8 * k)) + 3 for k in range(24)]},
+        "confidence": {"edges": edges, "count": counts, "right": split(counts)},
+        "entropy": {"edges": doubts, "count": doubtful, "right": split(doubtful)},
+        "mutual_information": {"edges": [d / 8 for d in doubts], "count": doubtful, "right": split(doubtful)},
+        "classes": {
+            "count": [n // 10] * 10,
+            "predicted": [n // 10] * 10,
+            "right": [round(n / 10 * accuracy)] * 10,
+            "confidence": [min(1.0, accuracy + ece + dice.gauss(0, 0.01)) for _ in CLASSES],
+            "ece": [ece / 4] * 10,
+        },
+        "confusion": confusion(accuracy, n // 10),
+        "sigma": {"edges": [-3 + k / 20 for k in range(41)], "count": [round(9000 * height) for height in bell]},
         "selective": {"coverage": coverage, "accuracy": [1 - (1 - accuracy) * c**2.2 for c in coverage]},
         "snr": {"edges": [-2.5 + k / 10 for k in range(41)], "count": [round(9000 * height) for height in bell]},
     }
+
+
+def confusion(accuracy, each):
+    right = round(each * accuracy)
+    pairs = [(a, b, right if a == b else each - right) for a in range(10) for b in (a, (a + 1) % 10)]
+    return {name: [pair[k] for pair in pairs] for k, name in enumerate(("label", "predicted", "count"))}
 
 
 def fake_examples(dice, coloured):
     certain, doubtful = [], []
     for place in range(6):
         digit = (3 * place + 1) % 10
-        certain.append(example(dice, digit, digit, 0.9991, 0.01, coloured))
+        certain.append(example(dice, digit, (digit + 3) % 10, 0.9991, 0.01, coloured))
         other = (digit + 1 + place) % 10
         doubtful.append(example(dice, digit, other if place % 3 else digit, 0.38, 0.75, coloured))
-    return {"most_certain": certain, "least_certain": doubtful}
+    return {"surest_mistakes": certain, "least_certain": doubtful}
 
 
 def example(dice, label, predicted, top, noise, coloured):
@@ -249,4 +313,5 @@ if __name__ == "__main__":
     print(write_report([fake_run(root / "single")], root / "single.html"))
     print(write_report([fake_run(root / "unfinished", finished=False)], root / "unfinished.html"))
     print(write_report([fake_regression(root / "regression")], root / "regression.html"))
+    print(write_report([fake_plane(root / "plane")], root / "plane.html"))
     print(write_report(fake_comparison(root / "several"), root / "several.html"))

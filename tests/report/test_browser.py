@@ -1,7 +1,9 @@
 """The pages in a real browser: they open quietly, fit a phone, sort, and change with the light."""
 
+import csv
 import os
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 
@@ -17,7 +19,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-KINDS = ["single", "coloured", "unfinished", "regression", "several"]
+KINDS = ["single", "coloured", "unfinished", "regression", "plane", "several"]
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +70,17 @@ WORDS_OUTSIDE = """() => [...document.querySelectorAll("svg.chart text")].filter
     const outer = text.closest("figure").getBoundingClientRect();
     return inner.left < outer.left || inner.right > outer.right || inner.bottom > outer.bottom;
 }).map((text) => text.textContent)"""
+CUT_OFF = """() => [...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth)
+    .map((e) => [e.className, e.scrollWidth, e.clientWidth])"""
 TYPE = """() => Math.min(99, ...[...document.querySelectorAll("svg.chart text")].map(
-    (text) => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a))"""
+    (text) => [parseFloat(getComputedStyle(text).fontSize), text.getScreenCTM()]).map(
+    ([size, scale]) => size * Math.hypot(scale.a, scale.b)))"""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_figure_is_seen_and_nothing_sticks_out(show, kind):
     page = show(kind)
-    for width in (1280, 768, 390):
+    for width in (2560, 1280, 768, 390):
         page.set_viewport_size({"width": width, "height": 844})
         sizes = page.evaluate(SIZES)
         assert sizes
@@ -85,6 +90,8 @@ def test_every_figure_is_seen_and_nothing_sticks_out(show, kind):
             assert box["left"] >= 0, name
             assert box["right"] <= width, name
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.wait_for_timeout(50)  # for the observer that stacks the cells of a table
+        assert page.evaluate(CUT_OFF) == []
         assert page.evaluate(WORDS_OUTSIDE) == []
         assert page.evaluate(TYPE) > 9.5, "pixels, even on a phone"
 
@@ -149,6 +156,36 @@ def test_paper_is_light_and_cuts_no_figure(show):
     assert set(kept) == {"avoid"}
     assert page.locator("#theme").is_visible() is False
     assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def saved(page, figure, kind):
+    with page.expect_download() as found:
+        page.locator(f"#figure-{figure} [data-save={kind}]").click()
+    return found.value
+
+
+def test_a_figure_can_be_saved_as_svg_in_light_colours_and_as_csv(show, tmp_path):
+    page = show("single", dark=True)
+    svg = saved(page, "reliability", "svg")
+    assert svg.suggested_filename == "reliability.svg"
+    root = ElementTree.fromstring(svg.path().read_bytes())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    columns = [one for one in root.iter() if one.get("class") == "column"]
+    assert len(columns) > 10
+    assert "fill:rgb(31, 111, 178)" in columns[0].get("style").replace(" :", ":")
+    assert not [one for one in root.iter() if one.get("class") == "hit"]
+    assert page.evaluate("document.documentElement.dataset.theme") is None, "the page stays as it was"
+    rows = list(csv.reader(saved(page, "reliability", "csv").path().read_text().splitlines()))
+    assert rows[0][0] == "Confidence, from"
+    assert len(rows) == 16
+
+
+def test_a_comparison_links_to_the_reports_of_its_runs(show):
+    page = show("several")
+    page.locator(".fold").first.click()
+    link = page.locator(".single a").first
+    assert link.get_attribute("href") == "several/ssvi-0/report.html"
+    assert link.is_visible()
 
 
 CONTRAST = """() => {

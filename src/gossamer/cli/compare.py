@@ -61,9 +61,9 @@ def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> i
         print()
         report_steps(comparison.folders, print)
     if comparison.folders:
-        from gossamer.report import write_report
+        from gossamer.report import write_comparison
 
-        print(f"\nreport: {write_report(comparison.folders, out / 'report.html')}")
+        print(f"\nreport: {write_comparison(comparison.folders, out / 'report.html')}")
     print(f"tables: {out / 'comparison'}.md, .csv, .json")
     if kept is not None:
         Trials.of(comparison).write(kept)

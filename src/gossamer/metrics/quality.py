@@ -44,99 +44,99 @@ def _metric(
     return add
 
 
-@_metric("Accuracy", percent, "higher", CLASSES, EVERYWHERE, "Most accurate")
+@_metric("Accuracy", percent, "higher", CLASSES, EVERYWHERE, "Highest accuracy")
 def accuracy(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Share of the test examples that it gets right."""
     return classification.accuracy(prediction.probs, y)
 
 
-@_metric("Typical error", number, "lower", NUMBERS, EVERYWHERE, "Smallest error", "RMSE")
+@_metric("RMSE", number, "lower", NUMBERS, EVERYWHERE, "Lowest RMSE", "RMSE")
 def rmse(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """Root mean square distance between prediction and truth (RMSE)."""
+    """Root mean square distance between prediction and truth: the typical error."""
     return task.target_std * regression.rmse(prediction.mean, y)
 
 
-@_metric("Log loss", number, "lower", CLASSES + NUMBERS, EVERYWHERE, "Lowest log loss", "NLL")
+@_metric("NLL", number, "lower", CLASSES + NUMBERS, EVERYWHERE, "Lowest NLL", "NLL")
 def nll(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """How much the true answers surprise it, in nats. Being sure and wrong costs most."""
+    """Negative log-likelihood in nats, also called log loss. Being sure and wrong costs most."""
     log_density = task.likelihood.log_predictive(prediction.outputs.double(), y)
     return math.log(task.target_std) - float(log_density.mean())  # in the original units of the targets
 
 
-@_metric("Calibration error", percent, "lower", CLASSES, EVERYWHERE, "Best calibrated", "ECE")
+@_metric("ECE", percent, "lower", CLASSES, EVERYWHERE, "Lowest ECE", "ECE")
 def ece(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """Average gap between how sure it says it is and how often it is right; zero is perfect (ECE)."""
+    """Expected calibration error: mean gap between confidence and accuracy; zero is perfect."""
     return classification.top_label_ece(prediction.probs, y)
 
 
-@_metric("Calibration error by class", percent, "lower", CLASSES, heading="class-wise ECE")
+@_metric("Class-wise ECE", percent, "lower", CLASSES, heading="class-wise ECE")
 def classwise_ece(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """The same gap, averaged over all classes, not the chosen one only."""
+    """The same gap for the probability of every class, not of the chosen one only."""
     return classification.classwise_ece(prediction.probs, y)
 
 
-@_metric("Calibration error, debiased", percent, "lower", CLASSES, heading="marginal L2")
+@_metric("Marginal L2 calibration error", percent, "lower", CLASSES, heading="marginal L2")
 def marginal_l2_debiased(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Root mean square gap over all classes, less what chance alone adds on a finite test set."""
     return classification.marginal_l2_debiased(prediction.probs, y)
 
 
-@_metric("Brier score", number, "lower", CLASSES, heading="Brier")
+@_metric("Brier score", number, "lower", CLASSES, ("comparison",), heading="Brier")
 def brier(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Squared distance between its probabilities and the truth: 0 is perfect, 2 worst."""
     return classification.brier(prediction.probs, y)
 
 
-@_metric("Risk when selective", percent, "lower", CLASSES, ("headline",), heading="AURC")
+@_metric("AURC", percent, "lower", CLASSES, ("headline",), heading="AURC")
 def aurc(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """Average error if it may decline the examples it doubts most; low when its doubts are well placed (AURC)."""
+    """Area under the risk-coverage curve: mean error when it declines the least confident examples."""
     return curves.selective_accuracy(prediction.probs, y).aurc
 
 
-@_metric("Uncertainty", number, None, CLASSES)
+@_metric("Entropy", number, None, CLASSES)
 def entropy(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """Average doubt in a prediction, in nats; 0 is no doubt at all."""
+    """Mean uncertainty of a prediction, in nats; 0 is certainty."""
     return float(prediction.entropy.mean())
 
 
-@_metric("Uncertainty in the data", number, None, CLASSES)
+@_metric("Expected entropy", number, None, CLASSES)
 def expected_entropy(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """The part of the doubt on which all drawn networks agree."""
+    """The part of the entropy on which drawn networks agree (aleatoric)."""
     return float(prediction.expected_entropy.mean())
 
 
-@_metric("Uncertainty in the model", number, None, CLASSES)
+@_metric("Mutual information", number, None, CLASSES)
 def mutual_information(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """The part of the doubt that comes from drawn networks disagreeing."""
+    """The part of the entropy on which drawn networks disagree (epistemic)."""
     return float(prediction.mutual_information.mean())
 
 
 @_metric("CRPS", number, "lower", NUMBERS, EVERYWHERE, heading="CRPS")
 def crps(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """Distance between the predicted distribution and what came; lower is better."""
+    """Continuous ranked probability score: distance of the predicted distribution from the truth."""
     means, stds = task.likelihood.split(prediction.outputs)  # type: ignore[attr-defined]
     return task.target_std * regression.gaussian_mixture_crps(means, stds, y)
 
 
-@_metric("Coverage", percent, 0.9, NUMBERS, EVERYWHERE, "Best coverage", "coverage")
+@_metric("Coverage (90\u202f%)", percent, 0.9, NUMBERS, EVERYWHERE, "Coverage nearest 90\u202f%", "coverage")
 def coverage90(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Share of the truths inside its 90 % intervals; 90 % is ideal."""
     return regression.coverage(*prediction.interval(0.9), y)
 
 
-@_metric("Interval width", number, "lower", NUMBERS, heading="width")
+@_metric("Interval width (90\u202f%)", number, "lower", NUMBERS, heading="width")
 def width90(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Average width of its 90 % intervals, in units of the target."""
     return task.target_std * regression.mean_width(*prediction.interval(0.9))
 
 
-@_metric("Predicted spread", number, None, NUMBERS)
+@_metric("Std", number, None, NUMBERS)
 def std(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """Average standard deviation that it predicts, noise and doubt."""
+    """Mean standard deviation of its predictions, from noise and from the weights."""
     return task.target_std * float(prediction.std.mean())
 
 
-@_metric("Spread from doubt", number, None, NUMBERS)
+@_metric("Epistemic std", number, None, NUMBERS)
 def epistemic_std(prediction: Prediction, task: Task, y: Tensor) -> float:
-    """The part of that spread that comes from drawn networks disagreeing."""
+    """The part of the std that comes from drawn networks disagreeing."""
     return task.target_std * float(prediction.epistemic_std.mean())

@@ -68,7 +68,6 @@ COST = (
         "lower",
         "Multiply-adds of the whole training, zeros not counted.",
         places=("terminal", "comparison", "headline"),
-        winner="Cheapest to train",
         heading="train",
     ),
     _row(
@@ -86,6 +85,7 @@ COST = (
         "lower",
         "Wall-clock time of the training.",
         places=("terminal", "comparison"),
+        winner="Fastest to train",
         heading="time",
     ),
     _row(
@@ -111,12 +111,12 @@ COST = (
 
 LOG = (
     _row("step", "Steps", integer, None, "Optimizer steps so far."),
-    _row("loss", "Training loss", number, "lower", "What training lowers: misfit and penalty."),
-    _row("kl", "Distance from the prior", number, None, "What the KL to the prior adds to the loss."),
+    _row("loss", "Training loss", number, "lower", "What training lowers: NLL and penalty."),
+    _row("kl", "KL to the prior", number, None, "What the KL to the prior adds to the loss."),
     _row("lr", "Learning rate", number, None, "The schedule as it was followed."),
     _row("val_accuracy", "Validation accuracy", percent, "higher", "Share of the held-out examples it gets right."),
-    _row("val_rmse", "Validation error", number, "lower", "Typical error on held-out examples (RMSE)."),
-    _row("val_nll", "Validation log loss", number, "lower", "How much held-out answers surprise it, in nats."),
+    _row("val_rmse", "Validation RMSE", number, "lower", "Typical error on held-out examples."),
+    _row("val_nll", "Validation NLL", number, "lower", "Negative log-likelihood of held-out examples, in nats."),
     _row("examples_per_second", "Speed", integer, "higher", "Examples per second; dips are often other jobs."),
 )
 """What is recorded while a run trains, besides measurements that have a row above."""

@@ -20,13 +20,14 @@ _COLOURS = 6  # as many as the style sheet has
 
 
 class Axis(NamedTuple):
-    """An axis; limits that are not given come from the data."""
+    """An axis; limits that are not given come from the data, and a tight axis ends with the data, not with a tick."""
 
     label: str
     form: Format = number
     low: float | None = None
     high: float | None = None
     log: bool = False
+    tight: bool = False
 
 
 class Scale(NamedTuple):
@@ -88,8 +89,8 @@ def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
 
 def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> Frame:
     """Scales for the data, and the drawing of grid lines, ticks and names; ``right`` is the room for labels."""
-    y_low, y_high, y_ticks = _limits(y, ys, 5)
-    x_low, x_high, x_ticks = _limits(x, xs, 5 if right < 90 else 4, tight=True)
+    y_low, y_high, y_ticks = limits(y, ys, 5)
+    x_low, x_high, x_ticks = limits(x._replace(tight=True), xs, 5 if right < 90 else 4)
     y_labels = tick_labels(y_ticks, y.form)
     left, top, bottom = 10 + LETTER * max(map(len, y_labels)), 30.0, HEIGHT - 42
     x_scale = Scale(x_low, x_high, left, WIDTH - right, x.log)
@@ -145,8 +146,8 @@ def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
     return [moved[place] for place in range(len(heights))]
 
 
-def _limits(axis: Axis, values: Sequence[float], n: int, tight: bool = False) -> tuple[float, float, list[float]]:
-    """Lowest and highest value shown, and ticks; a tight axis ends with the data, not with a tick."""
+def limits(axis: Axis, values: Sequence[float], n: int) -> tuple[float, float, list[float]]:
+    """Lowest and highest value shown, and about ``n`` ticks."""
     low = axis.low if axis.low is not None else min(values)
     high = axis.high if axis.high is not None else max(values)
     if axis.log:
@@ -154,6 +155,6 @@ def _limits(axis: Axis, values: Sequence[float], n: int, tight: bool = False) ->
         low, high = (low / pad if axis.low is None else low), (high * pad if axis.high is None else high)
         return low, high, log_ticks(low, high)
     ticks = nice_ticks(low, high, n)
-    if tight and high > low:
+    if axis.tight and high > low:
         return low, high, [tick for tick in ticks if low - 1e-12 <= tick <= high + 1e-12]
     return min(ticks[0], low), max(ticks[-1], high), ticks

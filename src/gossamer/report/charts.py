@@ -1,7 +1,9 @@
-"""Charts as inline SVG, coloured by the custom properties of the page: line, histogram, bars, scatter."""
+"""Charts as inline SVG, coloured by the page: lines, histograms and a scatter, each with its data as a table."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -10,6 +12,7 @@ from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, colour_clas
 from gossamer.report.markup import Html, element, join
 
 Point = tuple[float, float]
+Cell = str | float
 _MOST_POINTS = 240
 MOST_NAMED = 8
 """At most so many series are named in a chart; more names would hide it."""
@@ -23,22 +26,39 @@ class Words(NamedTuple):
     description: str
 
 
+class Chart(NamedTuple):
+    """A drawing, and the numbers in it as a table."""
+
+    html: Html
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def to_csv(self) -> str:
+        """The numbers as CSV, to six digits."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
+        return file.getvalue()
+
+
 class Series(NamedTuple):
     """A line; series with the same label are drawn in the same colour and labelled once."""
 
     label: str
     points: Sequence[Point]
     colour: int = 0
-    kind: str = "line"  # or "faint", "area"; without a name: "reference", and "ticks" at the foot of the chart
+    kind: str = "line"  # or "dashed", "area"; without a name: "reference", and "ticks" at the foot of the chart
+    band: Sequence[tuple[float, float, float]] = ()  # x, low, high
 
 
-class BarRow(NamedTuple):
-    """A row of a bar chart: ``share`` of the longest bar, a text at its end, and one to show on hovering."""
+class Columns(NamedTuple):
+    """The columns of a histogram; ``hovers`` are shown on hovering."""
 
     label: str
-    share: float
-    text: str
-    hover: str
+    heights: Sequence[float]
+    hovers: Sequence[str]
+    colour: int = 0
 
 
 class Mark(NamedTuple):
@@ -64,9 +84,12 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
     return [points[0], *means, points[-1]]
 
 
-def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool = True) -> Html:
+def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool = True) -> Chart:
     """Lines over a common axis; several are named at their ends (``direct``) or in a legend below."""
-    series = [one._replace(points=thin(one.points)) for one in series]
+    series = [_thinned(one) for one in series]
+    if y.log:  # a band may reach below zero, where nothing can be drawn
+        least = min(py for one in series for _, py in one.points)
+        series = [one._replace(band=[(px, max(low, least), high) for px, low, high in one.band]) for one in series]
     told = [one for one in series if one.kind not in ("reference", "ticks")]
     named = list({one.label: one for one in reversed(told)}.values())[::-1]
     direct = direct and 1 < len(named) <= MOST_NAMED
@@ -74,59 +97,41 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
     if len(named) == 1:
         right = 16 + LETTER * len(y.form(named[0].points[-1][1]))
     every = [point for one in series for point in one.points]
-    frame = make_frame(x, y, [px for px, _ in every], [py for _, py in every], right)
-    drawn = [_line(one, frame) for one in sorted(series, key=lambda one: one.kind != "reference")]
+    ends = [height for one in series for _, low, high in one.band for height in (low, high)]
+    frame = make_frame(x, y, [px for px, _ in every], [py for _, py in every] + ends, right)
+    drawn = [_band(one, frame) for one in told if one.band]
+    drawn += [_line(one, frame) for one in sorted(series, key=lambda one: one.kind != "reference")]
     hovers = [_hovers(one, x, y, frame) for one in told]
     labels = _end_labels(named, frame) if direct else _last_value(named, y, frame)
-    lines = _clipped(join(drawn), frame, f"{words.slug}-clip")
-    svg = _chart(words, join([frame.drawing, lines, *hovers, labels]))
-    if direct or not 1 < len(named) <= MOST_NAMED:
-        return svg
-    items = [element("li", element("i", class_=colour_class(one.colour)), one.label) for one in named]
-    return join([svg, element("ul", *items, class_="legend")])
+    parts = [frame.drawing, clipped(join(drawn), frame, f"{words.slug}-clip"), *hovers, labels]
+    rows = [(one.label, *point) for one in told for point in one.points]
+    names = [] if direct or not 1 < len(named) <= MOST_NAMED else [(one.label, one.colour) for one in named]
+    return Chart(svg(words, join(parts), names), ("series", x.label, y.label), rows)
 
 
 def histogram(
     edges: Sequence[float],
-    heights: Sequence[float],
+    columns: Sequence[Columns],
     axes: tuple[Axis, Axis],
     words: Words,
-    hovers: Sequence[str],
     over: Callable[[Frame], Html | None] | None = None,
-) -> Html:
-    """Columns between ``edges``; ``over`` draws on top of them."""
-    frame = make_frame(*axes, edges, [0.0, *heights])
-    base = frame.y(0)
-    columns = []
-    for left, right, height, hover in zip(edges[:-1], edges[1:], heights, hovers, strict=True):
-        if height > 0:
-            x, y, width = frame.x(left), frame.y(height), frame.x(right) - frame.x(left)
-            shape = {"x": x + 0.75, "y": y, "width": max(0.5, width - 1.5), "height": max(0.0, base - y)}
-            columns.append(element("rect", element("title", hover), **shape, class_="column"))
+) -> Chart:
+    """Columns between ``edges``, or outlines where there are several; ``over`` draws on top of them."""
+    x, y = axes
+    frame = make_frame(x, y, edges, [y.low or 0.0, *(height for one in columns for height in one.heights)])
+    drawn = [(_outline if len(columns) > 1 else _columns)(one, edges, frame) for one in columns]
     top = over(frame) if over else None
-    return _chart(words, join([frame.drawing, *columns, top]))
+    rows: list[tuple[Cell, ...]] = [
+        (*([one.label] if len(columns) > 1 else []), low, high, height)
+        for one in columns
+        for low, high, height in zip(edges[:-1], edges[1:], one.heights, strict=True)
+    ]
+    names = [(one.label, one.colour) for one in columns] if len(columns) > 1 else []
+    heads = (*(["series"] if names else []), f"{x.label}, from", f"{x.label}, to", y.label)
+    return Chart(svg(words, join([frame.drawing, *drawn, top]), names), heads, rows)
 
 
-def bars(rows: Sequence[BarRow], words: Words) -> Html:
-    """One horizontal bar per row, its name at the left and its text at the right."""
-    pitch = min(33.0, max(18.0, 560 / len(rows))) if len(rows) > 10 else 24.0
-    left = 12 + LETTER * max(len(shorten(row.label, 20)) for row in rows)
-    right = WIDTH - 8 - LETTER * max(len(row.text) for row in rows)
-    drawn = []
-    for place, row in enumerate(rows):
-        middle, title = pitch * (place + 0.5) + 4, element("title", row.hover)
-        shape: dict[str, float] = {"x": left, "y": middle - 4, "height": 8.0, "rx": 2.0}
-        drawn += [
-            element("text", shorten(row.label, 20), x=left - 10, y=middle + 4, class_="tick end"),
-            element("rect", **shape, width=right - left, class_="track"),
-            element("rect", **shape, width=max(1.0, row.share * (right - left)), class_="column"),
-            element("text", row.text, x=WIDTH, y=middle + 4, class_="tick end"),
-            element("rect", title, x=0.0, y=middle - pitch / 2, width=WIDTH, height=pitch, class_="hit"),
-        ]
-    return _chart(words, join(drawn), pitch * len(rows) + 8)
-
-
-def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
+def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Chart:
     """Points with areas, error bars and names; small dots without names."""
     ys = [mark.y + sign * mark.error for mark in marks for sign in (-1, 1)]
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
@@ -139,35 +144,110 @@ def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Html:
         before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
         place, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
         labels.append(element("text", shorten(mark.label), x=place, y=height + 4, class_=kind))
-    return _chart(words, join([frame.drawing, *drawn, *labels]))
+    rows = [(mark.label, mark.x, mark.y, mark.error) for mark in large]
+    drawing = join([frame.drawing, *drawn, *labels])
+    return Chart(svg(words, drawing), ("name", x.label, y.label, "standard error"), rows)
 
 
-def _chart(words: Words, drawing: Html, height: float = HEIGHT) -> Html:
-    """The SVG element, with a title and a description for screen readers."""
+def svg(words: Words, drawing: Html, names: Sequence[tuple[str, int]] = (), height: float = HEIGHT) -> Html:
+    """The SVG element, with a title and a description for screen readers, and a legend of ``names`` with colours."""
     title, description = f"{words.slug}-title", f"{words.slug}-description"
     told = [element("title", words.title, id=title), element("desc", words.description, id=description)]
+    legend, height = _legend(names, height)
     box, named = f"0 0 {WIDTH:g} {height:g}", f"{title} {description}"
-    return element("svg", *told, drawing, viewBox=box, class_="chart", role="img", aria_labelledby=named)
+    return element("svg", *told, drawing, legend, viewBox=box, class_="chart", role="img", aria_labelledby=named)
+
+
+def clipped(drawing: Html, frame: Frame, name: str) -> Html:
+    """The drawing clipped to the axes, with a margin for the width of a line."""
+    x, y = frame.x, frame.y
+    box = element("rect", x=x.start - 2, y=y.end - 2, width=x.end - x.start + 4, height=y.start - y.end + 3)
+    return join([element("clipPath", box, id=name), element("g", drawing, clip_path=f"url(#{name})")])
+
+
+def path_of(points: Sequence[Point], frame: Frame) -> str:
+    """A polyline as the ``d`` of a path."""
+    return "M" + "L".join(f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in points)
+
+
+def _legend(names: Sequence[tuple[str, int]], height: float) -> tuple[Html | None, float]:
+    """Coloured squares with names in rows below a chart, and the height of both."""
+    at, top, parts = 0.0, height + 16, []
+    for label, colour in names:
+        width = 18 + LETTER * len(shorten(label, 30))
+        if at and at + width > WIDTH:
+            at, top = 0.0, top + 20
+        parts.append(element("rect", x=at, y=top - 9, width=10.0, height=10.0, rx=2.0, class_=_swatch(colour)))
+        parts.append(element("text", shorten(label, 30), x=at + 16, y=top, class_="tick"))
+        at += width + 14
+    return (join(parts), top + 6) if names else (None, height)
+
+
+def _swatch(colour: int) -> str:
+    return f"swatch {colour_class(colour)}"
+
+
+def _thinned(series: Series) -> Series:
+    low, high = (thin([(one[0], one[side]) for one in series.band]) for side in (1, 2))
+    band = [(x, bottom, top) for (x, bottom), (_, top) in zip(low, high, strict=True)]
+    return series._replace(points=thin(series.points), band=band)
+
+
+def _band(series: Series, frame: Frame) -> Html:
+    corners = [(x, high) for x, _, high in series.band] + [(x, low) for x, low, _ in reversed(series.band)]
+    return element("path", d=path_of(corners, frame) + "Z", class_=f"band {colour_class(series.colour)}")
 
 
 def _line(series: Series, frame: Frame) -> Html:
     if series.kind == "ticks":
         ticks = "".join(f"M{frame.x(px):.1f} {frame.y.start:.1f}v-9" for px, _ in series.points)
         return element("path", element("title", series.label), d=ticks, class_="whisker c2")
-    corners = [f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in series.points]
-    path = "M" + "L".join(corners)
+    path = path_of(series.points, frame)
     drawn = element("path", d=path, class_=f"line {series.kind} {colour_class(series.colour)}")
     if series.kind != "area":
         return drawn
     base = frame.y.start
     under = f"{path}L{frame.x(series.points[-1][0]):.1f} {base:.1f}L{frame.x(series.points[0][0]):.1f} {base:.1f}Z"
-    return join([element("path", d=under, class_=f"under {colour_class(series.colour)}"), drawn])
+    return join([element("path", d=under, class_=f"band {colour_class(series.colour)}"), drawn])
+
+
+def _columns(one: Columns, edges: Sequence[float], frame: Frame) -> Html:
+    columns, base = [], frame.y.start
+    for left, right, height, hover in zip(edges[:-1], edges[1:], one.heights, one.hovers, strict=True):
+        if height > 0:
+            x, y, width = frame.x(left), frame.y(height), frame.x(right) - frame.x(left)
+            shape = {"x": x + 0.75, "y": y, "width": max(0.5, width - 1.5), "height": max(0.0, base - y)}
+            columns.append(element("rect", element("title", hover), **shape, class_="column"))
+    return join(columns)
+
+
+def _outline(one: Columns, edges: Sequence[float], frame: Frame) -> Html:
+    """Steps with a light fill, so that several histograms can lie over each other."""
+    base = frame.y.start
+    tops = [frame.y(height) if height > 0 else base for height in one.heights]
+    steps = "".join(f"V{top:.1f}H{frame.x(right):.1f}" for top, right in zip(tops, edges[1:], strict=True))
+    path = f"M{frame.x(edges[0]):.1f} {base:.1f}{steps}V{base:.1f}"
+    shapes = [element("path", d=path, class_=f"{kind} {colour_class(one.colour)}") for kind in ("band", "line step")]
+    hits = [
+        element(
+            "rect",
+            element("title", hover),
+            x=frame.x(left),
+            y=top,
+            width=frame.x(right) - frame.x(left),
+            height=base - top,
+            class_="hit",
+        )
+        for left, right, top, hover in zip(edges[:-1], edges[1:], tops, one.hovers, strict=True)
+        if top < base
+    ]
+    return join([*shapes, *hits])
 
 
 def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
     """Invisible discs that show the numbers on hovering, and dots if there are few points."""
     stride = max(1, len(series.points) // 60)
-    radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind != "faint" else (0, "")
+    radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind != "dashed" else (0, "")
     parts = []
     for px, py in series.points[::stride]:
         if not frame.y.low <= py <= frame.y.high:
@@ -182,9 +262,10 @@ def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
 
 def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
     ends = [one.points[-1] for one in named]
-    heights = spread([frame.y(py) for _, py in ends], 15, HEIGHT - 42)
+    inside = [min(max(py, frame.y.low), frame.y.high) for _, py in ends]
+    heights = spread([frame.y(py) for py in inside], 15, HEIGHT - 42)
     drawn = []
-    for one, (px, py), height in zip(named, ends, heights, strict=True):
+    for one, (px, _), py, height in zip(named, ends, inside, heights, strict=True):
         at = frame.x.end + 14
         path, colour = f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}", colour_class(one.colour)
         drawn.append(element("path", d=path, class_=f"leader {colour}"))
@@ -199,13 +280,6 @@ def _last_value(named: Sequence[Series], y: Axis, frame: Frame) -> Html | None:
     px, py = named[0].points[-1]
     dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {colour_class(named[0].colour)}")
     return join([dot, element("text", y.form(py), x=frame.x(px) + 9, y=frame.y(py) + 4, class_="label")])
-
-
-def _clipped(drawing: Html, frame: Frame, name: str) -> Html:
-    """The drawing clipped to the axes, with a margin for the width of a line."""
-    x, y = frame.x, frame.y
-    box = element("rect", x=x.start - 2, y=y.end - 2, width=x.end - x.start + 4, height=y.start - y.end + 3)
-    return join([element("clipPath", box, id=name), element("g", drawing, clip_path=f"url(#{name})")])
 
 
 def _mark(mark: Mark, frame: Frame) -> Html:

@@ -1,170 +1,171 @@
-"""Several runs side by side: the table, and figures with common axes."""
+"""Figures of several runs: dots with error bars, and one curve per method with a band over its runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import methodcaller
+from statistics import fmean, stdev
 
-from gossamer.formats import Format, count, integer, macs, percent
-from gossamer.metrics import METRICS, Metric, shown
-from gossamer.report.axes import Axis, colour_class
-from gossamer.report.charts import MOST_NAMED, Mark, Series, Words, line, scatter
-from gossamer.report.figures import CURVES, Figure, selective_points
-from gossamer.report.markup import Html, element, join
+import numpy as np
+
+from gossamer.formats import Format, integer, percent
+from gossamer.metrics import METRICS, Metric
+from gossamer.report.axes import Axis
+from gossamer.report.charts import Series, Words, line
+from gossamer.report.classes import selective_points
+from gossamer.report.figure import Figure
+from gossamer.report.learning import VALIDATION, Curve, late_axis, loss_axis, losses
+from gossamer.report.numbers import coverage_points
+from gossamer.report.rows import DotRow, dots
 from gossamer.report.runs import Group, LoadedRun, Point
 
+DOTS = ("accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage90")
+"""Metrics that get a dot plot."""
 
-def table(groups: Sequence[Group]) -> Html:
-    """One row per group, mean ± standard error, with its single runs folded below; headings sort."""
-    measured = [name for one in groups for run in one.runs for name in run.measured]
-    metrics = [one for one in shown("comparison", measured) if any(group.values(one.name) for group in groups)]
-    heads = [_heading("Method", "What was run; × how often.", "text")]
-    heads += [_heading(one.label, one.meaning) for one in metrics]
-    best = {metric.name: _best(groups, metric) for metric in metrics}
-    bodies = [_body(one, metrics, best) for one in groups]
-    inner = element("table", element("thead", element("tr", *heads)), *bodies, class_="sortable")
-    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label="Comparison of all runs")
+_FEWEST = 10  # examples in a bin of a reliability curve
+_BAND = "Bands are ± one standard error over the runs."
 
 
-def _heading(name: str, meaning: str, class_: str | None = None) -> Html:
-    return element("th", element("button", name, type="button", title=meaning), scope="col", class_=class_)
+def quality(groups: Sequence[Group], scope: str = "") -> list[Figure]:
+    """A dot plot of each of the usual metrics, where at least two groups have it."""
+    found = [(METRICS[key], [one for one in groups if one.values(key)]) for key in DOTS]
+    return [_dots(metric, some, scope) for metric, some in found if len(some) > 1]
 
 
-def cost_figure(groups: Sequence[Group]) -> Figure | None:
-    """Accuracy (or error) against training cost, as in figure 1 of the SSVI paper; areas are active weights."""
-    key = "accuracy" if any(one.values("accuracy") for one in groups) else "rmse"
-    metric = METRICS[key]
-    drawn = [one for one in groups if one.mean(key) is not None and (one.mean("training_macs") or 0) > 0]
-    if len(drawn) < 2:
-        return None
-    largest = max((one.mean("active_parameters") or 0) for one in drawn)
-    marks = []
-    for one in drawn:
-        for run in one.runs if len(one.runs) > 1 else ():
-            x, y = run.value("training_macs"), run.value(key)
-            if x and y is not None:
-                marks.append(Mark(x, y, "", f"{one.label}, {run.folder.name}: {metric.format(y)}", one.colour))
-        marks.append(_mark(one, metric, largest))
-    words = Words("cost", f"{metric.label} against training cost", "; ".join(mark.hover for mark in marks if mark.area))
-    chart = scatter(
-        marks, Axis("Training cost, multiply-adds", count, log=True), Axis(metric.label, metric.format), words
-    )
-    better = "Up" if key == "accuracy" else "Down"
-    caption = f"{better} and to the left is better. The area of a point is the number of active weights."
-    aside = _key(drawn, metric) if len(drawn) <= MOST_NAMED else None
-    return Figure("cost", "What training buys", caption, chart, "hero", aside)
-
-
-def learning_figures(groups: Sequence[Group]) -> list[Figure]:
-    """The learning curves of all runs, in the colour of their group."""
+def learning(groups: Sequence[Group], scope: str = "") -> list[Figure]:
+    """Loss and quality on validation data along the training, the mean of the runs of each group."""
     rows = [row for one in groups for run in one.runs for row in run.metrics]
     along = "epoch" if rows and all("epoch" in row for row in rows) else "step"
-    figures = []
-    for curve in CURVES[:5]:
-        title = curve.metric.label
-        found = _series(groups, methodcaller("points", curve.key, along))
-        series = [one for one in found if curve.is_worth_drawing(one.points)]
-        if series:
-            words = Words(curve.slug, title, _ends(series, curve.metric.format))
-            y = curve.y_axis([point for one in series for point in one.points], skip=0.25)
-            held_out = "On held-out examples, a line for each run; the axis fits the last three quarters."
-            chart = line(series, Axis(along.title(), integer, 0.0), y, words)
-            figures.append(Figure(curve.slug, title, held_out if curve.best else curve.metric.meaning, chart))
-    return figures
+    found = [_losses(groups, along, scope), *(_validation(groups, curve, along, scope) for curve in VALIDATION)]
+    return [figure for figure in found if figure is not None]
 
 
-def confidence_figures(groups: Sequence[Group]) -> list[Figure]:
-    """Reliability and selective accuracy of all runs."""
-    figures = []
-    if reliability := _series(groups, _reliability_points):
-        caption = "On the dashed line confidence can be taken at its word; below it, the model is too sure."
-        ideal = Series("ideal", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
-        axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Right", percent, 0.0, 1.0)
-        chart = line([ideal, *reliability], *axes, Words("reliability", "Reliability", caption), direct=False)
-        figures.append(Figure("reliability", "Is it as sure as it should be?", caption, chart))
-    if selective := _series(groups, selective_points):
-        caption = "Accuracy on the examples it is surest of, from few of them to all."
-        axes = Axis("Share of examples answered", percent), Axis("Accuracy on these", percent)
-        chart = line(selective, *axes, Words("selective", "Selective accuracy", caption), direct=False)
-        figures.append(Figure("selective", "When it may decline to answer", caption, chart))
-    return figures
+def calibration(groups: Sequence[Group], scope: str = "") -> list[Figure]:
+    """Reliability, selective accuracy and coverage of intervals, a curve per group."""
+    return [figure for figure in (_reliability(groups, scope), _selective(groups, scope), _coverage(groups, scope))
+            if figure is not None]  # fmt: skip
+
+
+def _dots(metric: Metric, groups: Sequence[Group], scope: str) -> Figure:
+    rows = []
+    for one in groups:
+        mean, error = fmean(one.values(metric.name)), one.error(metric.name) or 0.0
+        specks = one.values(metric.name) if len(one.runs) > 1 else []
+        hover = f"{one.label}: {one.text(metric)}"
+        rows.append(DotRow(one.label, mean, mean - error, mean + error, hover, one.colour, specks=specks))
+    better = {"higher": "Higher is better.", "lower": "Lower is better."}.get(str(metric.better), "")
+    target = f"{metric.format(metric.better)} is ideal." if isinstance(metric.better, float) else better
+    several = any(len(one.runs) > 1 for one in groups)
+    caption = target + (" Mean ± standard error; small dots are single runs." if several else "")
+    words = Words(f"{scope}dots-{metric.name}", metric.label, "; ".join(row.hover for row in rows))
+    chart = dots(rows, Axis(metric.label, metric.format), words, ("method", "mean", "low", "high"))
+    return Figure(words.slug, metric.label, caption, chart, "rows")
+
+
+def _losses(groups: Sequence[Group], along: str, scope: str) -> Figure | None:
+    validation = _series(groups, lambda run: losses(run, along)[1])
+    training = [one._replace(kind="dashed", band=()) for one in _series(groups, lambda run: losses(run, along)[0])]
+    if not validation and not training:
+        return None
+    points = [point for one in (*validation, *training) for point in one.points]
+    caption = f"On validation data, and dashed on training data. {_BAND}" if validation else "On training data."
+    words = Words(f"{scope}loss", "Loss", _ends(validation or training, METRICS["nll"].format))
+    axis = loss_axis(points, [run for one in groups for run in one.runs])
+    chart = line([*validation, *training], Axis(along.title(), integer, 0.0), axis, words)
+    return Figure(words.slug, words.title, caption, chart)
+
+
+def _validation(groups: Sequence[Group], curve: Curve, along: str, scope: str) -> Figure | None:
+    series = _series(groups, methodcaller("points", curve.key, along))
+    if not series:
+        return None
+    words = Words(f"{scope}{curve.slug}", curve.metric.label, _ends(series, curve.metric.format))
+    axis = late_axis(curve, [point for one in series for point in one.points])
+    chart = line(series, Axis(along.title(), integer, 0.0), axis, words)
+    caption = f"The mean of the runs; the axis fits the last three quarters. {_BAND}"
+    return Figure(words.slug, words.title, caption, chart)
+
+
+def _reliability(groups: Sequence[Group], scope: str) -> Figure | None:
+    series = [one for one in map(_pooled, groups) if one is not None]
+    if not series:
+        return None
+    caption = (
+        f"Accuracy at each confidence, in bins of at least {_FEWEST} predictions: below the dashed line a method is "
+        f"overconfident. {_BAND}"
+    )
+    low = min(value for one in series for point in one.points for value in point)
+    low = min([low, *(bottom for one in series for _, bottom, _ in one.band)])
+    low = math.floor(10 * max(0.0, low)) / 10
+    ideal = Series("", [(low, low), (1.0, 1.0)], kind="reference")
+    axes = Axis("Confidence", percent, low, 1.0), Axis("Accuracy", percent, low, 1.0)
+    words = Words(f"{scope}reliability", "Reliability", caption)
+    return Figure(words.slug, words.title, caption, line([ideal, *series], *axes, words, direct=False))
+
+
+def _pooled(one: Group) -> Series | None:
+    """Accuracy against confidence over the predictions of all runs, with the standard error over runs."""
+    found = [curve for run in one.runs if (curve := run.curve("reliability", "confidence", "accuracy", "count"))]
+    points, band = [], []
+    for bins in zip(*(zip(*curve, strict=True) for curve in found), strict=False):
+        known = [(s, a, n) for s, a, n in bins if n > 0 and math.isfinite(s + a)]
+        total = sum(n for _, _, n in known)
+        if total < _FEWEST:
+            continue
+        sure, right = (sum(n * value for value, n in zip(values, (n for _, _, n in known), strict=True)) / total
+                       for values in ([s for s, _, _ in known], [a for _, a, _ in known]))  # fmt: skip
+        error = stdev(a for _, a, _ in known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+        points.append((sure, right))
+        band.append((sure, max(0.0, right - error), min(1.0, right + error)))
+    return Series(one.label, points, one.colour, band=band if len(found) > 1 else ()) if points else None
+
+
+def _selective(groups: Sequence[Group], scope: str) -> Figure | None:
+    series = _series(groups, selective_points)
+    if not series:
+        return None
+    caption = f"Accuracy when only the most confident examples are answered. {_BAND}"
+    imperfect = [x for one in series for x, y in one.points if y < 0.9995]
+    start = math.floor(10 * max(0.0, min(imperfect, default=0.1) - 0.1)) / 10  # before it no method errs
+    axes = Axis("Coverage: share of examples answered", percent, start), Axis("Accuracy on these", percent)
+    series = [one._replace(points=[point for point in one.points if point[0] >= start]) for one in series]
+    words = Words(f"{scope}selective", "Selective accuracy", caption)
+    return Figure(words.slug, words.title, caption, line(series, *axes, words, direct=False))
+
+
+def _coverage(groups: Sequence[Group], scope: str) -> Figure | None:
+    series = _series(groups, coverage_points)
+    if not series:
+        return None
+    caption = f"Actual coverage of intervals: below the dashed line they are too narrow. {_BAND}"
+    ideal = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
+    axes = Axis("Nominal coverage", percent, 0.0, 1.0), Axis("Actual coverage", percent, 0.0, 1.0)
+    words = Words(f"{scope}coverage", "Calibration of intervals", caption)
+    return Figure(words.slug, words.title, caption, line([ideal, *series], *axes, words, direct=False))
 
 
 def _series(groups: Sequence[Group], points_of: Callable[[LoadedRun], list[Point]]) -> list[Series]:
-    """A line for each run that has at least two points; faint where its group has several runs."""
-    kinds = [(one, "faint" if len(one.runs) > 1 else "line", run) for one in groups for run in one.runs]
-    found = [Series(one.label, points_of(run), one.colour, kind) for one, kind, run in kinds]
-    return [series for series in found if len(series.points) > 1]
+    found = map(partial(_mean_curve, points_of=points_of), groups)
+    return [one for one in found if one is not None]
 
 
-def _reliability_points(run: LoadedRun) -> list[Point]:
-    """Accuracy against confidence, in bins of at least ten examples."""
-    found = run.curve("reliability", "confidence", "accuracy", "count") or [[], [], []]
-    return [(s, a) for s, a, c in zip(*found, strict=True) if c >= 10 and math.isfinite(s + a)]
-
-
-def _key(groups: Sequence[Group], metric: Metric) -> Html:
-    """The numbers behind the points."""
-    items = []
-    for one in groups:
-        active = one.mean("active_parameters")
-        size = f", {count(active)} active" if active else ""
-        swatch = element("i", class_=colour_class(one.colour))
-        items.append(element("li", swatch, element("b", one.label), element("span", one.text(metric) + size)))
-    return element("ul", *items, class_="legend list")
-
-
-def _best(groups: Sequence[Group], metric: Metric) -> set[str]:
-    """Labels of the best group and of those within two standard errors of the difference to it."""
-    if metric.better is None or len(groups) < 2:
-        return set()
-    means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(metric.name)) is not None]
-    nearest, first = min(means, key=lambda pair: pair[0])
-
-    def noise(one: Group) -> float:
-        return math.hypot(one.error(metric.name) or 0.0, first.error(metric.name) or 0.0)
-
-    best = {one.label for far, one in means if far - nearest <= 2 * noise(one)}
-    return best if len(best) < len(groups) else set()
-
-
-def _body(one: Group, metrics: Sequence[Metric], best: dict[str, set[str]]) -> Html:
-    several = len(one.runs) > 1
-    swatch = element("i", class_=f"swatch {colour_class(one.colour)}")
-    times = element("span", f" ×{len(one.runs)}", class_="times") if several else None
-    detail = element("span", one.detail, class_="detail") if one.detail else None
-    name = join([swatch, element("span", one.method, times, detail)])
-    opener = element("span", name, class_="fold plain")
-    if several:
-        opener = element("button", name, type="button", aria_expanded="false", class_="fold")
-    head = [element("th", opener, scope="row", data_value=one.label, class_="long" if detail else None)]
-    for metric in metrics:
-        mean, class_ = one.mean(metric.name), "best" if one.label in best[metric.name] else None
-        head.append(element("td", one.text(metric), data_value="" if mean is None else f"{mean:.17g}", class_=class_))
-    rows = [_run_row(run, metrics) for run in one.runs] if several else []
-    return element("tbody", element("tr", *head), *rows)
-
-
-def _run_row(run: LoadedRun, metrics: Sequence[Metric]) -> Html:
-    seed = run.result.get("seed", run.config.get("seed"))
-    name = run.folder.name if seed is None else f"seed {seed}"
-    cells = [element("th", name if run.finished else f"{name}, unfinished", scope="row")]
-    values = [(metric, run.value(metric.name)) for metric in metrics]
-    cells += [element("td", "–" if value is None else metric.format(value)) for metric, value in values]
-    return element("tr", *cells, class_="single")
-
-
-def _mark(one: Group, metric: Metric, largest: float) -> Mark:
-    x, y, active = (one.mean(key) or 0.0 for key in ("training_macs", metric.name, "active_parameters"))
-    told = f"{one.label}: {one.text(metric)} for {macs(x)}"
-    told += f", {count(active)} active weights" if active else ""
-    area = active / largest if largest and active else 0.06
-    return Mark(x, y, one.label, told, one.colour, area, one.error(metric.name) or 0.0)
+def _mean_curve(one: Group, points_of: Callable[[LoadedRun], list[Point]]) -> Series | None:
+    """The mean over the runs at the places of the shortest curve, with its standard error where there are several."""
+    curves = [points for run in one.runs if len(points := sorted(points_of(run))) > 1]
+    if not curves:
+        return None
+    start, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    places = [x for x, _ in min(curves, key=len) if start <= x <= end]
+    if len(curves) == 1 or len(places) < 2:
+        return Series(one.label, curves[0], one.colour)
+    heights = [np.interp(places, [x for x, _ in curve], [y for _, y in curve]).tolist() for curve in curves]
+    means = [(x, fmean(values)) for x, *values in zip(places, *heights, strict=True)]
+    errors = [stdev(values) / math.sqrt(len(values)) for values in zip(*heights, strict=True)]
+    band = [(x, mean - error, mean + error) for (x, mean), error in zip(means, errors, strict=True)]
+    return Series(one.label, means, one.colour, band=band)
 
 
 def _ends(series: Sequence[Series], form: Format) -> str:
-    ends: dict[str, list[float]] = {}
-    for one in series:
-        ends.setdefault(one.label, []).append(one.points[-1][1])
-    return "At the end: " + ", ".join(f"{label} {form(sum(v) / len(v))}" for label, v in ends.items()) + "."
+    return "At the end: " + ", ".join(f"{one.label} {form(one.points[-1][1])}" for one in series) + "."

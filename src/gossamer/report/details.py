@@ -5,50 +5,40 @@ from __future__ import annotations
 import base64
 import math
 import shlex
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer.formats import integer, is_number, number, percent, size
 from gossamer.metrics import METRICS, shown
+from gossamer.report.images import png
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import LoadedRun
 
 _MOST_BARS = 4
-
-
-def png(image: list[Any]) -> bytes:
-    r"""A PNG file of an image of bytes, height × width or height × width × 3."""
-    coloured = isinstance(image[0][0], list)
-    rows = [[value for pixel in row for value in pixel] if coloured else row for row in image]
-    width = len(rows[0]) // (3 if coloured else 1)
-    if any(len(row) != len(rows[0]) for row in rows) or (coloured and len(rows[0]) != 3 * width) or not width:
-        raise ValueError("rows of an image must be of the same length")
-    # Each row starts with its filter type, 0: none.
-    pixels = b"".join(b"\x00" + bytes(min(255, max(0, int(value))) for value in row) for row in rows)
-    header = struct.pack(">IIBBBBB", width, len(rows), 8, 2 if coloured else 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(pixels, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+_KINDS = {
+    "surest_mistakes": ("Surest mistakes", "Wrong predictions of the highest confidence."),
+    "least_certain": ("Most uncertain", "Predictions of the highest entropy, in nats."),
+}
 
 
 def examples(run: LoadedRun) -> list[Html]:
-    """Two rows of test images, each under its heading; none if the result has no images."""
+    """The surest mistakes and the most uncertain examples: images, or a table of their rows."""
     given = run.result.get("examples")
     parts = []
-    for key, title, text in (
-        ("least_certain", "In most doubt", "Doubt is the entropy of the prediction, in nats."),
-        ("most_certain", "Surest", "Disagreement is the part of the doubt on which drawn networks differ."),
-    ):
+    for key, (title, text) in _KINDS.items():
         found = given.get(key) if isinstance(given, Mapping) else None
         shown = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-        errs = any(one.get("label") != one.get("predicted") for one in shown)
-        cards = [card for one in shown if (card := _example(one, run, errs)) is not None]
+        cards = [card for one in shown if "image" in one and (card := _example(one, run)) is not None]
         if cards:
-            head = element("figcaption", element("h3", title), element("p", text))
             columns = len(cards) if len(cards) <= 6 else 4 if len(cards) in (7, 8) else 5
             grid = element("div", *cards, class_="examples", style=f"--columns:{columns}")
-            parts.append(element("figure", head, grid, class_="figure wide", id=f"figure-{key.replace('_', '-')}"))
+        elif shown and not any("image" in one for one in shown):
+            grid = _rows(shown, run)
+        else:
+            continue
+        head = element("figcaption", element("h3", title), element("p", text))
+        kind = "figure wide" if cards else "figure"
+        parts.append(element("figure", head, grid, class_=kind, id=f"figure-{key.replace('_', '-')}"))
     return parts
 
 
@@ -83,7 +73,7 @@ def notices(runs: Sequence[LoadedRun]) -> list[Html]:
 
 def again(runs: Sequence[LoadedRun]) -> Html:
     """Command, configuration and environment of each run."""
-    head = element("div", element("h2", "Run it again"), class_="head")
+    head = element("div", element("h2", "Reproduce"), class_="head")
     if len(runs) == 1:
         return element("section", head, _again(runs[0]), id="again")
     folded = [element("details", element("summary", _name(run)), _again(run)) for run in runs]
@@ -126,22 +116,30 @@ def _text(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def _rows(shown: Sequence[Mapping[str, Any]], run: LoadedRun) -> Html:
+    """Examples that are no images, by their row in the test data."""
+    head = element("tr", *(element("th", name, scope="col") for name in ("Row", "Label", "Predicted", "Confidence")))
+    rows = []
+    for one in shown:
+        probs = one.get("probs")
+        sure = max(filter(is_number, probs), default=0.0) if isinstance(probs, list) else 0.0
+        cells = [_class_name(one.get("label"), run), _class_name(one.get("predicted"), run), percent(sure)]
+        first = element("th", str(one.get("row", "")), scope="row")
+        rows.append(element("tr", first, *(element("td", cell) for cell in cells)))
+    return element("table", element("thead", head), element("tbody", *rows), class_="rows")
 
 
-def _example(example: Mapping[str, Any], run: LoadedRun, errs: bool) -> Html | None:
-    """One image and its prediction; with ``errs`` there is room for the label, since an image of the row needs it."""
+def _example(example: Mapping[str, Any], run: LoadedRun) -> Html | None:
+    """One image and its prediction."""
     try:
         data = base64.b64encode(png(example["image"])).decode()
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
     label, predicted = _class_name(example.get("label"), run), _class_name(example.get("predicted"), run)
     right = example.get("label") == example.get("predicted")
-    labelled = element("span", "" if right else f"labelled {label}") if errs else None
-    verdict = [element("b", f"{'✓' if right else '✗'} {predicted}"), labelled]
+    verdict = [element("b", f"{'✓' if right else '✗'} {predicted}"), element("span", f"label {label}")]
     picture = element("img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}")
-    facts = [("Doubt", example.get("entropy")), ("Disagreement", example.get("mutual_information"))]
+    facts = [("Entropy", example.get("entropy")), ("Mutual information", example.get("mutual_information"))]
     told = [element("span", f"{name} {_small(value)}") for name, value in facts if is_number(value)]
     return element(
         "div",

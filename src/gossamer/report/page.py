@@ -10,15 +10,17 @@ from urllib.parse import quote
 from gossamer.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.metrics import METRICS, shown
 from gossamer.record import RecordError, write_atomically
-from gossamer.report import compare, figures
+from gossamer.report import classes, compare, cost, learning, maps, numbers, weights
 from gossamer.report.details import again, examples, measurements, notices
-from gossamer.report.figures import Figure
+from gossamer.report.figure import Figure
 from gossamer.report.markup import Html, element, join
 from gossamer.report.runs import Group, LoadedRun, group, read
+from gossamer.report.table import table
 
 _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "seconds")
 """The cards of an unfinished run, from the last lines of its log."""
 
+_ON_PREDICTIONS = "On the test data: how far its statements of uncertainty can be relied on."
 _ON_WEIGHTS = "Where the active weights are, how they were found, and how well each is known."
 
 # The page never loads anything, whatever a name in a run folder may contain.
@@ -47,9 +49,25 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
         raise RecordError("a report needs at least one run folder: name one")
     runs = [read(folder) for folder in folders]
     out = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
-    title, body = _single(runs[0]) if len(runs) == 1 else _several(runs)
+    title, body = _single(runs[0]) if len(runs) == 1 else _several(runs, out)
     write_atomically(out, _document(title, body))
     return out
+
+
+def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of each run into its folder, and to ``out`` the comparison, which links to them.
+
+    Example:
+        >>> import tempfile
+        >>> from gossamer.record import Run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> runs = [Run.create(folder / name, {"method": name}).folder for name in ("sgd", "ssvi")]
+        >>> 'href="sgd/report.html"' in write_comparison(runs, folder).read_text()
+        True
+    """
+    for folder in folders:
+        write_report([folder], folder)
+    return write_report(folders, out)
 
 
 def _document(title: str, body: Html) -> str:
@@ -94,56 +112,52 @@ def _single(run: LoadedRun) -> tuple[str, Html]:
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
         _headline(_cards(run)),
-        _section("Learning", figures.learning(run)),
-        _section("Trust", figures.confidence(run), "How far its own statements of certainty can be relied on."),
-        _section("Weights", figures.sparsity(run), _ON_WEIGHTS),
-        _section("Examples", examples(run), "Test images, and the classes it finds likeliest."),
+        _section("Predictions", [*maps.figures(run), *numbers.figures(run), *classes.figures(run)], _ON_PREDICTIONS),
+        _section("Examples", examples(run)),
+        _section("Learning", learning.figures(run)),
+        _section("Weights", weights.figures(run), _ON_WEIGHTS),
         _section("All measurements", [measurements(run)] if run.finished else []),
         again([run]),
     ]
     return title, join(parts)
 
 
-def _several(runs: Sequence[LoadedRun]) -> tuple[str, Html]:
-    groups = group(runs)
+def _several(runs: Sequence[LoadedRun], out: Path) -> tuple[str, Html]:
+    """One part per data set: figures of different data cannot be compared."""
     data = sorted({run.name("data") for run in runs} - {""})
     title = "Comparison" + (f" on {data[0]}" if len(data) == 1 else "")
-    kinds = "methods" if len({run.name("method") for run in runs}) == len(groups) else "settings"
     models = sorted({run.name("model") for run in runs} - {""})
-    subtitle = " · ".join([f"{len(groups)} {kinds}", f"{len(runs)} runs", *models[:3]])
-    cost = compare.cost_figure(groups)
-    hues = "Colours are those of the table." if len(groups) > 1 else ""
+    methods = len({run.name("method") for run in runs})
+    counts = [f"{methods} {'method' if methods == 1 else 'methods'}", f"{len(runs)} runs", *models[:3]]
+    subtitle = " · ".join([*counts[:1], *([f"{len(data)} data sets"] if len(data) > 1 else []), *counts[1:]])
+    header = element("header", element("h1", title), element("p", subtitle, class_="subtitle"))
+    parts: list[Html | None] = [header, *notices(runs)]
+    for place, name in enumerate(data or [""]):
+        some = [run for run in runs if run.name("data") == name]
+        several = len(data) > 1
+        parts += _comparison(group(some), out, f"{place + 1}-" if several else "", name if several else "")
+    return title, join([*parts, again(runs)])
+
+
+def _comparison(groups: Sequence[Group], out: Path, scope: str, data: str) -> list[Html | None]:
     note = "Mean ± standard error over runs. Bold marks the best, and every other within two standard errors of it."
-    parts = [
-        element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
-        *notices(runs),
+    return [
+        element("section", element("h2", data, class_="part")) if data else None,
         _headline(_winners(groups)),
-        _section("Side by side", [compare.table(groups)], f"{note} A click on a heading sorts."),
-        _section("Cost and learning", [*([cost] if cost else []), *compare.learning_figures(groups)], hues),
-        _section("Trust", compare.confidence_figures(groups)),
-        again(runs),
+        _section("Side by side", [table(groups, out)], f"{note} A heading sorts; a method unfolds into its runs."),
+        _section("Quality", compare.quality(groups, scope)),
+        _section("Cost", cost.figures(groups, scope)),
+        _section("Calibration", compare.calibration(groups, scope)),
+        _section("Learning", compare.learning(groups, scope)),
     ]
-    return title, join(parts)
 
 
 def _section(title: str, content: Iterable[Figure | Html], lead: str = "") -> Html | None:
-    parts = [part.html() if isinstance(part, Figure) else part for part in _arranged(list(content))]
+    parts = [part.html() if isinstance(part, Figure) else part for part in content]
     if not parts:
         return None
     head = element("div", element("h2", title), element("p", lead) if lead else None, class_="head")
     return element("section", head, element("div", *parts, class_="figures"))
-
-
-def _arranged(content: list[Figure | Html]) -> list[Figure | Html]:
-    """Figures come in pairs; the last one takes a whole row if it would otherwise stand beside a gap."""
-    plain = [part for part in content if isinstance(part, Figure) and part.shape not in ("row", "hero")]
-    places = sum(2 if part.shape == "tall" else 1 for part in plain)
-    if not plain or places % 2 == 0:
-        return content
-    last = max(place for place, part in enumerate(content) if part in plain)
-    figure = content[last]
-    assert isinstance(figure, Figure)
-    return [*content[:last], figure._replace(shape="row"), *content[last + 1 :]]
 
 
 def _subtitle(run: LoadedRun) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossamer.formats import is_number, with_error
+from gossamer.formats import column, is_number
 from gossamer.metrics import Metric
 from gossamer.record import Run
 
@@ -121,8 +121,14 @@ class Group:
 
     def text(self, metric: Metric) -> str:
         """The measurement, mean ± standard error; a dash if no run has it."""
-        mean = self.mean(metric.name)
-        return "–" if mean is None else with_error(mean, self.error(metric.name), metric.format)
+        unit, (cell,) = column([self.mean(metric.name)], [self.told_error(metric)], metric.format)
+        return "–" if cell == "-" else cell.replace("±", " ± ") + (f"\u202f{unit}" if unit else "")
+
+    def told_error(self, metric: Metric) -> float | None:
+        """The standard error where it is worth telling: not that of a cost which hardly differs between runs."""
+        mean, error = self.mean(metric.name), self.error(metric.name)
+        least = 1e-9 if metric.compute is not None else 0.02
+        return error if mean is not None and error is not None and error > least * abs(mean) else None
 
     def values(self, key: str) -> list[float]:
         """The measurement in all runs that have it."""

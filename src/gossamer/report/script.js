@@ -48,6 +48,55 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+// A table that does not fit its place becomes a list of rows.
+const fit = (place) => {
+  place.classList.remove("stacked");
+  if (place.scrollWidth > place.clientWidth) place.classList.add("stacked");
+};
+for (const place of document.querySelectorAll(".scroll")) {
+  if (place.querySelector("table.sortable")) new ResizeObserver(() => fit(place)).observe(place.parentElement);
+}
+
+// A figure as a file of its own, in light colours, its styles written into its elements.
+const STYLES = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap",
+  "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
+const standalone = (svg) => {
+  const theme = root.dataset.theme;
+  root.dataset.theme = "light";
+  const copy = svg.cloneNode(true);
+  const [from, to] = [svg, copy].map((one) => [...one.querySelectorAll("*")]);
+  from.forEach((element, place) => {
+    if (!element.matches("title, desc, clipPath, clipPath *")) {
+      const style = getComputedStyle(element);
+      to[place].setAttribute("style", STYLES.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
+    }
+  });
+  if (theme) root.dataset.theme = theme;
+  else delete root.dataset.theme;
+  for (const hit of copy.querySelectorAll(".hit")) hit.remove();
+  const { width, height } = svg.viewBox.baseVal;
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  copy.setAttribute("width", width);
+  copy.setAttribute("height", height);
+  copy.setAttribute("overflow", "visible");
+  return new XMLSerializer().serializeToString(copy);
+};
+const download = (text, type, name) => {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+};
+for (const save of document.querySelectorAll(".save")) {
+  save.hidden = false;
+  const figure = save.closest("figure");
+  const name = figure.id.replace("figure-", "");
+  const [svg, csv] = save.querySelectorAll("button");
+  svg.addEventListener("click", () => download(standalone(figure.querySelector("svg.chart")), "image/svg+xml", `${name}.svg`));
+  csv.addEventListener("click", () => download(save.dataset.csv, "text/csv", `${name}.csv`));
+}
+
 for (const fold of document.querySelectorAll(".fold")) {
   fold.addEventListener("click", () => {
     const open = fold.getAttribute("aria-expanded") !== "true";
