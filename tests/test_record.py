@@ -176,7 +176,7 @@ def test_appending_after_a_half_written_line_leaves_a_whole_file(run, half):
     run.append_metrics({"step": 2})
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
     path.write_text(half)
-    run.append_metrics({"step": 2})
+    Run.open(run.folder).append_metrics({"step": 2})
     assert path.read_text() == '{"step": 2}\n'
 
 

@@ -16,6 +16,7 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gossamer import methods
+from gossamer.checkpoint import to_bytes
 from gossamer.data import digits
 from gossamer.evaluate import evaluate, predict_inputs, split_of
 from gossamer.likelihoods import Categorical
@@ -187,11 +188,20 @@ def test_the_state_is_of_its_moment(task):
     training = build("ssvi", task)
     training.advance()
     state = training.state_dict()
-    n_updates = len(state["rules"][-1]["record"])
     for _ in range(10):
         training.advance()
-    assert state["step"] == 1
-    assert len(state["rules"][-1]["record"]) == n_updates
+    assert state["step"] == state["rules"][-1]["index"] == 1
+
+
+def test_a_checkpoint_does_not_grow_with_the_training(task):
+    """The record of its updates is in the run folder; only numbers may have more digits later."""
+    method = methods.build("ssvi", task, 120, density=0.2, update_period=1)
+    training, sizes = Training(method, mlp(64, (16,)), task, 120, batch_size=50), []
+    for _ in training.run():
+        if training.step in (11, 89):
+            sizes.append(len(to_bytes(training.state_dict())))
+    assert len(training.updates) == 89
+    assert sizes[1] <= sizes[0] + 100
 
 
 class TwoRates:

@@ -39,7 +39,7 @@ def save(folder: Path, state: dict[str, Any], step: int) -> Path:
         ('step-7.safetensors', (0.9, 0.999))
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)  # without its parents: a run folder that was removed stays removed
     except OSError as error:
         raise unwritable(folder, error) from error
     data = to_bytes(state)

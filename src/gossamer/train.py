@@ -200,6 +200,8 @@ class Training:
         (self.collector,) = _checked(Collector, [method.collector()])
         self.batches = self._batches_of(0, batch_size)
         self.step = 0
+        self.updates: list[dict[str, Any]] = []  # what the rules did, for whoever records it and clears the list
+        self._n_noted = [len(rule.record) for rule in self.rules]
         self._watch = DivergenceWatch(self.model)
         self._observes = type(self.collector).observe is not Collector.observe
         objective = partial(_objective, task, self.module)
@@ -235,14 +237,12 @@ class Training:
         """The learning rate of the last step."""
         return self.method.lr(max(0, self.step - self._begun - 1))
 
-    @property
-    def updates(self) -> list[dict[str, Any]]:
-        """What the rules have done so far, in steps of the whole training."""
-        return [*(update for member in self._finished for update in member["updates"]), *self._own_updates()]
-
-    def _own_updates(self) -> list[dict[str, Any]]:
-        """Those of the present member."""
-        return [{**update, "step": update["step"] + self._begun} for rule in self.rules for update in rule.record]
+    def _note_updates(self) -> None:
+        """Collect what the rules have just done, in steps of the whole training."""
+        for at, rule in enumerate(self.rules):
+            new = rule.record[self._n_noted[at] :]
+            self.updates += [{**update, "step": update["step"] + self._begun} for update in new]
+        self._n_noted = [len(rule.record) for rule in self.rules]
 
     @property
     def _begun(self) -> int:
@@ -270,6 +270,7 @@ class Training:
                 self.captures = False
                 self._release()
         nll, penalty = values or take_step(self._eager, self.rules, number, rates, *batch)
+        self._note_updates()
         self.step += 1
         if self._observes:
             self.collector.observe(self.model, number)
@@ -319,7 +320,7 @@ class Training:
         # Only optimizers that hold a part of the posterior are needed again.
         optimizer = self.optimizer.state_dict() if isinstance(self._inner_optimizer, VariationalOptimizer) else None
         member = {"model": pack(self.model), "collector": self.collector.state_dict(), "optimizer": optimizer}
-        finished = [*self._finished, member | {"updates": self._own_updates()}]
+        finished = [*self._finished, member]
         seed = self._seed_of(len(finished))
         torch.manual_seed(seed)
         network = replica(self._plain)
@@ -377,6 +378,7 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         for rule, saved in zip(self.rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
+        self._n_noted = [len(rule.record) for rule in self.rules]
         self.collector.load_state_dict(state.get("collector", {}))
         self._watch.load_state_dict(state.get("watch", {"first": None}))
         # Copies, because torch reads the state of a view from the wrong place in memory.

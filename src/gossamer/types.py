@@ -153,8 +153,8 @@ class Rule(ABC):
     """Acts after the backward pass of every step. A new rule needs ``__call__`` alone; the rest has defaults.
 
     Attributes:
-        record: What the rule has done so far, one dictionary per action, with its ``"step"`` among the entries. A run
-            folder keeps it, and costs are computed from it.
+        record: What the rule has done since it was made or loaded, one dictionary per action, with its ``"step"`` among
+            the entries. A run folder keeps all of it; it is no part of the state, which would grow with every action.
         capturable: Whether captured steps may go on after this rule has acted: shapes stay as they are, and the loss is
             not evaluated again.
 

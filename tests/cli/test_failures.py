@@ -159,7 +159,7 @@ def test_a_half_written_line_is_forgiven(gossamer, finished, unfinished):
 def test_a_broken_line_in_the_middle_is_not(refused, unfinished):
     path = unfinished / "metrics.jsonl"
     path.write_text("{broken\n" + path.read_text())
-    assert refused(1, "train", "--resume", unfinished).startswith(f"{path}, line 1 is broken")
+    assert refused(1, "train", "--resume", unfinished).startswith(f"{path} is damaged: it was changed since")
 
 
 @pytest.mark.parametrize("command", [["show"], ["evaluate"], ["train", "--resume"], ["report"]])

@@ -90,11 +90,11 @@ def test_a_state_dict_holds_active_entries_only(citizen):
 
 def test_resume_of_training_is_exact(citizen):
     torch.manual_seed(7)
-    state = through_a_file(citizen.training.state())
+    state, n_before = through_a_file(citizen.training.state()), len(citizen.training.subspace.record)
     citizen.training.steps(6)
     other = citizen.training_loop(citizen.fresh(seed=5), citizen.x, citizen.y).load(state).steps(6)
     same(dict(other.model.state_dict()), dict(citizen.model.state_dict()))
-    assert other.subspace.record == citizen.training.subspace.record
+    assert other.subspace.record == citizen.training.subspace.record[n_before:]
     assert other.moves > 0
 
 

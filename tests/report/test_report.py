@@ -63,6 +63,7 @@ class Page(HTMLParser):
 def change_result(folder, change):
     path = folder / "result.json"
     result = json.loads(path.read_text())
+    result.pop("checksums", None)  # as in the runs of earlier versions
     change(result)
     path.write_text(json.dumps(result))
 
@@ -156,6 +157,7 @@ def test_a_metric_that_is_absent_is_left_out(fake, tmp_path, keys, figure):
     rows = Run.open(folder).metrics()
     kept = ({name: value for name, value in row.items() if name not in keys} for row in rows)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+    change_result(folder, lambda result: None)
     assert Page(write_report([folder], tmp_path / "report.html")).figures & LEARNING == LEARNING - {figure}
 
 

@@ -242,7 +242,8 @@ def test_a_deleted_newest_checkpoint_goes_on_from_the_one_before(
 
 def test_a_checkpoint_of_another_network_is_an_error_of_one_line(settings, whole, tmp_path):
     run = Run.create(tmp_path / "run", settings("ssvi", model="conv_net").to_config())
-    checkpoint.save(run.checkpoint_folder, checkpoint.load(whole("ssvi") / "checkpoint"), 45)
+    state = checkpoint.load(whole("ssvi") / "checkpoint")
+    checkpoint.save(run.checkpoint_folder, state | {"files": run.checksums()}, 45)
     with pytest.raises(RecordError, match="does not fit") as caught:
         resume(run.folder, quiet=True)
     assert "\n" not in str(caught.value)

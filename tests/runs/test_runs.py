@@ -23,8 +23,8 @@ from gossamer.train import fit
 
 def test_a_run_is_a_folder_that_says_everything(whole):
     folder = whole("ssvi")
-    names = {"config.toml", "environment.json", "metrics.jsonl", "subspace.jsonl", "checkpoint", "result.json"}
-    assert {path.name for path in folder.iterdir()} == names
+    names = {"config.toml", "environment.json", "data.json", "metrics.jsonl", "subspace.jsonl", "result.json"}
+    assert {path.name for path in folder.iterdir()} == names | {"checkpoint", ".lock"}
     run = Run.open(folder)
     options = Settings.from_config(run.config).options
     assert options == with_defaults("ssvi", {"density": 0.1, "update_period": 4})
@@ -187,7 +187,8 @@ def test_evaluate_with_other_draws_and_splits(whole):
 def test_evaluating_a_run_of_a_gpu_and_of_several_ranks_needs_neither(whole, tmp_path):
     config = Run.open(whole("ssvi")).config | {"device": "cuda", "ranks": 4}
     run = Run.create(tmp_path / "run", config)
-    checkpoint.save(run.checkpoint_folder, checkpoint.load(whole("ssvi") / "checkpoint"), 45)
+    state = checkpoint.load(whole("ssvi") / "checkpoint")
+    checkpoint.save(run.checkpoint_folder, state | {"files": run.checksums()}, 45)
     assert evaluate_run(run.folder) == evaluate_run(whole("ssvi"))
 
 

@@ -144,7 +144,7 @@ def test_a_resume_goes_on_as_if_nothing_had_happened():
     train(3, *whole)
     train(3, *again)
     assert torch.equal(whole[0].weight, again[0].weight)
-    assert again[2].record == whole[2].record
+    assert again[2].record == whole[2].record[1:] != []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files that survive crashes: replaced atomically, or extended by whole lines."""
+"""Files that survive crashes: replaced atomically."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 Row = dict[str, Any]
 _Data = TypeVar("_Data")
-_BINARY: int = getattr(os, "O_BINARY", 0)  # on Windows, keep line ends as they are
+BINARY: int = getattr(os, "O_BINARY", 0)  # on Windows, keep line ends as they are
 
 
 class RecordError(Exception):
@@ -26,13 +26,14 @@ def write_atomically(path: Path, data: bytes | str) -> None:
     """Replace the file atomically; if that fails, the old file is intact and nothing else is left behind."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
         try:
-            _write(handle, data.encode() if isinstance(data, str) else data)
+            write_all(handle, data.encode() if isinstance(data, str) else data)
             os.fsync(handle)
         finally:
             os.close(handle)
         temporary.replace(path)
+        sync_folder(path.parent)
     except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -63,45 +64,6 @@ def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
         if not isinstance(row, dict) or not needed <= set(row) <= set(names):
             raise ValueError(f"a {kind.__name__} has {', '.join(names)}; got {row!r:.60}")
     return [kind(**row) for row in rows]
-
-
-def append_line(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one line of JSON; if that fails, the file is as it was."""
-    line = to_json(dict(row)).encode() + b"\n"
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o666)
-        try:
-            end = _drop_half_line(handle)
-            try:
-                _write(handle, line)
-            except OSError:
-                os.ftruncate(handle, end)
-                raise
-        finally:
-            os.close(handle)
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
-def read_lines(path: Path) -> list[tuple[bytes, Row]]:
-    """The lines of a file and the rows they hold; a broken last line is left out."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise unreadable(path, error) from error
-    rows: list[tuple[bytes, Row]] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict) and line.endswith(b"\n"):
-            rows.append((line, row))
-        elif number < len(lines):
-            raise RecordError(f"{path}, line {number} is broken: delete that line, or restore the file")
-    return rows
 
 
 def read_json(path: Path, fix: str) -> dict[str, Any] | None:
@@ -185,18 +147,18 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
-def _drop_half_line(handle: int) -> int:
-    """Cut off an incomplete last line, which a crash may leave; returns the length of the file."""
-    size = os.lseek(handle, 0, os.SEEK_END)
-    os.lseek(handle, max(0, size - 1), os.SEEK_SET)
-    if size and os.read(handle, 1) != b"\n":
-        os.lseek(handle, 0, os.SEEK_SET)
-        size = os.read(handle, size).rfind(b"\n") + 1
-        os.ftruncate(handle, size)
-    return size
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
-def _write(handle: int, data: bytes) -> None:
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of it, in as many parts as the system likes."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(handle, rest) :]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,12 @@ from typing import Any
 from gossamer.record import files
 from gossamer.record.environment import environment
 from gossamer.record.files import RecordError, Row
+from gossamer.record.journal import EMPTY, Journal
+from gossamer.record.lock import LOCK, Lock
 
+CONFIG, ENVIRONMENT, DATA, RESULT = "config.toml", "environment.json", "data.json", "result.json"
+METRICS, UPDATES = "metrics.jsonl", "subspace.jsonl"
+FREE = ("data_dir", "device", "ranks")  # settings that say where a run trains, not what; its data has a fingerprint
 FORMAT = 1
 """The format that this version writes; it reads this one and all earlier ones."""
 
@@ -26,57 +33,80 @@ class Run:
         [{'step': 1, 'loss': 2.3}]
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], environment: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, config: dict[str, Any], environment: dict[str, Any], lock: Lock | None = None
+    ) -> None:
         self.folder = folder
         self.config = config
         self.environment = environment
+        self.lock = lock
+        self._journals = {name: Journal(folder / name) for name in (METRICS, UPDATES)}
 
     @classmethod
-    def create(cls, folder: Path, config: Mapping[str, Any], data: Mapping[str, str] | None = None) -> Run:
+    def create(
+        cls,
+        folder: Path,
+        config: Mapping[str, Any],
+        data: Mapping[str, str] | None = None,
+        lock: Lock | None = None,
+    ) -> Run:
         """Make the folder with ``config.toml`` and ``environment.json``; it must not hold anything yet.
 
-        ``data`` is the fingerprint of what the run trains on, for ``data.json``.
+        Args:
+            folder: The run folder.
+            config: The settings of the run.
+            data: The fingerprint of what the run trains on, for ``data.json``.
+            lock: The lock on the folder, held as long as the run is written.
         """
         folder = Path(folder)
         text = files.to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            taken = any(folder.iterdir())
         except FileExistsError:
             raise RecordError(f"{folder} is a file, not a folder: give another --out") from None
         except OSError as error:
             raise files.unwritable(folder, error) from error
-        if taken:
-            raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
-        # The configuration is written last, because it makes the folder a run.
-        others = {"environment.json": environment()} | ({} if data is None else {"data.json": data})
+        refuse_taken(folder)
         try:
-            for name, content in others.items():
-                files.write_atomically(folder / name, files.to_json(content, indent=2))
-            files.write_atomically(folder / "config.toml", text)
+            for path in folder.glob(".*.tmp"):
+                path.unlink()
+            # The configuration comes first: a resume needs it, and can write the others.
+            files.write_atomically(folder / CONFIG, text)
+            run = cls.open(folder, lock)
+            run.complete(data)
         except RecordError:
-            for name in others:
+            for name in (CONFIG, ENVIRONMENT, DATA):
                 (folder / name).unlink(missing_ok=True)
             raise
-        return cls.open(folder)
+        return run
 
     @classmethod
-    def open(cls, folder: Path) -> Run:
-        """Read the folder of an earlier run."""
-        folder, path = Path(folder), Path(folder) / "config.toml"
+    def open(cls, folder: Path, lock: Lock | None = None) -> Run:
+        """Read the folder of an earlier run; whoever writes to it holds its lock."""
+        folder, path = Path(folder), Path(folder) / CONFIG
         if not folder.is_dir():
             raise RecordError(f"{folder} does not exist: check the path of the run folder")
         try:
             config = tomllib.loads(path.read_bytes().decode())
         except FileNotFoundError:
-            raise RecordError(f"{path} is missing: {folder} is not a run folder, give one that has it") from None
+            way_on = "nothing was trained yet, give the command that began it again"
+            way_on = way_on if (folder / LOCK).exists() else f"{folder} is not a run folder, give one that has it"
+            raise RecordError(f"{path} is missing: {way_on}") from None
         except OSError as error:
             raise files.unreadable(path, error) from error
         except ValueError as error:  # both broken TOML and broken UTF-8
             raise RecordError(f"{path} is broken: {files.one_line(error)}; restore the file or run again") from error
         _check_format(path, config.pop("format", None))
-        notes = files.read_json(folder / "environment.json", "delete it, the run does not need it")
-        return cls(folder, config, notes or {})
+        notes = files.read_json(folder / ENVIRONMENT, "delete it, the run does not need it")
+        return cls(folder, config, notes or {}, lock)
+
+    def complete(self, data: Mapping[str, str] | None) -> None:
+        """Write ``environment.json`` and ``data.json`` where they are missing: a kill may come before them."""
+        if not (self.folder / ENVIRONMENT).exists():
+            self.environment = environment()
+            files.write_atomically(self.folder / ENVIRONMENT, files.to_json(self.environment, indent=2))
+        if data is not None and not (self.folder / DATA).exists():
+            files.write_atomically(self.folder / DATA, files.to_json(data, indent=2))
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -85,43 +115,86 @@ class Run:
 
     def data(self) -> dict[str, str] | None:
         """The fingerprint of what the run trains on; ``None`` where an earlier version stored none."""
-        return files.read_json(self.folder / "data.json", "restore the file, or train again")
+        return files.read_json(self.folder / DATA, "restore the file, or train again")
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""
-        files.append_line(self.folder / "metrics.jsonl", row)
+        self.still_here()
+        self._journals[METRICS].append(row)
 
     def append_update(self, row: Mapping[str, Any]) -> None:
         """Add a line to ``subspace.jsonl``: one update of the subspace."""
-        files.append_line(self.folder / "subspace.jsonl", row)
+        self.still_here()
+        self._journals[UPDATES].append(row)
 
     def metrics(self) -> list[Row]:
         """The rows of ``metrics.jsonl``, without an incomplete last one."""
-        return [row for _, row in files.read_lines(self.folder / "metrics.jsonl")]
+        return self._journals[METRICS].rows()
 
     def updates(self) -> list[Row]:
         """The rows of ``subspace.jsonl``, without an incomplete last one."""
-        return [row for _, row in files.read_lines(self.folder / "subspace.jsonl")]
+        return self._journals[UPDATES].rows()
 
-    def rewind(self, step: int) -> None:
-        """Delete the rows after ``step`` and incomplete ones, before resuming from the checkpoint of ``step``."""
-        for path in (self.folder / "metrics.jsonl", self.folder / "subspace.jsonl"):
-            if path.exists():
-                kept = b"".join(line for line, row in files.read_lines(path) if row.get("step", step) <= step)
-                if len(kept) != path.stat().st_size:
-                    files.write_atomically(path, kept)
+    def still_here(self) -> None:
+        """Raise if the folder was removed or replaced since its lock was taken."""
+        if self.lock is not None:
+            self.lock.check()
+
+    def checksums(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the files beside it; waits until the records so far are on the disk."""
+        once = {name: _sha256(self.folder / name) for name in (ENVIRONMENT, DATA)}
+        return {
+            CONFIG: _binding(self.config),
+            **{name: digest for name, digest in once.items() if digest is not None},
+            **{name: journal.sync() for name, journal in self._journals.items()},
+        }
+
+    def check(self, known: Mapping[str, Any]) -> None:
+        """Raise if a file differs from what :meth:`checksums` found; records may have grown since."""
+        before, now = known[CONFIG], _binding(self.config)
+        for key in before | now:
+            if before.get(key) != now.get(key):
+                raise RecordError(
+                    f"{self.folder / CONFIG} was changed since the checkpoint: {key} was {before.get(key)!r} and is "
+                    f"{now.get(key)!r}; restore it, or train a new run with --config"
+                )
+        for name in (ENVIRONMENT, DATA):
+            found = _sha256(self.folder / name)
+            if found != known.get(name) and not (name == ENVIRONMENT and found is None):
+                raise RecordError(f"{self.folder / name} was changed since the checkpoint: restore it")
+        for name, journal in self._journals.items():
+            journal.check(known[name])
+
+    def rewind(self, step: int, known: Mapping[str, Any] | None = None) -> None:
+        """Delete the rows after ``step`` and incomplete ones, before resuming from the checkpoint of ``step``.
+
+        ``known`` are the :meth:`checksums` in that checkpoint; those of earlier versions have none.
+        """
+        for name, journal in self._journals.items():
+            if known is not None or step == 0:
+                journal.cut(EMPTY if known is None else known[name])
+            elif journal.path.exists():
+                kept = b"".join(line for line, row in journal.lines() if row.get("step", step) <= step)
+                if len(kept) != journal.path.stat().st_size:
+                    files.write_atomically(journal.path, kept)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write ``result.json``, which marks the run as finished."""
-        text = files.to_json({"format": FORMAT} | dict(result), indent=2)
-        files.write_atomically(self.folder / "result.json", files.rows_on_lines(text))
+        """Write ``result.json``, which marks the run as finished, with checksums of itself and the records."""
+        self.still_here()
+        content = json.loads(files.to_json({"format": FORMAT} | dict(result)))
+        records = {name: journal.sync() for name, journal in self._journals.items()}
+        sums = {"checksums": {"result": _digest(content), **records}}
+        text = files.to_json(content | sums, indent=2)
+        files.write_atomically(self.folder / RESULT, files.rows_on_lines(text))
+        self.still_here()
 
     def result(self) -> dict[str, Any] | None:
         """What :meth:`write_result` wrote, or ``None`` if the run is not finished."""
-        path = self.folder / "result.json"
+        path = self.folder / RESULT
         result = files.read_json(path, "delete it and evaluate the run again")
         if result is not None:
             _check_format(path, result.get("format"))
+            self._check_result(path, result)
         return result
 
     def add_evaluation(self, kind: str, found: Mapping[str, Any]) -> None:
@@ -138,6 +211,42 @@ class Run:
             return {}
         _check_format(path, found.pop("format", None))
         return found
+
+    def _check_result(self, path: Path, result: dict[str, Any]) -> None:
+        """Compare with the checksums in the file, and take these out; earlier versions wrote none."""
+        known = result.pop("checksums", None)
+        if known is None:
+            return
+        if not isinstance(known, dict) or known.get("result") != _digest(result):
+            raise RecordError(f"{path} was changed after the run: delete it, and --resume writes it again")
+        for name, journal in self._journals.items():
+            if journal.path.exists():  # a finished run may be kept without its records
+                journal.check(known[name])
+
+
+def refuse_taken(folder: Path) -> None:
+    """Raise if a folder holds anything but what a process that was killed while making it may leave."""
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if {name for name in found if not name.endswith(".tmp")} - {LOCK, ENVIRONMENT, DATA}:
+        raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
+
+
+def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What may not change between two parts of a run."""
+    return {key: value for key, value in config.items() if key not in FREE}
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise files.unreadable(path, error) from error
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def _check_format(path: Path, found: object) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.record import RecordError
-
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
     """The run was stopped and can be continued."""
@@ -67,21 +65,3 @@ def handled_by(handler: Callable[[int, Any], Any], numbers: Sequence[int]) -> It
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-@contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Refuse to train in a folder where another process is training; the lock of a dead process is released."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (folder / "config.toml").open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RecordError(f"{folder} is being trained by another process: wait for it, or stop it") from None
-        except OSError:  # a file system without locks
-            pass
-        yield

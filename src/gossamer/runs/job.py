@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,8 +23,9 @@ from gossamer.layers import sparse_weights
 from gossamer.names import file_name
 from gossamer.progress import Progress
 from gossamer.ranks import on_any_rank
-from gossamer.record import RecordError, Run
-from gossamer.runs.interrupt import Interrupted, Stop, only_one, stop_signals
+from gossamer.record import Lock, RecordError, Run
+from gossamer.record.run import refuse_taken
+from gossamer.runs.interrupt import Interrupted, Stop, stop_signals
 from gossamer.runs.memory import PeakMemory
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
@@ -65,11 +67,11 @@ def train(
     default = f"{date.today().isoformat()}-{settings.method}-{settings.data}-{settings.seed}"
     folder = Path("runs", file_name(default)) if out is None else Path(out)
     if is_first_process():
-        _refuse_taken(folder, "--out" if out is not None else "--out or --seed")  # before anything is loaded
+        _refuse_begun(folder, "--out" if out is not None else "--out or --seed")  # before anything is loaded
     job = _begin(folder, settings)
-    if job.training.fabric.is_global_zero:
-        job.run = Run.create(folder, settings.to_config(), fingerprint(job.task))
-    with only_one(folder) if job.run is not None else contextlib.nullcontext():
+    with Lock(folder) if job.training.fabric.is_global_zero else contextlib.nullcontext() as lock:
+        if lock is not None:
+            job.run = Run.create(folder, settings.to_config(), fingerprint(job.task), lock)
         return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
 
@@ -87,13 +89,17 @@ def resume(
     run = Run.open(Path(folder))
     if run.result() is not None:
         return run
-    settings = settings_of(run)
-    with only_one(run.folder) if is_first_process() else contextlib.nullcontext():
-        job = restore(run, settings)
+    with Lock(run.folder) if is_first_process() else contextlib.nullcontext() as lock:
+        run = Run.open(run.folder, lock)  # again: another process may have finished it before the lock was ours
+        if run.result() is not None:
+            return run
+        job = restore(run, settings_of(run))
         job.training.fabric.barrier()  # the first rank writes only after all have read
         if job.training.fabric.is_global_zero:
-            run.rewind(job.training.step)
             job.run = run
+            run.rewind(job.training.step, job.checksums)
+            if job.training.step == 0:
+                run.complete(fingerprint(job.task))
         return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
 
@@ -108,6 +114,7 @@ class Job:
     tally: Tally
     memory: PeakMemory
     run: Run | None = None
+    checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
 
 
 def settings_of(run: Run, **changes: object) -> Settings:
@@ -126,10 +133,13 @@ def _begin(folder: Path, settings: Settings) -> Job:
 
 def restore(run: Run, settings: Settings) -> Job:
     """A run as of its newest checkpoint, or before its first step if there is none yet."""
+    state = checkpoint.load(run.checkpoint_folder) if checkpoint.exists(run.checkpoint_folder) else {}
+    if "files" in state:
+        run.check(state["files"])
     job = _begin(run.folder, settings)
+    job.checksums = state.get("files")
     _refuse_other_data(run, job.task)
-    if checkpoint.exists(run.checkpoint_folder):
-        state = checkpoint.load(run.checkpoint_folder)
+    if state:
         try:
             job.training.load_state_dict(state["training"])
             job.tally.load_state_dict(state["tally"])
@@ -175,7 +185,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             training.check()  # before anything is written down
         tally.add(values, work, time.perf_counter() - start)
         if job.run is not None:
-            record_updates(job.run, training, tally)
+            record_updates(job.run, training)
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, tally)
                 progress.update(training.step, partial(describe, row, job.settings.epochs))
@@ -206,6 +216,8 @@ def _save(job: Job) -> None:
     job.tally.see_memory(job.memory.growth())
     state = {"training": job.training.state_dict(), "tally": job.tally.state_dict()}  # every rank contributes
     if job.run is not None:
+        job.run.still_here()
+        state["files"] = job.run.checksums()  # the records that the checkpoint counts are on the disk before it is
         checkpoint.save(job.run.checkpoint_folder, state, job.training.step)
 
 
@@ -261,9 +273,9 @@ def _refuse_other_data(run: Run, task: Task) -> None:
         )
 
 
-def _refuse_taken(folder: Path, other: str) -> None:
+def _refuse_begun(folder: Path, other: str) -> None:
     if not (folder / "config.toml").exists():
-        return  # Run.create rejects any other content
+        return refuse_taken(folder)
     quoted = shlex.quote(str(folder))
     is_finished = (folder / "result.json").exists()
     way_on = f"gossamer show {quoted} shows it" if is_finished else f"gossamer train --resume {quoted} continues it"

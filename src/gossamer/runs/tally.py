@@ -56,7 +56,6 @@ class Tally:
     count: int = 0
     seconds: float = 0.0  # of the whole training
     seconds_before: float = 0.0  # at the last row of metrics
-    n_updates: int = 0  # how many updates of the subspace are in the record
     steps: int = 0  # that the two below sum over
     active: dict[str, int] = field(default_factory=dict)  # active entries of each weight
     formed: dict[str, int] = field(default_factory=dict)  # inactive entries of each weight whose gradient was formed
@@ -94,12 +93,11 @@ class Tally:
             setattr(self, name, state.get(name, value) if name in later else state[name])
 
 
-def record_updates(run: Run, training: Training, tally: Tally) -> None:
+def record_updates(run: Run, training: Training) -> None:
     """Write down the updates of the subspace that are not in the record yet."""
-    updates = training.updates
-    for update in updates[tally.n_updates :]:
+    for update in training.updates:
         run.append_update(update)
-    tally.n_updates = len(updates)
+    training.updates.clear()
 
 
 def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict[str, Any]:

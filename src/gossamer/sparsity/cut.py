@@ -72,9 +72,9 @@ class Cut(Rule):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock and the record; what is left is in the model's state."""
-        return {"index": self.index, "record": list(self.record)}
+        """The clock; what is left is in the model's state."""
+        return {"index": self.index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
-        self.index, self.record = int(state["index"]), list(state["record"])
+        self.index, self.record = int(state["index"]), []

@@ -169,15 +169,15 @@ class Prune(Rule):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock, the record and what is held back; the supports are in the model's state."""
+        """The clock and what is held back; the supports are in the model's state."""
         held = {name: held.state_dict() for name, held in self._held.items()}
-        return {"index": self.index, "record": list(self.record), "feedback": self.feedback, "held": held} | (
+        return {"index": self.index, "feedback": self.feedback, "held": held} | (
             {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
-        self.index, self.record = int(state["index"]), list(state["record"])
+        self.index, self.record = int(state["index"]), []
         self.feedback = bool(state["feedback"])
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
         # What has left for good is in neither; a state from before that brings it back.

@@ -111,12 +111,12 @@ class Redistribution(Rule):
         return self.is_due(self.index + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock and the record; positions are in the model's state, moments in the optimizer's."""
-        return {"index": self.index, "record": list(self.record)}
+        """The clock; positions are in the model's state, moments in the optimizer's."""
+        return {"index": self.index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
-        self.index, self.record = int(state["index"]), list(state["record"])
+        self.index, self.record = int(state["index"]), []
 
     @torch.no_grad()
     def _update(self) -> None:

@@ -191,7 +191,7 @@ class Subspace(Rule):
         return self._is_due(self.index + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock and the record; positions are in the model's state, moments in the optimizer's.
+        """The clock; positions are in the model's state, moments in the optimizer's. The record is not part of it.
 
         The optimizer's state carries the clock too, so that a checkpoint of model and optimizer alone continues it.
         """
@@ -199,13 +199,12 @@ class Subspace(Rule):
             "index": self.index,
             "postponed": self._postponed,
             "single": sorted(self._collector.single),
-            "record": list(self.record),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self._postponed = int(state["index"]), bool(state["postponed"])
-        self.record, self._is_resumed = list(state["record"]), False
+        self.record, self._is_resumed = [], False
         self._collector.reset(state.get("single", ()))
         self._clock.write(self.index)
         self._prepare()
