@@ -15,13 +15,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gossamer.data._corruptions import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._fingerprint import changed, fingerprint
 from gossamer.data._images import CropFlip, Normalize
 from gossamer.names import imported, unknown
 from gossamer.types import Task
 
-__all__ = ["CropFlip", "DataNotFoundError", "Normalize", "changed", "find", "fingerprint", "load", "names"]
+__all__ = [
+    "CORRUPTIONS",
+    "SEVERITIES",
+    "CropFlip",
+    "DataNotFoundError",
+    "Normalize",
+    "changed",
+    "corrupt",
+    "find",
+    "fingerprint",
+    "load",
+    "names",
+    "read_corrupted",
+]
 
 
 def names() -> list[str]:

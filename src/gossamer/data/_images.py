@@ -31,6 +31,8 @@ from gossamer.types import Split, Task, identity
 BOTH = ("train", "test")
 SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
 
+LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+
 Part = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
@@ -164,6 +166,11 @@ def load_images(
         augment=images.augment,
         class_names=images.class_names,
     )
+
+
+def grey(x: Tensor) -> Tensor:
+    """The luminance of floats ``(n, 1 or 3, height, width)``, in one channel."""
+    return x if x.shape[1] == 1 else (x * x.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
 
 
 def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer import data
+from gossamer.data._images import grey
 from gossamer.names import unknown
 from gossamer.record import RecordError
 from gossamer.runs.reader import read_inputs
 from gossamer.types import Task
 
-LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 SEED = 0  # made-up inputs are the same for every run, so that runs can be compared
 
 
@@ -70,7 +70,7 @@ def as_stored(x: Tensor, task: Task, name: str = "the other set") -> tuple[Tenso
         raise RecordError(f"{name} has examples of shape {theirs}, {task.name} has {ours}: choose another set")
     pixels, notes = _unit_range(x), list[str]()
     if x.shape[1] > own.shape[1]:
-        pixels = (pixels * pixels.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+        pixels = grey(pixels)
         notes.append("made grey")
     elif x.shape[1] < own.shape[1]:
         pixels = pixels.expand(-1, own.shape[1], -1, -1)
