@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
     {"names", "tables", "progress", "formats", "ranks", "columns"},
-    {"types", "schedules", "divergence"},
+    {"types", "schedules", "divergence", "conformal"},
     {"kernels", "priors", "likelihoods"},
     {"layers"},
     {"sparsity", "optim", "posterior"},

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gossamer import data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity
+from gossamer import conformal, data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity
 from gossamer.compaction import compact
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
@@ -26,6 +26,7 @@ __all__ = [
     "bayesianize",
     "calibrate",
     "compact",
+    "conformal",
     "data",
     "density",
     "draw",

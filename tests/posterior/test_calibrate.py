@@ -13,7 +13,7 @@ import gossamer
 from gossamer.capture.flat_weights import FlatWeights
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior import InLayers, Mixture, Refresh
-from gossamer.posterior.calibrate import _search
+from gossamer.posterior.calibrate import DECADES, PRECISION, search
 
 STDS = ("curvature", "gradient")
 
@@ -188,14 +188,14 @@ def test_local_passes_and_averages_follow():
 
 def test_the_search_finds_minima_inside_and_at_the_ends():
     for at in (-3.7, -1.0, 0.0, 0.3, 4.0):
-        tried = _search(lambda z, at=at: (z - at) ** 2)
+        tried = search(lambda z, at=at: (z - at) ** 2, DECADES, PRECISION)
         assert min(tried, key=tried.get) == pytest.approx(at, abs=0.05)
         assert len(tried) < 20
     for rising in (1, -1):
-        tried = _search(lambda z, rising=rising: rising * z)
+        tried = search(lambda z, rising=rising: rising * z, DECADES, PRECISION)
         end = math.log(1e-3 if rising == 1 else 1e2)
         assert min(tried, key=tried.get) == pytest.approx(end, abs=0.06)
-    tried = _search(lambda z: math.nan if z > 1 else -z)
+    tried = search(lambda z: math.nan if z > 1 else -z, DECADES, PRECISION)
     assert min(tried, key=tried.get) == pytest.approx(1.0, abs=0.1)
 
 

@@ -11,6 +11,7 @@ from gossamer.posterior.predict import predict
 from gossamer.posterior.prediction import Prediction
 from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_cycles
 from gossamer.posterior.swag import Swag, SwagPosterior
+from gossamer.posterior.temperature import at_temperature, fit_temperature
 
 __all__ = [
     "AroundMeans",
@@ -31,10 +32,12 @@ __all__ = [
     "Snapshots",
     "Swag",
     "SwagPosterior",
+    "at_temperature",
     "averaged",
     "calibrate",
     "draw",
     "ends_of_cycles",
+    "fit_temperature",
     "predict",
     "refresh_batchnorm",
 ]

@@ -97,7 +97,7 @@ def calibrate(
         parts = [_log_density(forward(network, inputs, batch_size), y_val, likelihood) for network in draws]
         return float(math.log(n_draws) - torch.stack(parts).logsumexp(0).mean())
 
-    tried = _search(nll)
+    tried = search(nll, DECADES, PRECISION)
     if not any(map(math.isfinite, tried.values())):
         raise ValueError("the NLL is not finite for any width: check that the network predicts finite numbers")
     best = min(tried, key=lambda log_factor: tried[log_factor])
@@ -107,8 +107,8 @@ def calibrate(
     return Calibration(math.exp(best), tried[0.0], tried[best])
 
 
-def _search(function: Callable[[float], float]) -> dict[float, float]:
-    """All that was tried for a minimum: the decades, then a golden section around the best of them."""
+def search(function: Callable[[float], float], decades: range, precision: float) -> dict[float, float]:
+    """All that was tried for a minimum over a logarithm: the decades, then a golden section around the best of them."""
     tried: dict[float, float] = {}
 
     def value(at: float) -> float:
@@ -118,10 +118,10 @@ def _search(function: Callable[[float], float]) -> dict[float, float]:
         return tried[at]
 
     step = math.log(10)
-    middle = min((decade * step for decade in DECADES), key=value)
-    low, high = max(DECADES[0] * step, middle - step), min(DECADES[-1] * step, middle + step)
+    middle = min((decade * step for decade in decades), key=value)
+    low, high = max(decades[0] * step, middle - step), min(decades[-1] * step, middle + step)
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
-    while high - low > 2 * PRECISION:
+    while high - low > 2 * precision:
         if value(left) <= value(right):
             high, right = right, left
             left = high - GOLDEN * (high - low)

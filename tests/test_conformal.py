@@ -1,0 +1,154 @@
+"""Conformal promises, on fresh simulations: coverage within Monte Carlo error of what is promised, and exact ranks."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import beta, binom
+
+from gossamer import conformal
+from gossamer.conformal import _error_bound
+
+LEVELS = [0.5, 0.8, 0.9, 0.99]
+ROUNDS, N_VAL, N_TEST = 400, 199, 50
+
+
+def misled_probs(n, generator, classes=5):
+    """Probabilities, and labels from others: the network is overconfident, its order of the classes partly wrong."""
+    logits = 1.5 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator)[:, 0]
+    noisy = 2 * logits + torch.randn(n, classes, generator=generator, dtype=torch.float64)
+    return noisy.softmax(1), labels
+
+
+def misled_numbers(n, generator):
+    """Means that are biased, stds that are too small and only loosely related to the errors."""
+    x = torch.rand(n, generator=generator, dtype=torch.float64)
+    y = torch.sin(6 * x) + (0.1 + x) * torch.randn(n, generator=generator, dtype=torch.float64)
+    return torch.sin(6 * x) + 0.2, 0.3 * (0.2 + x), y
+
+
+def coverage_bounds(level):
+    """Mean coverage over ROUNDS calibrations, n of them, m tests each, four Monte Carlo standard errors either way.
+
+    Given the calibration examples coverage is Beta(k, n + 1 − k), k = ⌈(n + 1) level⌉, so that a share of m tests has
+    the variance of a beta-binomial; its mean is k / (n + 1).
+    """
+    k = math.ceil(round((N_VAL + 1) * level, 9))
+    mean = k / (N_VAL + 1)
+    variance = beta.var(k, N_VAL + 1 - k) * (1 - 1 / N_TEST) + mean * (1 - mean) / N_TEST
+    error = math.sqrt(variance / ROUNDS)
+    return mean - 4 * error, mean + 4 * error
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("score", ["lac", "aps"])
+def test_sets_cover_as_promised_and_no_more(level, score):
+    generator = torch.Generator().manual_seed(int(1000 * level))
+    inside, never_empty = [], []
+    for _ in range(ROUNDS):
+        probs, labels = misled_probs(N_VAL + N_TEST, generator)
+        given = probs[:N_VAL], labels[:N_VAL], probs[N_VAL:]
+        truth = labels[N_VAL:, None]
+        inside.append(conformal.class_sets(*given, level, score, may_be_empty=True).gather(1, truth).double().mean())
+        never_empty.append(conformal.class_sets(*given, level, score).gather(1, truth).double().mean())
+    low, high = coverage_bounds(level)
+    # Sums of five probabilities tie at one: where the threshold is there, APS keeps more than it promises.
+    assert low <= float(torch.stack(inside).mean()) <= (1 if score == "aps" and level == 0.99 else high)
+    assert float(torch.stack(never_empty).mean()) >= float(torch.stack(inside).mean())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("kind", ["scaled", "shifted"])
+def test_intervals_cover_as_promised_and_no_more(level, kind):
+    generator = torch.Generator().manual_seed(int(1000 * level) + 1)
+    inside = []
+    for _ in range(ROUNDS):
+        mean, std, y = misled_numbers(N_VAL + N_TEST, generator)
+        if kind == "scaled":
+            pair = mean, std
+            make = conformal.scaled_intervals
+        else:
+            pair = mean - std, mean + std
+            make = conformal.shifted_intervals
+        val, test = ([part[rows] for part in pair] for rows in (slice(N_VAL), slice(N_VAL, None)))
+        low, high = make(*val, y[:N_VAL], *test, level)
+        inside.append(((low <= y[N_VAL:]) & (y[N_VAL:] <= high)).double().mean())
+    low, high = coverage_bounds(level)
+    assert low <= float(torch.stack(inside).mean()) <= high
+
+
+def test_the_rank_of_the_threshold():
+    scores = torch.arange(1.0, 100.0)[torch.randperm(99, generator=torch.Generator().manual_seed(0))]
+    for level, rank in [(0.9, 90), (0.5, 50), (0.99, 99), (0.895, 90), (0.001, 1)]:
+        assert float(conformal.threshold(scores, level)) == rank
+    assert float(conformal.threshold(scores, 0.991)) == math.inf
+    assert conformal.threshold(torch.zeros(20, 3), 0.9).shape == (3,)
+    assert float(conformal.threshold(torch.zeros(0), 0.9)) == math.inf
+
+
+def test_too_few_examples_give_everything():
+    probs = torch.tensor([[0.6, 0.3, 0.1]])
+    assert conformal.class_sets(probs.expand(5, 3), torch.zeros(5).long(), probs, 0.9).all()
+    low, high = conformal.scaled_intervals(torch.zeros(5), torch.ones(5), torch.zeros(5), torch.zeros(2), torch.ones(2))
+    assert low.tolist() == [-math.inf] * 2
+    assert high.tolist() == [math.inf] * 2
+
+
+def test_scores_by_hand():
+    probs = torch.tensor([[0.1, 0.6, 0.3], [0.4, 0.4, 0.2]], dtype=torch.float64)
+    expected = torch.tensor([[1.0, 0.6, 0.9], [0.4, 0.8, 1.0]], dtype=torch.float64)
+    torch.testing.assert_close(conformal.class_scores(probs, "aps"), expected)
+    torch.testing.assert_close(conformal.class_scores(probs, "lac"), 1 - probs)
+
+
+def test_sets_are_empty_only_where_asked():
+    """A network that is right more often than is promised: half of its most probable classes would be left out."""
+    sure = torch.tensor([[0.9, 0.1], [0.95, 0.05]]).repeat(50, 1)
+    labels = torch.zeros(100).long()
+    assert conformal.class_sets(sure, labels, sure, 0.4, "lac", may_be_empty=True).sum() == 50
+    assert conformal.class_sets(sure, labels, sure, 0.4, "lac").sum() == 100
+
+
+def test_the_bound_of_an_error_rate_is_that_of_clopper_and_pearson():
+    for errors, n, delta in [(0, 10, 0.05), (3, 50, 0.01), (120, 1000, 0.002), (49, 50, 0.05)]:
+        assert _error_bound(errors, n, delta) == pytest.approx(beta.ppf(1 - delta, errors + 1, n - errors), abs=1e-9)
+    assert _error_bound(7, 7, 0.05) == 1
+
+
+def test_selection_keeps_its_promise_and_answers_where_it_can():
+    """Errors have probability d² for doubts d that are uniform: answers up to t are wrong at a rate of t² / 3."""
+    generator = torch.Generator().manual_seed(0)
+    risk, confidence, rounds = 0.05, 0.9, 300
+    broken, reach = 0, []
+    for _ in range(rounds):
+        doubt = torch.rand(3000, generator=generator, dtype=torch.float64)
+        wrong = torch.rand(3000, generator=generator, dtype=torch.float64) < doubt**2
+        found = conformal.selection_threshold(doubt, wrong, risk, confidence)
+        reach.append(found)
+        broken += max(0.0, found) ** 2 / 3 > risk
+    assert broken <= binom.ppf(0.9999, rounds, 1 - confidence)
+    best = math.sqrt(3 * risk)
+    assert 0.5 * best < sorted(reach)[rounds // 2] < best
+
+
+def test_selection_of_ties_and_of_hopeless_networks():
+    doubt = torch.zeros(100)
+    wrong = torch.arange(100) < 50
+    assert conformal.selection_threshold(doubt, wrong, 0.1) == -math.inf
+    assert conformal.selection_threshold(doubt, wrong, 0.9) == 0
+    assert conformal.selection_threshold(torch.zeros(0), torch.zeros(0).bool(), 0.1) == -math.inf
+
+
+def test_wrong_arguments_are_named():
+    probs, labels = torch.full((4, 2), 0.5), torch.zeros(4).long()
+    with pytest.raises(ValueError, match="level is a probability between 0 and 1; got 90"):
+        conformal.class_sets(probs, labels, probs, 90)
+    with pytest.raises(ValueError, match="score must be 'aps' or 'lac'; got 'raps'"):
+        conformal.class_sets(probs, labels, probs, score="raps")
+    with pytest.raises(ValueError, match=r"got \(4, 2\), \(3,\) and \(4, 2\)"):
+        conformal.class_sets(probs, labels[:3], probs)
+    with pytest.raises(ValueError, match="NaN"):
+        conformal.threshold(torch.tensor([math.nan]))
+    with pytest.raises(ValueError, match="risk and confidence are probabilities"):
+        conformal.selection_threshold(torch.zeros(3), torch.zeros(3).bool(), 5)
