@@ -50,22 +50,26 @@ def threshold(scores: Tensor, level: float = 0.9) -> Tensor:
     return scores.sort(0).values[rank - 1] if rank <= n else torch.full_like(scores[:1].sum(0), math.inf)
 
 
-def class_scores(probs: Tensor, score: SetScore = "aps") -> Tensor:
+def class_scores(probs: Tensor, score: SetScore = "aps", u: Tensor | None = None) -> Tensor:
     """Score of every class, ``(n, classes)``.
 
-    LAC (Sadinle et al. 2019) is 1 − p_k; APS (Romano et al. 2020, without randomisation) is Σ p_j over the classes j
-    that are at least as probable as k.
+    LAC (Sadinle et al. 2019) is 1 − p_k. APS (Romano et al. 2020) is Σ p_j over the classes j that are more probable
+    than k, plus u p_k. With u uniform, one number per example, a network that is nearly always sure does not force all
+    classes into the sets of the other examples; u is 1 unless given.
 
     Example:
         >>> class_scores(torch.tensor([[0.5, 0.2, 0.3]]))
         tensor([[0.5000, 1.0000, 0.8000]])
+        >>> class_scores(torch.tensor([[0.5, 0.2, 0.3]]), u=torch.tensor([0.5]))
+        tensor([[0.2500, 0.9000, 0.6500]])
     """
     if score == "lac":
         return 1 - probs
     if score != "aps":
         raise ValueError(f"score must be 'aps' or 'lac'; got {score!r}")
     falling, order = probs.sort(dim=1, descending=True, stable=True)
-    return torch.zeros_like(probs).scatter(1, order, falling.cumsum(1))
+    sums = torch.zeros_like(probs).scatter(1, order, falling.cumsum(1))
+    return sums if u is None else sums - (1 - u[:, None]) * probs
 
 
 def class_sets(
@@ -76,6 +80,7 @@ def class_sets(
     score: SetScore = "aps",
     *,
     may_be_empty: bool = False,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Sets of classes that contain the true one with probability ``level``.
 
@@ -87,6 +92,7 @@ def class_sets(
         score: Which score.
         may_be_empty: Whether a set may be empty. If not, the most probable class is always in it, and a network that
             is right more often than ``level`` keeps more than it promises.
+        generator: Of the random numbers of APS; by default they are the same at every call.
 
     Returns:
         Whether each class is in the set, ``(m, classes)``.
@@ -100,8 +106,10 @@ def class_sets(
     if labels_val.shape != probs_val.shape[:1] or probs_val.shape[1:] != probs.shape[1:] or probs.dim() != 2:
         shapes = f"{tuple(probs_val.shape)}, {tuple(labels_val.shape)} and {tuple(probs.shape)}"
         raise ValueError(f"expected probs_val (n, classes), labels_val (n,) and probs (m, classes); got {shapes}")
-    of_truth = class_scores(probs_val, score).gather(1, labels_val[:, None])[:, 0]
-    sets = class_scores(probs, score) <= threshold(of_truth, level)
+    generator = torch.Generator(probs.device).manual_seed(0) if generator is None else generator
+    u_val, u = (torch.rand(len(p), generator=generator, dtype=p.dtype, device=p.device) for p in (probs_val, probs))
+    of_truth = class_scores(probs_val, score, u_val).gather(1, labels_val[:, None])[:, 0]
+    sets = class_scores(probs, score, u) <= threshold(of_truth, level)
     return sets if may_be_empty else sets.scatter(1, probs.argmax(1, keepdim=True), True)
 
 

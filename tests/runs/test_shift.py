@@ -2,15 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
 from gossamer import metrics, runs
+from gossamer.data import CORRUPTIONS, corrupt
+from gossamer.evaluate import summarize
 from gossamer.record import RecordError, Run
 from gossamer.runs.outside import outside
 from gossamer.runs.reader import restored
-from gossamer.runs.shift import evaluate_ood, predict
+from gossamer.runs.shift import corruption_tables, evaluate_corruptions, evaluate_ood, mean_by_severity, predict
 
 SCORES = ["max_probability", "entropy", "mutual_information", "energy"]
 
@@ -59,3 +62,44 @@ def test_nothing_is_recorded_when_a_set_is_unknown(folder):
 def test_numbers_are_detected_by_their_standard_deviations(tmp_path):
     run = runs.train(runs.Settings("ssvi", "sun1", epochs=1, n_draws=2, device="cpu"), tmp_path / "run", quiet=True)
     assert list(evaluate_ood(run.folder, ["uniform"])["uniform"]["scores"]) == ["std", "epistemic_std"]
+
+
+def test_corrupted_images_are_evaluated_at_every_severity(folder):
+    found = evaluate_corruptions(folder, n_draws=1)
+    assert Run.open(folder).evaluation()["corruptions"] == json.loads(json.dumps(found))
+    entry = found["generated"]
+    assert list(entry["corruptions"]) == list(CORRUPTIONS)
+    assert (entry["n"], entry["n_draws"]) == (599, 1)
+    job = restored(folder, n_draws=1)
+    x, y = job.task.test
+    assert entry["clean"] == pytest.approx(summarize(predict(job, x), job.task, y))
+    values = summarize(predict(job, corrupt(x, "contrast", 4)), job.task, y)
+    for metric, value in values.items():
+        assert entry["corruptions"]["contrast"][metric][3] == pytest.approx(value)
+    by_severity = [row["accuracy"] for row in entry["corruptions"].values()]
+    assert mean_by_severity(entry, "accuracy") == pytest.approx(np.mean(by_severity, axis=0))
+    rows, means = corruption_tables(found)
+    assert [len(row) for row in rows.rows] == [6] * 15
+    assert [row[0] for row in means.rows] == ["accuracy", "NLL", "ECE"]
+
+
+def test_published_files_are_evaluated_with_their_own_labels(folder, tmp_path):
+    """Files in the form of CIFAR-10-C that hold, five times, the test images as bytes: nothing is corrupted."""
+    job = restored(folder, n_draws=1)
+    x, y = job.task.test
+    images = (x * 255).round().byte().movedim(1, -1).numpy()
+    for name in CORRUPTIONS:
+        np.save(tmp_path / f"{name}.npy", np.concatenate([images] * 5))
+    np.save(tmp_path / "labels.npy", np.tile(y.numpy().astype(np.uint8), 5))
+    entry = evaluate_corruptions(folder, str(tmp_path), n_draws=1)[tmp_path.name]
+    for row in entry["corruptions"].values():
+        # Bytes round a pixel by 1/510 at most: a borderline image may change sides.
+        assert row["accuracy"] == pytest.approx([entry["clean"]["accuracy"]] * 5, abs=2.1 / 599)
+
+
+def test_only_images_are_corrupted(tmp_path, folder):
+    run = runs.train(runs.Settings("sgd", "two_moons", epochs=1, device="cpu"), tmp_path / "run", quiet=True)
+    with pytest.raises(RecordError, match="two_moons has no images to corrupt"):
+        evaluate_corruptions(run.folder)
+    with pytest.raises(RecordError, match="there is no such folder"):
+        evaluate_corruptions(folder, "nowhere")

@@ -47,7 +47,7 @@ Examples:
 
 COMMANDS = {  # name -> the function that runs it, as module:function of this package, imported on use
     "train": "train:train",
-    "evaluate": "queries:evaluate",
+    "evaluate": "evaluate:evaluate",
     "compare": "compare:compare",
     "reproduce": "compare:reproduce",
     "report": "queries:report",

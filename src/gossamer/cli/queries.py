@@ -1,4 +1,4 @@
-"""Commands that train nothing: ``evaluate``, ``predict``, ``show``, ``report``, ``list`` and ``completion``."""
+"""Commands that train nothing: ``predict``, ``show``, ``report``, ``list`` and ``completion``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gossamer import data, methods, models
 from gossamer.cli import COMMANDS, UsageError
@@ -19,30 +19,10 @@ from gossamer.tables import columns
 LISTS = ("methods", "data", "models", "criteria", "recipes")
 SHELLS = ("bash", "zsh", "fish")
 TITLES = {  # commands that read runs
-    "evaluate": "The metrics of a run, computed again from its newest checkpoint.",
     "predict": "Predictions of a run for new inputs, as CSV.",
     "show": "A run in a few lines: its settings, how far it is, what it reached.",
     "report": "One HTML file about one run or several.",
 }
-
-
-def evaluate(given: list[str]) -> int:
-    """Print the metrics of a run, computed again."""
-    options = _parse("evaluate", given)
-    Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
-    from gossamer.metrics.registry import texts
-    from gossamer.runs.reader import evaluate_run
-
-    metrics: dict[str, Any] = evaluate_run(folder(options.run), options.n_draws, options.split)
-    tables = [columns(texts(metrics))]
-    if options.ood:
-        from gossamer.runs.shift import evaluate_ood, ood_table
-
-        names = [name.strip() for name in options.ood.split(",") if name.strip()]
-        metrics["ood"] = evaluate_ood(folder(options.run), names, options.n_draws)
-        tables.append(ood_table(metrics["ood"]).to_text())
-    print(json.dumps(metrics, indent=1) if options.json else "\n\n".join(tables))
-    return 0
 
 
 def predict(given: list[str]) -> int:
@@ -94,12 +74,8 @@ def _add_flags(parser: Parser, command: str) -> Parser:
     parser.add_argument("run", help="The run folder.")
     if command == "predict":
         parser.add_argument("input", help="A .npy array or a .csv table, one example per row.")
-    if command in ("evaluate", "predict"):
         parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
-        if command == "evaluate":
-            parser.add_flag("split", Literal["train", "val", "test"], "Which part of the data.", "test")
-            parser.add_flag("ood", str | None, "Data sets or files, with commas: is it less sure of them?")
-        parser.add_flag("json", None, "Print JSON." if command == "evaluate" else "Print JSON, one object per line.")
+        parser.add_flag("json", None, "Print JSON, one object per line.")
     return parser
 
 
@@ -135,7 +111,7 @@ def _whole_parser() -> Any:
     """All commands and methods as one parser, which only completion needs."""
     import shtab
 
-    from gossamer.cli import compare, train
+    from gossamer.cli import compare, evaluate, train
 
     root = Parser("gossamer")
     root.add_argument("--version", action="store_true")
@@ -145,6 +121,7 @@ def _whole_parser() -> Any:
     parsers["completion"].add_argument("shell", choices=SHELLS)
     for name in ("compare", "reproduce"):
         compare.add_compare_flags(parsers[name])
+    evaluate.add_evaluate_flags(parsers["evaluate"])
     for name in TITLES:
         _add_flags(parsers[name], name)
     after_train = train.add_common_flags(parsers["train"]).add_subparsers(prog="gossamer train")
@@ -156,7 +133,7 @@ def _whole_parser() -> Any:
     for action in (action for parser in parsers.values() for action in parser._actions):
         if action.dest in known:
             action.choices = known[action.dest]
-        elif action.dest in ("run", "runs", "input", "resume", "config", "out", "json", "data_dir"):
+        elif action.dest in ("run", "runs", "input", "resume", "config", "out", "json", "data_dir", "corruptions"):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     return root
 

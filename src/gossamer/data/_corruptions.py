@@ -82,7 +82,7 @@ def read_corrupted(folder: str | Path, name: str, severity: int) -> tuple[Tensor
         )
     n = len(x) // len(SEVERITIES)
     rows = slice((severity - 1) * n, severity * n)
-    images = torch.from_numpy(np.ascontiguousarray(np.moveaxis(x[rows], -1, 1)))
+    images = torch.from_numpy(np.moveaxis(x[rows], -1, 1).copy())  # the file is read-only
     return images, torch.from_numpy(labels[rows].astype(np.int64))
 
 
