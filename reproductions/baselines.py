@@ -42,7 +42,7 @@ def _boosting(x: Any, y: Any, of_classes: bool, seed: int) -> tuple[Any, Any]:
     gains = _gains(boosted.fit(x, y), x.shape[1])
     selected = np.flatnonzero(gains > SHARE_OF_GAIN * gains.max())
     options = {"early_stopping": True, "max_iter": 500, "random_state": seed}
-    network = (MLPClassifier if of_classes else MLPRegressor)(HIDDEN, **options)
+    network = (MLPClassifier if of_classes else MLPRegressor)(hidden_layer_sizes=HIDDEN, **options)
     return selected, network.fit(x[:, selected], y)
 
 
