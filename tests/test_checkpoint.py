@@ -329,9 +329,3 @@ def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "checkpoint").write_text("in the way")
     with pytest.raises(RecordError, match="could not be written"):
         checkpoint.save(tmp_path / "checkpoint", STATE, 1)
-
-
-@pytest.mark.parametrize("data", [b"", b"no checkpoint", checkpoint.to_bytes(STATE)[:-1]], ids=["empty", "text", "cut"])
-def test_bytes_that_are_no_checkpoint(data: bytes):
-    with pytest.raises(ValueError, match="not a checkpoint of gossamer"):
-        checkpoint.from_bytes(data)

@@ -14,9 +14,9 @@ ORDER = [
     {"kernels", "priors", "likelihoods"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert", "capture", "compaction", "metrics"},
+    {"convert", "capture", "compaction", "metrics", "container"},
     {"methods", "checkpoint"},
-    {"train", "evaluate"},
+    {"train", "evaluate", "saving", "exporting"},
     {"runs"},
     {"estimators", "cli"},
     {"__main__"},
@@ -32,6 +32,7 @@ BESIDE = {
 
 # Which rooms of the line may import the rooms beside it.
 USERS_OF_BESIDE = {
+    "container": {"record"},
     "checkpoint": {"record"},
     "runs": set(BESIDE),
     "estimators": set(BESIDE),
@@ -125,7 +126,7 @@ def test_the_package_imports_what_needs_more_than_torch_only_when_asked():
             eager |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             eager |= {alias.name for alias in node.names}
-    lazy = {"train", "evaluate", "estimators", "cli", "report"}
+    lazy = {"train", "evaluate", "saving", "exporting", "runs", "estimators", "cli", "report"}
     assert not {name for name in eager if name.removeprefix("gossamer.").split(".")[0] in lazy}
 
 

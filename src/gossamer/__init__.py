@@ -1,5 +1,6 @@
 """Gossamer: Bayesian neural networks that are sparse from the first step to the last."""
 
+import importlib
 from typing import Any
 
 from gossamer import conformal, data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity
@@ -30,9 +31,12 @@ __all__ = [
     "data",
     "density",
     "draw",
+    "export",
     "fit",
     "kl",
     "likelihoods",
+    "load",
+    "load_run",
     "methods",
     "metrics",
     "models",
@@ -40,6 +44,7 @@ __all__ = [
     "param_groups",
     "predict",
     "priors",
+    "save",
     "schedules",
     "sparsify",
     "sparsity",
@@ -47,14 +52,24 @@ __all__ = [
 ]
 
 
+# The training loop needs Lightning Fabric, and the estimators scikit-learn. Your own loop needs neither, so these are
+# imported on first use.
+_HOMES = {
+    "SparseBayesClassifier": "estimators",
+    "SparseBayesRegressor": "estimators",
+    "export": "exporting",
+    "fit": "train",
+    "load": "saving",
+    "load_run": "runs",
+    "save": "saving",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # The training loop needs Lightning Fabric, and the estimators scikit-learn. Your own loop needs neither.
-    if name == "fit":
-        from gossamer.train import fit
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"gossamer.{_HOMES[name]}"), name)
 
-        return fit
-    if name in ("SparseBayesClassifier", "SparseBayesRegressor"):
-        from gossamer import estimators
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Checkpoints without pickle: tensors in a safetensors file, everything else as JSON in its header.
+"""Checkpoints of a training, files of :mod:`gossamer.container`.
 
 A folder keeps the two newest. ``latest.json`` names them with their checksums and is replaced last, atomically: a crash
 at any moment leaves an intact checkpoint to continue from.
@@ -13,19 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-from torch import Tensor
-
+from gossamer.container import from_bytes, to_bytes
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import unreadable, unwritable
 
-__all__ = ["exists", "from_bytes", "load", "save", "to_bytes"]
+__all__ = ["exists", "load", "save"]
 
 FORMAT = 1
 N_KEPT = 2
-_TREE = "__tree__"
 
 
 def save(folder: Path, state: dict[str, Any], step: int) -> Path:
@@ -80,30 +75,6 @@ def exists(folder: Path) -> bool:
     return (folder / "latest.json").exists()
 
 
-def to_bytes(state: dict[str, Any]) -> bytes:
-    """``state`` (dicts, lists, tuples, tensors, numbers, strings, None) as the content of a safetensors file.
-
-    Example:
-        >>> import torch
-        >>> from_bytes(to_bytes({"weights": torch.ones(2), "betas": (0.9, 0.999)}))["betas"]
-        (0.9, 0.999)
-    """
-    tensors: dict[str, Tensor] = {}
-    tree = _encode(state, tensors)
-    return save_tensors(tensors, metadata={_TREE: json.dumps(tree), "format": str(FORMAT)})
-
-
-def from_bytes(data: bytes) -> dict[str, Any]:
-    """What :func:`to_bytes` was given; ``ValueError`` for anything else."""
-    try:
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length])
-        state: dict[str, Any] = _decode(json.loads(header["__metadata__"][_TREE]), load_tensors(data))
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise ValueError("these bytes are not a checkpoint of gossamer") from error
-    return state
-
-
 class _Entry(NamedTuple):
     """A line of ``latest.json``."""
 
@@ -153,34 +124,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from error
-
-
-def _encode(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """A JSON tree in which every tensor is a number, its key in ``tensors``."""
-    if isinstance(node, Tensor):
-        key = str(len(tensors))
-        tensors[key] = node.detach().cpu().contiguous().clone()  # safetensors rejects views of shared memory
-        return {"tensor": key}
-    if isinstance(node, dict):  # pairs: the keys of an optimizer's state are integers
-        for key in node:
-            if not isinstance(key, str | int):
-                raise TypeError(f"the keys of a checkpoint are strings and whole numbers, not {type(key).__name__}")
-        return {"dict": [[key, _encode(value, tensors)] for key, value in node.items()]}
-    if isinstance(node, list | tuple):
-        kind = "tuple" if isinstance(node, tuple) else "list"
-        return {kind: [_encode(value, tensors) for value in node]}
-    if node is None or isinstance(node, bool | int | float | str):
-        return {"value": node}
-    raise TypeError(f"a checkpoint holds tensors, numbers, strings and containers of them, not {type(node).__name__}")
-
-
-def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
-    ((kind, content),) = node.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {key: _decode(value, tensors) for key, value in content}
-    if kind in ("list", "tuple"):
-        items = [_decode(value, tensors) for value in content]
-        return items if kind == "list" else tuple(items)
-    return content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -50,6 +51,20 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
         hint = suggestion(function, dir(found))
         raise ValueError(f"{kind} {name!r}: the module {module} has no function {function!r}{hint}")
     return result
+
+
+def needs(*modules: str, extra: str) -> None:
+    """Raise an error that names the extra to install, unless all of these modules can be found.
+
+    >>> needs("torch", extra="train")
+    >>> needs("a_module_that_is_not_there", extra="train")
+    Traceback (most recent call last):
+    ...
+    ModuleNotFoundError: this needs a_module_that_is_not_there: pip install 'gossamer[train]'
+    """
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            raise ModuleNotFoundError(f"this needs {name}: pip install 'gossamer[{extra}]'", name=name)
 
 
 def file_name(name: str) -> str:

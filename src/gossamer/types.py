@@ -279,6 +279,10 @@ class Posterior(ABC):
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Real networks, weights drawn once each; a draw is valid until the next one is taken."""
 
+    def mean_network(self) -> nn.Module:
+        """The plain network at the mean of the weights, in evaluation mode; an error where that means nothing."""
+        raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
+
     @property
     def n_bytes(self) -> int:
         """Memory that predictions need: by default the parameters and buffers of ``model``."""

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from gossamer.checkpoint import to_bytes
+from gossamer.container import to_bytes
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 
 
@@ -76,10 +76,13 @@ def test_what_cannot_be_written_or_read(short, numbers, tmp_path):
     with pytest.raises(ValueError, match=r"holds a SparseBayesRegressor: use SparseBayesRegressor\.load"):
         SparseBayesClassifier.load(tmp_path / "model")
     (tmp_path / "half").write_bytes((tmp_path / "model").read_bytes()[:-10])
-    with pytest.raises(ValueError, match="half is damaged, or not the file of an estimator"):
+    with pytest.raises(ValueError, match=r"half is damaged, or not a gossamer estimator: .*; write or copy it again"):
         SparseBayesRegressor.load(tmp_path / "half")
     (tmp_path / "other").write_bytes(to_bytes({"step": 3}))
-    with pytest.raises(ValueError, match="other holds a checkpoint, not an estimator"):
+    with pytest.raises(
+        ValueError,
+        match=r"other holds a gossamer checkpoint.*read it with gossamer\.load_run",
+    ):
         SparseBayesRegressor.load(tmp_path / "other")
     with pytest.raises(FileNotFoundError):
         SparseBayesRegressor.load(tmp_path / "nothing")

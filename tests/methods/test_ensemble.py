@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer import checkpoint, methods
+from gossamer import container, methods
 from gossamer.data import digits
 from gossamer.layers import replica
 from gossamer.methods.ensemble import shuffle_weights
@@ -85,7 +85,7 @@ def test_it_resumes_to_the_bit(task, member, stop):
     first = start()
     for _ in first.run(stop):
         pass
-    state = checkpoint.from_bytes(checkpoint.to_bytes(first.state_dict()))
+    state = container.from_bytes(container.to_bytes(first.state_dict()))
     second = start()
     second.load_state_dict(state)
     assert [float(values["loss"]) for values in second.run()] == losses[stop:]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer import checkpoint, methods
+from gossamer import container, methods
 from gossamer.data import digits
 from gossamer.likelihoods import Gaussian
 from gossamer.methods.splbnn import BestEvidence, MixturePenalty, MixturePrior, log_evidence
@@ -114,10 +114,10 @@ def test_several_starts_resume_to_the_bit(at):
 
     whole = begin()
     list(whole.run(at))
-    saved = checkpoint.to_bytes(whole.state_dict())
+    saved = container.to_bytes(whole.state_dict())
     list(whole.run())
     resumed = begin()
-    resumed.load_state_dict(checkpoint.from_bytes(saved))
+    resumed.load_state_dict(container.from_bytes(saved))
     list(resumed.run())
     assert resumed.collector.evidences == whole.collector.evidences
     for one, other in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):

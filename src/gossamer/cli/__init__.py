@@ -32,6 +32,7 @@ USAGE = """usage: gossamer COMMAND [...]
   reproduce RECIPE                a recipe beside the figures that its paper printed
   report RUN…                     one HTML file about one run or several
   predict RUN INPUT               predictions for new inputs (.npy or .csv)
+  export RUN                      the trained network for other runtimes (ONNX, torch.export)
   list methods|data|models|criteria|recipes
   show RUN                        a run in a few lines
   completion bash|zsh|fish        a script that completes commands and names in your shell
@@ -52,6 +53,7 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "reproduce": "compare:reproduce",
     "report": "queries:report",
     "predict": "queries:predict",
+    "export": "queries:export",
     "list": "queries:list_names",
     "show": "queries:show",
     "completion": "queries:completion",

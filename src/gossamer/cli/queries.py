@@ -20,6 +20,7 @@ LISTS = ("methods", "data", "models", "criteria", "recipes")
 SHELLS = ("bash", "zsh", "fish")
 TITLES = {  # commands that read runs
     "predict": "Predictions of a run for new inputs, as CSV.",
+    "export": "The trained network of a run in a file for other runtimes; it reads inputs as the data set stores them.",
     "show": "A run in a few lines: its settings, how far it is, what it reached.",
     "report": "One HTML file about one run or several.",
 }
@@ -39,6 +40,20 @@ def predict(given: list[str]) -> int:
     writer.writerow(rows[0])
     for row in rows:
         writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row.values())
+    return 0
+
+
+def export(given: list[str]) -> int:
+    """Write the network of a run for other runtimes and print the path of the file."""
+    options = _parse("export", given)
+    run = folder(options.run)
+    Run.open(run)
+    from gossamer.exporting import SUFFIX
+    from gossamer.runs.trained import load_run
+
+    file = folder(options.out) if options.out else run / f"{options.what}{SUFFIX[options.format]}"
+    trained = load_run(run, device="cpu")
+    print(trained.export(file, format=options.format, what=options.what, n_draws=options.n_draws))
     return 0
 
 
@@ -76,6 +91,12 @@ def _add_flags(parser: Parser, command: str) -> Parser:
         parser.add_argument("input", help="A .npy array or a .csv table, one example per row.")
         parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
         parser.add_flag("json", None, "Print JSON, one object per line.")
+    if command == "export":
+        whats = "mean, the network at its means; noise, a draw at each call; draws, several networks in one."
+        parser.add_flag("format", Literal["onnx", "torch-export"], "Format of the file.", "onnx")
+        parser.add_flag("what", Literal["mean", "noise", "draws"], f"What to export: {whats}", "mean")
+        parser.add_flag("n_draws", int | None, "Networks of draws; as in the settings of the run if not given.")
+        parser.add_flag("out", str | None, "The file; in the run folder if not given.")
     return parser
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer import __version__
-from gossamer.checkpoint import from_bytes, to_bytes
-from gossamer.record import RecordError, write_atomically
+from gossamer import container
 
 KIND = "gossamer estimator"
 FORMAT = 2  # 1: importances that were probabilities, one network
@@ -20,34 +18,23 @@ FORMAT = 2  # 1: importances that were probabilities, one network
 def write(path: Path, name: str, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
     """Write parameters and fitted state of an estimator of class ``name``; the file appears whole or not at all."""
     try:
-        body = {"parameters": _plain(parameters), "fitted": _plain(fitted)}
-        data = to_bytes({"kind": KIND, "format": FORMAT, "class": name, "gossamer": __version__, **body})
+        container.write(path, KIND, FORMAT, {"class": name, "parameters": _plain(parameters), "fitted": _plain(fitted)})
     except TypeError as error:
         raise TypeError(
             f"{name} cannot be saved: {error}. Parameters must be numbers, strings or containers of them: give the "
             "random state as a number, and criteria by name"
         ) from error
-    try:
-        write_atomically(path, data)
-    except RecordError as error:
-        raise OSError(f"{path} could not be written: {error.__cause__}") from error
 
 
 def read(path: Path, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters and fitted attributes of an estimator of class ``name``."""
-    try:
-        state = from_bytes(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged, or not the file of an estimator") from error
-    if state.get("kind") != KIND:
-        raise ValueError(f"{path} holds a checkpoint, not an estimator")
-    if state["format"] > FORMAT:
-        raise ValueError(f"{path} was written by gossamer {state['gossamer']}: upgrade gossamer to read it")
-    if state["format"] < FORMAT:
-        raise ValueError(f"{path} was written by gossamer {state['gossamer']}, before 0.3: fit the estimator again")
-    if state["class"] != name:
-        raise ValueError(f"{path} holds a {state['class']}: use {state['class']}.load")
-    return _restored(state["parameters"]), _restored(state["fitted"])
+    state = container.read(path, KIND, FORMAT)
+    if state.get("format", int) < FORMAT:
+        version = state.get("gossamer", str)
+        raise ValueError(f"{path} was written by gossamer {version}, before 0.3: fit the estimator again")
+    if (given := state.get("class", str)) != name:
+        raise ValueError(f"{path} holds a {given}: use {given}.load")
+    return _restored(state.get("parameters", dict)), _restored(state.get("fitted", dict))
 
 
 def _plain(value: Any) -> Any:

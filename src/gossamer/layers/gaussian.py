@@ -15,7 +15,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,12 @@ class GaussianWeight(SparseWeight):
         self.noise: Noise = noise
         self.calibration = 1.0  # factor of the variances, fitted after training (gossamer.calibrate)
         self._start(std, prior_std)
+
+    @classmethod
+    def blank(cls, support: Support, like: Tensor) -> Self:
+        """Every entry N(0, 1)."""
+        ones = like.new_ones(support.n_active)
+        return cls(support, torch.zeros_like(ones), ones, prior_std=1.0)
 
     def _start(self, std: Tensor, prior_std: float) -> None:
         """Hold the first σ."""

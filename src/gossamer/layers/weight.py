@@ -63,6 +63,11 @@ class SparseWeight(nn.Module, ABC):
         self.noisy = True  # false while every pass must use the means
         self.trains_at_mean = False  # true while training passes must, and evaluations must not
 
+    @classmethod
+    def blank(cls, support: Support, like: Tensor) -> Self:
+        """A weight of this kind with any numbers, in the type and on the device of ``like``: to load a state into."""
+        raise TypeError(f"{cls.__name__} cannot be made from a file: give it the class method blank(support, like)")
+
     @property
     @abstractmethod
     def std(self) -> Tensor | None:
@@ -256,6 +261,11 @@ class PointWeight(SparseWeight):
         >>> weight.dense_mean().tolist(), weight.std
         ([[1.0, 0.0], [0.0, 2.0]], None)
     """
+
+    @classmethod
+    def blank(cls, support: Support, like: Tensor) -> Self:
+        """All entries zero."""
+        return cls(support, like.new_zeros(support.n_active))
 
     @property
     def std(self) -> None:

@@ -18,6 +18,7 @@ distribution, and a scale multiplies the kernel of its channel but not the bias;
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +100,12 @@ class ScaledWeight(GaussianWeight):
         super().__init__(support, mean, std, prior_std=1.0)
         self.scale_mean = nn.Parameter(scale_mean)
         self.scale_raw_std = nn.Parameter(inverse_softplus(scale_std))
+
+    @classmethod
+    def blank(cls, support: Support, like: Tensor) -> Self:
+        """Every entry and every scale N(0, 1)."""
+        ones, groups = like.new_ones(support.n_active), like.new_ones(support.shape[group_dim(support.shape)])
+        return cls(support, torch.zeros_like(ones), ones, torch.zeros_like(groups), groups)
 
     @property
     def scale_std(self) -> Tensor:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from gossamer.layers import replica
 from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.posterior import predict
-from gossamer.posterior.in_layers import ready
+from gossamer.posterior.in_layers import plain_mean, ready
 from gossamer.schedules import cosine
 from gossamer.types import Collector, Method, Posterior, Split, Task
 
@@ -154,6 +154,17 @@ class LastLayerPosterior(Posterior):
         for _ in range(n):
             nn.utils.vector_to_parameters(self.sample(), parameters)
             yield ready(twin, None)
+
+    def dense_spread(self) -> Tensor:
+        """The root of the covariance as stds or as a matrix: Kronecker factors multiplied out."""
+        if isinstance(self.spread, Tensor):
+            return self.spread.detach()
+        root: Tensor = self.spread.bmm(torch.eye(len(self.mean)).to(self.mean), exponent=-0.5)
+        return root.detach().T
+
+    def mean_network(self) -> nn.Module:
+        """The network as it was trained."""
+        return plain_mean(self.model, None)
 
     @property
     def n_bytes(self) -> int:

@@ -16,7 +16,7 @@ a training pass draws one z per unit, shared by the batch; the released code cli
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,12 @@ class GatedWeight(SparseWeight):
     def __init__(self, support: Support, mean: Tensor, log_mean: Tensor, log_std: Tensor) -> None:
         super().__init__(support, mean)
         self.log_mean, self.log_std = nn.Parameter(log_mean), nn.Parameter(log_std)
+
+    @classmethod
+    def blank(cls, support: Support, like: Tensor) -> Self:
+        """All entries zero, with any noise."""
+        groups = like.new_zeros(support.shape[group_dim(support.shape)])
+        return cls(support, like.new_zeros(support.n_active), groups, groups.clone())
 
     @property
     def std(self) -> Tensor:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -139,6 +139,12 @@ class SpikeSlabWeight(GaussianWeight):
         super().__init__(support, mean, std, slab_std)
         self.logit = nn.Parameter(logit)
         self.log_prior = math.log(0.5)  # log λ
+
+    @classmethod
+    def blank(cls, support: Support, like: Tensor) -> Self:
+        """Every entry N(0, 1) or zero, as likely as not."""
+        ones = like.new_ones(support.n_active)
+        return cls(support, torch.zeros_like(ones), ones, torch.zeros_like(ones), slab_std=1.0)
 
     @property
     def std(self) -> Tensor:

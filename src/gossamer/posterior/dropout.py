@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.optim import Optimizer
 
 from gossamer.layers import replica
-from gossamer.posterior.in_layers import Refreshing, ready
+from gossamer.posterior.in_layers import Refreshing, plain_mean, ready
 from gossamer.types import Collector, Posterior
 
 ELEMENTS = (nn.Dropout,)
@@ -55,6 +55,10 @@ class Dropped(Posterior, Collector):
         for _ in range(n):
             masks = {id(layer): _Mask(layer, self.generator) for layer in dropout_layers(self.model)}
             yield ready(replica(self.model, masks, share=self.refresh is None), self.refresh)
+
+    def mean_network(self) -> nn.Module:
+        """The network that drops nothing."""
+        return plain_mean(self.model, self.refresh)
 
 
 class _Mask(nn.Module):

@@ -25,6 +25,11 @@ def at_mean(model: nn.Module) -> nn.Module:
     return DrawnNetwork(model).redraw(at_mean=True) if sparse_weights(model) else model
 
 
+def plain_mean(model: nn.Module, refresh: Refreshing | None) -> nn.Module:
+    """A plain copy of ``model`` at its means, in evaluation mode."""
+    return ready(DrawnNetwork(model).redraw(at_mean=True), refresh)
+
+
 def ready(network: nn.Module, refresh: Refreshing | None) -> nn.Module:
     """A drawn network in evaluation mode, with batch normalisation refreshed where a posterior asks for it."""
     network.eval()
@@ -68,6 +73,10 @@ class InLayers(Posterior, Collector):
         for _ in range(n):
             yield ready(drawn.redraw(self.generator), self.refresh)
 
+    def mean_network(self) -> nn.Module:
+        """The network at the means of its weights."""
+        return plain_mean(self.model, self.refresh)
+
 
 class SingleNetwork(Posterior):
     """A posterior of one network: what a deterministic method leaves.
@@ -84,7 +93,11 @@ class SingleNetwork(Posterior):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The one network in evaluation mode, however many are asked for."""
-        yield ready(DrawnNetwork(self.model).redraw(at_mean=True), self.refresh)
+        yield self.mean_network()
+
+    def mean_network(self) -> nn.Module:
+        """The one network."""
+        return plain_mean(self.model, self.refresh)
 
 
 class LocalPasses(Posterior):
@@ -113,6 +126,10 @@ class LocalPasses(Posterior):
         network = ready(replica(unwrapped(self.model), share=self.refresh is None), self.refresh)
         for _ in range(n):
             yield network
+
+    def mean_network(self) -> nn.Module:
+        """The network at the means of its weights."""
+        return plain_mean(self.model, self.refresh)
 
 
 class Last(Collector):
@@ -180,6 +197,10 @@ class GaussianPosterior(Posterior):
                         noise = torch.empty_like(parameter).normal_(generator=self.generator)
                         parameter.copy_(means[name] + self.stds[name] * noise)
             yield ready(at_mean(twin), self.refresh)
+
+    def mean_network(self) -> nn.Module:
+        """The network at the means."""
+        return plain_mean(self.model, self.refresh)
 
     @property
     def n_bytes(self) -> int:

@@ -35,6 +35,10 @@ class Mixture(Posterior):
             if share:
                 yield from posterior.draws(share)
 
+    def mean_network(self) -> nn.Module:
+        """That of the one member; several have none."""
+        return self.posteriors[0].mean_network() if len(self.posteriors) == 1 else super().mean_network()
+
     @property
     def n_bytes(self) -> int:
         """Bytes of all members."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import replica
-from gossamer.posterior.in_layers import InLayers, Refreshing, is_bayesian
+from gossamer.posterior.in_layers import InLayers, Refreshing, is_bayesian, plain_mean
 from gossamer.posterior.mixture import shares
 from gossamer.types import Collector, Posterior
 
@@ -94,6 +94,14 @@ class SnapshotPosterior(Posterior):
                     twin.load_state_dict(unpack(packed))
                 yield from InLayers(twin, self.generator, self.refresh).draws(share)
 
+    def mean_network(self) -> nn.Module:
+        """That of the one network that was kept; several have none."""
+        if len(self.kept) > 1:
+            return super().mean_network()
+        twin = replica(self.model)
+        twin.load_state_dict(unpack(self.kept[0]))
+        return plain_mean(twin, self.refresh)
+
     @property
     def n_bytes(self) -> int:
         """Bytes of the networks."""
@@ -127,7 +135,12 @@ def ends_of_cycles(steps: int, cycles: int, per_cycle: int = 1, spacing: int | N
 
 def pack(model: nn.Module) -> Packed:
     """A copy of the state of ``model`` on the CPU; a tensor with enough exact zeros keeps the other entries only."""
-    return {name: _pack(entry) for name, entry in model.state_dict().items()}
+    return pack_state(model.state_dict())
+
+
+def pack_state(state: dict[str, Any]) -> Packed:
+    """A copy of a state on the CPU, as :func:`pack` makes of a network's."""
+    return {name: _pack(entry) for name, entry in state.items()}
 
 
 def unpack(packed: Packed) -> dict[str, Any]:

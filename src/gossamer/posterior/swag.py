@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from gossamer.layers import replica, sparse_weights
-from gossamer.posterior.in_layers import Refreshing, SingleNetwork, ready
+from gossamer.posterior.in_layers import Refreshing, SingleNetwork, plain_mean, ready
 from gossamer.types import Collector, Posterior
 
 
@@ -125,6 +125,10 @@ class SwagPosterior(Posterior):
         for _ in range(n):
             _write(self.sample(), twin)
             yield ready(twin, self.refresh)
+
+    def mean_network(self) -> nn.Module:
+        """The network at the mean."""
+        return plain_mean(self.model, self.refresh)
 
     def sample(self) -> Tensor:
         """All parameters of a draw: mean + √scale (√var z₁ + Dᵀz₂/√(K - 1)) for standard normal z₁ and z₂."""

@@ -14,16 +14,19 @@ if TYPE_CHECKING:
     from gossamer.runs.job import resume, train
     from gossamer.runs.reader import evaluate_run, predict_run, show
     from gossamer.runs.settings import Settings
+    from gossamer.runs.trained import TrainedRun, load_run
     from gossamer.runs.trials import Trial, Trials
 
 __all__ = [
     "Comparison",
     "Interrupted",
     "Settings",
+    "TrainedRun",
     "Trial",
     "Trials",
     "compare",
     "evaluate_run",
+    "load_run",
     "predict_run",
     "read_recipe",
     "resume",
@@ -37,6 +40,7 @@ _HOMES = {
     "job": ("resume", "train"),
     "reader": ("evaluate_run", "predict_run", "show"),
     "settings": ("Settings",),
+    "trained": ("TrainedRun", "load_run"),
     "trials": ("Trial", "Trials"),
 }
 
@@ -46,3 +50,7 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

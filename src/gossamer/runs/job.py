@@ -144,8 +144,11 @@ def restore(run: Run, settings: Settings) -> Job:
             job.training.load_state_dict(state["training"])
             job.tally.load_state_dict(state["tally"])
         except (KeyError, ValueError, RuntimeError, IndexError) as error:
-            reason = str(error).splitlines()[0]
-            raise RecordError(f"{run.checkpoint_folder} does not fit {run.folder / 'config.toml'}: {reason}") from error
+            reason = " ".join(str(error).split())[:200]
+            raise RecordError(
+                f"{run.checkpoint_folder} does not fit the data and the network of {run.folder / 'config.toml'}: have "
+                f"they changed since the training? ({reason})"
+            ) from error
     return job
 
 
