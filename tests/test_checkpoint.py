@@ -125,7 +125,7 @@ def test_subclasses_of_tuple_come_back_as_tuples(tmp_path):
 
 @pytest.mark.parametrize("thing", [object(), {(1, 2): 3}, {1.5: 2}, {"set": {1}}])
 def test_what_cannot_come_back_is_refused(tmp_path, thing):
-    with pytest.raises(TypeError, match="a checkpoint"):
+    with pytest.raises(TypeError, match="a file"):
         checkpoint.save(tmp_path, {"thing": thing}, 1)
     assert not checkpoint.exists(tmp_path)
 

@@ -159,7 +159,7 @@ def _encode(node: Any, tensors: dict[str, Tensor], path: str) -> Any:
     if isinstance(node, dict):  # pairs: the keys of an optimizer's state are integers
         for key in node:
             if not isinstance(key, str | int):
-                raise TypeError(f"keys are strings and whole numbers, not {type(key).__name__}")
+                raise TypeError(f"the keys in a file are strings and whole numbers, not {type(key).__name__}")
         start = f"{path}/" if path else ""
         return {"dict": [[key, _encode(value, tensors, f"{start}{key}")] for key, value in node.items()]}
     if isinstance(node, list | tuple):
