@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gossamer import data, methods, models
 from gossamer.cli import COMMANDS, UsageError
