@@ -79,6 +79,17 @@ def fake_run(folder, method="ssvi", seed=0, *, finished=True, coloured=False, st
     return run.folder
 
 
+def fake_ood(folder, seed=0):
+    """A run whose detection of other inputs was measured."""
+    folder = fake_run(folder, seed=seed, steps=3900)
+    edges = [k / 10 for k in range(11)]
+    counts = {"edges": edges, "count_in": [500 // (k + 1) for k in range(10)], "count_out": [10 * k for k in range(10)]}
+    measures = {"auroc": 0.912 + 0.01 * seed, "aupr_out": 0.9, "aupr_in": 0.92, "fpr95": 0.31}
+    scores = {name: measures | counts for name in ("max_probability", "entropy", "mutual_information")}
+    Run.open(folder).add_evaluation("ood", {"svhn": {"n": 450, "n_test": 1464, "scores": scores}})
+    return folder
+
+
 def fake_regression(folder, seed=0):
     dice = random.Random(seed)
     run = Run.create(Path(folder), {"method": "ssvi", "data": "concrete", "model": "mlp", "seed": seed, "steps": 4000})

@@ -279,6 +279,27 @@ def test_points_of_a_plane_get_maps_and_a_table_of_mistakes(pages):
     assert "17 upper lower 90.0 %" in page.text
 
 
+def test_what_was_measured_on_inputs_from_outside_is_shown(fake, tmp_path):
+    folders = [fake.fake_ood(tmp_path / str(seed), seed) for seed in (0, 1)]
+    folders.append(fake.fake_run(tmp_path / "vi", "vi", steps=3900))
+    page = Page(write_report(folders[:1], tmp_path / "one.html"))
+    assert {"ood-0", "ood-1"} == {name for name in page.figures if name.startswith("ood")}
+    for words in ("AUROC 91.2 %, FPR95 31.0 %", "svhn, max probability", "Entropy: test data and svhn"):
+        assert words in page.text
+    assert not [name for name in Page(write_report(folders, tmp_path / "two.html")).figures if "ood" in name]
+    Run.open(folders[2]).add_evaluation("ood", Run.open(folders[0]).evaluation()["ood"])
+    page = Page(write_report(folders, tmp_path / "three.html"))
+    assert "AUROC by entropy, svhn" in page.text
+    assert "91.7 %" in page.source.replace("\u202f", " ")
+
+
+@pytest.mark.parametrize("content", [3, {"svhn": 3}, {"svhn": {"scores": {"entropy": {"edges": [1], "auroc": "x"}}}}])
+def test_an_evaluation_that_is_broken_makes_no_figure(fake, tmp_path, content):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+    (folder / "evaluation.json").write_text(json.dumps({"format": 1, "ood": content}))
+    assert Page(write_report([folder], tmp_path / "report.html")).figures == ALL
+
+
 def test_many_classes_show_their_most_frequent_confusions(fake, tmp_path):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
     pairs = {"label": [0, 5, 7], "predicted": [0, 6, 8], "count": [90, 4, 9]}

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from gossamer.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.metrics import METRICS, shown
 from gossamer.record import RecordError, write_atomically
-from gossamer.report import classes, compare, cost, learning, maps, numbers, weights
+from gossamer.report import classes, compare, cost, learning, maps, numbers, ood, weights
 from gossamer.report.details import again, examples, measurements, notices
 from gossamer.report.figure import Figure
 from gossamer.report.markup import Html, element, join
@@ -21,6 +21,7 @@ _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "se
 """The cards of an unfinished run, from the last lines of its log."""
 
 _ON_PREDICTIONS = "On the test data: how far its statements of uncertainty can be relied on."
+_ON_OUTSIDE = "How well uncertainty tells inputs of another kind from the test data."
 _ON_WEIGHTS = "Where the active weights are, how they were found, and how well each is known."
 
 # The page never loads anything, whatever a name in a run folder may contain.
@@ -113,6 +114,7 @@ def _single(run: LoadedRun) -> tuple[str, Html]:
         *notices([run]),
         _headline(_cards(run)),
         _section("Predictions", [*maps.figures(run), *numbers.figures(run), *classes.figures(run)], _ON_PREDICTIONS),
+        _section("Out of distribution", _detection(run), _ON_OUTSIDE),
         _section("Examples", examples(run)),
         _section("Learning", learning.figures(run)),
         _section("Weights", weights.figures(run), _ON_WEIGHTS),
@@ -148,8 +150,14 @@ def _comparison(groups: Sequence[Group], out: Path, scope: str, data: str) -> li
         _section("Quality", compare.quality(groups, scope)),
         _section("Cost", cost.figures(groups, scope)),
         _section("Calibration", compare.calibration(groups, scope)),
+        _section("Out of distribution", ood.comparison(groups, scope), _ON_OUTSIDE),
         _section("Learning", compare.learning(groups, scope)),
     ]
+
+
+def _detection(run: LoadedRun) -> list[Figure | Html]:
+    table = ood.table(run)
+    return [*ood.figures(run), *([table] if table else [])]
 
 
 def _section(title: str, content: Iterable[Figure | Html], lead: str = "") -> Html | None:

@@ -30,6 +30,7 @@ class LoadedRun:
     metrics: Sequence[Mapping[str, Any]]
     updates: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any]
+    evaluation: Mapping[str, Any]  # what was measured after the training
 
     @property
     def finished(self) -> bool:
@@ -151,7 +152,8 @@ class Group:
 def read(folder: Path) -> LoadedRun:
     """Read a run folder; another folder is a :class:`~gossamer.record.RecordError`."""
     run = Run.open(Path(folder))
-    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), run.updates(), run.result() or {})
+    result = run.result() or {}
+    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), run.updates(), result, run.evaluation())
 
 
 def group(runs: Sequence[LoadedRun]) -> list[Group]:

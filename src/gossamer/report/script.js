@@ -54,7 +54,7 @@ const fit = (place) => {
   if (place.scrollWidth > place.clientWidth) place.classList.add("stacked");
 };
 for (const place of document.querySelectorAll(".scroll")) {
-  if (place.querySelector("table.sortable")) new ResizeObserver(() => fit(place)).observe(place.parentElement);
+  if (!place.querySelector("table.measurements")) new ResizeObserver(() => fit(place)).observe(place.parentElement);
 }
 
 // A figure as a file of its own, in light colours, its styles written into its elements.
