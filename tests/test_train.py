@@ -44,6 +44,8 @@ OPTIONS = {
     "em_mcmc": {"density": 0.3},
     "em_mcmc_feedback": {"density": 0.3, "feedback": True},
     "aeb": {"density": 0.3, "samples": 2, "learn_prior": True},
+    "mbnn": {"sampler": "sgld"},
+    "mbnn_hmc": {"sampler": "hmc", "leapfrog": 3},
     "csgld": {"cycles": 3, "per_cycle": 2},
     "csghmc": {"cycles": 3, "per_cycle": 2},
     "swag": {"rank": 3},
@@ -66,7 +68,11 @@ def rows(n=103):
 def build(name, task, *, seed=0, fabric=None, **options):
     torch.manual_seed(seed)
     method = methods.build(
-        name.removesuffix("_reference").removesuffix("_feedback"), task, STEPS, **OPTIONS[name], **options
+        name.removesuffix("_reference").removesuffix("_feedback").removesuffix("_hmc"),
+        task,
+        STEPS,
+        **OPTIONS[name],
+        **options,
     )
     return Training(method, mlp(64, (16,)), task, STEPS, fabric, batch_size=50, seed=seed)
 

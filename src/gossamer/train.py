@@ -19,6 +19,7 @@ from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_no
 from gossamer.divergence import DivergenceWatch
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
+from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.types import (
@@ -118,6 +119,7 @@ class EagerSteps:
         objective: For a batch, the function that evaluates its loss.
         penalty: Added to the loss.
         backward: Differentiates a loss.
+        again: As ``objective``, for rules that evaluate the loss again, whose gradient ``torch.autograd.grad`` takes.
     """
 
     def __init__(
@@ -128,8 +130,9 @@ class EagerSteps:
         penalty: Penalty = no_penalty,
         *,
         backward: Callable[[Tensor], None] = Tensor.backward,
+        again: Callable[[Tensor, Tensor], Callable[[], Tensor]] | None = None,
     ) -> None:
-        self.model, self.optimizer, self.objective = model, optimizer, objective
+        self.model, self.optimizer, self.objective, self.again = model, optimizer, objective, again or objective
         self.penalty, self.backward = penalty, backward
         self._drawn = optimizer.sampled if isinstance(optimizer, VariationalOptimizer) else nullcontext
 
@@ -140,17 +143,16 @@ class EagerSteps:
 
     def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
         """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
-        evaluate = self.objective(x, y)
 
-        def loss() -> tuple[Tensor, Tensor]:
+        def loss(evaluate: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
             nll = evaluate()
             return nll, self.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
         with self._drawn():
-            nll, penalty = loss()
+            nll, penalty = loss(self.objective(x, y))
             self.backward(nll + penalty)
-        return nll.detach(), penalty.detach(), lambda: torch.add(*loss())
+        return nll.detach(), penalty.detach(), lambda: torch.add(*loss(self.again(x, y)))
 
     def refresh(self) -> None:
         """Nothing is copied from the weights, so nothing has to follow them."""
@@ -205,7 +207,10 @@ class Training:
         self._watch = DivergenceWatch(self.model)
         self._observes = type(self.collector).observe is not Collector.observe
         objective = partial(_objective, task, self.module)
-        self._eager = EagerSteps(self.model, self.optimizer, objective, self.penalty, backward=self.fabric.backward)
+        # Fabric's wrapper refuses gradients that its own backward does not take.
+        parts = self.model, self.optimizer, objective, self.penalty
+        again = partial(_objective, task, partial(_pass, self.fabric, self.model))
+        self._eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | CapturedPasses | None = None
@@ -466,7 +471,13 @@ def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:
     return parts
 
 
-def _objective(task: Task, module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+def _pass(fabric: Fabric, model: nn.Module, x: Tensor) -> Tensor:
+    """The network's output in the precision of the training, in float32, without the wrapper of Fabric."""
+    with fabric.autocast():
+        return at_least_float32(model(x))
+
+
+def _objective(task: Task, module: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], Tensor]:
     """The loss of a batch as the task stores it, to be evaluated as often as needed."""
     inputs = x if task.transform is identity else task.transform(x)
     return lambda: task.likelihood.loss(module(inputs), y)

@@ -24,6 +24,7 @@ OPTIONS = {
     "cv_sghmc": {},
     "em_mcmc": {"density": 0.3},
     "aeb": {"density": 0.3, "samples": 2},
+    "mbnn": {},
     "csgld": {},
     "csghmc": {},
     "vd": {},

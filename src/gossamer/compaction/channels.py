@@ -86,6 +86,7 @@ def analyse(operations: Sequence[Operation]) -> Analysis:
     rules = {
         "mix": _mix,
         "norm": _norm,
+        "mask": _mask,
         "pointwise": _pointwise,
         "pass": lambda known, operation: known.tensors[operation.inputs[0]],
         "pool": _pool,
@@ -167,6 +168,17 @@ def _norm(known: Analysis, operation: Operation) -> Channels | None:
         result = result + layer.bias.detach().double()
     layout: Layout = "rows" if is_table else "channels"
     return Channels(source.space, layout, constant | (scale == 0), result)
+
+
+def _mask(known: Analysis, operation: Operation) -> Channels | None:
+    """A masked activation: zero where the mask is."""
+    layer: Any = operation.module
+    source = known.tensors[operation.inputs[0]]
+    is_on = layer.mask.detach() != 0
+    if known.space(operation.inputs[0]).size != len(is_on) or (source.layout == "channels") != (layer.dim == 1):
+        return None
+    constant, value = source.constants(len(is_on), is_on.device)
+    return source._replace(constant=constant | ~is_on, value=torch.where(is_on, layer.activation(value), 0.0))
 
 
 def _pointwise(known: Analysis, operation: Operation) -> Channels:

@@ -62,10 +62,10 @@ def compact(model: nn.Module) -> nn.Module:
     """A smaller plain network with the outputs of ``model`` in evaluation mode, up to rounding.
 
     A unit or channel goes where exact zeros prove that it is not needed: none of its weights is read, or it has the
-    same value for every input (no weights lead to it, or batch normalisation multiplies it by zero). What a constant
-    contributes goes into the bias of its readers; where these pad with zeros, one constant channel stays for all. Sums
-    of residual networks are followed: a channel leaves all terms or none. Where a linear layer or convolution that
-    reads the input itself has lost most of its columns, a :class:`Select` before it picks out the rest.
+    same value for every input (no weights lead to it, or a mask or batch normalisation multiplies it by zero). What a
+    constant contributes goes into the bias of its readers; where these pad with zeros, one constant channel stays for
+    all. Sums of residual networks are followed: a channel leaves all terms or none. Where a linear layer or convolution
+    that reads the input itself has lost most of its columns, a :class:`Select` before it picks out the rest.
 
     Pools, means over all pixels, dropout and flattening may be modules or calls in ``forward``. Whatever cannot be
     proved to be dead stays: modules that are called twice, have hooks or are not known, and networks that ``torch.fx``
@@ -90,7 +90,7 @@ def compact(model: nn.Module) -> nn.Module:
         return _finished(network, Compaction((), (f"torch.fx cannot trace this network, all of it stays: {reason}",)))
     known = analyse(steps)
     kept = plan(steps, known)
-    rows = [_rewrite(network, step, known, kept) for step in steps if step.kind in ("mix", "norm")]
+    rows = [_rewrite(network, step, known, kept) for step in steps if step.kind in ("mix", "norm", "mask")]
     return _finished(network, Compaction(tuple(row for row in rows if row is not None), _left(steps, known)))
 
 
@@ -145,12 +145,21 @@ def _rewrite(network: nn.Module, step: Operation, known: Analysis, plan: Survivo
     if step.kind == "norm":
         _shrink_norm(layer, rows)
         return None
+    if step.kind == "mask":
+        layer.mask = layer.mask[rows.to(layer.mask.device)]
+        if bool(layer.mask.all()):
+            _put(network, step.module_name, layer.activation)
+        return None
     before = tuple(layer.weight.shape)
     select = _shrink(layer, rows, step, known, plan)
     if select is not None:
-        path, _, last = step.module_name.rpartition(".")
-        setattr(network.get_submodule(path), last, nn.Sequential(select, layer))
+        _put(network, step.module_name, nn.Sequential(select, layer))
     return CompactionRow(step.module_name, before, tuple(layer.weight.shape))
+
+
+def _put(network: nn.Module, name: str, module: nn.Module) -> None:
+    path, _, last = name.rpartition(".")
+    setattr(network.get_submodule(path), last, module)
 
 
 def _shrink(layer: Any, rows: Tensor, step: Operation, known: Analysis, plan: Survivors) -> Select | None:

@@ -13,7 +13,11 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-Kind = Literal["input", "mix", "norm", "pointwise", "pass", "pool", "average", "flatten", "add", "output", "opaque"]
+from gossamer.layers.masked import Masked
+
+Kind = Literal[
+    "input", "mix", "norm", "mask", "pointwise", "pass", "pool", "average", "flatten", "add", "output", "opaque"
+]  # fmt: skip
 
 POINTWISE_MODULES: tuple[type[nn.Module], ...] = (
     nn.CELU, nn.ELU, nn.GELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LeakyReLU, nn.LogSigmoid,
@@ -54,10 +58,17 @@ class Operation(NamedTuple):
 
 def operations(model: nn.Module) -> list[Operation]:
     """The operations of ``model`` in the order in which they run; raises what the tracer raises."""
-    graph = fx.Tracer().trace(model)
+    graph = _Tracer().trace(model)
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     modules, n_dims = dict(model.named_modules()), n_pixel_dims(model)
     return [_operation(node, modules, calls, n_dims) for node in graph.nodes]
+
+
+class _Tracer(fx.Tracer):
+    """Enters what torch's tracer enters, but not masked activations."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, Masked) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _operation(node: fx.Node, modules: dict[str, nn.Module], calls: Counter[Any], n_dims: int | None) -> Operation:
@@ -106,6 +117,8 @@ def _of_module(made: Operation, module: nn.Module) -> Operation:
         if module.running_mean is None:
             return made._replace(reason=f"{made.module_name} has no statistics")
         return made._replace(kind="norm")
+    if isinstance(module, Masked) and type(module.activation) in POINTWISE_MODULES:
+        return made._replace(kind="mask")
     if kind in POINTWISE_MODULES:
         return made._replace(kind="pointwise", apply=lambda x: module(x.clone()))
     if kind in PASSES:

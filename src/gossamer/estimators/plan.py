@@ -292,17 +292,18 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     def method_for(data: Task) -> Method:
         return methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
 
-    method = method_for(task)
-    # By its own task: some methods look at the data before they train.
-    networks = [method_for(_task_of(i, task)).prepare(network) for i, network in enumerate(networks)]
+    # By its own task: some methods look at the data before they train, or at all of them at once.
+    tasks = [_task_of(i, task) for i in range(plan.members)]
+    own = [method_for(part) for part in tasks]
+    networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
     start = partial(Training, steps=plan.steps, fabric=Fabric(accelerator=plan.device, devices=1))
     start = partial(start, batch_size=plan.batch_size)
     if not can_train_together(networks[0]):
-        method = replace(method, prepare=lambda network: network)
-        return [start(method, network, _task_of(i, task), seed=plan.seed + i) for i, network in enumerate(networks)]
+        own = [replace(method, prepare=lambda network: network) for method in own]
+        return [start(*parts, seed=plan.seed + i) for i, parts in enumerate(zip(own, networks, tasks, strict=True))]
     folded = isinstance(task.likelihood, WithoutFolds)
     together = task if folded else task._replace(likelihood=SumOverMembers(task.likelihood))
-    training = start(for_members(method), Members(networks), together, seed=plan.seed)
+    training = start(for_members(method_for(task)), Members(networks), together, seed=plan.seed)
     if training.fabric.device.type == "cpu":  # one call for all of the many small tensors
         for group in training.optimizer.param_groups:
             group.update({"fused": True} if "fused" in group else {})

@@ -143,7 +143,7 @@ class Sampler(Optimizer, ABC):
 
 
 class Noise:
-    """Standard normal numbers from a generator, or from torch's global one.
+    """Random numbers, standard normal ones above all, from a generator or from torch's global one.
 
     A generator serves tensors on every device: each other device gets its own generator, seeded from the given one.
     Ranks whose generators are in the same state draw the same numbers.
@@ -157,6 +157,11 @@ class Noise:
         """Independent N(0, 1) in the shape, precision and device of ``tensor``."""
         noise = torch.empty_like(tensor, memory_format=torch.preserve_format)
         return noise.normal_(generator=self._generator_on(tensor.device))
+
+    def uniform(self) -> float:
+        """A number between 0 and 1."""
+        device = "cpu" if self.generator is None else self.generator.device
+        return float(torch.rand((), generator=self.generator, device=device))
 
     def state_dict(self) -> dict[str, Tensor]:
         """States of the generators by device; empty without a generator."""
