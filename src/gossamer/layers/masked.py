@@ -16,7 +16,7 @@ class Masked(nn.Module):
     Example:
         >>> import torch
         >>> Masked(nn.ReLU(), torch.tensor([1.0, 0.0, 1.0]))(torch.tensor([[-1.0, 2.0, 3.0]]))
-        tensor([[-0., 0., 3.]])
+        tensor([[0., 0., 3.]])
     """
 
     mask: Tensor

@@ -15,9 +15,9 @@ which leaves the posterior as it is. With SGLD, U is N times the mean over the b
 inactive unit follow the prior alone; what is kept of a network does not contain them.
 
 Departures: the given network is the wide one, of whose units 4/5 are active first, where the paper widens it by a
-quarter. Masks move from the middle of the burn-in on: before anything is learnt no unit has an effect, and in a training
-of a thousand steps most would die then. A layer keeps one unit at least. The noise of a regression is a parameter of
-the network, without a conjugate step of its own.
+quarter. Masks move from the middle of the burn-in on: before anything is learnt no unit has an effect, and in a
+training of a thousand steps most would die then. A layer keeps one unit at least. The noise of a regression is a
+parameter of the network, without a conjugate step of its own.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ FIRST_STEP = 0.01  # of HMC, over N
 BURN_IN = 400  # trajectories, or half of them if that is less
 MOVES_PER_TRAJECTORY = 10
 STEPS, PERIOD = 100_000, 10  # of the paper's trainings by SGLD, and between two of its moves
+LAST = 0.3  # the largest share of the learning rate that is left for the second half
 
 
 # The paper has 0.05 and 0.1 for 50,000 images, 0.1 and 1 for tables of 500 rows: these are the same for all N.
@@ -67,7 +68,7 @@ def mbnn(
     prior_scale: float | None = None,
     start: float = 0.8,
     lr: float = 0.5,
-    temperature: float = 1.0,
+    temperature: float = 0.1,
     leapfrog: int = 20,
     update_period: int | None = None,
     samples: int | None = None,
@@ -84,8 +85,11 @@ def mbnn(
         prior_scale: Scale of the Cauchy prior of the weights; ``None`` is √(500/N): the paper's 0.1 for CIFAR and 1 for
             tables of 500 rows.
         start: Share of the units that are active at the start, chosen at random.
-        lr: Learning rate of SGLD; a cosine leads to a hundredth of it in half of the training.
-        temperature: T of SGLD; 1 samples the posterior.
+        lr: Learning rate of SGLD. In half of the training a cosine leads to a hundredth of it, and in trainings of less
+            than 100,000 steps to more, up to 0.3 of it: units die until the end, and the others must learn to replace
+            them.
+        temperature: T of SGLD. 1 samples the posterior, the released code has 1/N and, in the second half, a hundredth
+            of it. At 1 a network with many more weights than examples is mostly noise.
         leapfrog: Steps of a trajectory of HMC.
         update_period: Steps between two moves of the masks with SGLD; ``None`` is the paper's 10 in a training of
             100,000 steps, and less in shorter ones. HMC has ten moves after each trajectory.
@@ -115,7 +119,7 @@ def mbnn(
             optimizer=lambda model: SGLD(
                 model.parameters(), lr, n_data=n_data, temperature=temperature, generator=noise_of_all_ranks()
             ),
-            lr=_falling(lr, steps // 2),
+            lr=_falling(lr, min(LAST, 0.01 * STEPS / steps), steps // 2),
             penalty=prior,
             rules=rules,
             collector=lambda: MaskedSnapshots(kept, refresh_of(task, refresh_batchnorm)),
@@ -324,6 +328,6 @@ def _evenly(length: int, steps: int, samples: int | None, usual: int) -> list[in
     return [steps - length * i // samples for i in range(samples)]
 
 
-def _falling(lr: float, until: int) -> Schedule:
-    """A cosine from ``lr`` to a hundredth of it, which then stays."""
-    return lambda step: lr * (0.01 + 0.99 * (1 + math.cos(math.pi * min(1.0, step / max(1, until)))) / 2)
+def _falling(lr: float, share: float, until: int) -> Schedule:
+    """A cosine from ``lr`` to a share of it, which then stays."""
+    return lambda step: lr * (share + (1 - share) * (1 + math.cos(math.pi * min(1.0, step / max(1, until)))) / 2)
