@@ -104,8 +104,9 @@ def with_error(mean: float, error: float | None, form: Format) -> str:
 def column(means: Sequence[float | None], errors: Sequence[float | None], form: Format) -> tuple[str, list[str]]:
     """The unit of a column of numbers, and its cells: in that unit, with as many decimals each.
 
-    Shares have one decimal, plain numbers three digits; more if the typical error is smaller than the last one. All
-    else has two digits in its smallest number, but at most two decimals. Any other format writes its cells itself.
+    Shares have at least one decimal, and shares and plain numbers three digits; more if the typical error is smaller
+    than the last one. All else has two digits in its smallest number, but at most two decimals. Any other format
+    writes its cells itself.
 
     Example:
         >>> column([0.9412, 0.9755], [0.0012, 0.0009], percent), column([1234.0, 98_765.0], [None, None], size)
@@ -118,7 +119,8 @@ def column(means: Sequence[float | None], errors: Sequence[float | None], form: 
     factor, unit = next(((f, u) for f, u in reversed(_UNITS[form]) if f <= median(known)), _UNITS[form][0])
     if form in (percent, number):
         known_errors = [error / factor for error in errors if error and math.isfinite(error)]
-        last = min(0.1 if form is percent else median(known) / 100, median(known_errors or [math.inf]))
+        largest = 0.1 if form is percent else math.inf
+        last = min(largest, median(known) / factor / 100, median(known_errors or [math.inf]))
         decimals = min(4, max(0, -math.floor(math.log10(last))))
     else:
         decimals = min(2, max(0, 1 - math.floor(math.log10(min(known) / factor))))

@@ -78,6 +78,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
     """The texts of ticks, with as few digits as distinguish them."""
+    if form is percent and max(ticks) > 50 * min(ticks) > 0:  # a log scale: each with its own digits
+        return [f"{number(100 * tick)}\u202f%" for tick in ticks]
     if form is percent:
         decimals = next((d for d in range(4) if all(abs(round(100 * t, d) - 100 * t) < 1e-6 for t in ticks)), 4)
         return [percent(tick, decimals) for tick in ticks]

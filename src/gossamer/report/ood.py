@@ -1,4 +1,4 @@
-"""Detection of inputs from outside, where ``gossamer evaluate --ood`` measured it: histograms, and a table of scores."""
+"""Detection of inputs from outside, where ``gossamer evaluate --ood`` measured it: histograms and a table of scores."""
 
 from __future__ import annotations
 
