@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import citizen, discovery, state, uci_tables
+from benchmarks.choices import choice_tables
 from benchmarks.citizen import citizen_tables
 from benchmarks.discovery import discovery_tables
 from benchmarks.environment import describe, describe_gpu
@@ -116,7 +117,8 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
     made = recipe_tables(read_recipes(folder), read_paper())
     for name, content in _contents(folder).items():
         if content["kind"] == trials.KIND:
-            made[name] = trials_table(Trials.read(folder / f"{name}.json"))
+            kept = Trials.read(folder / f"{name}.json")
+            made |= {name: trials_table(kept), **choice_tables(name, kept)}
         elif content["kind"] == FUSED:
             made[name] = fused_table(content)
         elif content["kind"] == citizen.KIND:

@@ -78,9 +78,13 @@ class Comparison:
             table = self._as_table(columns)
         return "\n".join([table.to_text(), "", *self._notes(left_out)])
 
+    def to_table(self) -> Table:
+        """All columns, and one for what went wrong."""
+        return self._as_table(self._columns(), self.has_failures)
+
     def to_markdown(self) -> str:
         """As a Markdown table."""
-        return self._as_table(self._columns(), self.has_failures).to_markdown()
+        return self.to_table().to_markdown()
 
     def to_csv(self) -> str:
         """As CSV, with the standard errors in columns of their own."""
