@@ -13,7 +13,7 @@ from collections.abc import Callable
 from torch import nn
 
 from gossamer.models.resnet import resnet18, wide_resnet, wide_resnet28_10
-from gossamer.models.small import conv_net, lenet5, mlp
+from gossamer.models.small import conv_net, mlp
 from gossamer.models.vit import vit_tiny
 from gossamer.names import imported, unknown
 
@@ -21,7 +21,6 @@ __all__ = [
     "build",
     "conv_net",
     "find",
-    "lenet5",
     "mlp",
     "names",
     "resnet18",
@@ -34,7 +33,7 @@ __all__ = [
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "mlp": lambda shape, n: mlp(math.prod(shape), out_features=n),
     "conv_net": lambda shape, n: conv_net(n, _image(shape)[0]),
-    "lenet5": lambda shape, n: lenet5(n, _image(shape)[0]),
+    "pooled_conv_net": lambda shape, n: conv_net(n, _image(shape)[0], pool=True),
     "resnet18": lambda shape, n: resnet18(n, _image(shape)[0]),
     "wide_resnet28_10": lambda shape, n: wide_resnet28_10(n, _image(shape)[0]),
     "vit_tiny": lambda shape, n: vit_tiny(n, image_size=_image(shape)[1], in_channels=shape[0]),
@@ -45,7 +44,7 @@ def names() -> list[str]:
     """Names of the networks that :func:`build` knows.
 
     >>> names()
-    ['mlp', 'conv_net', 'lenet5', 'resnet18', 'wide_resnet28_10', 'vit_tiny']
+    ['mlp', 'conv_net', 'pooled_conv_net', 'resnet18', 'wide_resnet28_10', 'vit_tiny']
     """
     return list(_BUILDERS)
 

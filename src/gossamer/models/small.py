@@ -1,4 +1,4 @@
-"""Small networks: a multilayer perceptron and convolutional networks for small images."""
+"""Small networks: a multilayer perceptron and a convolutional network for small images."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def mlp(in_features: int, hidden: Sequence[int] = (256, 256), out_features: int 
     return nn.Sequential(*layers, nn.Linear((in_features, *hidden)[-1], out_features))
 
 
-def conv_net(num_classes: int = 10, in_channels: int = 1, width: int = 16) -> nn.Sequential:
+def conv_net(num_classes: int = 10, in_channels: int = 1, width: int = 16, pool: bool = False) -> nn.Sequential:
     """Two 3×3 convolutions, pooling to 4×4, two linear layers; any image of at least 8×8 pixels.
+
+    With ``pool`` the image is halved between the convolutions, which saves most of the operations.
 
     >>> import torch
     >>> conv_net()(torch.zeros(2, 1, 8, 8)).shape
@@ -35,6 +37,7 @@ def conv_net(num_classes: int = 10, in_channels: int = 1, width: int = 16) -> nn
     return nn.Sequential(
         nn.Conv2d(in_channels, width, 3, padding=1),
         nn.ReLU(),
+        *([nn.MaxPool2d(2)] if pool else []),
         nn.Conv2d(width, 2 * width, 3, padding=1),
         nn.ReLU(),
         nn.AdaptiveMaxPool2d(4),
@@ -42,32 +45,6 @@ def conv_net(num_classes: int = 10, in_channels: int = 1, width: int = 16) -> nn
         nn.Linear(32 * width, 64),
         nn.ReLU(),
         nn.Linear(64, num_classes),
-    )
-
-
-def lenet5(num_classes: int = 10, in_channels: int = 1) -> nn.Sequential:
-    """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling: 5×5 convolutions of 6 and 16 channels, 120, 84.
-
-    Its images are 28×28; larger ones, and smaller down to 10×10, are pooled to the same 5×5 places.
-
-    >>> import torch
-    >>> lenet5()(torch.zeros(2, 1, 28, 28)).shape
-    torch.Size([2, 10])
-    """
-    require_positive(num_classes=num_classes, in_channels=in_channels)
-    return nn.Sequential(
-        nn.Conv2d(in_channels, 6, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.AdaptiveMaxPool2d(5),
-        nn.Flatten(),
-        nn.Linear(16 * 5 * 5, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, num_classes),
     )
 
 
