@@ -11,6 +11,7 @@ import pytest
 
 from gossamer.record import RecordError, Run
 from gossamer.report import write_report
+from gossamer.report.cost import figures as cost_figures
 from gossamer.report.images import png
 from gossamer.report.runs import group, read
 
@@ -241,7 +242,8 @@ def test_names_are_text_and_never_markup(fake, tmp_path):
 def test_several_runs_are_compared(pages):
     page = Page(pages["several"])
     dots = {f"dots-{name}" for name in ("accuracy", "nll", "ece", "brier")}
-    assert page.figures == dots | {"cost", "reliability", "selective", "loss", "val-accuracy"}
+    costs = {"cost", "cost-size", "cost-prediction"}
+    assert page.figures == dots | costs | {"reliability", "selective", "loss", "val-accuracy"}
     assert len(page.all("table", "sortable")) == 1
     assert len(page.all("tbody")) == 4
     assert len(page.all("tr", "single")) == 12
@@ -340,6 +342,31 @@ def test_the_cost_of_training_is_that_of_the_whole_training_not_of_its_end(fake,
     text = Page(write_report(folders, tmp_path / "report.html")).text
     assert "1 TMAC" in text
     assert "6 TMAC" in text
+
+
+def test_the_front_has_what_no_other_beats_in_both(fake, tmp_path):
+    """Cheap and bad, dear and good, and one that is dearer and worse than the second."""
+    found = {"cheap": (1e9, 0.9), "good": (4e9, 0.2), "beaten": (5e9, 0.3)}
+    folders = [fake.fake_run(tmp_path / name, "ssvi", steps=3900) for name in found]
+    for folder, (name, (training, nll)) in zip(folders, found.items(), strict=True):
+        change_result(folder, lambda result, name=name: result.update(method=name))
+        change_result(folder, lambda result, nll=nll: result["metrics"].update(nll=nll))
+        change_result(folder, lambda result, cost=training: result["cost"].update(training_macs=cost))
+    (figure,) = [one for one in cost_figures(group([read(folder) for folder in folders])) if one.slug == "cost"]
+    assert "On the front: cheap, good." in figure.chart.html
+    assert [row[:3] for row in figure.chart.rows] == [(name, *point) for name, point in found.items()]
+    assert figure.chart.html.count("line reference") == 1
+
+
+def test_a_loss_below_zero_and_an_unknown_cost_do_no_harm(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / name, name, steps=3900) for name in ("ssvi", "rigl")]
+    change_result(folders[0], lambda result: result["metrics"].update(nll=-1.0))
+    for folder in folders:
+        change_result(folder, lambda result: result["cost"].pop("prediction_seconds"))
+    assert [figure.slug for figure in cost_figures(group([read(folder) for folder in folders]))] == [
+        "cost",
+        "cost-size",
+    ]
 
 
 def test_means_and_standard_errors_are_those_of_the_runs(fake, tmp_path):

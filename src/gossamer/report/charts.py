@@ -131,22 +131,32 @@ def histogram(
     return Chart(svg(words, join([frame.drawing, *drawn, top]), names), heads, rows)
 
 
-def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words) -> Chart:
-    """Points with areas, error bars and names; small dots without names."""
+def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words, steps: Sequence[Point] = ()) -> Chart:
+    """Points with areas, error bars and names; small dots without names; ``steps`` are joined by a stair."""
     ys = [mark.y + sign * mark.error for mark in marks for sign in (-1, 1)]
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
     drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
     large = [mark for mark in marks if mark.area]
-    heights = spread([frame.y(mark.y) for mark in large], 15, HEIGHT - 50)
+    below = 15 if steps else 0  # a stair leaves its points to the right, and nothing is below it
+    heights = spread([frame.y(mark.y) + below for mark in large], 15, HEIGHT - 50)
     labels = []
     for mark, height in zip(large, heights, strict=True):
         at, radius = frame.x(mark.x), _radius(mark.area)
         before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
         place, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
         labels.append(element("text", shorten(mark.label), x=place, y=height + 4, class_=kind))
-    rows = [(mark.label, mark.x, mark.y, mark.error) for mark in large]
-    drawing = join([frame.drawing, *drawn, *labels])
+    rows = [(mark.label, mark.x, mark.y, mark.error) for mark in marks if mark.label]
+    drawing = join([frame.drawing, _stair(steps, frame), *drawn, *labels])
     return Chart(svg(words, drawing), ("name", x.label, y.label, "standard error"), rows)
+
+
+def _stair(steps: Sequence[Point], frame: Frame) -> Html | None:
+    """Level to the next point, then down to it: what the points so far reach at each place of the axis."""
+    if not steps:
+        return None
+    start, *rest = [(frame.x(px), frame.y(py)) for px, py in steps]
+    path = f"M{start[0]:.1f} {start[1]:.1f}" + "".join(f"H{px:.1f}V{py:.1f}" for px, py in rest) + f"H{frame.x.end:.1f}"
+    return element("path", d=path, class_="line reference")
 
 
 def svg(words: Words, drawing: Html, names: Sequence[tuple[str, int]] = (), height: float = HEIGHT) -> Html:
