@@ -198,7 +198,7 @@ class _Ours:
         method = methods.build(case.method, task, steps, **options)
         self.captures = case.captures and device.captures
         self.training = Training(method, model, task, steps, device.fabric(), batch_size=batch, captures=self.captures)
-        self.model, self.optimizer = self.training.model, self.training._inner_optimizer
+        self.model, self.optimizer = self.training.model, self.training.inner_optimizer
 
     def step(self) -> None:
         self.training.advance()

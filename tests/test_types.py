@@ -85,10 +85,10 @@ def test_minimal_parts_are_saved_and_restored(task):
 
 def test_minimal_parts_say_why_they_are_not_captured(task):
     training = Training(minimal(task), mlp(64, (8,)), task, STEPS)
-    reason = why_not(training.model, training._inner_optimizer, training.penalty, training.rules)
+    reason = why_not(training.model, training.inner_optimizer, training.penalty, training.rules)
     assert reason == "Counts as it is set changes shapes or evaluates the loss again"
     training = Training(minimal(task, penalty=lambda model, step: torch.ones(())), mlp(64, (8,)), task, STEPS)
-    reason = why_not(training.model, training._inner_optimizer, training.penalty, ())
+    reason = why_not(training.model, training.inner_optimizer, training.penalty, ())
     assert reason == "its penalty is not the KL of Gaussian weights"
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gossamer.types import Likelihood
 
-__all__ = ["Categorical", "Gaussian", "Weighted", "at_least_float32"]
+__all__ = ["Categorical", "Gaussian", "Weighted", "at_least_float32", "noise_std"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Gaussian:
                 "the network twice as many outputs as targets, or the noise, Gaussian(noise_std=…)"
             )
         mean, raw = output.chunk(2, -1)
-        return mean, F.softplus(raw) + 1e-6  # a noise of exactly zero has no density
+        return mean, noise_std(raw)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean over the batch of the negative log-density, summed over the targets of an example."""
@@ -113,6 +113,11 @@ class Weighted:
     def targets(self, y: Tensor) -> Tensor:
         """The targets without the weights: ``(batch, targets + 1) -> (batch, targets)``."""
         return y[:, 0].long() if isinstance(self.likelihood, Categorical) else y[:, :-1]
+
+
+def noise_std(raw: Tensor) -> Tensor:
+    """The noise std of a raw one: a noise of exactly zero has no density."""
+    return F.softplus(raw) + 1e-6
 
 
 def _in_shape(y: Tensor, shape: torch.Size) -> Tensor:

@@ -210,7 +210,7 @@ class Training:
         # Fabric's wrapper refuses gradients that its own backward does not take.
         parts = self.model, self.optimizer, objective, self.penalty
         again = partial(_objective, task, partial(_pass, self.fabric, self.model))
-        self._eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
+        self.eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | CapturedPasses | None = None
@@ -274,7 +274,7 @@ class Training:
                 logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {error}")
                 self.captures = False
                 self._release()
-        nll, penalty = values or take_step(self._eager, self.rules, number, rates, *batch)
+        nll, penalty = values or take_step(self.eager, self.rules, number, rates, *batch)
         self._note_updates()
         self.step += 1
         if self._observes:
@@ -287,20 +287,20 @@ class Training:
         """Whole steps as graphs, or their passes through the network alone."""
         if self.fabric.world_size > 1:
             raise CaptureError("several ranks train together")
-        reason = why_not(self.model, self._inner_optimizer, self.penalty, self.rules)
+        reason = why_not(self.model, self.inner_optimizer, self.penalty, self.rules)
         if reason is not None and self.fabric.device.type != "cuda":
             raise CaptureError(reason)
         if reason is not None:
             logging.getLogger("gossamer").warning(f"only the passes of training steps are CUDA graphs: {reason}")
-            self._captured = CapturedPasses(self._eager)
+            self._captured = CapturedPasses(self.eager)
             return self._captured
         dtype = torch.bfloat16 if "bf16" in str(self.fabric._precision.precision) else torch.float32
-        parts = self.model, self._inner_optimizer, self.task, self.penalty
+        parts = self.model, self.inner_optimizer, self.task, self.penalty
         self._captured = CapturedSteps(*parts, dtype, fused=self.fused)
         return self._captured
 
     @property
-    def _inner_optimizer(self) -> Optimizer:
+    def inner_optimizer(self) -> Optimizer:
         """The optimizer itself, without Fabric's wrapper."""
         optimizer: Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         return optimizer
@@ -323,7 +323,7 @@ class Training:
     def _begin_next_member(self) -> None:
         """Keep the member that is trained, and go on as a training from another seed does at its beginning."""
         # Only optimizers that hold a part of the posterior are needed again.
-        optimizer = self.optimizer.state_dict() if isinstance(self._inner_optimizer, VariationalOptimizer) else None
+        optimizer = self.optimizer.state_dict() if isinstance(self.inner_optimizer, VariationalOptimizer) else None
         member = {"model": pack(self.model), "collector": self.collector.state_dict(), "optimizer": optimizer}
         finished = [*self._finished, member]
         seed = self._seed_of(len(finished))

@@ -164,7 +164,7 @@ def test_bytes_of_a_working_copy():
     contender = build(CASES[0], random_images(8), network, 4, 2, CPU)
     plain = checkpoint_bytes(contender)
     training = contender.training
-    parts = (training.model, training._inner_optimizer, training.task, training.method.penalty, torch.float32)
+    parts = (training.model, training.inner_optimizer, training.task, training.method.penalty, torch.float32)
     training._captured, training.captures = CapturedSteps(*parts, captures=False, compiles=False), True
     contender.step()
     n_weights = 168 + 3840  # each weight starts at a multiple of eight entries

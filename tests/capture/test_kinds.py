@@ -93,7 +93,7 @@ def training(kind, method):
 def test_the_numbers_of_plain_steps(kind, method):
     with gossamer.kernels.use("dense"):
         plain, other = training(kind, method), training(kind, method)
-        parts = other.model, other._inner_optimizer, other.task, other.method.penalty
+        parts = other.model, other.inner_optimizer, other.task, other.method.penalty
         other._captured = CapturedSteps(*parts, torch.float32, captures=False, compiles=False)
         other.captures = True
         for _ in range(12):

@@ -87,7 +87,7 @@ def training(
 def worked(plain: Training, **options) -> Training:
     """The same training by working weights, without a graph."""
     plain._captured = CapturedSteps(
-        plain.model, plain._inner_optimizer, plain.task, plain.method.penalty, torch.float32, **options
+        plain.model, plain.inner_optimizer, plain.task, plain.method.penalty, torch.float32, **options
     )
     plain.captures = True
     return plain

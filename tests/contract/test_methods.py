@@ -94,7 +94,7 @@ def test_the_table_names_every_method():
 def test_captured_steps_are_told_from_others(task, name):
     """A missing GPU is the last reason that is reported."""
     training = Training(methods.build(name, task, STEPS), mlp(64, (8,)), task, STEPS)
-    reason = why_not(training.model, training._inner_optimizer, training.penalty, training.rules)
+    reason = why_not(training.model, training.inner_optimizer, training.penalty, training.rules)
     captured = METHODS[name]["captured"]
     assert reason.startswith("the network is not on a GPU" if captured is True else captured)
 

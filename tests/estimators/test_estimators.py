@@ -1,6 +1,7 @@
 """Both estimators as their users meet them: predictions, uncertainty, weights, errors, scikit-learn's tools."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sklearn.preprocessing import QuantileTransformer
 
 import gossamer
 from gossamer import methods
-from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, plan
 from gossamer.estimators.plan import FOR_NUMBERS
 from gossamer.runs.settings import options_of
 
@@ -207,7 +208,10 @@ def test_every_method_has_its_estimators(name, numbers, classes):
     assert (model.feature_importances_ >= 0).all()
 
 
-@pytest.mark.parametrize("name", FOR_NUMBERS)
+OFTEN = {"sgd", "cv_sghmc", "em_mcmc"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in FOR_NUMBERS])
 def test_methods_of_one_rate_predict_numbers_as_they_come(name):
     """Also where the noise is small and the loss therefore steep, at which a rate for images diverges in silence."""
     rng = np.random.default_rng(0)
@@ -262,6 +266,19 @@ def test_a_training_that_ends_too_early_says_so(numbers):
         SparseBayesRegressor(**settings, max_steps=100, lr=0.02).fit(X, X[:, 0])
     with warnings.catch_warnings(action="error"):
         SparseBayesRegressor(**settings, max_steps=200, lr=0.1).fit(X, y)
+
+
+def test_what_still_learns_gets_more_rounds(numbers, monkeypatch):
+    """Up to four of them, unless the number of steps is given."""
+    monkeypatch.setattr(plan, "PREDICT_NUMBERS", replace(plan.PREDICT_NUMBERS, min_steps=100, epochs=0))
+    X, y = numbers
+    settings = {"hidden": (), "density": 1.0, "fdr": 1.0, "random_state": 0}
+    with pytest.warns(ConvergenceWarning, match="ended after 400 steps"):
+        endless = SparseBayesRegressor(**settings, lr=0.02).fit(X, X[:, 0])
+    assert endless.n_steps_ == len(endless.loss_curve_) == 400
+    assert endless.loss_curve_[-20:].mean() < endless.loss_curve_[80:100].mean() - 0.5
+    settled = SparseBayesRegressor(**settings, lr=0.1).fit(X, y)
+    assert settled.n_steps_ < 400
 
 
 def test_it_stops_early_where_nothing_is_to_be_learnt(short):

@@ -213,6 +213,11 @@ def test_an_empty_selection_warns_and_can_be_undone(short):
         nothing = model.transform(X)
     with pytest.warns(UserWarning, match="no column is selected"):
         np.testing.assert_array_equal(model.inverse_transform(nothing), np.zeros((300, 10)))
+    with pytest.warns(UserWarning, match="no column is selected"):
+        whole = model.inverse_transform(sparse.csr_matrix(nothing))
+    assert sparse.issparse(whole)
+    assert whole.shape == (300, 10)
+    assert whole.nnz == 0
 
 
 def test_too_few_rows_for_folds_select_nothing(short):

@@ -43,6 +43,14 @@ def test_arguments_are_options_of_methods_that_know_them():
         method_options("ssvi", given, {"lr": 0.1}, SELECT, 1000, 300)
 
 
+@pytest.mark.parametrize(("method", "other"), [("csgld", "csghmc"), ("aeb", "em_mcmc")])
+def test_methods_without_a_rate_for_numbers_say_what_to_do(method, other):
+    with pytest.raises(ValueError, match=rf"as in lr=0\.003, or use method='{other}'"):
+        method_options(method, {}, None, SELECT, 1000, 300, of_numbers=True)
+    assert method_options(method, {"lr": 0.003}, None, SELECT, 1000, 300, of_numbers=True)["lr"] == 0.003
+    method_options(method, {}, None, SELECT, 1000, 300)  # classes are as images
+
+
 def test_steps_grow_with_the_rows():
     assert PREDICT_NUMBERS.steps(500, 64) == 2000
     assert (PREDICT_NUMBERS.batch_size(500), PREDICT_NUMBERS.batch_size(45_000)) == (64, 256)

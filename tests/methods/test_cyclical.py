@@ -70,4 +70,4 @@ def test_noise_only_at_the_end_of_a_cycle(name):
     for _ in training.run():
         seen.append(training.optimizer.param_groups[0]["temperature"])
     assert seen == ([0.0] * 16 + [0.3] * 4) * 2
-    assert isinstance(training._inner_optimizer, SAMPLERS[name])
+    assert isinstance(training.inner_optimizer, SAMPLERS[name])

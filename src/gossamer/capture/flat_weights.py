@@ -46,18 +46,18 @@ class FlatWeights:
         lengths = [weight.support.n_active for weight in self.weights]
         # Each weight starts at a multiple of 16 bytes, so that kernels may load eight entries at once.
         sizes = [-(-math.prod(weight.support.shape) // 8) * 8 for weight in self.weights]
-        self.mean, self.mean_grad = _flatten([weight.mean for weight in self.weights])
+        self.mean, self.mean_grad = flatten([weight.mean for weight in self.weights])
         self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
         if self.has_curvature:
             weights = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
-            self.curvature = _flatten([weight.curvature for weight in weights])[0]
+            self.curvature = flatten([weight.curvature for weight in weights])[0]
             self.damping = self._spread([weight.damping for weight in weights])
             self.noise_scale = self._spread([weight.noise_scale for weight in weights])
             self.learns = self._spread([float(weight.mean.requires_grad) for weight in weights])
             self.rate = self.mean.new_zeros(())  # of the running mean, for the pass at hand
         elif self.is_gaussian:
-            self.raw_std, self.raw_std_grad = _flatten([weight.raw_std for weight in self._gaussians()])
+            self.raw_std, self.raw_std_grad = flatten([weight.raw_std for weight in self._gaussians()])
             self.prior_std = self._spread([weight.prior_std for weight in self._gaussians()])
         if self.has_variance:
             self.dense_variance = torch.zeros_like(self.dense_mean)
@@ -65,10 +65,10 @@ class FlatWeights:
         if self.draws_weights:
             self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
         self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
-        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.starts = [sum(sizes[:i]) for i in range(len(sizes))]
         shapes = [weight.support.shape for weight in self.weights]
         # For each weight: its start in the flat dense buffers, its entries per channel, its channels.
-        layout = [self._starts, [math.prod(s[2:]) for s in shapes], [s[1] if len(s) > 2 else 1 for s in shapes]]
+        layout = [self.starts, [math.prod(s[2:]) for s in shapes], [s[1] if len(s) > 2 else 1 for s in shapes]]
         # On the device from the start: sending them at each update would make the host wait for the device.
         self._layout = torch.tensor(layout, device=self.mean.device)
         self._lengths = torch.tensor(lengths, device=self.mean.device)
@@ -96,14 +96,14 @@ class FlatWeights:
 
     def _connect(self) -> None:
         """Give every weight its slice of the dense buffers, as leaves of autograd."""
-        self._targets: list[Tensor] = []
-        for weight, start in zip(self.weights, self._starts, strict=True):
+        self.targets: list[Tensor] = []
+        for weight, start in zip(self.weights, self.starts, strict=True):
             mean = _part(self.dense_mean, start, weight).requires_grad_()
-            self._targets.append(_part(self.grad_of_mean, start, weight))
+            self.targets.append(_part(self.grad_of_mean, start, weight))
             variance = None
             if self.has_variance:
                 variance = _part(self.dense_variance, start, weight).requires_grad_()
-                self._targets.append(_part(self.grad_of_variance, start, weight))
+                self.targets.append(_part(self.grad_of_variance, start, weight))
             weight.dense_copy = DenseCopy(mean, variance)
 
     @property
@@ -203,7 +203,7 @@ class FlatWeights:
     @torch.no_grad()
     def collect(self) -> None:
         """Copy the gradients of the leaves into the flat buffers."""
-        pairs = [(to, leaf.grad) for to, leaf in zip(self._targets, self.leaves, strict=True)]
+        pairs = [(to, leaf.grad) for to, leaf in zip(self.targets, self.leaves, strict=True)]
         torch._foreach_copy_([to for to, grad in pairs if grad is not None], [g for _, g in pairs if g is not None])
         for to, grad in pairs:
             if grad is None:  # a weight that the loss does not depend on
@@ -239,7 +239,7 @@ class FlatWeights:
             weight.dense_copy = None
 
 
-def _flatten(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def flatten(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """One buffer that holds all parameters, and one for their gradients."""
     flat = torch.cat([parameter.detach() for parameter in parameters])
     grad = torch.zeros_like(flat)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
-from sklearn.utils.validation import _check_sample_weight, _check_y, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, _check_y, _num_samples, check_is_fitted, validate_data
 
 from gossamer.columns import Columns, is_data_frame
 from gossamer.estimators import files
@@ -31,6 +32,7 @@ from gossamer.estimators.importance import (
     unpacked,
 )
 from gossamer.estimators.plan import (
+    ROUNDS,
     Fitted,
     Look,
     Stage,
@@ -111,12 +113,12 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return Prediction(self._draws.outputs(self._numbers(X)), self._likelihood)
 
-    def inverse_transform(self, X: Any) -> Array:
+    def inverse_transform(self, X: Any) -> Any:
         """The table with zeros in the columns that were not selected, also where none was."""
         if self.get_support().any():
-            full: Array = super().inverse_transform(X)
-            return full
-        return np.zeros((len(X), self.n_features_in_))
+            return super().inverse_transform(X)
+        shape = (_num_samples(X), self.n_features_in_)
+        return sparse.csc_matrix(shape) if sparse.issparse(X) else np.zeros(shape)
 
     def explain(self, X: Any, n_orders: int = 8) -> Explanation:
         """How much each column contributes to the prediction of each row of ``X``, compared with the mean training row.
@@ -235,6 +237,9 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         rows, held = merged(rows), None
         if self.early_stopping:
             rows, held = hold_out(rows, self.validation_fraction, rng)
+            if len(self._columns.missing):
+                self._columns = self._columns.with_medians_of(rows.x, rows.weight)
+                rows, held = (part._replace(x=self._columns.fill_again(part.x)) for part in (rows, held))
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
         rows = rows._replace(y=targets.apply(rows.y))
         held = None if held is None else held._replace(y=targets.apply(held.y))
@@ -256,8 +261,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         fitted = self._train(plan, rows, held, inputs, n_outputs)
         if fitted.fall:
             warnings.warn(
-                f"training ended after {plan.steps} steps while the loss was still falling, by {fitted.fall:.2f} nats "
-                f"per row in the last quarter: train longer, as with max_steps={2 * plan.steps}",
+                f"training ended after {fitted.n_steps} steps while the loss was still falling, by {fitted.fall:.2f} "
+                f"nats per row in the last quarter: train longer, as with max_steps={2 * fitted.n_steps}",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -360,6 +365,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             int(rng.randint(np.iinfo(np.int32).max)),
             N_FOLDS if stage == "select" else int(self.members),
             int(self.verbose),
+            ROUNDS if stage == "predict" and of_numbers and self.max_steps is None else 1,
         )
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:

@@ -57,16 +57,17 @@ class Members(nn.Module):
         self.networks = nn.ModuleList(networks)
         # Layer by layer, the members of each in a row: the order of the vectors and of the dense tensors.
         self._layers = list(zip(*map(_linear, networks), strict=True))
-        self._weights: list[Any] = [layer.weight for layers in self._layers for layer in layers]
-        self._shapes = [(len(networks), *layers[0].weight.support.shape) for layers in self._layers]
+        self.weights: list[Any] = [layer.weight for layers in self._layers for layer in layers]
+        self.shapes: list[tuple[int, ...]] = [layers[0].weight.support.shape for layers in self._layers]
+        self._shapes = [(len(networks), *shape) for shape in self.shapes]
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._located: tuple[list[Tensor | None], list[int]] = ([], [])
         self._found = torch.empty(0, dtype=torch.int64), torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of every member, with noise of its own."""
-        wide = sum(self._sizes) > MAX_DENSE  # sparse products are then faster
-        if wide or not all(map(_passes_as_usual, self._weights)):  # before a move, when dense gradients are collected
+        wide = self.n_dense > MAX_DENSE  # sparse products are then faster
+        if wide or not all(map(_passes_as_usual, self.weights)):  # before a move, when dense gradients are collected
             return torch.stack([network(x) for network in self.networks])
         means, variances = self._dense()
         x = x.flatten(1).expand(len(self.networks), -1, -1)
@@ -77,6 +78,11 @@ class Members(nn.Module):
             x = perturb(y, torch.bmm(x.square(), variance.mT), torch.randn_like(y))
         return self._with_noise(x)
 
+    @property
+    def n_dense(self) -> int:
+        """Entries of all layers of all members, active or not."""
+        return sum(self._sizes)
+
     def kl(self) -> Tensor:
         """KL(q ‖ prior), summed over all members."""
         mean, std = self._vectors()
@@ -84,7 +90,7 @@ class Members(nn.Module):
 
     def _vectors(self) -> tuple[Tensor, Tensor]:
         """μ and σ of all active entries of all members."""
-        weights = self._weights
+        weights = self.weights
         means = torch.cat([weight.mean for weight in weights])
         if all("raw_std" in weight.vectors for weight in weights):
             return means, std_of(torch.cat([weight.raw_std for weight in weights]))
@@ -92,7 +98,7 @@ class Members(nn.Module):
 
     def _dense(self) -> tuple[list[Tensor], list[Tensor]]:
         """μ and σ² of each layer, ``(members, out, in)``, zero where nothing is active."""
-        slot, total = self._layout()[0], sum(self._sizes)
+        slot, total = self._layout()[0], self.n_dense
         mean, std = self._vectors()
         both = (vector.new_zeros(total).scatter(0, slot, vector) for vector in (mean, std.square()))
         first, second = (
@@ -103,12 +109,12 @@ class Members(nn.Module):
 
     def _layout(self) -> tuple[Tensor, Tensor]:
         """Where each active entry lies in the dense tensors of all layers, and its prior std; found after each move."""
-        positions = [weight.support.position for weight in self._weights]
+        positions = [weight.support.position for weight in self.weights]
         versions = [-1 if position is None else position._version for position in positions]
         held, at = self._located
         if versions != at or any(one is not other for one, other in zip(positions, held, strict=True)):
             self._located, offset, slots, priors = (positions, versions), 0, [], []
-            for weight in self._weights:
+            for weight in self.weights:
                 n, position = math.prod(weight.support.shape), weight.support.position
                 slots.append(offset + (torch.arange(n) if position is None else position.long()).to(weight.mean.device))
                 priors.append(torch.full_like(weight.mean.detach(), weight.prior_std))
@@ -143,6 +149,12 @@ class SumOverMembers:
         n = len(output)
         return n * self.likelihood.loss(output.flatten(0, 1), y.repeat(n, *[1] * (y.dim() - 1)))
 
+    def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Targets of the rows, and how much the log-likelihood of each counts, ``(1, batch)``: 1/batch in the mean."""
+        if isinstance(self.likelihood, Weighted):
+            return self.likelihood.targets(y), y[None, :, -1] / len(y)
+        return y, torch.full((1, len(y)), 1 / len(y), device=y.device)
+
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """That of the likelihood, for draws of single networks."""
         return self.likelihood.log_predictive(outputs, y)
@@ -167,12 +179,17 @@ class WithoutFolds:
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """``(members, batch, out), (batch, targets + 2)``, or ``(batch, out)`` of one member -> the sum of losses."""
+        weight = len(y) * self.parts(y)[1]
+        targets = y[:, :-2].expand(len(weight), -1, -1)
+        weighted = torch.cat([targets, weight.unsqueeze(-1)], -1).flatten(0, 1)
+        return len(weight) * Weighted(self.likelihood).loss(output.reshape(len(weighted), -1), weighted)
+
+    def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Targets of the rows, and how much the log-likelihood of each counts for each member, ``(members, batch)``."""
         members = torch.arange(self.n_folds) if self.member is None else torch.tensor([self.member])
         known = y[:, -1] != members.to(y.device).unsqueeze(1)
-        weight = y[:, -2] * known * (self.n_folds / (self.n_folds - 1))
-        targets = y[:, :-2].expand(len(members), -1, -1)
-        weighted = torch.cat([targets, weight.unsqueeze(-1)], -1).flatten(0, 1)
-        return len(members) * Weighted(self.likelihood).loss(output.reshape(len(weighted), -1), weighted)
+        weight = y[:, -2] * known * (self.n_folds / (self.n_folds - 1) / len(y))
+        return Weighted(self.likelihood).targets(y[:, :-1]), weight
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """That of the likelihood, for draws of single networks."""
