@@ -85,16 +85,19 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
 
 
 def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool = True) -> Chart:
-    """Lines over a common axis; several are named at their ends (``direct``) or in a legend below."""
+    """Lines over a common axis; several are named at their ends (``direct``) or in a legend below.
+
+    One line alone has its last value at its end, unless ``direct`` is false.
+    """
     series = [_thinned(one) for one in series]
     if y.log:  # a band may reach below zero, where nothing can be drawn
         least = min(py for one in series for _, py in one.points)
         series = [one._replace(band=[(px, max(low, least), high) for px, low, high in one.band]) for one in series]
     told = [one for one in series if one.kind not in ("reference", "ticks")]
     named = list({one.label: one for one in reversed(told)}.values())[::-1]
-    direct = direct and 1 < len(named) <= MOST_NAMED
+    is_alone, direct = direct and len(named) == 1, direct and 1 < len(named) <= MOST_NAMED
     right = 26.0 + LETTER * max((len(shorten(one.label)) for one in named), default=0) if direct else 22.0
-    if len(named) == 1:
+    if is_alone:
         right = 16 + LETTER * len(y.form(named[0].points[-1][1]))
     every = [point for one in series for point in one.points]
     ends = [height for one in series for _, low, high in one.band for height in (low, high)]
@@ -102,7 +105,7 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
     drawn = [_band(one, frame) for one in told if one.band]
     drawn += [_line(one, frame) for one in sorted(series, key=lambda one: one.kind != "reference")]
     hovers = [_hovers(one, x, y, frame) for one in told]
-    labels = _end_labels(named, frame) if direct else _last_value(named, y, frame)
+    labels = _end_labels(named, frame) if direct else _last_value(named[0], y, frame) if is_alone else None
     parts = [frame.drawing, clipped(join(drawn), frame, f"{words.slug}-clip"), *hovers, labels]
     rows = [(one.label, *point) for one in told for point in one.points]
     names = [] if direct or not 1 < len(named) <= MOST_NAMED else [(one.label, one.colour) for one in named]
@@ -283,12 +286,10 @@ def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
     return join(drawn)
 
 
-def _last_value(named: Sequence[Series], y: Axis, frame: Frame) -> Html | None:
-    """The last value of a single line, as a label."""
-    if len(named) != 1:
-        return None
-    px, py = named[0].points[-1]
-    dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {colour_class(named[0].colour)}")
+def _last_value(one: Series, y: Axis, frame: Frame) -> Html:
+    """The last value of a line, as a label."""
+    px, py = one.points[-1]
+    dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {colour_class(one.colour)}")
     return join([dot, element("text", y.form(py), x=frame.x(px) + 9, y=frame.y(py) + 4, class_="label")])
 
 

@@ -44,7 +44,7 @@ def _map(
 ) -> Figure:
     title, unit = _FIELDS[name]
     least = number(min(values), 2) if min(values) > 0.001 * max(values) else "0"
-    caption = f"From {least} (clear) to {number(max(values), 2)} (dark) {unit}."
+    caption = f"From {least} (clear) to {number(max(values), 2)} (strongest colour) {unit}."
     words = Words(f"map-{name.replace('_', '-')}", f"Map of {title.lower()}", caption)
     return Figure(words.slug, words.title, caption, heat(values, side, axes, clouds, words))
 

@@ -54,7 +54,7 @@ def _coverage(run: LoadedRun) -> Figure | None:
     ideal = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
     axes = Axis("Nominal coverage", percent, 0.0, 1.0), Axis("Actual coverage", percent, 0.0, 1.0)
     words = Words("coverage", "Calibration of intervals", caption)
-    return Figure(words.slug, words.title, caption, line([ideal, Series("Actual", points)], *axes, words))
+    return Figure(words.slug, words.title, caption, line([ideal, Series("Actual", points)], *axes, words, direct=False))
 
 
 def _errors(run: LoadedRun) -> Figure | None:

@@ -20,8 +20,8 @@ MEASURES = ("auroc", "aupr_out", "aupr_in", "fpr95")
 DRAWN = {
     "entropy": "Entropy, nats",
     "mutual_information": "Mutual information, nats",
-    "std": "Std",
-    "epistemic_std": "Epistemic std",
+    "std": "Std, target standardised",
+    "epistemic_std": "Epistemic std, target standardised",
 }
 """Scores that get a figure, and their axes; the table has the others, too."""
 
