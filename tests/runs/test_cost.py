@@ -187,3 +187,14 @@ def test_few_training_examples_on_demand(tmp_path):
     )
     with pytest.raises(ValueError, match="n_train must be from 1 to the 959 training examples; got 960"):
         Settings("sgd", "digits", n_train=960).load_task()
+
+
+def test_passes_of_a_rule_are_charged(settings, tmp_path, monkeypatch):
+    """HMC: a trajectory of L leapfrog steps takes L + 1 gradients of all examples, beside the batch of the step."""
+    told = {"epochs": 1, "batch_size": 480, "n_draws": 1, "device": "cpu", "model": "mlp"}
+    options = {"sampler": "hmc", "leapfrog": 3, "samples": 1, "start": 1.0}
+    monkeypatch.setattr("gossamer.methods.mbnn.MOVES_PER_TRAJECTORY", 0)
+    alone = train(Settings("sgd", "digits", **told), tmp_path / "sgd", quiet=True).result()["cost"]
+    cost = train(Settings("mbnn", "digits", **told, options=options), tmp_path / "run", quiet=True).result()["cost"]
+    assert cost["training_macs_per_example"] == alone["training_macs_per_example"]
+    assert cost["training_macs"] == cost["training_macs_per_example"] * 959 * (1 + 2 * (3 + 1))  # in two steps

@@ -163,7 +163,7 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
         quiet=quiet or job.run is None,
     )
     try:
-        with stop_signals(stop_after) as stop, progress:
+        with stop_signals(stop_after) as stop, progress, job.tally.counting(training.model):
             _advance(job, stop, progress, checkpoint_seconds)
         if job.run is not None:
             job.run.write_result(build_result(settings, job.task, training, job.tally, job.run))

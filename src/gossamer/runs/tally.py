@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gossamer.evaluate import evaluate
 from gossamer.layers import SparseWeight, density, sparse_weights
@@ -59,6 +61,7 @@ class Tally:
     steps: int = 0  # that the two below sum over
     active: dict[str, int] = field(default_factory=dict)  # active entries of each weight
     formed: dict[str, int] = field(default_factory=dict)  # inactive entries of each weight whose gradient was formed
+    examples: int = 0  # that were passed forward and back, by steps and by rules that evaluate the loss themselves
     peak_memory: int | None = None  # the largest growth of any process that has trained here, in bytes
 
     def add(self, values: Mapping[str, Tensor], work: Work, seconds: float) -> None:
@@ -70,6 +73,20 @@ class Tally:
         for name, (active, formed) in work.items():
             self.active[name] = self.active.get(name, 0) + active
             self.formed[name] = self.formed.get(name, 0) + formed
+
+    @contextlib.contextmanager
+    def counting(self, model: nn.Module) -> Iterator[None]:
+        """Count the examples that the network sees with gradients; replays of captured passes are not seen."""
+
+        def see(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if torch.is_grad_enabled() and args and isinstance(args[0], Tensor):
+                self.examples += len(args[0])
+
+        handle = model.register_forward_pre_hook(see)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def see_memory(self, growth: int | None) -> None:
         """Raise the peak of memory."""
@@ -88,7 +105,7 @@ class Tally:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """From the checkpoint; one of an earlier version has neither counted the work of its steps nor memory."""
-        later = ("steps", "active", "formed", "peak_memory")
+        later = ("steps", "active", "formed", "examples", "peak_memory")
         for name, value in vars(self).items():
             setattr(self, name, state.get(name, value) if name in later else state[name])
 
