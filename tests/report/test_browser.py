@@ -180,6 +180,18 @@ def test_a_figure_can_be_saved_as_svg_in_light_colours_and_as_csv(show, tmp_path
     assert len(rows) == 16
 
 
+def test_over_lines_the_values_of_all_methods_are_told(show):
+    page = show("several")
+    chart = page.locator("#figure-loss svg.chart")
+    tip = page.locator("#figure-loss .tip")
+    chart.hover()
+    told = tip.inner_text().splitlines()
+    assert told[0].startswith("epoch")
+    assert [line.split(":")[0] for line in told[1:]] == ["ssvi", "vi", "rigl", "sgd"]
+    page.mouse.move(0, 0)
+    assert not tip.is_visible()
+
+
 def test_a_comparison_links_to_the_reports_of_its_runs(show):
     page = show("several")
     page.locator(".fold").first.click()

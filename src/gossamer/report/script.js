@@ -57,6 +57,39 @@ for (const place of document.querySelectorAll(".scroll")) {
   if (!place.querySelector("table.measurements")) new ResizeObserver(() => fit(place)).observe(place.parentElement);
 }
 
+// Over lines, a rule shows the values of all series at the nearest place; without a script, points have titles.
+for (const chart of document.querySelectorAll("svg.chart")) {
+  const points = [...chart.querySelectorAll("circle.hit")].map((hit) => {
+    const [, label, value, place] = hit.textContent.match(/^(.*): (.*?) at (.*)$/);
+    hit.replaceChildren();
+    return { x: hit.cx.baseVal.value, label, value, place };
+  });
+  if (!points.length) continue;
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  const rule = document.createElementNS(chart.namespaceURI, "path");
+  rule.setAttribute("class", "rule hit");
+  chart.append(rule);
+  chart.parentElement.append(tip);
+  const nearest = (some, x) => some.reduce((a, b) => (Math.abs(b.x - x) < Math.abs(a.x - x) ? b : a));
+  chart.addEventListener("pointermove", (event) => {
+    const box = chart.getBoundingClientRect();
+    const scale = box.width / chart.viewBox.baseVal.width;
+    const { x, place } = nearest(points, (event.clientX - box.left) / scale);
+    const labels = [...new Set(points.map((point) => point.label))];
+    const here = labels.map((label) => nearest(points.filter((point) => point.label === label), x));
+    tip.textContent = [place, ...here.map(({ label, value }) => `${label}: ${value}`)].join("\n");
+    rule.setAttribute("d", `M${x} 30V${chart.querySelector("line.axis").y1.baseVal.value}`);
+    tip.hidden = false;
+    tip.style.left = `${Math.min(x * scale + 12, box.width - tip.offsetWidth)}px`;
+  });
+  chart.addEventListener("pointerleave", () => {
+    tip.hidden = true;
+    rule.removeAttribute("d");
+  });
+}
+
 // A figure as a file of its own, in light colours, its styles written into its elements.
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap",
   "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
