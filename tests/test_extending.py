@@ -69,7 +69,8 @@ def test_the_method_resumes_to_the_bit(monkeypatch):
     assert gossamer(*given, "--out=stopped", "--stop_after=0", "--checkpoint_seconds=0") == 130
     assert not Path("stopped/result.json").exists()
     sys.modules.pop("evolution")  # as in a new process
-    assert gossamer("train", "--resume", "stopped", "--quiet", "--debug") == 0
+    trust = "--trust=evolution:evolution,breast_cancer:load"
+    assert gossamer("train", "--resume", "stopped", trust, "--quiet", "--debug") == 0
     assert result("stopped")["metrics"] == result("whole")["metrics"]
 
 
@@ -92,9 +93,22 @@ def test_a_run_cannot_have_the_code_beside_it_executed(own_modules):
     for module in own_modules.glob("*.py"):
         module.write_text("from pathlib import Path\nPath('executed').touch()\n")
     Path("run").rename("a:b")  # nor does the name of a folder count as one that was typed
-    refused = run("train", "--resume", "a:b")
-    assert refused.returncode == 1
-    assert "PYTHONPATH=." in refused.stderr
+    for asked in (("train", "--resume"), ("evaluate",), ("train", "--config", "a:b/config.toml", "--out")):
+        refused = run(*asked, "a:b")
+        assert refused.returncode in (1, 2)
+        assert "--trust breast_cancer:load,evolution:evolution" in refused.stderr
+    assert not Path("executed").exists()
+
+
+def test_a_run_cannot_call_what_is_imported_already(capsys):
+    """A configuration can name any function of any module, os.system among them: it is not even looked up."""
+    assert gossamer("train", "sgd", "digits", "--out=run", *QUICK) == 0
+    config = Path("run/config.toml")
+    config.write_text(config.read_text().replace('"digits"', '"os:system"') + "\n", encoding="utf-8")
+    config.write_text('data_dir = "touch executed"\n' + config.read_text("utf-8"), encoding="utf-8")
+    for command in (("evaluate", "run"), ("predict", "run", "-"), ("train", "--config", "run/config.toml")):
+        assert gossamer(*command) != 0
+        assert "names code that is not part of Gossamer: os:system" in capsys.readouterr().err
     assert not Path("executed").exists()
 
 
@@ -125,7 +139,8 @@ def test_the_criterion_the_allocation_and_the_network_work_by_name():
     config = tomllib.loads(Path("run/config.toml").read_text("utf-8"))
     assert (config["model"], config["options"]["removal"]) == ("residual:residual", "lamp:lamp")
     assert config["options"]["allocation"] == "square_root:square_root"
-    assert gossamer("evaluate", "run", "--n_draws=2", "--debug") == 0
+    trust = "--trust=breast_cancer:load,residual:residual,lamp:lamp,square_root:square_root"
+    assert gossamer("evaluate", "run", "--n_draws=2", trust, "--debug") == 0
 
 
 def test_the_criterion_is_lamp(importable):

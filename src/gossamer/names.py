@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 Part = TypeVar("Part", bound=Callable[..., Any])
@@ -65,6 +68,50 @@ def needs(*modules: str, extra: str) -> None:
     for name in modules:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"this needs {name}: pip install 'gossamer[{extra}]'", name=name)
+
+
+OWN_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_trusted: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset())
+NEVER_CODE = ("data_dir", "target", "drop", "out")  # settings that are texts of any form
+
+
+def own_code(value: Any) -> set[str]:
+    """Every ``module:function`` in a value, or in the tables and lists that it holds.
+
+    Example:
+        >>> sorted(own_code({"data": "mine:load", "options": {"removal": "lamp:lamp", "density": 0.1}}))
+        ['lamp:lamp', 'mine:load']
+    """
+    if isinstance(value, Mapping):
+        return {name for key, item in value.items() if key not in NEVER_CODE for name in own_code(item)}
+    if isinstance(value, list | tuple):
+        return {name for item in value for name in own_code(item)}
+    return {value} if isinstance(value, str) and OWN_CODE.fullmatch(value) else set()
+
+
+@contextlib.contextmanager
+def trusting(*names: str) -> Iterator[None]:
+    """Within the block, files such as the configuration of a run may name these ``module:function``.
+
+    Example:
+        >>> with trusting("mine:load"):
+        ...     refuse_foreign_code("config.toml", {"data": "mine:load"})
+    """
+    token = _trusted.set(_trusted.get() | frozenset(names))
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
+
+
+def refuse_foreign_code(where: object, content: Any) -> None:
+    """A file may come from anybody: the code that it names is imported only if the user names it, too."""
+    foreign = sorted(own_code(content) - _trusted.get())
+    if foreign:
+        raise ValueError(
+            f"{where} names code that is not part of Gossamer: {', '.join(foreign)}. If you trust it, name it again: "
+            f"--trust {','.join(foreign)} (in Python: with gossamer.runs.trusting(…))"
+        )
 
 
 def file_name(name: str) -> str:

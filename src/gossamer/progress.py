@@ -35,6 +35,11 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
+    @property
+    def on_terminal(self) -> bool:
+        """Whether there is a bar, not lines."""
+        return self._bar is not None
+
     def begin(self, title: str, total: int | None = None, done: int = 0) -> None:
         """Start another part of the work, with its own title, total and count."""
         self.title, self.total, self._done, self._line = title, total or self.total, done, done

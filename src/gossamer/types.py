@@ -110,7 +110,8 @@ class Task(NamedTuple):
     Inputs are stored compactly (images as bytes, ``(n, channels, height, width)``); ``transform`` turns a batch into
     what the network reads, ``augment`` changes a training batch at random before that. Targets of a regression are
     standardised; ``target_mean`` and ``target_std`` convert back to the original units. ``total_weight`` is the sum of
-    the weights of the training examples, where they have any (:class:`gossamer.likelihoods.Weighted`).
+    the weights of the training examples, where they have any (:class:`gossamer.likelihoods.Weighted`). ``record``
+    describes data of the user's own in plain values, for the run folder.
     """
 
     train: Split
@@ -125,6 +126,7 @@ class Task(NamedTuple):
     target_std: float = 1.0
     class_names: tuple[str, ...] = ()
     total_weight: float | None = None
+    record: Mapping[str, Any] | None = None
 
     @property
     def n_data(self) -> int:

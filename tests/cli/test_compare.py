@@ -83,12 +83,43 @@ def test_other_settings_in_the_same_folder(refused, again, compared):
 
 
 def test_a_method_that_fails_is_a_row_and_the_exit_code_says_so(gossamer, tmp_path):
-    arguments = ["compare", "sgd,ssvi", *QUICK, "--seeds", "1", "--density", "0", "--out", tmp_path / "runs"]
+    (tmp_path / "mine.toml").write_text('data = "digits"\n[methods.sgd]\n[methods.fast]\nmethod = "sgd"\nlr = 1e30\n')
+    arguments = ["compare", tmp_path / "mine.toml", *QUICK, "--seeds", "1", "--out", tmp_path / "runs"]
     code, out, _ = gossamer(*arguments)
     assert code == 1
-    assert "\nssvi failed: seed 0: density must be a number in (0, 1]" in out
+    assert "\nfast failed: seed 0: training diverged" in out
     assert "sgd failed" not in out
     assert "report: " in out
+
+
+def test_a_wrong_setting_stops_before_the_first_step(refused, monkeypatch, tmp_path):
+    monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("trained"))
+    arguments = ["compare", "sgd,ssvi", *QUICK, "--density", "2", "--out", tmp_path / "runs"]
+    assert refused(1, *arguments).startswith("ssvi: density must be a number in (0, 1], got 2.0")
+
+
+def test_a_run_is_no_place_for_a_comparison(refused, finished):
+    before = sorted(finished.iterdir())
+    message = refused(1, "compare", "sgd", *QUICK, "--out", finished)
+    assert message == f"{finished} is the folder of a run: a comparison needs one of its own, give another --out"
+    assert sorted(finished.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [(["sgd,sgd"], "sgd is named twice"), (["sgd", "vi"], "vi: put commas between methods, as in sgd,vi")],
+)
+def test_methods_that_cannot_be_meant(refused, what, message):
+    assert refused(2, "compare", *what).startswith(message)
+
+
+def test_a_report_of_the_whole_comparison(gossamer, refused, compared, tmp_path):
+    page = tmp_path / "page.html"
+    code, out, _ = gossamer("report", compared, "--out", page)
+    assert (code, out) == (0, f"{page}\n")
+    assert all(name in page.read_text() for name in ("sgd", "vi", "ssvi", "rigl"))
+    (tmp_path / "empty").mkdir()
+    assert "is neither a run nor the folder of a comparison" in refused(1, "report", tmp_path / "empty")
 
 
 def test_a_recipe_and_flags_that_win_over_it(gossamer, monkeypatch, tmp_path):

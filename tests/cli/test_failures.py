@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -72,12 +73,14 @@ def test_an_existing_folder(refused, finished, tmp_path):
     )
 
 
-def test_twice_on_the_same_day(gossamer, refused, monkeypatch, tmp_path):
+def test_several_runs_on_the_same_day(gossamer, refused, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert gossamer("train", "sgd", "digits", *QUICK)[0] == 0
-    assert refused(1, "train", "sgd", "digits", *QUICK).endswith("a new one needs another --out or --seed")
-    assert gossamer("train", "sgd", "digits", *QUICK, "--seed", "1")[0] == 0
-    assert sorted(path.name[10:] for path in (tmp_path / "runs").iterdir()) == ["-sgd-digits-0", "-sgd-digits-1"]
+    for options in ([], ["--lr=0.01"], ["--seed=1"], []):
+        assert gossamer("train", "sgd", "digits", *QUICK, *options)[0] == 0
+    names = ["-sgd-digits-0", "-sgd-digits-0-2", "-sgd-digits-0-3", "-sgd-digits-1"]
+    assert sorted(path.name[10:] for path in (tmp_path / "runs").iterdir()) == names
+    assert refused(1, "train", "ssvi", "digits", "--density", "1.5").startswith("density must be a number in (0, 1]")
+    assert len(list((tmp_path / "runs").iterdir())) == len(names)
 
 
 def test_a_read_only_folder(refused, disk):
@@ -165,7 +168,7 @@ def test_a_broken_line_in_the_middle_is_not(refused, unfinished):
 @pytest.mark.parametrize("command", [["show"], ["evaluate"], ["train", "--resume"], ["report"]])
 def test_a_folder_that_is_no_run(refused, tmp_path, command):
     assert "does not exist" in refused(1, *command, tmp_path / "no")
-    assert "is not a run folder" in refused(1, *command, tmp_path)
+    assert re.search("is not a run folder|is neither a run nor", refused(1, *command, tmp_path))
 
 
 def test_data_that_are_not_there_and_data_of_the_wrong_shape(refused, tmp_path):

@@ -69,7 +69,9 @@ def test_lists(gossamer):
 
 def test_recipes_are_those_of_the_working_directory(gossamer, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert gossamer("list", "recipes") == (0, "", "there are no recipes here\n")
+    code, out, err = gossamer("list", "recipes")
+    assert (code, out) == (0, "")
+    assert "which gossamer compare FILE trains" in err
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "table1.toml").write_text("# Table 1 of the paper\n[methods.sgd]\n")
     assert gossamer("list", "recipes")[1] == "recipes/table1.toml  Table 1 of the paper\n"
@@ -154,7 +156,8 @@ def test_predict(gossamer, finished, tmp_path):
     code, out, err = gossamer("predict", finished, tmp_path / "new inputs.npy")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "class,confidence,entropy,mutual_information"
+    probs = ",".join(f"p_{name}" for name in range(10))
+    assert lines[0] == f"class,confidence,entropy,mutual_information,{probs}"
     assert len(lines) == 4
     _, out, _ = gossamer("predict", finished, tmp_path / "new inputs.npy", "--json")
     rows = [json.loads(line) for line in out.splitlines()]
@@ -176,8 +179,8 @@ def test_report(gossamer, finished, tmp_path):
 
 
 def test_a_finished_run_is_resumed_by_showing_it(gossamer, finished):
-    code, out, _ = gossamer("train", "--resume", finished)
-    assert code == 0
+    code, out, err = gossamer("train", "--resume", finished)
+    assert (code, err) == (0, f"{finished} is finished already; nothing was trained\n")
     assert out.endswith(f"run: {finished}\n")
     assert out == gossamer("train", f"--resume={finished}", "--quiet")[1]
 

@@ -104,8 +104,8 @@ def test_the_default_folder(settings, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     run = train(replace(settings("sgd", epochs=1), seed=7), quiet=True)
     assert run.folder.as_posix() == f"runs/{date.today().isoformat()}-sgd-digits-7"
-    with pytest.raises(RecordError, match=r"another --out or --seed$"):
-        train(replace(settings("sgd", epochs=1), seed=7), quiet=True)
+    again = train(replace(settings("sgd", epochs=1), seed=7), quiet=True)
+    assert again.folder == run.folder.with_name(f"{run.folder.name}-2")
 
 
 def test_what_cannot_be_trained_leaves_no_folder(settings, tmp_path):
@@ -213,7 +213,10 @@ class TestPredict:
     def test_classes_with_their_uncertainty(self, whole, x, tmp_path):
         np.save(tmp_path / "new.npy", x)
         rows = predict_run(whole("ssvi"), tmp_path / "new.npy")
-        assert [set(row) for row in rows] == [{"class", "confidence", "entropy", "mutual_information"}] * 6
+        probs = [f"p_{name}" for name in "0123456789"]
+        assert [list(row) for row in rows] == [["class", "confidence", "entropy", "mutual_information", *probs]] * 6
+        assert all(sum(row[name] for name in probs) == pytest.approx(1, abs=1e-5) for row in rows)
+        assert all(row[f"p_{row['class']}"] == row["confidence"] for row in rows)
         assert all(row["class"] in "0123456789" and 0.1 <= row["confidence"] <= 1 for row in rows)
         labels = [str(int(label)) for label in digits.load().test[1][:6]]
         assert sum(row["class"] == label for row, label in zip(rows, labels, strict=True)) >= 3
@@ -268,7 +271,7 @@ class TestPredict:
             ("new.csv", b"\xff\xfe\x00", "is not an array of numbers"),
             ("new.npy", b"", "is not an array of numbers"),
             ("new.npy", b"\x93NUMPY\x01\x00v\x00", "is not an array of numbers"),
-            ("new.txt", b"1,2", "inputs are read from .npy or .csv files"),
+            ("new.txt", b"1,2", r"inputs are read from \.npy, \.npz, \.csv"),
         ],
     )
     def test_files_that_are_no_arrays(self, whole, tmp_path, name, content, message):

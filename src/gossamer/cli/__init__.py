@@ -12,11 +12,12 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gossamer import __version__
-from gossamer.names import suggestion
+from gossamer.names import own_code, suggestion, trusting
 from gossamer.record import RecordError
 from gossamer.runs.interrupt import Interrupted, handled_by
 
@@ -24,15 +25,17 @@ __all__ = ["COMMANDS", "UsageError", "main"]
 
 USAGE = """usage: gossamer COMMAND [...]
 
-  train METHOD DATA [options]     train a run; gossamer train METHOD --help lists the method's options
+  train METHOD DATA [options]     train a run; DATA is a name, or your own: a file (.csv, .tsv, .parquet, .npz), a
+                                  folder of images, or module:function; gossamer train METHOD --help lists options
   train --resume RUN              continue an interrupted run, to the bit
   train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
   evaluate RUN                    compute the metrics of a run again
   compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
   reproduce RECIPE                a recipe beside the figures that its paper printed
-  report RUN…                     one HTML file about one run or several
-  predict RUN INPUT               predictions for new inputs (.npy or .csv)
+  report RUN… | COMPARISON        one HTML file about one run or several
+  predict RUN INPUT               predictions for new inputs: a table, an array, images, or - for standard input
   export RUN                      the trained network for other runtimes (ONNX, torch.export)
+  runs [FOLDER]                   the runs in a folder (runs/ if not given)
   list methods|data|models|criteria|recipes
   show RUN                        a run in a few lines
   completion bash|zsh|fish        a script that completes commands and names in your shell
@@ -43,6 +46,7 @@ gossamer COMMAND --help says more. Flags may be written with - or _ (--batch-siz
 
 Examples:
   gossamer train ssvi digits --density 0.05
+  gossamer train ssvi houses.csv --target price
   gossamer compare sgd,vi,ssvi --data digits --seeds 3
 """
 
@@ -52,8 +56,9 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "compare": "compare:compare",
     "reproduce": "compare:reproduce",
     "report": "queries:report",
-    "predict": "queries:predict",
+    "predict": "predict:predict",
     "export": "queries:export",
+    "runs": "queries:runs",
     "list": "queries:list_names",
     "show": "queries:show",
     "completion": "queries:completion",
@@ -76,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        with handled_by(signal.default_int_handler, [signal.SIGTERM]):  # like Ctrl-C, also before training begins
+        # SIGTERM acts like Ctrl-C, also before training begins.
+        with handled_by(signal.default_int_handler, [signal.SIGTERM]), warnings_in_a_line(), trusting(*_typed(given)):
             code = _dispatch(given)
             sys.stdout.flush()
             return code
@@ -107,20 +113,33 @@ def _dispatch(given: list[str]) -> int:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"
         )
-    if command in ("train", "compare") and _names_own_code(rest):
+    if _typed(given):
         sys.path.insert(0, str(Path.cwd()))
     module, _, function = COMMANDS[command].partition(":")
     run: Callable[[list[str]], int] = getattr(importlib.import_module(f"gossamer.cli.{module}"), function)
     return run(rest)
 
 
-def _names_own_code(arguments: Sequence[str]) -> bool:
-    """Whether ``module:function`` was typed.
+def _typed(given: Sequence[str]) -> set[str]:
+    """Every ``module:function`` that was typed, in the settings of a new training or after ``--trust``.
 
-    Not whether a file names one: a run or a recipe may come from anybody, and so may the folder that it is in.
+    Not those that a file names: a run or a recipe may come from anybody, and so may the folder that it is in, which may
+    be called a:b.
     """
-    resumes = any(argument.startswith("--resume") for argument in arguments)  # a folder may be called a:b
-    return not resumes and any(re.search(r"(^|[=,])[\w.]+:\w+(,|$)", argument) for argument in arguments)
+    trains = given[:1] in (["train"], ["compare"]) and not any(word.startswith("--resume") for word in given)
+    words = [word for last, word in zip(["", *given], given, strict=False) if trains or "--trust" in (last, word[:7])]
+    return own_code([part for word in words for part in re.split("[=,]", word)])
+
+
+@contextlib.contextmanager
+def warnings_in_a_line() -> Iterator[None]:
+    """Warnings as one line on standard error, without the place in the code."""
+    before = warnings.showwarning
+    warnings.showwarning = lambda message, *place: _say(f"warning: {' '.join(str(message).split())}")
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def _explain(error: BaseException) -> int:
@@ -132,7 +151,11 @@ def _explain(error: BaseException) -> int:
     elif isinstance(error, KeyboardInterrupt):
         _say("stopped")
     elif isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("gossamer"):
-        _say(f"the command needs {error.name}: pip install 'gossamer[train]'")
+        _say(
+            str(error)
+            if "pip install" in str(error)
+            else f"the command needs {error.name}: pip install 'gossamer[train]'"
+        )
     else:
         text = " ".join(str(error).split())
         is_expected |= isinstance(error, UsageError | Interrupted)

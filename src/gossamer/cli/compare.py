@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -18,13 +19,18 @@ from gossamer.runs.settings import Settings, options_of
 from gossamer.runs.trials import Trials
 
 DATA = "digits"
-NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "quiet"}
+NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "trust", "quiet"}
 
 
 def compare(given: list[str]) -> int:
     """Train several methods with several seeds; print one table, write it and a report."""
     parser = Parser("gossamer compare", "Several methods, several seeds, one table and one report.")
-    return _compare(add_compare_flags(parser).parse(given), {})
+    try:
+        options = add_compare_flags(parser).parse(given)
+    except UsageError as error:
+        extra = re.match(r"unrecognized arguments: (\w[\w:]*)", str(error))
+        raise UsageError(f"{extra[1]}: put commas between methods, as in sgd,{extra[1]}") if extra else error from None
+    return _compare(options, {})
 
 
 def reproduce(given: list[str]) -> int:
@@ -80,6 +86,7 @@ def add_compare_flags(flags: Parser) -> Parser:
     flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
     flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
     flags.add_flag("time_steps", None, "Time training steps with native kernels and with dense products.")
+    flags.add_flag("trust", str | None, "Code of yours, module:function with commas, that a recipe may name.")
     flags.add_flag("quiet", None, "Show no progress.")
     skip = {"method", "data", "seed", "ranks", "options"}
     flags.add_signature(Settings, "settings of every run; they win over those of a recipe", skip, optional=True)
@@ -99,8 +106,11 @@ def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
         if not names:
             raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
         given = {"data": DATA, **given}
+        twice = sorted({method for method in names if names.count(method) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]} is named twice: a recipe (a TOML file) can train it with two settings")
         entries, seeds = {method: Settings(method, **given) for method in names}, SEEDS
-        name = f"compare-{given['data']}"
+        name = f"compare-{entries[names[0]].data_name}"
     if options.density is not None:
         entries = {label: _with_density(settings, options.density) for label, settings in entries.items()}
     return entries, seeds if options.seeds is None else options.seeds, name

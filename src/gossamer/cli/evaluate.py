@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder
+from gossamer.cli.predict import add_reading_flags
 from gossamer.record import Run
 from gossamer.tables import Table, columns
 
@@ -20,7 +21,8 @@ def evaluate(given: list[str]) -> int:
     from gossamer.metrics.registry import texts
     from gossamer.runs.reader import evaluate_run
 
-    found: dict[str, Any] = evaluate_run(folder(options.run), options.n_draws, options.split)
+    settings = {"data": options.data, "quiet": options.quiet}
+    found: dict[str, Any] = evaluate_run(folder(options.run), options.n_draws, options.split, **settings)
     tables = [columns(texts(found))]
     for name, (value, views) in _more(options).items():
         found[name] = value
@@ -58,7 +60,7 @@ def add_evaluate_flags(parser: Parser) -> Parser:
         "Sets of classes, or intervals, with this probability of containing the truth, by the held-out split.",
         group=more,
     )
-    return parser
+    return add_reading_flags(parser)
 
 
 def _check(options: Any) -> None:
@@ -76,7 +78,8 @@ def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
         return {}
     from gossamer.runs import held_out, shift
 
-    job, found = shift.opened(folder(options.run), options.n_draws), dict[str, tuple[Any, list[Table]]]()
+    job = shift.opened(folder(options.run), options.n_draws, options.data)
+    found: dict[str, tuple[Any, list[Table]]] = {}
     if options.ood:
         names = [name.strip() for name in options.ood.split(",") if name.strip()]
         value = shift.evaluate_ood(job, names)

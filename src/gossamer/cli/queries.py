@@ -1,9 +1,7 @@
-"""Commands that train nothing: ``predict``, ``show``, ``report``, ``list`` and ``completion``."""
+"""Commands that train nothing: ``show``, ``runs``, ``report``, ``export``, ``list`` and ``completion``."""
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -11,35 +9,38 @@ from typing import Any, Literal
 from gossamer import data, methods, models
 from gossamer.cli import COMMANDS, UsageError
 from gossamer.cli.parser import Parser, folder
+from gossamer.cli.predict import TITLE, add_predict_flags
 from gossamer.names import suggestion
-from gossamer.record import Run
+from gossamer.record import RecordError, Run
 from gossamer.sparsity import criteria
 from gossamer.tables import columns
 
 LISTS = ("methods", "data", "models", "criteria", "recipes")
+NO_RECIPES = (
+    "there is no folder recipes here. A recipe is a TOML file of your own, which gossamer compare FILE trains (the "
+    "guide to the command line has an example); those of the papers are in the folder recipes of the repository"
+)
+FILE_FLAGS = ("run", "runs", "folder", "input", "resume", "config", "out", "json", "data_dir", "corruptions")
 SHELLS = ("bash", "zsh", "fish")
 TITLES = {  # commands that read runs
-    "predict": "Predictions of a run for new inputs, as CSV.",
+    "predict": TITLE,
     "export": "The trained network of a run in a file for other runtimes; it reads inputs as the data set stores them.",
+    "runs": "The runs in a folder and in its comparisons, the oldest first.",
     "show": "A run in a few lines: its settings, how far it is, what it reached.",
     "report": "One HTML file about one run or several.",
 }
 
 
-def predict(given: list[str]) -> int:
-    """Print the predictions of a run for new inputs, as CSV or JSON."""
-    options = _parse("predict", given)
-    Run.open(folder(options.run))
-    from gossamer.runs.reader import predict_run
+def runs(given: list[str]) -> int:
+    """Print a table of the runs in a folder."""
+    options = _parse("runs", given)
+    from gossamer.runs.listing import find_runs, runs_table
 
-    rows = predict_run(folder(options.run), folder(options.input), options.n_draws)
-    if options.json:
-        print("\n".join(json.dumps(row) for row in rows))
-        return 0
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row.values())
+    found = find_runs(folder(options.folder))
+    if found:
+        print(runs_table(found).to_text())
+    else:
+        print(f"there are no runs in {options.folder}: gossamer train makes one", file=sys.stderr)
     return 0
 
 
@@ -70,9 +71,13 @@ def report(given: list[str]) -> int:
     """Write one HTML file about runs and print its path."""
     options = _parse("report", given)
     from gossamer.report import write_report
+    from gossamer.runs.listing import find_runs
 
-    folders = [folder(run) for run in options.runs]
-    print(write_report(folders, folder(options.out) if options.out else folders[0] / "report.html"))
+    given_folders = [folder(run) for run in options.runs]
+    found = [run.folder for one in given_folders for run in find_runs(one)]
+    if not found:
+        raise RecordError(f"{given_folders[0]} is neither a run nor the folder of a comparison: give one of these")
+    print(write_report(found, folder(options.out) if options.out else given_folders[0] / "report.html"))
     return 0
 
 
@@ -83,20 +88,22 @@ def _parse(command: str, given: list[str]) -> Any:
 def _add_flags(parser: Parser, command: str) -> Parser:
     """The flags of a command that reads runs."""
     if command == "report":
-        parser.add_argument("runs", nargs="+", help="Run folders.")
-        parser.add_flag("out", str | None, "The HTML file; report.html in the first run folder if not given.")
+        parser.add_argument("runs", nargs="+", help="Run folders, or the folder of a comparison.")
+        parser.add_flag("out", str | None, "The HTML file; report.html in the first folder if not given.")
         return parser
-    parser.add_argument("run", help="The run folder.")
+    if command == "runs":
+        parser.add_argument("folder", nargs="?", default="runs", help="The folder of the runs; runs if not given.")
+        return parser
     if command == "predict":
-        parser.add_argument("input", help="A .npy array or a .csv table, one example per row.")
-        parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
-        parser.add_flag("json", None, "Print JSON, one object per line.")
+        return add_predict_flags(parser)
+    parser.add_argument("run", help="The run folder.")
     if command == "export":
         whats = "mean, the network at its means; noise, a draw at each call; draws, several networks in one."
         parser.add_flag("format", Literal["onnx", "torch-export"], "Format of the file.", "onnx")
         parser.add_flag("what", Literal["mean", "noise", "draws"], f"What to export: {whats}", "mean")
         parser.add_flag("n_draws", int | None, "Networks of draws; as in the settings of the run if not given.")
         parser.add_flag("out", str | None, "The file; in the run folder if not given.")
+        parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that the run may import.")
     return parser
 
 
@@ -111,7 +118,7 @@ def list_names(given: list[str]) -> int:
     if rows:
         print(columns(rows))
     else:
-        print(f"there are no {given[0]} here", file=sys.stderr)
+        print(NO_RECIPES, file=sys.stderr)
     return 0
 
 
@@ -154,7 +161,7 @@ def _whole_parser() -> Any:
     for action in (action for parser in parsers.values() for action in parser._actions):
         if action.dest in known:
             action.choices = known[action.dest]
-        elif action.dest in ("run", "runs", "input", "resume", "config", "out", "json", "data_dir", "corruptions"):
+        elif action.dest in FILE_FLAGS:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     return root
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
@@ -14,7 +15,7 @@ from typing import Any
 from gossamer import methods
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder, with_underscores
-from gossamer.names import unknown
+from gossamer.names import refuse_foreign_code, unknown
 from gossamer.record import Run, to_toml
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
 from gossamer.tables import columns
@@ -51,7 +52,8 @@ def train(given: list[str]) -> int:
 
 def add_method_flags(parser: Parser, method: str) -> Parser:
     """The data, the options of a method, and the settings of any run."""
-    parser.add_argument("data", help="Name of the data set; gossamer list data has them.")
+    what = "Name of the data set (gossamer list data has them), or your own: a .csv, .tsv, .parquet or .npz file, a "
+    parser.add_argument("data", help=f"{what}folder of images with a sub-folder per class, or module:function.")
     parser.add_signature(methods.find(method), f"options of {method}", skip={"task", "steps"})
     return _add_settings(parser)
 
@@ -78,6 +80,7 @@ def _add_settings(parser: Parser) -> Parser:
 def _add_way_of_running(parser: Parser) -> Parser:
     parser.add_flag("checkpoint_seconds", float, "Seconds between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_flag("stop_after", float | None, "Seconds after which to stop with a checkpoint; --resume goes on.")
+    parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that a file may name.")
     parser.add_flag("quiet", None, "Show no progress.")
     return parser
 
@@ -89,11 +92,16 @@ def _way_of_running(options: Any) -> dict[str, Any]:
 def _resume(given: Sequence[str]) -> int:
     parser = Parser("gossamer train", "Continue a run, with the settings it has.")
     parser.add_flag("resume", str, "The run folder.")
+    parser.add_flag("data", str | None, "Where the data of the run are now, if they have moved.")
     options = _add_way_of_running(parser).parse(given)
     run = Run.open(folder(options.resume))  # reports a wrong path before the training loop is imported
-    from gossamer.runs.job import resume
+    from gossamer.runs.job import is_first_process, resume
 
-    _print_run(resume(run.folder, **_way_of_running(options)))
+    was_finished = run.result() is not None
+    run = resume(run.folder, data=options.data, **_way_of_running(options))
+    if was_finished and is_first_process():
+        print(f"{run.folder} is finished already; nothing was trained", file=sys.stderr)
+    _print_run(run)
     return 0
 
 
@@ -183,6 +191,10 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} must hold keys and values")
     if isinstance(content.get("methods"), dict):
         raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
+    try:
+        refuse_foreign_code(path, content)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     options = content.pop("options", {})
     content.pop("format", None)
     return {**content, **options}

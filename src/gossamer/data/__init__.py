@@ -1,6 +1,8 @@
 """Data sets, one file each: ``load()`` returns a Task. The folder is the registry.
 
-A data set of your own needs no place in it: ``module:function`` names a function of ``root`` in any module.
+Data of your own need no place in it. They are named by their path: a table (``.csv``, ``.tsv``, ``.parquet``) with its
+``target``, arrays (``.npz``), or a folder of images with a sub-folder per class. ``module:function`` names a function
+of ``root`` in any module.
 
 Sets that are read from files look in ``root``, else in the folder named by the environment variable ``GOSSAMER_DATA``,
 else in ``data/`` of the working directory. Nothing is ever downloaded.
@@ -10,15 +12,18 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gossamer.data import _own
 from gossamer.data._corruptions import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._fingerprint import changed, fingerprint
 from gossamer.data._images import CropFlip, Normalize
+from gossamer.data._own import describe as describe_data
 from gossamer.names import imported, unknown
 from gossamer.types import Task
 
@@ -30,10 +35,13 @@ __all__ = [
     "Normalize",
     "changed",
     "corrupt",
+    "describe_data",
     "find",
     "fingerprint",
     "load",
     "names",
+    "options_of",
+    "own_kind",
     "read_corrupted",
 ]
 
@@ -52,7 +60,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Callable[..., Task]:
-    """The loader of the set called ``name``, or one of yours as ``module:function``.
+    """The loader of the set called ``name``, or of yours: a path, or ``module:function``.
 
     It is a function of ``root`` and the options of the set.
 
@@ -60,6 +68,9 @@ def find(name: str) -> Callable[..., Task]:
         >>> find("digits").__module__
         'gossamer.data.digits'
     """
+    kind = own_kind(name)
+    if kind is not None:
+        return _own.find(name, kind)
     if ":" in name:
         return imported("data set", name)
     folder, _, member = name.partition("/")
@@ -68,9 +79,34 @@ def find(name: str) -> Callable[..., Task]:
 
         return functools.partial(load_uci, name=member)
     if name not in names():
-        raise ValueError(unknown("data set", name, names()))
+        own = "Your own: the path of a .csv, .tsv, .parquet or .npz file or of a folder of images, or module:function"
+        raise ValueError(f"{unknown('data set', name, names())}. {own}")
     function: Callable[..., Task] = importlib.import_module(f"gossamer.data.{name}").load
     return function
+
+
+def options_of(name: str) -> set[str]:
+    """Names of the options that the loader of a set takes, beside ``root``.
+
+    Example:
+        >>> sorted(options_of("table.csv"))
+        ['drop', 'n_val', 'target', 'task']
+    """
+    kind = own_kind(name)
+    if kind is not None:
+        return _own.options_of(kind)
+    return set(list(inspect.signature(find(name)).parameters)[1:])
+
+
+def own_kind(name: str) -> str | None:
+    """``"table"``, ``"arrays"`` or ``"images"`` for a path to data of your own; ``None`` for any other name.
+
+    Example:
+        >>> own_kind("houses.csv"), own_kind("digits")
+        ('table', None)
+    """
+    is_known = name in names() or name.startswith("uci/")
+    return None if is_known else _own.kind_of(name)
 
 
 def load(name: str, root: str | Path | None = None, **options: Any) -> Task:

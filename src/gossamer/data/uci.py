@@ -94,8 +94,8 @@ def load(
         _check_published(SETS[name], folder, split, (features, target), (published, test))
     train, val = (published[rows.numpy()] for rows in split_rows(len(published), n_val, seed=split))
     x, y = (torch.from_numpy(np.ascontiguousarray(table[:, columns])) for columns in (features, target))
-    x_mean, x_std = _mean_and_std(table[train][:, features])
-    mean, std = _mean_and_std(table[train][:, target])
+    x_mean, x_std = mean_and_std(table[train][:, features])
+    mean, std = mean_and_std(table[train][:, target])
     y = ((y - torch.from_numpy(mean)) / torch.from_numpy(std)).float()
     return Task(
         (x[train], y[train]),
@@ -112,7 +112,7 @@ def load(
 
 @dataclass(frozen=True)
 class Standardize:
-    """Columns of a table in their original units, float64, to ``(x - mean) / std`` in float32.
+    """Columns of a table, or channels of images, in their original units to ``(x - mean) / std`` in float32.
 
     Example:
         >>> Standardize(mean=(10.0,), std=(2.0,))(torch.tensor([[14.0]], dtype=torch.float64))
@@ -124,8 +124,9 @@ class Standardize:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The rows, standardised; subtracted in float64, since a column may vary in its last digits only."""
+        shape = (-1, *[1] * (x.dim() - 2))
         mean, std = (torch.tensor(part, dtype=torch.float64, device=x.device) for part in (self.mean, self.std))
-        return ((x.double() - mean) / std).float()
+        return ((x.double() - mean.view(shape)) / std.view(shape)).float()
 
 
 def _short(name: str) -> str:
@@ -205,7 +206,7 @@ def _numbers(path: Path) -> Array:
         raise ValueError(f"{path}: truncated or damaged ({error})") from error
 
 
-def _mean_and_std(part: Array) -> tuple[Array, Array]:
+def mean_and_std(part: Array) -> tuple[Array, Array]:
     """Mean and std of each column; a constant one gets the std 1, and so becomes 0."""
     constant = part.min(0) == part.max(0)  # not std == 0, which rounding can make 1e-16
     return np.where(constant, part[0], part.mean(0)), np.where(constant, 1.0, part.std(0))

@@ -79,11 +79,15 @@ class OwnKL(Penalty):
 
     def unscaled(self, model: nn.Module) -> Tensor:
         """``β · KL / N`` with the final β."""
-        weights = sparse_weights(model).values()
-        size = sum(weight.support.size for weight in weights)
-        beta = min(1.0, self.most * self.n_data / size) if self.beta is None else self.beta
-        terms = [weight.kl() for weight in weights if isinstance(weight, HasKL)]
-        return torch.stack(terms).sum() * (beta / self.n_data)
+        terms = [weight.kl() for weight in sparse_weights(model).values() if isinstance(weight, HasKL)]
+        return torch.stack(terms).sum() * (self.kl_weight(model) / self.n_data)
+
+    def kl_weight(self, model: nn.Module) -> float:
+        """The final β."""
+        if self.beta is not None:
+            return self.beta
+        size = sum(weight.support.size for weight in sparse_weights(model).values())
+        return min(1.0, self.most * self.n_data / size)
 
 
 def replace_layers(model: nn.Module, replacements: Mapping[int, nn.Module]) -> nn.Module:

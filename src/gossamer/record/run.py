@@ -47,8 +47,9 @@ class Run:
         cls,
         folder: Path,
         config: Mapping[str, Any],
-        data: Mapping[str, str] | None = None,
+        data: Mapping[str, Any] | None = None,
         lock: Lock | None = None,
+        effective: Mapping[str, Any] | None = None,
     ) -> Run:
         """Make the folder with ``config.toml`` and ``environment.json``; it must not hold anything yet.
 
@@ -57,6 +58,7 @@ class Run:
             config: The settings of the run.
             data: The fingerprint of what the run trains on, for ``data.json``.
             lock: The lock on the folder, held as long as the run is written.
+            effective: Values of the settings that were left open, for ``environment.json``.
         """
         folder = Path(folder)
         text = files.to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
@@ -73,7 +75,7 @@ class Run:
             # The configuration comes first: a resume needs it, and can write the others.
             files.write_atomically(folder / CONFIG, text)
             run = cls.open(folder, lock)
-            run.complete(data)
+            run.complete(data, effective)
         except RecordError:
             for name in (CONFIG, ENVIRONMENT, DATA):
                 (folder / name).unlink(missing_ok=True)
@@ -100,10 +102,10 @@ class Run:
         notes = files.read_json(folder / ENVIRONMENT, "delete it, the run does not need it")
         return cls(folder, config, notes or {}, lock)
 
-    def complete(self, data: Mapping[str, str] | None) -> None:
+    def complete(self, data: Mapping[str, Any] | None, effective: Mapping[str, Any] | None = None) -> None:
         """Write ``environment.json`` and ``data.json`` where they are missing: a kill may come before them."""
         if not (self.folder / ENVIRONMENT).exists():
-            self.environment = environment()
+            self.environment = environment() | ({} if effective is None else {"effective": dict(effective)})
             files.write_atomically(self.folder / ENVIRONMENT, files.to_json(self.environment, indent=2))
         if data is not None and not (self.folder / DATA).exists():
             files.write_atomically(self.folder / DATA, files.to_json(data, indent=2))
@@ -113,7 +115,7 @@ class Run:
         """The folder of the checkpoints, which may not exist yet."""
         return self.folder / "checkpoint"
 
-    def data(self) -> dict[str, str] | None:
+    def data(self) -> dict[str, Any] | None:
         """The fingerprint of what the run trains on; ``None`` where an earlier version stored none."""
         return files.read_json(self.folder / DATA, "restore the file, or train again")
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gossamer.names import trusting
+
 if TYPE_CHECKING:
     from gossamer.runs.comparison import Comparison, compare, read_recipe
     from gossamer.runs.interrupt import Interrupted
@@ -32,6 +34,7 @@ __all__ = [
     "resume",
     "show",
     "train",
+    "trusting",
 ]
 
 _HOMES = {

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from gossamer.formats import column
 from gossamer.metrics.registry import METRICS, Metric, shown
-from gossamer.names import file_name
+from gossamer.names import file_name, own_code, trusting
 from gossamer.record import RecordError, Run, write_atomically
-from gossamer.record.files import one_line
+from gossamer.record.files import one_line, unwritable
 from gossamer.runs.interrupt import Interrupted
 from gossamer.runs.settings import Settings, with_defaults
 from gossamer.tables import Table
@@ -209,19 +209,57 @@ def compare(
         raise ValueError(f"seeds must be at least 1; got {seeds}")
     if any(settings.ranks > 1 for settings in entries.values()):
         raise ValueError("compare trains in one process: set ranks to 1, or train run by run and report on them")
-    out, trained = Path(out), list[Path]()
+    out = Path(out)
     plan = {
         label: {out / f"{file_name(label)}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
         for label, settings in entries.items()
     }
+    # Whatever can be known now is an error now, not after an hour of training.
     for runs in plan.values():
         for folder, settings in runs.items():
-            _refuse_other_settings(folder, settings)  # now, not after an hour of training
+            _refuse_other_settings(folder, settings)
+    _make_folder(out)
+    for label, runs in plan.items():
+        _check_first(label, runs)
+    with trusting(*own_code([settings.to_config() for settings in entries.values()])):  # the caller's own choice
+        return _train_all(plan, out, quiet, say)
+
+
+def _train_all(
+    plan: Mapping[str, Mapping[Path, Settings]], out: Path, quiet: bool, say: Callable[[str], None]
+) -> Comparison:
+    trained: list[Path] = []
     rows = [_entry(label, runs, trained, quiet, say) for label, runs in plan.items()]
     comparison = Comparison(rows, trained)
-    out.mkdir(parents=True, exist_ok=True)  # where every run failed before it had a folder
     comparison.write(out)
     return comparison
+
+
+def _make_folder(out: Path) -> None:
+    """The folder of the comparison, in which files can be written; not that of a run."""
+    if (out / "config.toml").exists():
+        raise RecordError(f"{out} is the folder of a run: a comparison needs one of its own, give another --out")
+    probe = out / ".probe"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except FileExistsError:
+        raise RecordError(f"{out} is a file, not a folder: give another --out") from None
+    except OSError as error:
+        raise unwritable(out, error) from error
+
+
+def _check_first(label: str, runs: Mapping[Path, Settings]) -> None:
+    """Build what the first step of an entry needs, unless its runs have begun: they are built already."""
+    from gossamer.runs.job import check
+
+    if all((folder / "config.toml").exists() for folder in runs):
+        return
+    try:
+        check(next(iter(runs.values())))
+    except (ValueError, ModuleNotFoundError, FileNotFoundError) as error:
+        raise RecordError(f"{label}: {one_line(error)}") from error
 
 
 def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import shlex
+import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -18,13 +21,17 @@ from lightning_fabric import Fabric
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from gossamer import checkpoint, methods, models
-from gossamer.data import changed, fingerprint
+from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
+from gossamer.data._own.record import TrainingDataNeededError
 from gossamer.layers import sparse_weights
 from gossamer.names import file_name
 from gossamer.progress import Progress
 from gossamer.ranks import on_any_rank
 from gossamer.record import Lock, RecordError, Run
+from gossamer.record.files import unwritable
 from gossamer.record.run import refuse_taken
+from gossamer.runs.drawing import showing_draws
+from gossamer.runs.effective import effective
 from gossamer.runs.interrupt import Interrupted, Stop, stop_signals
 from gossamer.runs.memory import PeakMemory
 from gossamer.runs.result import build_result
@@ -49,7 +56,8 @@ def train(
 
     Args:
         settings: What to train, and how.
-        out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``.
+        out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``, with
+            a number after it if there is such a folder.
         quiet: Show no progress.
         checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
@@ -64,14 +72,20 @@ def train(
         >>> run.result()["metrics"]["accuracy"] > 0.1
         True
     """
-    default = f"{date.today().isoformat()}-{settings.method}-{settings.data}-{settings.seed}"
-    folder = Path("runs", file_name(default)) if out is None else Path(out)
-    if is_first_process():
-        _refuse_begun(folder, "--out" if out is not None else "--out or --seed")  # before anything is loaded
-    job = _begin(folder, settings)
-    with Lock(folder) if job.training.fabric.is_global_zero else contextlib.nullcontext() as lock:
+    if is_first_process() and out is not None:
+        _refuse_begun(Path(out))  # before anything is loaded
+    job = _begin(Path(out or "runs"), settings)
+    fabric = job.training.fabric
+    if out is None:
+        name = str(_new_folder(settings)) if fabric.is_global_zero else ""
+        job.folder = Path(fabric.broadcast(name) if fabric.world_size > 1 else name)
+    with Lock(job.folder) if fabric.is_global_zero else contextlib.nullcontext() as lock:
         if lock is not None:
-            job.run = Run.create(folder, settings.to_config(), fingerprint(job.task), lock)
+            job.run = Run.create(
+                job.folder, settings.to_config(), _notes(job.task), lock, effective(settings, job.training)
+            )
+            if job.task.record is not None and not quiet:
+                print(describe_data(job.task.record), file=sys.stderr, flush=True)
         return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
 
@@ -81,10 +95,12 @@ def resume(
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
+    data: str | None = None,
 ) -> Run:
     """Continue an interrupted run: its final weights are those of a run without interruption.
 
-    A finished run is returned as it is. The options are those of :func:`train`.
+    A finished run is returned as it is. ``data`` is where the run's data are now, if they have moved; the other options
+    are those of :func:`train`.
     """
     run = Run.open(Path(folder))
     if run.result() is not None:
@@ -93,13 +109,13 @@ def resume(
         run = Run.open(run.folder, lock)  # again: another process may have finished it before the lock was ours
         if run.result() is not None:
             return run
-        job = restore(run, settings_of(run))
+        job = restore(run, settings_of(run, **({} if data is None else {"data": data})))
         job.training.fabric.barrier()  # the first rank writes only after all have read
         if job.training.fabric.is_global_zero:
             job.run = run
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
-                run.complete(fingerprint(job.task))
+                run.complete(_notes(job.task), effective(job.settings, job.training))
         return _go_on(job, quiet, checkpoint_seconds, stop_after)
 
 
@@ -125,20 +141,34 @@ def settings_of(run: Run, **changes: object) -> Settings:
         raise RecordError(f"{run.folder / 'config.toml'}: {error}") from error
 
 
-def _begin(folder: Path, settings: Settings) -> Job:
-    task, fabric = settings.load_task(), launch(settings)
+def _begin(folder: Path, settings: Settings, task: Task | None = None) -> Job:
+    task, fabric = task or settings.load_task(), launch(settings)
     memory = PeakMemory(fabric.device)  # the data are there already, the network is not
     return Job(folder, settings, task, start(settings, task, fabric), Tally(), memory)
 
 
-def restore(run: Run, settings: Settings) -> Job:
-    """A run as of its newest checkpoint, or before its first step if there is none yet."""
+def check(settings: Settings) -> None:
+    """Load the data and build everything that the first step needs: what cannot be trained is an error."""
+    start(settings, settings.load_task(), launch(settings))
+
+
+def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
+    """A run as of its newest checkpoint, or before its first step if there is none yet.
+
+    A ``task`` stands for the data of the run, which are then not loaded.
+    """
     state = checkpoint.load(run.checkpoint_folder) if checkpoint.exists(run.checkpoint_folder) else {}
     if "files" in state:
         run.check(state["files"])
-    job = _begin(run.folder, settings)
+    try:
+        job = _begin(run.folder, settings, task)
+    except DataNotFoundError as error:
+        if isinstance(error, TrainingDataNeededError):
+            raise
+        raise RecordError(f"{error}. If the data have moved, name where they are with --data") from error
     job.checksums = state.get("files")
-    _refuse_other_data(run, job.task)
+    if task is None:
+        _refuse_other_data(run, job.task)
     if state:
         try:
             job.training.load_state_dict(state["training"])
@@ -156,7 +186,7 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
     """Train to the end or to a signal, then write the result; an interrupted run can be continued."""
     settings, training = job.settings, job.training
     progress = Progress(
-        f"{settings.method} {settings.data} seed {settings.seed}",
+        f"{settings.method} {settings.data_name} seed {settings.seed}",
         training.steps,
         start=training.step,
         lines=N_LINES,
@@ -166,7 +196,8 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
         with stop_signals(stop_after) as stop, progress, job.tally.counting(training.model):
             _advance(job, stop, progress, checkpoint_seconds)
         if job.run is not None:
-            job.run.write_result(build_result(settings, job.task, training, job.tally, job.run))
+            with showing_draws(f"evaluating {settings.method} {settings.data_name} seed {settings.seed}", quiet=quiet):
+                job.run.write_result(build_result(settings, job.task, training, job.tally, job.run))
     except KeyboardInterrupt:
         raise Interrupted(job.folder) from None
     finally:
@@ -267,8 +298,11 @@ def is_first_process() -> bool:
 
 
 def _refuse_other_data(run: Run, task: Task) -> None:
-    stored = run.data()
-    differs = [] if stored is None else changed(stored, fingerprint(task))
+    stored = run.data() or {}
+    own = stored.pop("own", None)
+    differs = changed(stored, fingerprint(task)) if stored else []
+    if differs and own is not None and task.record is not None:
+        raise RecordError(_other_file(run, own["source"], task.record["source"]))
     if differs:
         raise RecordError(
             f"{run.folder} began with other data: {', '.join(differs)} of {task.name} differ from its data.json; give "
@@ -276,11 +310,39 @@ def _refuse_other_data(run: Run, task: Task) -> None:
         )
 
 
-def _refuse_begun(folder: Path, other: str) -> None:
+def _notes(task: Task) -> dict[str, Any]:
+    """What ``data.json`` says: checksums, and how data of the user's own became numbers."""
+    return fingerprint(task) | ({} if task.record is None else {"own": task.record})
+
+
+def _other_file(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    sizes = [f"{source['bytes']:,} bytes, SHA-256 {source['sha256'][:12]}…" for source in (before, now)]
+    return (
+        f"{now['path']} is not what {run.folder} was trained on: {sizes[0]} then, {sizes[1]} now. Restore the file, "
+        "name where it is with --data, or train a new run"
+    )
+
+
+def _new_folder(settings: Settings) -> Path:
+    """A folder that nobody has: the date, method, data and seed, and a number if that is taken."""
+    name = f"{date.today().isoformat()}-{settings.method}-{settings.data_name}-{settings.seed}"
+    for number in itertools.count(1):
+        folder = Path("runs", file_name(name) + (f"-{number}" if number > 1 else ""))
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        return folder
+    raise AssertionError("unreachable")
+
+
+def _refuse_begun(folder: Path) -> None:
     if not (folder / "config.toml").exists():
         return refuse_taken(folder)
     quoted = shlex.quote(str(folder))
     is_finished = (folder / "result.json").exists()
     way_on = f"gossamer show {quoted} shows it" if is_finished else f"gossamer train --resume {quoted} continues it"
     kind = "a finished" if is_finished else "an unfinished"
-    raise RecordError(f"{folder} holds {kind} run: {way_on}; a new one needs another {other}")
+    raise RecordError(f"{folder} holds {kind} run: {way_on}; a new one needs another --out")

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gossamer import checkpoint
+from gossamer.data._own import describe as describe_data
+from gossamer.data._own.record import TrainingDataNeededError, task_without_data
 from gossamer.evaluate import split_of, summarize
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.record import RecordError, Run
+from gossamer.runs.drawing import showing_draws
+from gossamer.runs.inputs import named_inputs, outside_range, read_inputs
 from gossamer.runs.result import predict_seeded, predict_split
 from gossamer.types import Task
 
 if TYPE_CHECKING:
     from gossamer.runs.job import Job
+
+__all__ = ["evaluate_run", "predict_run", "read_inputs", "restored", "show"]
 
 
 def show(folder: Path | str) -> str:
@@ -35,11 +40,14 @@ def show(folder: Path | str) -> str:
     """
     run = Run.open(Path(folder))
     rows = {"settings": {key: value for key, value in run.config.items() if key != "options"}}
-    rows |= {"options": run.config.get("options") or {}}
+    rows |= {"options": run.config.get("options") or {}, "effective": run.environment.get("effective") or {}}
     lines = [f"  {name:<11}" + "  ".join(f"{k}={v}" for k, v in row.items()) for name, row in rows.items() if row]
     known = run.environment | run.environment.get("versions", {})
     made_by = [f"{key} {known[key]}" for key in ("gossamer", "torch", "python") if known.get(key)]
     lines.append("  made by    " + "  ".join(made_by))
+    own = (run.data() or {}).get("own")
+    if own is not None:
+        lines += [f"  data       {describe_data(own)}".replace("\n", "\n  ")]
     result = run.result()
     return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(run, result))])
 
@@ -63,64 +71,102 @@ def _outcome(run: Run, result: dict[str, Any]) -> list[str]:
         raise RecordError(f"{path} is broken ({error!r}): delete it and --resume the run") from error
 
 
-def evaluate_run(folder: Path | str, n_draws: int | None = None, split: str = "test") -> dict[str, float]:
+def evaluate_run(
+    folder: Path | str, n_draws: int | None = None, split: str = "test", *, data: str | None = None, quiet: bool = True
+) -> dict[str, float]:
     """The metrics of a run, computed again from its newest checkpoint.
 
     Args:
         folder: The run folder.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
         split: ``"train"``, ``"val"`` or ``"test"``.
+        data: Where the data of the run are now, if they have moved.
+        quiet: Show no progress.
     """
-    job = restored(folder, **_drawing(n_draws))
-    prediction = predict_split(job.training.posterior(), job.task, job.settings, split)
+    job = restored(folder, n_draws=n_draws, data=data)
+    with showing_draws(f"evaluating {Path(folder).name}", quiet=quiet):
+        prediction = predict_split(job.training.posterior(), job.task, job.settings, split)
     return summarize(prediction, job.task, split_of(job.task, split)[1])
 
 
-def predict_run(folder: Path | str, inputs: Path | str, n_draws: int | None = None) -> list[dict[str, Any]]:
-    """Predictions of a run for new inputs.
+def predict_run(
+    folder: Path | str,
+    inputs: Path | str,
+    n_draws: int | None = None,
+    *,
+    level: float = 0.9,
+    data: str | None = None,
+    quiet: bool = True,
+) -> list[dict[str, Any]]:
+    """Predictions of a run for new inputs; a warning says if they leave the range of the training data.
+
+    A run on data of your own needs them no more, unless its method reads them to predict.
 
     Args:
         folder: The run folder.
-        inputs: A ``.npy`` array or a ``.csv`` table with one example per row, in the units of the data set: pixels from
-            0 to 255 for the image sets that are read from files, original units for tables.
+        inputs: A ``.csv``, ``.tsv`` or ``.parquet`` table, found by the names of its columns if the run was trained on
+            one, a ``.npy`` or ``.npz`` array, an image or a folder of images, or ``"-"`` for CSV from standard input.
+            One example per row, in the units of the data set: pixels from 0 to 255 for images in files, original units
+            for tables.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
+        level: Probability of the intervals of numbers.
+        data: Where the data of the run are now, if they have moved and are needed.
+        quiet: Show no progress.
 
     Returns:
-        One row per example: class, confidence, entropy and mutual information, or mean, std and the bounds of a 90 %
-        interval in original units.
+        One row per example: class, confidence, entropy, mutual information and the probability of each class, or mean,
+        std and the bounds of an interval in original units.
     """
-    job = restored(folder, **_drawing(n_draws))
-    x = read_inputs(Path(inputs), job.task)
-    prediction = predict_seeded(job.training.posterior(), job.task, x, job.settings)
-    columns = (_numbers if isinstance(job.task.likelihood, Gaussian) else _classes)(prediction, job.task)
+    if not 0 < level < 1:
+        raise ValueError(f"level is a probability between 0 and 1; got {level}")
+    own = (Run.open(Path(folder)).data() or {}).get("own")
+    changes = {"n_draws": n_draws, "data": data}
+    job = restored(folder, **changes) if own is None else None
+    task = job.task if job is not None else task_without_data(own or {})
+    x, names = named_inputs(inputs, task)
+    warning = outside_range(x, task)
+    if warning is not None:
+        warnings.warn(warning, stacklevel=2)
+    try:
+        prediction = _predicted(job or restored(folder, task, **changes), x, quiet)
+    except TrainingDataNeededError:
+        prediction = _predicted(restored(folder, **changes), x, quiet)
+    is_number = isinstance(task.likelihood, Gaussian)
+    columns = names | (_numbers(prediction, task, level) if is_number else _classes(prediction, task))
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _numbers(prediction: Prediction, task: Task) -> dict[str, list[Any]]:
-    low, high = prediction.interval(0.9)
-    columns = {"mean": prediction.mean, "low90": low, "high90": high}
+def _predicted(job: Job, x: Tensor, quiet: bool) -> Prediction:
+    with showing_draws(f"predicting {len(x):,} examples", quiet=quiet):
+        return predict_seeded(job.training.posterior(), job.task, x, job.settings)
+
+
+def _numbers(prediction: Prediction, task: Task, level: float) -> dict[str, list[Any]]:
+    low, high = prediction.interval(level)
+    percent = f"{100 * level:g}"
+    columns = {"mean": prediction.mean, f"low{percent}": low, f"high{percent}": high}
     rows = {name: (value[:, 0] * task.target_std + task.target_mean).tolist() for name, value in columns.items()}
-    return rows | {"std": (prediction.std[:, 0] * task.target_std).tolist()}
+    spread = {"std": prediction.std, "epistemic_std": prediction.epistemic_std}
+    return rows | {name: (value[:, 0] * task.target_std).tolist() for name, value in spread.items()}
 
 
 def _classes(prediction: Prediction, task: Task) -> dict[str, list[Any]]:
     names = task.class_names or tuple(map(str, range(task.n_outputs)))
+    probs = prediction.probs
     return {
-        "class": [names[i] for i in prediction.probs.argmax(1).tolist()],
+        "class": [names[i] for i in probs.argmax(1).tolist()],
         "confidence": prediction.confidence.tolist(),
         "entropy": prediction.entropy.tolist(),
         "mutual_information": prediction.mutual_information.tolist(),
+        **{f"p_{name}": probs[:, i].tolist() for i, name in enumerate(names)},
     }
 
 
-def _drawing(n_draws: int | None) -> dict[str, Any]:
-    return {} if n_draws is None else {"n_draws": n_draws}
-
-
-def restored(folder: Path | str, **changes: Any) -> Job:
+def restored(folder: Path | str, task: Task | None = None, /, **changes: Any) -> Job:
     """The run as of its newest checkpoint, in this process alone, on whatever device there is.
 
-    ``changes`` replace settings of the run, such as ``n_draws`` or ``precision``.
+    ``changes`` that are not ``None`` replace settings of the run, such as ``n_draws`` or ``precision``; a ``task``
+    stands for its data, which are then not loaded.
     """
     from gossamer.runs.job import restore, settings_of
 
@@ -128,67 +174,12 @@ def restored(folder: Path | str, **changes: Any) -> Job:
     way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
     if not checkpoint.exists(run.checkpoint_folder):
         raise RecordError(f"{run.folder} has no checkpoint yet: continue it with {way_on}")
-    settings = replace(settings_of(run, device="auto", ranks=1), **changes)
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = replace(settings_of(run, device="auto", ranks=1), **given)
     with torch.random.fork_rng():  # restoring a training restores its random state, too
-        job = restore(run, settings)
+        job = restore(run, settings, task)
     if run.result() is not None and job.training.step < job.training.steps:
         raise RecordError(
             f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"
         )
     return job
-
-
-def read_inputs(path: Path, task: Task) -> Tensor:
-    """New inputs from a file, as the task stores its own: one example per row.
-
-    Images may have their channels last, or all their pixels in one row.
-    """
-    array = _array(path)
-    stored = task.test[0]
-    shape = tuple(stored.shape[1:])
-    x = torch.from_numpy(np.ascontiguousarray(array))
-    if x.shape == shape:
-        x = x.unsqueeze(0)
-    if x.dim() and x.shape[1:] != shape and x.shape[1:].numel() == stored[0].numel():
-        is_channels_last = len(shape) == 3 and tuple(x.shape[1:]) == (*shape[1:], shape[0])
-        x = x.movedim(-1, 1) if is_channels_last else x.reshape(-1, *shape)
-    if not x.dim() or x.shape[1:] != shape:
-        raise RecordError(f"{path} has examples of shape {tuple(x.shape[1:])}, {task.name} has {shape}")
-    if not len(x):
-        raise RecordError(f"{path} has no examples")
-    if not bool(torch.isfinite(x).all()):
-        row = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0]) + 1
-        raise RecordError(f"{path} has numbers that are not finite, the first in row {row}")
-    if stored.dtype == torch.uint8 and bool(((x < 0) | (x > 255) | (x != x.round())).any()):
-        raise RecordError(f"{path} must have whole numbers from 0 to 255: {task.name} stores its pixels so")
-    return x.to(stored.dtype)
-
-
-def _array(path: Path) -> npt.NDArray[Any]:
-    """The file as an array of numbers."""
-    if path.suffix not in (".npy", ".csv"):
-        raise RecordError(f"{path}: inputs are read from .npy or .csv files")
-    try:
-        array = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _table(path)
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise RecordError(f"{path} is not an array of numbers: {str(error).splitlines()[0]}") from error
-    if not (np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating) or array.dtype == bool):
-        raise RecordError(f"{path} is not an array of numbers but of {array.dtype}")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads this machine's byte order only
-
-
-def _table(path: Path) -> npt.NDArray[Any]:
-    lines = [line for line in path.read_text().splitlines() if line.strip()]
-    if lines and not _is_number(lines[0].split(",")[0]):
-        lines = lines[1:]  # names of the columns
-    return np.loadtxt(lines, delimiter=",", ndmin=2) if lines else np.zeros((0, 0))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

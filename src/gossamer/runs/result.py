@@ -15,6 +15,7 @@ from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
 from gossamer.runs import curves
 from gossamer.runs.cost import cost_of, prediction_seconds
+from gossamer.runs.drawing import watched
 from gossamer.runs.settings import Settings
 from gossamer.runs.tally import Tally
 from gossamer.types import Posterior, Task
@@ -69,7 +70,7 @@ def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settin
     """Prediction of the draws for ``x``, inputs as the task stores them; the draws depend on the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        return predict_inputs(posterior, task, x, settings.n_draws)
+        return predict_inputs(watched(posterior), task, x, settings.n_draws)
 
 
 def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:

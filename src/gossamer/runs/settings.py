@@ -6,20 +6,23 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 
 from gossamer import data, methods, models
 from gossamer.kernels.fused import Fused
-from gossamer.names import unknown
+from gossamer.names import refuse_foreign_code, unknown
 from gossamer.types import Task
 
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "32", "bf16"]
+TaskKind = Literal["classification", "regression"]
 
 MAX_SEED = 2**32  # the order of an epoch multiplies it, and torch must still accept the product
 CHECKPOINT_SECONDS = 30.0
+OF_DATA = ("n_val", "target", "drop", "task", "image_size")  # settings that the loader of the data takes
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,9 @@ class Settings:
 
     Args:
         method: Name of the method.
-        data: Name of the data set.
-        model: Name of the network; one that fits the data if not given.
+        data: Name of the data set, or your own: a .csv, .tsv, .parquet or .npz file, a folder of images with a
+            sub-folder per class, or module:function.
+        model: Name of the network, or your own as module:factory; one that fits the data if not given.
         epochs: Passes over the training data.
         batch_size: Examples per step.
         seed: Seed of the order of the examples, the first active weights and all noise.
@@ -45,6 +49,10 @@ class Settings:
         data_dir: Folder of the data files; $GOSSAMER_DATA or data/ if not given.
         n_val: Training examples held out for choices, 0 to train on all; as the data set says if not given.
         n_train: Training examples to use, the same for every seed; all if not given.
+        target: Column of a table that is to be predicted.
+        drop: Columns of a table to leave out, with commas between them.
+        task: What the targets of own data are; by their values if not given.
+        image_size: Height and width that the images of a folder are resized to.
         n_draws: Networks drawn for the final numbers.
         options: Options of the method; those left out are added with their defaults.
 
@@ -67,6 +75,10 @@ class Settings:
     data_dir: str | None = None
     n_val: int | None = None
     n_train: int | None = None
+    target: str | None = None
+    drop: str | None = None
+    task: TaskKind | None = None
+    image_size: int | None = None
     n_draws: int = 20
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -82,7 +94,9 @@ class Settings:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device cpu")
         methods.find(self.method)  # raises an error for an unknown one, and so do the next
-        data.find(self.data)
+        if data.own_kind(self.data) is not None:  # the run may be continued in another folder
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        self._check_data()
         if self.model is not None:
             models.find(self.model)
         known = options_of(self.method)
@@ -99,7 +113,11 @@ class Settings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Settings:
-        """From the dictionary of a ``config.toml``; an unknown key is an error that names the nearest."""
+        """From the dictionary of a ``config.toml``; an unknown key is an error that names the nearest.
+
+        So is code of the user's own, ``module:function``, unless it is named again by ``names.trusting``.
+        """
+        refuse_foreign_code("it", config)
         known = [item.name for item in fields(cls)]
         for key in config:
             if key not in known:
@@ -111,16 +129,34 @@ class Settings:
 
     def load_task(self) -> Task:
         """The data, of the training examples as many as were asked for."""
-        if self.n_val is not None and "n_val" not in inspect.signature(data.find(self.data)).parameters:
-            raise ValueError(f"{self.data} has a validation split of its own: leave n_val out")
-        task = data.load(self.data, self.data_dir, **({} if self.n_val is None else {"n_val": self.n_val}))
+        task = data.load(self.data, self.data_dir, **self._data_options())
         if self.n_train is None:
             return task
         x, y = task.train
         if not 1 <= self.n_train <= len(y):
             raise ValueError(f"n_train must be from 1 to the {len(y)} training examples; got {self.n_train}")
         rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: self.n_train]
-        return task._replace(train=(x[rows], y[rows]))
+        record = task.record and {**task.record, "sizes": {**task.record["sizes"], "train": self.n_train}}
+        return task._replace(train=(x[rows], y[rows]), record=record)
+
+    @property
+    def data_name(self) -> str:
+        """The data in a word: their name, or that of the file without its folder and ending."""
+        kind = data.own_kind(self.data)
+        return self.data if kind is None else Path(self.data).stem if kind != "images" else Path(self.data).name
+
+    def _data_options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in OF_DATA if getattr(self, name) is not None}
+
+    def _check_data(self) -> None:
+        """Reject options that the loader of the data does not take."""
+        known = data.options_of(self.data)
+        for name in self._data_options():
+            if name not in known:
+                own = ": it has a validation split of its own" if name == "n_val" else ""
+                raise ValueError(f"{self.data_name} takes no {name}{own}; leave it out")
+        if "target" in known and data.own_kind(self.data) == "table" and self.target is None:
+            raise ValueError(f"{self.data_name}: which column is to be predicted? Give it as target")
 
     def is_on_gpu(self) -> bool:
         """Whether the device asked for is a GPU here."""

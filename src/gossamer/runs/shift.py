@@ -126,11 +126,11 @@ def mean_by_severity(entry: Mapping[str, Any], metric: str) -> list[float]:
     return [statistics.fmean(column) for column in columns]
 
 
-def opened(run: Path | str | Job, n_draws: int | None = None) -> Job:
+def opened(run: Path | str | Job, n_draws: int | None = None, data: str | None = None) -> Job:
     """The run as of its newest checkpoint; one that is open already stays as it is."""
     if not isinstance(run, Path | str):
         return run
-    return restored(run, **({} if n_draws is None else {"n_draws": n_draws}))
+    return restored(run, n_draws=n_draws, data=data)
 
 
 def predict(job: Job, x: Tensor) -> Prediction:

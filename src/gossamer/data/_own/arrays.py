@@ -1,0 +1,143 @@
+"""Arrays in a NumPy ``.npz`` file: ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gossamer.data._files import DataNotFoundError
+from gossamer.data._images import split_rows
+from gossamer.data._own.record import Labels, describe_inputs, file_fingerprint, split_examples, task_of
+from gossamer.types import Task
+
+Array = npt.NDArray[Any]
+
+CHANNELS = (1, 3, 4)
+
+
+def load(path: Path, *, task: str | None = None, n_val: int | None = None) -> Task:
+    """The task in an ``.npz`` file: rows of numbers, or images ``(n, height, width[, channels])``, channels first too.
+
+    Without test arrays a fifth is for testing; without ``x_val`` a tenth of the rest is held out.
+
+    Args:
+        path: The file.
+        task: ``"classification"`` or ``"regression"``; by the values of ``y`` if not given.
+        n_val: How many of the examples that are not for testing to hold out for choices.
+    """
+    parts = _parts(path, read_arrays(path))
+    x = np.concatenate([_checked(path, "x", one) for one, _ in parts.values()])
+    y = np.concatenate([_targets(path, one) for _, one in parts.values()])
+    if len(x) != len(y):
+        raise ValueError(f"{path.name} has {len(x)} inputs and {len(y)} targets")
+    train, val, test = _rows(path, {name: len(one) for name, (_, one) in parts.items()}, n_val)
+    labels = Labels.of(y, "y", task, train, path.name)
+    inputs = torch.from_numpy(stored(x))
+    record = {
+        "kind": "arrays",
+        "name": path.stem,
+        "source": file_fingerprint(path),
+        "sizes": {"train": len(train), "val": len(val), "test": len(test)},
+        "target": dict(labels.target),
+        **describe_inputs(inputs[train]),
+    }
+    targets = torch.from_numpy(labels.y)
+    return task_of(record, *((inputs[rows], targets[rows]) for rows in (train, val, test)))
+
+
+def describe(record: Mapping[str, Any]) -> dict[str, str]:
+    """The form of the inputs."""
+    return {"inputs": f"{record['dtype']} of shape {tuple(record['shape'])}"}
+
+
+def read_array(path: Path) -> Array:
+    """The inputs in a ``.npy`` file, or in a ``.npz`` file as ``x``, ``x_test`` or its only array."""
+    if path.suffix.lower() != ".npz":
+        return np.asarray(_opened(path))
+    arrays = read_arrays(path)
+    name = next((name for name in ("x", "x_test") if name in arrays), next(iter(arrays), ""))
+    if not name or (len(arrays) > 1 and name not in ("x", "x_test")):
+        raise ValueError(f"{path.name}: which array has the inputs? Call it x; it has {', '.join(arrays) or 'none'}")
+    return arrays[name]
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file by name, in lower case; no code in the file is run."""
+    return {name.lower(): array for name, array in _opened(path).items()}
+
+
+def _opened(path: Path) -> Any:
+    try:
+        found = np.load(path, allow_pickle=False)
+        return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else found
+    except FileNotFoundError:
+        raise DataNotFoundError(f"{path} does not exist: check the path") from None
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
+        raise ValueError(f"{path} is not a readable NumPy file: {str(error).splitlines()[0]}") from error
+
+
+def _parts(path: Path, arrays: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
+    for names in (("x_train", "y_train"), ("x", "y")):
+        if set(names) <= set(arrays):
+            first = "train" if names[0] == "x_train" else "all"
+            others = {
+                part: (arrays[f"x_{part}"], arrays[f"y_{part}"])
+                for part in ("val", "test")
+                if first == "train" and {f"x_{part}", f"y_{part}"} <= set(arrays)
+            }
+            return {first: (arrays[names[0]], arrays[names[1]]), **others}
+    found = ", ".join(arrays) or "nothing"
+    raise ValueError(f"{path.name} must have arrays x and y, or x_train, y_train, x_test and y_test; it has {found}")
+
+
+def _rows(path: Path, sizes: Mapping[str, int], n_val: int | None) -> tuple[Array, Array, Array]:
+    """Rows for training, choices and testing of all parts one after the other."""
+    first = next(iter(sizes.values()))
+    ends = np.cumsum(list(sizes.values()))
+    given = {
+        name: np.arange(end - n, end) for (name, n), end in zip(list(sizes.items())[1:], ends[1:].tolist(), strict=True)
+    }
+    if "test" not in given:
+        train, val, test = split_examples(first, n_val, path.name)
+        return (np.concatenate([train, val]), given["val"], test) if "val" in given else (train, val, test)
+    rest, held = split_rows(first, 0 if "val" in given else n_val)
+    return rest.numpy(), given.get("val", held.numpy()), given["test"]
+
+
+def _checked(path: Path, name: str, array: Array) -> Array:
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"{path.name}: {name} must hold numbers, not {array.dtype}")
+    if array.ndim not in (2, 3, 4):
+        raise ValueError(f"{path.name}: {name} must be (rows, columns) or images; its shape is {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"{path.name}: {name} has numbers that are not finite: replace them, or save a table with gaps"
+        )
+    return array
+
+
+def _targets(path: Path, array: Array) -> Array:
+    flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if flat.ndim != 1 or flat.dtype.kind not in "biufU":
+        raise ValueError(f"{path.name}: y must have one number or text per example; it is {array.dtype} {array.shape}")
+    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
+        raise ValueError(f"{path.name}: y has numbers that are not finite")
+    return flat.astype(np.int64) if flat.dtype.kind == "b" else flat
+
+
+def stored(x: Array) -> Array:
+    """Inputs as a task stores them: rows in float64, images with channels first, as bytes or float32."""
+    x = x.astype(x.dtype.newbyteorder("="), copy=False)
+    if x.ndim == 2:
+        return np.ascontiguousarray(x, dtype=np.float64)
+    x = x[:, None] if x.ndim == 3 else x
+    is_last = x.shape[-1] in CHANNELS and x.shape[1] not in CHANNELS
+    x = np.moveaxis(x, -1, 1) if is_last else x
+    return np.ascontiguousarray(x, dtype=np.uint8 if x.dtype == np.uint8 else np.float32)

@@ -1,0 +1,126 @@
+"""Tables in files: CSV and TSV by the standard library, Parquet by polars."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gossamer.columns import Frame
+from gossamer.data._files import DataNotFoundError
+from gossamer.names import needs
+
+Array = npt.NDArray[Any]
+
+MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"})  # not None: it is a category in many tables
+
+
+def read_frame(path: Path | str) -> Frame:
+    """The table in a file; ``"-"`` reads CSV from standard input.
+
+    Columns whose values are all numbers are numbers, those of other texts are texts.
+    """
+    if str(path) == "-":
+        return from_text(sys.stdin.read(), "standard input")
+    path = Path(path)
+    try:
+        if path.suffix.lower() == ".parquet":
+            return _from_parquet(path)
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataNotFoundError(f"{path} does not exist: check the path") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it as CSV in UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+    return from_text(text, str(path), "\t" if path.suffix.lower() == ".tsv" else None)
+
+
+def from_text(text: str, where: str, delimiter: str | None = None) -> Frame:
+    r"""The table in a CSV text, whose first line has the names of the columns.
+
+    The delimiter is the one of comma, semicolon and tab that the first line has most of, unless it is given.
+
+    Example:
+        >>> frame = from_text("age;town\n30;Ulm\n;Bonn\n", "example")
+        >>> frame["age"], frame["town"]
+        (array([30., nan]), array(['Ulm', 'Bonn'], dtype=object))
+    """
+    head = text.partition("\n")[0]
+    delimiter = delimiter or max(",;\t", key=head.count)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter, strict=True) if row]
+    except csv.Error as error:
+        raise ValueError(f"{where} is not CSV: {error}") from error
+    if not rows:
+        raise ValueError(f"{where} is empty")
+    names = [name.strip() for name in rows[0]]
+    if all(map(_is_number, names)):
+        raise ValueError(f"{where}: the first line must have the names of the columns; it has {', '.join(names[:3])}")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{where} has two columns called {twice[0]!r}: rename one")
+    for number, row in enumerate(rows[1:], start=2):
+        if len(row) != len(names):
+            raise ValueError(f"{where}, row {number} has {len(row)} values, the first line has {len(names)} names")
+    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(names)
+    return Frame(
+        {name: _typed([value.strip() for value in column]) for name, column in zip(names, columns, strict=True)}
+    )
+
+
+def _typed(column: list[str]) -> Array:
+    """Numbers if all that are not missing are numbers, otherwise texts."""
+    if all(_is_number(value) for value in column if value not in MISSING):
+        return np.array([np.nan if value in MISSING else float(value) for value in column], dtype=np.float64)
+    return np.array([None if value in MISSING else value for value in column], dtype=object)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text  # Python reads 1_000 as a number, no table does
+
+
+def _from_parquet(path: Path) -> Frame:
+    needs("polars", extra="parquet")
+    import polars as pl
+
+    try:
+        table = pl.read_parquet(path)
+    except pl.exceptions.PolarsError as error:
+        raise ValueError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from error
+    return Frame({series.name: _array_of(series) for series in table})
+
+
+def _array_of(series: Any) -> Array:
+    if series.dtype.is_numeric() or str(series.dtype) == "Boolean":
+        return np.array([np.nan if value is None else float(value) for value in series.to_list()], dtype=np.float64)
+    return np.array(series.to_list(), dtype=object)
+
+
+def write_frame(path: Path, columns: dict[str, list[Any]]) -> None:
+    """Columns of equal length as CSV, TSV or Parquet, by the ending of the path."""
+    if path.suffix.lower() == ".parquet":
+        needs("polars", extra="parquet")
+        import polars as pl
+
+        pl.DataFrame(columns).write_parquet(path)
+        return
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        write_csv(stream, columns, "\t" if path.suffix.lower() == ".tsv" else ",")
+
+
+def write_csv(stream: Any, columns: dict[str, list[Any]], delimiter: str = ",") -> None:
+    """Columns of equal length as CSV; numbers with six digits."""
+    writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(columns)
+    for row in zip(*columns.values(), strict=True):
+        writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row)

@@ -1,0 +1,137 @@
+"""A table in a file, one example per row: categories one-hot, missing numbers imputed with an indicator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossamer.columns import Columns, Frame
+from gossamer.data._own import shortened
+from gossamer.data._own.arrays import read_array
+from gossamer.data._own.frames import read_frame
+from gossamer.data._own.record import Labels, describe_inputs, file_fingerprint, split_examples, task_of
+from gossamer.names import unknown
+from gossamer.types import Task
+
+Array = npt.NDArray[Any]
+
+
+def load(
+    path: Path,
+    *,
+    target: str | None = None,
+    drop: Sequence[str] | str = (),
+    task: str | None = None,
+    n_val: int | None = None,
+) -> Task:
+    """The task in a ``.csv``, ``.tsv`` or ``.parquet`` file.
+
+    A fifth of the rows is for testing and a tenth of the rest is held out, always the same ones.
+
+    Args:
+        path: The file; its first line has the names of the columns.
+        target: The column to predict.
+        drop: Columns to leave out.
+        task: ``"classification"`` or ``"regression"``; by the values of the target if not given.
+        n_val: How many of the rows that are not for testing to hold out for choices.
+    """
+    frame = read_frame(path)
+    drop = [name.strip() for name in drop.split(",")] if isinstance(drop, str) else list(drop)
+    for name in [*drop, *([] if target is None else [target])]:
+        if name not in frame.columns:
+            raise ValueError(f"{path.name}: {unknown('column', name, frame.columns)}")
+    if target is None:
+        raise ValueError(
+            f"{path.name}: which column is to be predicted? Give target, one of {shortened(frame.columns)}"
+        )
+    labelled = np.flatnonzero([value is not None and value == value for value in frame[target].tolist()])
+    n_lost, frame = len(frame) - len(labelled), frame.take(labelled)
+    train, val, test = split_examples(len(frame), n_val, path.name)
+    labels = Labels.of(frame[target], target, task, train, path.name)
+    names = [name for name in frame.columns if name != target and name not in drop]
+    if not names:
+        raise ValueError(f"{path.name} has no column beside the target {target!r} to predict it from")
+    columns, x = _encoded(frame.select(names), train, path.name)
+    record = {
+        "kind": "table",
+        "name": path.stem,
+        "source": file_fingerprint(path),
+        "sizes": {"train": len(train), "val": len(val), "test": len(test)},
+        "target": dict(labels.target),
+        "columns": _plain(columns),
+        "dropped": drop,
+        "n_without_target": n_lost,
+        **describe_inputs(x[train]),
+    }
+    y = torch.from_numpy(labels.y)
+    return task_of(record, *((x[rows], y[rows]) for rows in (train, val, test)))
+
+
+def _encoded(frame: Frame, train: Array, where: str) -> tuple[Columns, Tensor]:
+    """Which values are missing and which categories there are is known of all rows, medians of the training rows."""
+    weight = np.zeros(len(frame))
+    weight[train] = 1.0
+    try:
+        columns = Columns.fit(frame, weight)
+        return columns, torch.from_numpy(np.ascontiguousarray(columns.apply(frame), dtype=np.float64))
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def read(record: Mapping[str, Any], path: Path | str) -> tuple[Tensor, dict[str, list[str]]]:
+    """The rows of a table, found by the names of its columns, or of an array with the columns in their order."""
+    columns = columns_of(record)
+    assert columns.names is not None
+    if Path(path).suffix.lower() in (".npy", ".npz"):
+        return torch.from_numpy(np.asarray(columns.apply(read_array(Path(path))), dtype=np.float64)), {}
+    frame = read_frame(path)
+    lost = [name for name in columns.names if name not in frame.columns]
+    if lost:
+        raise ValueError(f"{path} has no column {lost[0]!r}; the training had {shortened(columns.names)}")
+    x = columns.apply(frame.select(columns.names))
+    return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64)), {}
+
+
+def describe(record: Mapping[str, Any]) -> dict[str, str]:
+    """What the columns were taken for."""
+    columns = columns_of(record)
+    names = columns.names or []
+    numbers = [name for j, name in enumerate(names) if j not in columns.levels]
+    categories = [f"{names[j]} ({len(levels)})" for j, levels in columns.levels.items()]
+    lost = [names[j] for j in columns.missing.tolist()]
+    found = {
+        "numbers": shortened(numbers),
+        "categories": shortened(categories),
+        "missing in": f"{shortened(lost)}: the median takes their place, and one more input says where" if lost else "",
+        "dropped": shortened(record["dropped"]),
+        "left out": f"{record['n_without_target']} rows without a target" if record["n_without_target"] else "",
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def columns_of(record: Mapping[str, Any]) -> Columns:
+    """How the columns of the table became numbers."""
+    plain = record["columns"]
+    return Columns(
+        len(plain["names"]),
+        list(plain["names"]),
+        np.array(plain["missing"], dtype=np.int64),
+        np.array(plain["fill"], dtype=np.float64),
+        {int(j): list(levels) for j, levels in plain["levels"].items()},
+    )
+
+
+def _plain(columns: Columns) -> dict[str, Any]:
+    levels = {str(j): levels for j, levels in columns.levels.items()}
+    return {
+        "names": columns.names,
+        "missing": columns.missing.tolist(),
+        "fill": columns.fill.tolist(),
+        "levels": levels,
+    }
