@@ -96,11 +96,11 @@ def _reliability(groups: Sequence[Group], scope: str) -> Figure | None:
         f"Accuracy at each confidence, in bins of at least {_FEWEST} predictions: below the dashed line a method is "
         f"overconfident. {_BAND}"
     )
-    low = min(value for one in series for point in one.points for value in point)
-    low = min([low, *(bottom for one in series for _, bottom, _ in one.band)])
-    low = math.floor(10 * max(0.0, low)) / 10
-    ideal = Series("", [(low, low), (1.0, 1.0)], kind="reference")
-    axes = Axis("Confidence", percent, low, 1.0), Axis("Accuracy", percent, low, 1.0)
+    least_sure = min(sure for one in series for sure, _ in one.points)
+    heights = [right for one in series for _, right in one.points] + [low for one in series for _, low, _ in one.band]
+    left, bottom = (math.floor(10 * low) / 10 for low in (least_sure, min(heights)))
+    ideal = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
+    axes = Axis("Confidence", percent, left, 1.0), Axis("Accuracy", percent, bottom, 1.0)
     words = Words(f"{scope}reliability", "Reliability", caption)
     return Figure(words.slug, words.title, caption, line([ideal, *series], *axes, words, direct=False))
 
