@@ -7,7 +7,8 @@ from torch import nn
 
 import gossamer
 from gossamer.estimators.draws import Architecture, Draws
-from gossamer.posterior import InLayers, SingleNetwork
+from gossamer.methods.mc_dropout import with_dropout
+from gossamer.posterior import Dropped, InLayers, SingleNetwork
 
 
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 4)])
@@ -26,6 +27,17 @@ def test_outputs_are_those_of_the_networks(hidden, constant_noise):
     assert sum(position.numel() for name, position in kept.position.items() if name.endswith("weight")) <= (
         gossamer.active_parameters(model)
     )
+
+
+@pytest.mark.parametrize("constant_noise", [False, True])
+def test_dropped_units_are_columns_of_zeros(constant_noise):
+    torch.manual_seed(0)
+    architecture = Architecture(6, (8, 4), 2, constant_noise)
+    model = with_dropout(architecture.build(), rate=0.5).eval()
+    kept = Draws.of(Dropped(model, torch.Generator().manual_seed(1)), 3, architecture)
+    x = torch.randn(5, 6)
+    drawn = Dropped(model, torch.Generator().manual_seed(1)).draws(3)
+    torch.testing.assert_close(kept.outputs(x.numpy()).float(), torch.stack([one(x).detach() for one in drawn]))
 
 
 def test_columns_without_a_weight_are_left_out():

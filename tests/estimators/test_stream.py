@@ -30,10 +30,11 @@ def test_a_pass_shows_every_row_once():
 
 
 USUAL = {"ssvi", "vi", "sgd", "rigl", "cv_adam", "cv_sghmc", "em_mcmc"}  # the others take a minute together
-NAMES = [name for name in methods.names() if name != "mc_dropout"]  # which estimators refuse
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.slow) for n in NAMES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in USUAL else pytest.mark.slow) for n in methods.names()]
+)
 def test_a_file_between_two_calls_changes_nothing(name, classes, tmp_path):
     if name == "laplace":
         pytest.importorskip("laplace")

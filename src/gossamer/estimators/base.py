@@ -32,7 +32,6 @@ from gossamer.estimators.importance import (
     unpacked,
 )
 from gossamer.estimators.plan import (
-    ROUNDS,
     Fitted,
     Look,
     Stage,
@@ -365,7 +364,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             int(rng.randint(np.iinfo(np.int32).max)),
             N_FOLDS if stage == "select" else int(self.members),
             int(self.verbose),
-            ROUNDS if stage == "predict" and of_numbers and self.max_steps is None else 1,
+            recipe.rounds if self.max_steps is None else 1,
         )
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:

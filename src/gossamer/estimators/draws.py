@@ -19,6 +19,7 @@ from torch.func import functional_call
 
 from gossamer.estimators.table import Rows, Scaling, targets_of
 from gossamer.models import mlp
+from gossamer.posterior.dropout import UnitMask
 from gossamer.types import Likelihood, Posterior
 
 MAX_CELLS = 2**22  # hidden units times rows at a time: what a pass keeps in memory
@@ -81,12 +82,13 @@ class Draws:
         found: dict[str, list[tuple[Tensor, Tensor]]] = {}
         shapes = _shapes(_skeleton(architecture))
         for network in posterior.draws(n_draws):
-            if _shapes(network) != shapes or list(network.buffers()):
+            parameters = _plain_parameters(network, architecture)
+            if {name: value.shape for name, value in parameters.items()} != shapes or list(network.buffers()):
                 raise TypeError(
                     f"this method draws networks of another shape than it was given, {architecture}: an estimator "
                     "cannot keep its posterior; use gossamer.fit"
                 )
-            for name, parameter in network.named_parameters():
+            for name, parameter in parameters.items():
                 flat = parameter.detach().cpu().reshape(-1)
                 at = flat.nonzero().squeeze(1)
                 found.setdefault(name, []).append((at, flat[at].clone()))
@@ -138,6 +140,24 @@ def _outputs(held: Rows, inputs: Scaling, draws: Draws) -> Tensor:
 def _skeleton(architecture: Architecture) -> nn.Module:
     with torch.device("meta"):  # takes no memory and no random numbers
         return architecture.build()
+
+
+def _plain_parameters(network: nn.Module, architecture: Architecture) -> dict[str, Tensor]:
+    """Parameters by name. A unit that a draw of dropout drops is a column of zeros in the next weight."""
+    if not any(isinstance(module, UnitMask) for module in network.modules()):
+        return dict(network.named_parameters())
+    network(torch.zeros(1, architecture.n_inputs, device=next(network.parameters()).device))  # draws the masks
+    found: list[Tensor] = []
+    mask: Tensor | None = None
+    for module in network.modules():
+        mask = module.mask if isinstance(module, UnitMask) else mask
+        for name, parameter in module.named_parameters(recurse=False):
+            if name == "weight" and mask is not None:
+                found.append(parameter * mask)
+                mask = None
+            else:
+                found.append(parameter)
+    return dict(zip(_shapes(_skeleton(architecture)), found, strict=True))
 
 
 def _shapes(network: nn.Module) -> dict[str, torch.Size]:

@@ -53,7 +53,7 @@ class Dropped(Posterior, Collector):
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Networks in evaluation mode that share the parameters of the model, with other units dropped in each."""
         for _ in range(n):
-            masks = {id(layer): _Mask(layer, self.generator) for layer in dropout_layers(self.model)}
+            masks = {id(layer): UnitMask(layer, self.generator) for layer in dropout_layers(self.model)}
             yield ready(replica(self.model, masks, share=self.refresh is None), self.refresh)
 
     def mean_network(self) -> nn.Module:
@@ -61,7 +61,7 @@ class Dropped(Posterior, Collector):
         return plain_mean(self.model, self.refresh)
 
 
-class _Mask(nn.Module):
+class UnitMask(nn.Module):
     """Dropout that drops the same units at every call; a layer called twice drops the same units in both calls."""
 
     def __init__(self, layer: _DropoutNd, generator: torch.Generator | None) -> None:
@@ -70,6 +70,7 @@ class _Mask(nn.Module):
         self.mask = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
+        """``x`` without the dropped units."""
         shape = (1, x.shape[1], *[1] * (x.dim() - 2)) if self.drops_channels else (1, *x.shape[1:])
         if self.mask.shape != shape:  # at the first call, which tells the shape
             keep = torch.empty(shape, device=x.device).bernoulli_(1 - self.rate, generator=self.generator)
