@@ -1,4 +1,4 @@
-"""Tables as aligned text for a terminal, and as Markdown."""
+"""Tables as aligned text for a terminal, as Markdown and as LaTeX."""
 
 from __future__ import annotations
 
@@ -43,3 +43,66 @@ class Table(NamedTuple):
         head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in [named, *self.rows]]
         rule = ["---"] * self.n_labels + ["---:"] * (len(self.head) - self.n_labels)
         return "".join(f"| {' | '.join(row)} |\n" for row in [head, rule, *rows])
+
+    def to_latex(self, bold: Collection[tuple[int, int]] = ()) -> str:
+        r"""A ``table`` for the package booktabs: the title is its caption, with the note; ``bold`` names cells.
+
+        Example:
+            >>> print(Table("A & B", "", ["name", "share\n%"], [["x_1", "5±1"]]).to_latex(bold=[(0, 1)]))
+            \begin{table}
+              \centering
+              \caption{A \& B}
+              \begin{tabular}{lr}
+                \toprule
+                name & share \\
+                & \% \\
+                \midrule
+                x\_1 & \textbf{5$\pm$1} \\
+                \bottomrule
+              \end{tabular}
+            \end{table}
+            <BLANKLINE>
+        """
+        heads = zip_longest(*(cell.split("\n") for cell in self.head), fillvalue="")
+        body = [
+            [rf"\textbf{{{_latex(cell)}}}" if (i, j) in bold else _latex(cell) for j, cell in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
+        caption = " ".join(_latex(text) for text in (self.title, self.note) if text)
+        lines = [
+            r"\begin{table}",
+            r"  \centering",
+            *([rf"  \caption{{{caption}}}"] if caption else []),
+            rf"  \begin{{tabular}}{{{'l' * self.n_labels}{'r' * (len(self.head) - self.n_labels)}}}",
+            r"    \toprule",
+            *(rf"    {' & '.join(map(_latex, row)).strip()} \\" for row in heads),
+            r"    \midrule",
+            *(rf"    {' & '.join(row)} \\" for row in body),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+_LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "−": "$-$",
+        "×": r"$\times$",
+        "µ": r"\textmu{}",
+        "μ": r"\textmu{}",
+        "\u202f": r"\,",
+    }
+)
+
+
+def _latex(text: str) -> str:
+    """A text for LaTeX: what has a meaning there is escaped."""
+    return text.translate(_LATEX)

@@ -36,7 +36,7 @@ def test_mean_and_standard_error_and_where_everything_is(gossamer, compared, aga
     assert all(re.search(r"\d±\d", row) for row in rows)
     assert note == "mean±standard error over 2 seeds; costs are means"
     assert report == f"report: {compared / 'report.html'}"
-    assert tables == f"tables: {compared / 'comparison'}.md, .csv, .json"
+    assert tables == f"tables: {compared / 'comparison'}.md, .tex, .csv, .json"
     assert (compared / "report.html").stat().st_size > 10_000
 
 
@@ -158,3 +158,76 @@ def test_a_small_file_to_keep(gossamer, again, tmp_path, compared):
 def test_a_file_that_cannot_be_written_is_refused_before_training(refused, again, tmp_path, monkeypatch, path, message):
     monkeypatch.setattr("gossamer.cli.compare.compare_runs", lambda *_, **__: pytest.fail("it was trained"))
     assert re.search(message, refused(2, *again, "--json", tmp_path / path))
+
+
+def test_sets_from_outside_are_columns(gossamer, compared, again):
+    code, out, err = gossamer(*again, "--ood", "uniform,permuted")
+    assert (code, err) == (0, "")
+    assert "AUROC uniform  AUROC permuted" in out.splitlines()[0]
+    assert "; AUROC by entropy" in out
+    rows = json.loads((compared / "comparison.json").read_text())
+    assert all(0 < row["auroc@uniform"] < 1 for row in rows)
+    assert rows[0]["auroc@uniform"] == rows[0]["auroc@uniform/entropy"]
+    assert {"fpr95@permuted/energy", "aupr_in@uniform/mutual_information_se"} <= set(rows[0])
+
+
+def test_sets_from_outside_are_measured_once(gossamer, again, monkeypatch):
+    assert gossamer(*again, "--ood", "uniform")[0] == 0
+    monkeypatch.setattr("gossamer.runs.shift.evaluate_ood", lambda *args: pytest.fail("it was evaluated again"))
+    code, out, _ = gossamer(*again, "--ood", "uniform", "--ood-score", "max_probability")
+    assert code == 0
+    assert "AUROC by max probability" in out
+
+
+def test_unknown_sets_from_outside_are_refused_before_training(refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("it trained"))
+    asked = ["compare", "sgd", "--out", tmp_path / "new", "--ood", "unifrom"]
+    assert "did you mean 'uniform'" in refused(1, *asked)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture(scope="module")
+def on_two_sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two") / "sets"
+    return ["compare", "sgd,rigl", "--data", "digits, two_moons", *QUICK, "--seeds", "2", "--out", folder]
+
+
+def test_several_data_sets_have_a_table_each_and_one_file(gossamer, on_two_sets, tmp_path):
+    code, out, err = gossamer(*on_two_sets, "--json", tmp_path / "kept.json")
+    assert (code, err) == (0, "")
+    lines, folder = out.splitlines(), on_two_sets[-1]
+    assert [line for line in lines if line in ("digits", "two_moons")] == ["digits", "two_moons"]
+    assert lines[-1] == f"all data sets: {folder / 'comparison'}.csv, .tex"
+    for name in ("digits", "two_moons"):
+        assert (folder / name / "report.html").exists()
+        assert (folder / name / "rigl-1" / "result.json").exists()
+        assert (tmp_path / f"kept-{name}.json").exists()
+    with (folder / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["data"], row["method"]) for row in rows] == [
+        ("digits", "sgd"),
+        ("digits", "rigl"),
+        ("two_moons", "sgd"),
+        ("two_moons", "rigl"),
+    ]
+
+
+def test_latex_alone_is_on_standard_output(gossamer, on_two_sets):
+    code, out, err = gossamer(*on_two_sets, "--latex")
+    assert code == 0
+    assert "report: " in err
+    assert out.count(r"\begin{table}") == out.count(r"\end{table}") == 2
+    assert re.search(r"\\caption\{two\\_moons\. Mean\$\\pm\$standard error over 2 seeds", out)
+    assert not set(out) & set("±↑↓")
+    folder = on_two_sets[-1]
+    assert (folder / "comparison.tex").read_text() == out.rstrip("\n") + "\n"
+    rows = json.loads((folder / "digits" / "comparison.json").read_text())
+    best = max(rows, key=lambda row: row["accuracy"])["method"]
+    line = next(line for line in out.splitlines() if line.strip().startswith(f"{best} &"))
+    assert line.split(" & ")[1].startswith(r"\textbf{")
+
+
+def test_published_figures_are_of_one_data_set(refused, tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('data = "digits"\n[methods.sgd]\n[published.sgd]\nsource = "us"\naccuracy = "90 %"\n')
+    assert "published figures are of one data set" in refused(2, "reproduce", recipe, "--data", "digits,two_moons")

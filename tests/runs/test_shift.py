@@ -80,7 +80,7 @@ def test_corrupted_images_are_evaluated_at_every_severity(folder):
     assert mean_by_severity(entry, "accuracy") == pytest.approx(np.mean(by_severity, axis=0))
     rows, means = corruption_tables(found)
     assert [len(row) for row in rows.rows] == [6] * 15
-    assert [row[0] for row in means.rows] == ["accuracy", "NLL", "ECE"]
+    assert [row[0] for row in means.rows][:3] == ["accuracy", "NLL", "ECE"]
 
 
 def test_published_files_are_evaluated_with_their_own_labels(folder, tmp_path):

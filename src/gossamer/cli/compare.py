@@ -5,21 +5,24 @@ from __future__ import annotations
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder
 from gossamer.names import file_name
-from gossamer.runs.comparison import SEEDS, read_recipe
+from gossamer.record import write_atomically
+from gossamer.runs.comparison import SEEDS, Comparison, csv_of, read_recipe
 from gossamer.runs.comparison import compare as compare_runs
 from gossamer.runs.published import PublishedFigures, beside_published, read_published
 from gossamer.runs.settings import Settings, options_of
 from gossamer.runs.trials import Trials
 
 DATA = "digits"
-NOT_SETTINGS = {"what", "density", "seeds", "out", "json", "time_steps", "trust", "quiet"}
+NOT_SETTINGS = {"what", "data", "density", "seeds", "out", "json"}
+NOT_SETTINGS |= {"ood", "ood_score", "latex", "time_steps", "trust", "quiet"}
 
 
 def compare(given: list[str]) -> int:
@@ -51,40 +54,72 @@ def reproduce(given: list[str]) -> int:
 
 def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> int:
     try:
-        entries, seeds, name = _plan(options)
+        plans = _plans(options)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    out = folder(options.out or f"runs/{file_name(name)}")
-    kept = _checked(options.json)  # now, not after an hour of training
+    if published and len(plans) > 1:
+        raise UsageError("published figures are of one data set: give --data one name, or leave it to the recipe")
+    ood = _names(options.ood)
+    for plan in plans:
+        _refuse_unknown(plan, ood)
+    # A LaTeX table can be redirected into a file, so standard output has nothing else.
+    tell = (lambda text="": print(text, file=sys.stderr, flush=True)) if options.latex else print
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
-    comparison = compare_runs(entries, seeds, out, quiet=options.quiet, say=say)
-    print(comparison.to_text())
+    found = dict[str, Comparison]()
+    for plan in plans:
+        if found:
+            tell("\n")
+        if len(plans) > 1:
+            tell(f"{plan.data}\n")
+        way = {"ood": ood, "ood_score": options.ood_score, "quiet": options.quiet, "say": say}
+        comparison = compare_runs(plan.entries, plan.seeds, plan.out, **way)
+        found[plan.data] = comparison
+        print(comparison.to_latex(plan.data) if options.latex else comparison.to_text())
+        _finish(plan, comparison, options, published, tell)
+    if len(plans) > 1:
+        out = plans[0].out.parent
+        write_atomically(out / "comparison.csv", csv_of(found))
+        write_atomically(out / "comparison.tex", "\n".join(one.to_latex(data) for data, one in found.items()))
+        tell(f"\nall data sets: {out / 'comparison'}.csv, .tex")
+    return 1 if any(comparison.has_failures for comparison in found.values()) else 0
+
+
+def _finish(
+    plan: Plan,
+    comparison: Comparison,
+    options: Namespace,
+    published: Mapping[str, PublishedFigures],
+    tell: Callable[..., None],
+) -> None:
+    """What comes with the table of one data set: published figures, times of steps, the report, files."""
     if published:
-        print(f"\n{beside_published(comparison, published).to_text()}")
+        tell(f"\n{beside_published(comparison, published).to_text()}")
     if options.time_steps:
         from gossamer.runs.step_times import report_steps
 
-        print()
-        report_steps(comparison.folders, print)
+        tell()
+        report_steps(comparison.folders, tell)
     if comparison.folders:
         from gossamer.report import write_comparison
 
-        print(f"\nreport: {write_comparison(comparison.folders, out / 'report.html')}")
-    print(f"tables: {out / 'comparison'}.md, .csv, .json")
-    if kept is not None:
-        Trials.of(comparison).write(kept)
-        print(f"kept: {kept}")
-    return 1 if comparison.has_failures else 0
+        tell(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
+    tell(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
+    if plan.kept is not None:
+        Trials.of(comparison).write(plan.kept)
+        tell(f"kept: {plan.kept}")
 
 
 def add_compare_flags(flags: Parser) -> Parser:
     """Flags of ``compare`` and ``reproduce``."""
     flags.add_argument("what", help="Methods with commas between them, or a recipe (a TOML file).")
-    flags.add_flag("data", str | None, f"Name of the data set; {DATA} if not given.")
+    flags.add_flag("data", str | None, f"Data set, or several with commas: a table for each; {DATA} if not given.")
     flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
     flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
     flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
     flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
+    flags.add_flag("ood", str | None, "Sets from outside, with commas, as for evaluate: a column of AUROC for each.")
+    flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
+    flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
     flags.add_flag("time_steps", None, "Time training steps with native kernels and with dense products.")
     flags.add_flag("trust", str | None, "Code of yours, module:function with commas, that a recipe may name.")
     flags.add_flag("quiet", None, "Show no progress.")
@@ -93,16 +128,40 @@ def add_compare_flags(flags: Parser) -> Parser:
     return flags
 
 
-def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
-    """Settings by label, the number of seeds and the name of the comparison."""
+class Plan(NamedTuple):
+    """The comparison on one data set: its folder, and the file to keep its numbers in, if any."""
+
+    data: str
+    entries: dict[str, Settings]
+    seeds: int
+    out: Path
+    kept: Path | None
+
+
+def _plans(options: Namespace) -> list[Plan]:
+    """A plan per data set; each of several has a folder in that of the comparison."""
+    kept, recipe = _checked(options.json), folder(options.what)
+    found = [_entries(options, data) for data in _names(options.data) or [""]]
+    names = [next(iter(entries.values())).data_name for entries, _ in found]
+    title = recipe.stem if recipe.suffix == ".toml" else f"compare-{'-'.join(names)}"
+    base, plans = folder(options.out or f"runs/{file_name(title)}"), list[Plan]()
+    for name, (entries, seeds) in zip(names, found, strict=True):
+        own = file_name(name) if len(names) > 1 else ""
+        keep = kept.with_stem(f"{kept.stem}-{own}") if kept is not None and own else kept
+        plans.append(Plan(name, entries, seeds, base / own, keep))
+    return plans
+
+
+def _entries(options: Namespace, data: str) -> tuple[dict[str, Settings], int]:
+    """Settings by label, and the number of seeds, on one data set; an empty name leaves it to the recipe."""
     given = {key: value for key, value in vars(options).items() if key not in NOT_SETTINGS and value is not None}
+    given |= {"data": data} if data else {}
     recipe = folder(options.what)
     if recipe.suffix == ".toml":
         entries, seeds = read_recipe(recipe)
         entries = {label: replace(settings, **given) for label, settings in entries.items()}
-        name = recipe.stem
     else:
-        names = [method.strip() for method in options.what.split(",") if method.strip()]
+        names = _names(options.what)
         if not names:
             raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
         given = {"data": DATA, **given}
@@ -110,10 +169,25 @@ def _plan(options: Namespace) -> tuple[dict[str, Settings], int, str]:
         if twice:
             raise ValueError(f"{twice[0]} is named twice: a recipe (a TOML file) can train it with two settings")
         entries, seeds = {method: Settings(method, **given) for method in names}, SEEDS
-        name = f"compare-{entries[names[0]].data_name}"
     if options.density is not None:
         entries = {label: _with_density(settings, options.density) for label, settings in entries.items()}
-    return entries, seeds if options.seeds is None else options.seeds, name
+    return entries, seeds if options.seeds is None else options.seeds
+
+
+def _names(given: str | None) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in (given or "").split(",") if name.strip()]
+
+
+def _refuse_unknown(plan: Plan, ood: Sequence[str]) -> None:
+    """Look for the sets from outside now, not after an hour of training."""
+    if ood:
+        from gossamer.runs.outside import outside
+
+        settings = next(iter(plan.entries.values()))
+        task = settings.load_task()
+        for name in ood:
+            outside(name, task, settings.data_dir)
 
 
 def _checked(path: str | None) -> Path | None:

@@ -6,6 +6,7 @@ A metric of your own is one call of :func:`add`; it is then computed, compared a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from gossamer.formats import count, duration, integer, latency, macs, number, percent, plain, size, times
@@ -160,16 +161,24 @@ def shown(place: Place, measured: Iterable[str] = ()) -> list[Metric]:
     """The metrics to show at a place, qualities before costs.
 
     ``measured`` names what a run has measured. What is not registered here, but was where the run was made, comes last,
-    as a plain number.
+    as a plain number. ``metric@set`` is a metric of this table, measured on another set.
 
     Example:
         >>> [metric.name for metric in shown("terminal", ["my_own"])][:3], shown("terminal", ["my_own"])[-1].label
         (['accuracy', 'rmse', 'nll'], 'My own')
+        >>> shown("terminal", ["auroc@svhn"])[-1].heading
+        'AUROC svhn'
     """
     known = sorted((one for one in METRICS.values() if place in one.places), key=lambda one: one.compute is None)
-    unknown = [name for name in dict.fromkeys(measured) if name not in METRICS]
-    meaning = "A metric of the run's own."
-    return known + [Metric(name, name.replace("_", " ").capitalize(), number, None, meaning) for name in unknown]
+    return known + [_unregistered(name) for name in dict.fromkeys(measured) if name not in METRICS]
+
+
+def _unregistered(name: str) -> Metric:
+    base, _, where = name.partition("@")
+    if where and base in METRICS:
+        of = METRICS[base]
+        return replace(of, name=name, label=f"{of.label}, {where}", heading=f"{of.heading} {where}")
+    return Metric(name, name.replace("_", " ").capitalize(), number, None, "A metric of the run's own.")
 
 
 def texts(values: Mapping[str, float]) -> dict[str, str]:

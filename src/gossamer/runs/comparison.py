@@ -56,6 +56,7 @@ class Comparison:
 
     entries: Sequence[Entry]
     folders: Sequence[Path]
+    note: str = ""  # what else a reader of the table must know
 
     @property
     def has_failures(self) -> bool:
@@ -86,14 +87,17 @@ class Comparison:
         """As a Markdown table."""
         return self.to_table().to_markdown()
 
+    def to_latex(self, title: str = "") -> str:
+        """As a LaTeX table for the package booktabs, with the best value of each quality in bold."""
+        rows, columns = self.table(), self._columns()
+        first = len(self._as_table([]).head)
+        bold = {(row, first + place) for place, column in enumerate(columns) for row in _best(column.metric, rows)}
+        table = self._as_table(columns)
+        return table._replace(title=f"{title}." if title else "", note=_sentence(self._said())).to_latex(bold)
+
     def to_csv(self) -> str:
         """As CSV, with the standard errors in columns of their own."""
-        rows = self.table()
-        file = io.StringIO()
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return file.getvalue()
+        return _csv(self.table())
 
     def to_json(self) -> str:
         """As JSON; a number that is not finite is null."""
@@ -101,8 +105,9 @@ class Comparison:
         return json.dumps(rows, indent=1) + "\n"
 
     def write(self, folder: Path) -> None:
-        """``comparison.md``, ``.csv`` and ``.json`` in the folder."""
-        for suffix, text in (("md", self.to_markdown()), ("csv", self.to_csv()), ("json", self.to_json())):
+        """``comparison.md``, ``.tex``, ``.csv`` and ``.json`` in the folder."""
+        texts = {"md": self.to_markdown(), "tex": self.to_latex(), "csv": self.to_csv(), "json": self.to_json()}
+        for suffix, text in texts.items():
             write_atomically(folder / f"comparison.{suffix}", text)
 
     def _columns(self) -> list[Column]:
@@ -122,12 +127,30 @@ class Comparison:
 
     def _notes(self, left_out: Sequence[str]) -> list[str]:
         """What the cells mean, what is not shown, and what went wrong."""
+        missing = f"; without {', '.join(left_out)}, which the files have" if left_out else ""
+        failed = [f"{entry.label} failed: {entry.failure}" for entry in self.entries if entry.failure]
+        return [line for text in (self._said() + missing, *failed) for line in textwrap.wrap(text, WIDTH) or [""]]
+
+    def _said(self) -> str:
+        """What the cells mean."""
         counts = {len(entry.results) for entry in self.entries}
         seeds = "the seeds" if len(counts) > 1 else f"{max(counts, default=0)} seeds"
         said = f"mean±standard error over {seeds}; costs are means" if max(counts, default=0) > 1 else "one seed"
-        missing = f"; without {', '.join(left_out)}, which the files have" if left_out else ""
-        failed = [f"{entry.label} failed: {entry.failure}" for entry in self.entries if entry.failure]
-        return [line for text in (said + missing, *failed) for line in textwrap.wrap(text, WIDTH) or [""]]
+        return f"{said}; {self.note}" if self.note else said
+
+
+def csv_of(comparisons: Mapping[str, Comparison]) -> str:
+    """Comparisons on several data sets as one CSV, whose first column is the data set."""
+    return _csv([{"data": data} | row for data, comparison in comparisons.items() for row in comparison.table()])
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
 
 
 class Column(NamedTuple):
@@ -147,6 +170,18 @@ class Column(NamedTuple):
         return cls(metric, "\n".join(filter(None, [metric.heading, " ".join(filter(None, below))])), cells)
 
 
+def _best(metric: Metric, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The rows with the best mean of a quality; none of a cost, or where all are equal."""
+    distance = {i: metric.distance(row[metric.name]) for i, row in enumerate(rows) if metric.name in row}
+    if (metric.name in METRICS and metric.compute is None) or metric.better is None or len(set(distance.values())) < 2:
+        return []
+    return [i for i, value in distance.items() if value == min(distance.values())]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def _rank(metric: Metric) -> int:
     """How soon a column gives way to others where there is not enough room; 0 never does."""
     return GIVE_WAY.index(metric.name) + 1 if metric.name in GIVE_WAY else 0
@@ -154,7 +189,8 @@ def _rank(metric: Metric) -> int:
 
 def _row(entry: Entry) -> dict[str, Any]:
     row: dict[str, Any] = {"method": entry.label, "seeds": len(entry.results)}
-    measured = [*_measured(entry), *(name for result in entry.results for name in result["cost"])]
+    more = ("cost", "shift")
+    measured = [*_measured(entry), *(name for one in entry.results for group in more for name in one.get(group, {}))]
     for name in dict.fromkeys([*METRICS, *measured]):
         found = mean_and_error(entry.results, name)
         if found is not None:
@@ -164,7 +200,7 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def mean_and_error(results: Sequence[Mapping[str, Any]], name: str) -> tuple[float, float | None] | None:
     """Mean and standard error of a metric or cost over the seeds, where it was measured; one seed has no error."""
-    found = [result[group].get(name) for result in results for group in ("metrics", "cost")]
+    found = [result.get(group, {}).get(name) for result in results for group in ("metrics", "cost", "shift")]
     values = [value for value in found if value is not None]
     if not values:
         return None
@@ -184,6 +220,8 @@ def compare(
     seeds: int = SEEDS,
     out: Path | str = "runs/compare",
     *,
+    ood: Sequence[str] = (),
+    ood_score: str | None = None,
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
@@ -195,7 +233,9 @@ def compare(
     Args:
         entries: Settings by label; their seeds are replaced by 0, 1, ….
         seeds: How many runs of each.
-        out: Folder of the comparison, where the table is written as ``comparison.md``, ``.csv`` and ``.json``.
+        out: Folder of the comparison, where ``comparison.md``, ``.tex``, ``.csv`` and ``.json`` are written.
+        ood: Sets from outside, see :func:`gossamer.runs.outside.outside`: a column has the AUROC of each.
+        ood_score: The score of that column; ``None`` is ``"entropy"`` for classes and ``"std"`` for numbers.
         quiet: Show no progress.
         say: Called with what is being trained, as text.
 
@@ -222,17 +262,17 @@ def compare(
     for label, runs in plan.items():
         _check_first(label, runs)
     with trusting(*own_code([settings.to_config() for settings in entries.values()])):  # the caller's own choice
-        return _train_all(plan, out, quiet, say)
-
-
-def _train_all(
-    plan: Mapping[str, Mapping[Path, Settings]], out: Path, quiet: bool, say: Callable[[str], None]
-) -> Comparison:
-    trained: list[Path] = []
-    rows = [_entry(label, runs, trained, quiet, say) for label, runs in plan.items()]
-    comparison = Comparison(rows, trained)
+        comparison = _train_all(plan, quiet, say)
+        if ood:
+            comparison = _with_ood(comparison, ood, ood_score)
     comparison.write(out)
     return comparison
+
+
+def _train_all(plan: Mapping[str, Mapping[Path, Settings]], quiet: bool, say: Callable[[str], None]) -> Comparison:
+    trained: list[Path] = []
+    rows = [_entry(label, runs, trained, quiet, say) for label, runs in plan.items()]
+    return Comparison(rows, trained)
 
 
 def _make_folder(out: Path) -> None:
@@ -327,6 +367,17 @@ def _entry(
             results.append(result)
             trained.append(folder)
     return Entry(label, results, "; ".join(f"seed {', '.join(seeds)}: {why}" for why, seeds in failures.items()))
+
+
+def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -> Comparison:
+    """The comparison with what each of its runs makes of the sets from outside."""
+    from gossamer.runs.shift import with_ood
+
+    found = [with_ood(folder, names, score) for folder in comparison.folders]
+    results = iter(found)
+    entries = [replace(entry, results=[next(results) for _ in entry.results]) for entry in comparison.entries]
+    scores = dict.fromkeys(result["ood_score"].replace("_", " ") for result in found)
+    return Comparison(entries, comparison.folders, f"AUROC by {', '.join(scores)}" if scores else "")
 
 
 def _refuse_other_settings(folder: Path, settings: Settings) -> None:

@@ -14,7 +14,7 @@ from gossamer import data
 from gossamer.data._images import grey
 from gossamer.names import unknown
 from gossamer.record import RecordError
-from gossamer.runs.reader import read_inputs
+from gossamer.runs.inputs import FILES, read_inputs
 from gossamer.types import Task
 
 SEED = 0  # made-up inputs are the same for every run, so that runs can be compared
@@ -45,12 +45,17 @@ def outside(name: str, task: Task, data_dir: str | None = None) -> Outside:
     """
     if name in MADE_UP:
         return Outside(name, MADE_UP[name](task, torch.Generator().manual_seed(SEED)))
-    if Path(name).suffix in (".npy", ".csv") or Path(name).exists():
+    if is_file(name):
         return Outside(Path(name).stem, read_inputs(Path(name), task))
     if ":" not in name and name not in data.names():
         raise RecordError(unknown("data set or file", name, [*MADE_UP, *data.names()]))
     x, note = as_stored(data.load(name, data_dir).test[0], task, name)
     return Outside(name, x, note)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file or folder, not of a data set."""
+    return name not in MADE_UP and (Path(name).suffix in FILES or data.own_kind(name) is not None)
 
 
 def as_stored(x: Tensor, task: Task, name: str = "the other set") -> tuple[Tensor, str]:

@@ -14,10 +14,11 @@ from gossamer import metrics
 from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
 from gossamer.evaluate import summarize
 from gossamer.metrics.registry import texts
+from gossamer.names import unknown
 from gossamer.posterior import Prediction
 from gossamer.progress import Progress
 from gossamer.record import RecordError, Run
-from gossamer.runs.outside import as_stored, outside
+from gossamer.runs.outside import as_stored, is_file, outside
 from gossamer.runs.reader import restored
 from gossamer.runs.result import predict_seeded
 from gossamer.tables import Table
@@ -69,6 +70,33 @@ def ood_table(found: Mapping[str, Any]) -> Table:
     ]
     head = [metrics.METRICS[key].heading for key in names]
     return Table("", "", ["out of distribution", "score", *head], rows, n_labels=2)
+
+
+def with_ood(folder: Path, names: Sequence[str], score: str | None = None) -> dict[str, Any]:
+    """The result of a finished run with ``auroc@set`` by one score among its metrics, and all measures in ``shift``.
+
+    What the run has on record for its last step is not measured again.
+    """
+    run = Run.open(folder)
+    result, known = run.result(), run.evaluation().get(OOD, {})
+    if result is None:
+        raise RecordError(f"{folder} is not finished: gossamer train --resume {folder} continues it")
+    last = {"n_draws": result["n_draws"], "step": max((row["step"] for row in run.metrics()), default=0)}
+    stems = [Path(name).stem if is_file(name) else name for name in names]
+    if not all(last.items() <= known.get(name, {}).items() for name in stems):
+        known = evaluate_ood(folder, names)
+    scores = known[stems[0]]["scores"]
+    chosen = score or ("entropy" if "entropy" in scores else "std")
+    if chosen not in scores:
+        raise RecordError(unknown("score of doubt", chosen, scores))
+    columns = {f"auroc@{name}": known[name]["scores"][chosen]["auroc"] for name in stems}
+    shift = {
+        f"{measure}@{name}/{kind}": values[measure]
+        for name in stems
+        for kind, values in known[name]["scores"].items()
+        for measure in metrics.Detection._fields
+    }
+    return result | {"metrics": result["metrics"] | columns, "shift": shift, "ood_score": chosen}
 
 
 def evaluate_corruptions(
