@@ -13,7 +13,7 @@ from collections.abc import Callable
 from torch import nn
 
 from gossamer.models.resnet import resnet18, wide_resnet, wide_resnet28_10
-from gossamer.models.small import conv_net, mlp
+from gossamer.models.small import conv_net, mlp, pooled_conv_net
 from gossamer.models.vit import vit_tiny
 from gossamer.names import imported, unknown
 
@@ -23,6 +23,7 @@ __all__ = [
     "find",
     "mlp",
     "names",
+    "pooled_conv_net",
     "resnet18",
     "vit_tiny",
     "wide_resnet",
@@ -33,7 +34,7 @@ __all__ = [
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "mlp": lambda shape, n: mlp(math.prod(shape), out_features=n),
     "conv_net": lambda shape, n: conv_net(n, _image(shape)[0]),
-    "pooled_conv_net": lambda shape, n: conv_net(n, _image(shape)[0], pool=True),
+    "pooled_conv_net": lambda shape, n: pooled_conv_net(n, _image(shape)[0]),
     "resnet18": lambda shape, n: resnet18(n, _image(shape)[0]),
     "wide_resnet28_10": lambda shape, n: wide_resnet28_10(n, _image(shape)[0]),
     "vit_tiny": lambda shape, n: vit_tiny(n, image_size=_image(shape)[1], in_channels=shape[0]),
