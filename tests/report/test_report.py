@@ -397,7 +397,7 @@ def test_many_settings_and_unfinished_runs_are_compared_too(fake, tmp_path):
     folders.append(fake.fake_regression(tmp_path / "regression"))
     page = Page(write_report(folders, tmp_path / "report.html"))
     assert "unfinished is unfinished" in page.text
-    assert "The runs are on different data (concrete, digits32)" in page.text
+    assert len(page.all("h2", "part")) == 2
     assert len(page.all("tbody")) == 12
 
 

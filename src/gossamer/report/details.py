@@ -52,7 +52,7 @@ def measurements(run: LoadedRun) -> Html:
 
 
 def notices(runs: Sequence[LoadedRun]) -> list[Html]:
-    """What a reader must know before trusting the numbers: unfinished or diverged runs, different data."""
+    """What a reader must know before trusting the numbers: unfinished and diverged runs."""
     found = []
     for run in runs:
         name = "This run" if len(runs) == 1 else str(run.folder)
@@ -65,9 +65,6 @@ def notices(runs: Sequence[LoadedRun]) -> list[Html]:
         lost = next((step for step, loss in losses if isinstance(loss, float) and not math.isfinite(loss)), None)
         if lost is not None:
             found.append(join([f"{name} diverged: its loss is not a finite number from step {lost} on."]))
-    data = sorted({run.name("data") for run in runs} - {""})
-    if len(data) > 1:
-        found.append(join([f"The runs are on different data ({', '.join(data)}): compare with care."]))
     return [element("p", text, class_="notice", role="note") for text in found]
 
 
