@@ -103,7 +103,7 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
         n_file = file.stat().st_size
     return StateBytes(
         case.label,
-        type(training.optimizer.optimizer).__name__,
+        type(training.optimizer).__name__,
         _bytes(training.model.parameters()),
         _bytes(value for value in state if isinstance(value, Tensor)),
         _bytes(positions),

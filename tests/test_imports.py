@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
-    {"names", "tables", "progress", "formats", "ranks", "columns"},
+    {"names", "tables", "progress", "formats", "ranks", "devices", "columns"},
     {"types", "schedules", "divergence", "conformal"},
     {"kernels", "priors", "likelihoods"},
     {"layers"},

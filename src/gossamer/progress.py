@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ SECONDS_BETWEEN_WORDS = 0.2  # on a terminal: reading the loss of every step wou
 class Progress:
     """A context that shows on standard error how much of ``total`` is done, of which ``start`` was done before.
 
-    Where there is no terminal it writes about ``lines`` lines; ``quiet`` shows nothing.
+    Where there is no terminal, or no rich, it writes about ``lines`` lines; ``quiet`` shows nothing.
     """
 
     def __init__(self, title: str, total: int, *, start: int = 0, lines: int = 10, quiet: bool = False) -> None:
@@ -27,7 +28,7 @@ class Progress:
         self._bar: rich.progress.Progress | None = None
 
     def __enter__(self) -> Self:
-        if not self.quiet and sys.stderr.isatty():
+        if not self.quiet and sys.stderr.isatty() and find_spec("rich") is not None:
             self._bar = self._stack.enter_context(_bar())
             self._bar.add_task(self.title, total=self.total, completed=self._done, words="")
         return self

@@ -1,4 +1,4 @@
-"""One training step and one loop for every method, on Lightning Fabric (devices, precision, ranks)."""
+"""One training step and one loop for every method, in one process or, by Lightning Fabric, in several."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
+from gossamer.devices import OneProcess, is_bf16
 from gossamer.divergence import DivergenceWatch
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
@@ -37,6 +37,9 @@ from gossamer.types import (
     no_penalty,
 )
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 __all__ = ["Batches", "EagerSteps", "Training", "fit", "take_step"]
 
 Part = TypeVar("Part")
@@ -51,7 +54,7 @@ def fit(
     model: nn.Module,
     task: Task,
     steps: int,
-    fabric: Fabric | None = None,
+    fabric: OneProcess | Fabric | None = None,
     record: Record | None = None,
     *,
     batch_size: int = 64,
@@ -64,7 +67,8 @@ def fit(
         model: A plain network.
         task: Data and likelihood.
         steps: How many optimizer steps.
-        fabric: Device and precision; ``None`` is one CPU process in float32.
+        fabric: Device and precision, a :class:`gossamer.devices.OneProcess` or a ``lightning_fabric.Fabric``; ``None``
+            is the CPU in float32.
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
         seed: Seed of the order of the examples, the first active weights and all noise.
@@ -181,7 +185,7 @@ class Training:
         model: nn.Module,
         task: Task,
         steps: int,
-        fabric: Fabric | None = None,
+        fabric: OneProcess | Fabric | None = None,
         *,
         batch_size: int = 64,
         seed: int = 0,
@@ -191,12 +195,13 @@ class Training:
         check_fused(fused)
         method = method.suited_to(model)
         self.method, self.task, self.steps, self.seed = method, task, steps, seed
-        self.fabric = fabric or Fabric(accelerator="cpu", devices=1)
+        self.fabric = fabric or OneProcess()
         self._plain = replica(model) if method.members > 1 else model  # which members after the first start from
         self._finished: list[dict[str, Any]] = []  # the members trained so far
         torch.manual_seed(seed)
         self.model = method.prepare(model)
-        self.module, self.optimizer = self.fabric.setup(self.model, method.optimizer(self.model))
+        placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
+        self.module, self.optimizer = placed
         self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
         self.penalty = as_penalty(method.penalty)
         (self.collector,) = _checked(Collector, [method.collector()])
@@ -294,7 +299,7 @@ class Training:
             logging.getLogger("gossamer").warning(f"only the passes of training steps are CUDA graphs: {reason}")
             self._captured = CapturedPasses(self.eager)
             return self._captured
-        dtype = torch.bfloat16 if "bf16" in str(self.fabric._precision.precision) else torch.float32
+        dtype = torch.bfloat16 if is_bf16(self.fabric) else torch.float32
         parts = self.model, self.inner_optimizer, self.task, self.penalty
         self._captured = CapturedSteps(*parts, dtype, fused=self.fused)
         return self._captured

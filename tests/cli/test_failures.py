@@ -219,14 +219,19 @@ def test_debug_keeps_the_exit_codes(gossamer, tmp_path):
     assert "Traceback" in err
 
 
-def test_a_missing_package_names_the_extra(refused, monkeypatch, finished):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("No module named 'docstring_parser'", "the command needs docstring_parser: pip install 'gossamer[cli]'"),
+        ("this needs sklearn: pip install 'gossamer[sklearn]'", "this needs sklearn: pip install 'gossamer[sklearn]'"),
+    ],
+)
+def test_a_missing_package_names_the_extra(refused, monkeypatch, finished, error, words):
     def missing(*arguments, **more):
-        raise ModuleNotFoundError("No module named 'lightning_fabric'", name="lightning_fabric")
+        raise ModuleNotFoundError(error, name="docstring_parser")
 
     monkeypatch.setattr(job_module, "resume", missing)
-    assert refused(1, "train", "--resume", finished) == (
-        "the command needs lightning_fabric: pip install 'gossamer[train]'"
-    )
+    assert refused(1, "train", "--resume", finished) == words
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

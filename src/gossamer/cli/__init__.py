@@ -151,11 +151,8 @@ def _explain(error: BaseException) -> int:
     elif isinstance(error, KeyboardInterrupt):
         _say("stopped")
     elif isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("gossamer"):
-        _say(
-            str(error)
-            if "pip install" in str(error)
-            else f"the command needs {error.name}: pip install 'gossamer[train]'"
-        )
+        known = "pip install" in str(error)  # said already, and more precisely
+        _say(str(error) if known else f"the command needs {error.name}: pip install 'gossamer[cli]'")
     else:
         text = " ".join(str(error).split())
         is_expected |= isinstance(error, UsageError | Interrupted)

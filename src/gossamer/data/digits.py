@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from gossamer.likelihoods import Categorical
+from gossamer.names import needs
 from gossamer.types import Task
 
 __all__ = ["load"]
@@ -25,6 +26,7 @@ def load(root: str | Path | None = None) -> Task:
         >>> task.n_data, len(task.val[1]), len(task.test[1])
         (959, 239, 599)
     """
+    needs("sklearn", extra="sklearn")
     from sklearn.datasets import load_digits
 
     data = load_digits()

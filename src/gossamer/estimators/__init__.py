@@ -5,8 +5,12 @@ posterior are kept: they predict, they tell which inputs matter, and they are al
 ``docs/guides/tables.md``.
 """
 
-from gossamer.estimators.classifier import SparseBayesClassifier
-from gossamer.estimators.displays import ImportanceDisplay, IntervalDisplay
-from gossamer.estimators.regressor import SparseBayesRegressor
+from gossamer.names import needs
+
+needs("sklearn", "scipy", extra="sklearn")
+
+from gossamer.estimators.classifier import SparseBayesClassifier  # noqa: E402
+from gossamer.estimators.displays import ImportanceDisplay, IntervalDisplay  # noqa: E402
+from gossamer.estimators.regressor import SparseBayesRegressor  # noqa: E402
 
 __all__ = ["ImportanceDisplay", "IntervalDisplay", "SparseBayesClassifier", "SparseBayesRegressor"]

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from gossamer import methods
+from gossamer.devices import OneProcess
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.member_steps import by_hand
 from gossamer.estimators.members import (
@@ -324,7 +324,7 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     tasks = [_task_of(i, task) for i in range(plan.members)]
     own = [method_for(part) for part in tasks]
     networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
-    start = partial(Training, steps=plan.steps, fabric=Fabric(accelerator=plan.device, devices=1))
+    start = partial(Training, steps=plan.steps, fabric=OneProcess(plan.device))
     start = partial(start, batch_size=plan.batch_size)
     if not can_train_together(networks[0]):
         own = [replace(method, prepare=lambda network: network) for method in own]

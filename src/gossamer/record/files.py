@@ -102,7 +102,10 @@ def rows_on_lines(text: str) -> str:
 
 def to_toml(table: Mapping[str, Any]) -> str:
     """A TOML document without the keys whose value is ``None``; scalars and arrays of torch and numpy become plain."""
-    import tomli_w  # here, so that errors can be explained where it is missing
+    try:
+        import tomli_w  # here, because only those who write runs need it
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("a run folder needs tomli_w: pip install 'gossamer[cli]'", name="tomli_w") from error
 
     return tomli_w.dumps(_plain(table, ()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import shlex
 import sys
 import time
@@ -13,18 +14,17 @@ from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from gossamer import checkpoint, methods, models
 from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
 from gossamer.data._own.record import TrainingDataNeededError
+from gossamer.devices import OneProcess
 from gossamer.layers import sparse_weights
-from gossamer.names import file_name
+from gossamer.names import file_name, needs
 from gossamer.progress import Progress
 from gossamer.ranks import on_any_rank
 from gossamer.record import Lock, RecordError, Run
@@ -40,7 +40,11 @@ from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, w
 from gossamer.train import Training
 from gossamer.types import Task
 
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
 N_LINES = 50  # of progress, where there is no terminal
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # what those who start processes call the number of each
 STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
 
@@ -255,21 +259,21 @@ def _save(job: Job) -> None:
         checkpoint.save(job.run.checkpoint_folder, state, job.training.step)
 
 
-def launch(settings: Settings) -> Fabric:
+def launch(settings: Settings) -> OneProcess | Fabric:
     """Start and connect the processes that train together; each of them returns from here."""
+    if settings.ranks == 1:
+        return OneProcess(settings.device, bf16=settings.is_bf16())
+    needs("lightning_fabric", extra="ranks")
+    from lightning_fabric import Fabric
+
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # do not log how the ranks find each other
-    fabric = Fabric(
-        accelerator=settings.device,
-        devices=settings.ranks,
-        strategy="ddp" if settings.ranks > 1 else "auto",
-        precision="bf16-mixed" if settings.is_bf16() else "32-true",
-    )
-    if settings.ranks > 1:
-        fabric.launch()
+    precision: Any = "bf16-mixed" if settings.is_bf16() else "32-true"
+    fabric = Fabric(accelerator=settings.device, devices=settings.ranks, strategy="ddp", precision=precision)
+    fabric.launch()
     return fabric
 
 
-def part(fabric: Fabric) -> None:
+def part(fabric: OneProcess | Fabric) -> None:
     """Leave the process group, so that this process can end.
 
     A thread of torch that has finished a message needs the interpreter's lock to release its tensors, while
@@ -280,7 +284,7 @@ def part(fabric: Fabric) -> None:
         dist.destroy_process_group()
 
 
-def start(settings: Settings, task: Task, fabric: Fabric) -> Training:
+def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Training:
     """The training, before its first step."""
     steps = settings.epochs * -(-task.n_data // settings.batch_size)
     method = methods.build(settings.method, task, steps, **settings.options)
@@ -293,8 +297,7 @@ def start(settings: Settings, task: Task, fabric: Fabric) -> Training:
 
 def is_first_process() -> bool:
     """Whether the user started this process, not another rank."""
-    rank: int = getattr(rank_zero_only, "rank", 0)
-    return rank == 0
+    return int(next((os.environ[name] for name in RANKS if name in os.environ), 0)) == 0
 
 
 def _refuse_other_data(run: Run, task: Task) -> None:

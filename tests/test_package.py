@@ -1,0 +1,133 @@
+"""What the package offers, what it needs, and what it says where that is missing."""
+
+import operator
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import gossamer
+from gossamer import runs
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+WITHOUT = """
+import sys
+
+class Absent:
+    names = {names}
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name.split(".")[0] in Absent.names else found(name, *rest)
+"""
+
+OPTIONAL = {
+    "sklearn",
+    "scipy",
+    "lightning_fabric",
+    "onnx",
+    "onnxscript",
+    "tomli_w",
+    "rich",
+    "docstring_parser",
+    "shtab",
+}
+
+
+def without(names: set[str], code: str) -> subprocess.CompletedProcess[str]:
+    """Run code where some packages are not installed."""
+    path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    script = WITHOUT.format(names=names) + code
+    run = [sys.executable, "-W", "ignore", "-c", script]
+    return subprocess.run(run, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+
+
+def test_completion_finds_every_public_name():
+    assert set(gossamer.__all__) <= set(dir(gossamer))
+    assert set(runs.__all__) <= set(dir(runs))
+    for module in (gossamer, runs):
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            operator.attrgetter("nothing")(module)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("gossamer.SparseBayesClassifier", "this needs sklearn: pip install 'gossamer[sklearn]'"),
+        ("gossamer.data.load('digits')", "this needs sklearn: pip install 'gossamer[sklearn]'"),
+        ("gossamer.export(torch.nn.Linear(2, 2), 'a.onnx')", "this needs onnx: pip install 'gossamer[onnx]'"),
+        ("train(Settings('sgd', 'two_moons', epochs=1), 'a')", "needs tomli_w: pip install 'gossamer[cli]'"),
+        ("train(Settings('sgd', 'two_moons', ranks=2), 'a')", "lightning_fabric: pip install 'gossamer[ranks]'"),
+        ("sys.exit(main(['list', 'data']))", "needs docstring_parser: pip install 'gossamer[cli]'"),
+    ],
+)
+def test_a_missing_package_names_its_extra(code: str, words: str):
+    imports = "import torch, gossamer\nfrom gossamer.runs import Settings, train\nfrom gossamer.cli import main\n"
+    done = without(OPTIONAL, imports + code)
+    assert done.returncode == 1
+    assert done.stderr.strip().splitlines()[-1].endswith(words)
+    extra = words.split("[")[1].split("]")[0]
+    package = {"sklearn": "scikit-learn", "lightning_fabric": "lightning-fabric", "tomli_w": "tomli-w"}
+    name = words.split(":")[0].split()[-1]
+    needed = package.get(name, name.replace("_", "-"))
+    assert any(requirement.startswith(needed) for requirement in EXTRAS[extra])
+
+
+def test_torch_is_enough_to_train_and_to_save():
+    code = """
+import tempfile, pathlib, gossamer
+task = gossamer.data.load("two_moons")
+network = lambda: gossamer.models.mlp(2, (8,), 2)
+posterior = gossamer.fit(gossamer.methods.build("ssvi", task, 5, density=0.5), network(), task, 5)
+file = gossamer.save(posterior, pathlib.Path(tempfile.mkdtemp()) / "net")
+print(type(gossamer.load(file, network())).__name__)
+"""
+    done = without(OPTIONAL, code)
+    assert (done.returncode, done.stdout) == (0, "InLayers\n"), done.stderr
+
+
+def test_estimators_need_scikit_learn_alone():
+    code = """
+import numpy as np, gossamer
+X = np.random.default_rng(0).normal(size=(40, 3))
+print(gossamer.SparseBayesRegressor(max_steps=5, verbose=True).fit(X, X[:, 0]).predict(X).shape)
+"""
+    done = without(OPTIONAL - {"sklearn", "scipy"}, code)
+    assert (done.returncode, done.stdout) == (0, "(40,)\n"), done.stderr
+
+
+@pytest.mark.slow
+def test_one_wheel_serves_every_python(tmp_path: Path):
+    """It holds the kernels, whose names know no Python, and neither their sources nor tests."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"):
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    for path in (ROOT / "src" / "gossamer").rglob("*"):
+        if path.suffix in (".py", ".cpp", ".h", ".css", ".js", ".typed"):
+            target = source / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    code = "import setuptools.build_meta as build; print(build.build_wheel('dist'))"
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    (wheel,) = (source / "dist").glob("*.whl")
+    assert "-py3-none-" in wheel.name
+    import zipfile
+
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in names if name.endswith((".cpp", ".h")) or name.startswith("tests")]
+    assert {"gossamer/py.typed", "gossamer/report/style.css"} <= set(names)
+    if not wheel.name.endswith("-any.whl"):
+        assert "gossamer/kernels/_cpu_generic.so" in names
