@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 __all__ = ["OneProcess", "is_bf16"]
+
+Value = TypeVar("Value")
 
 
 class OneProcess:
@@ -35,11 +38,19 @@ class OneProcess:
 
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """The network on the device, behind the precision of its passes, and its optimizer."""
-        return _InPrecision(model.to(self.device), self.device.type, self.bf16), optimizer
+        return _InPrecision(model.to(self.device), self), optimizer
 
     def backward(self, loss: Tensor) -> None:
         """Differentiate the loss."""
         loss.backward()
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a pass in the precision of the training."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def broadcast(self, value: Value) -> Value:
+        """What the first process has: this one."""
+        return value
 
     def barrier(self) -> None:
         """There is nobody to wait for."""
@@ -53,12 +64,12 @@ def is_bf16(fabric: Any) -> bool:
 class _InPrecision(nn.Module):
     """A network whose inputs and outputs are float32, and whose passes may be bfloat16 between them."""
 
-    def __init__(self, network: nn.Module, device: str, bf16: bool) -> None:
+    def __init__(self, network: nn.Module, place: OneProcess) -> None:
         super().__init__()
-        self.network, self.device, self.bf16 = network, device, bf16
+        self.network, self.place = network, place
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.to(torch.bfloat16 if self.bf16 else torch.float32) if x.is_floating_point() else x
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
+        x = x.to(torch.bfloat16 if self.place.bf16 else torch.float32) if x.is_floating_point() else x
+        with self.place.autocast():
             y: Tensor = self.network(x)
         return y.to(torch.get_default_dtype())

@@ -476,7 +476,7 @@ def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:
     return parts
 
 
-def _pass(fabric: Fabric, model: nn.Module, x: Tensor) -> Tensor:
+def _pass(fabric: OneProcess | Fabric, model: nn.Module, x: Tensor) -> Tensor:
     """The network's output in the precision of the training, in float32, without the wrapper of Fabric."""
     with fabric.autocast():
         return at_least_float32(model(x))

@@ -82,7 +82,7 @@ def train(
     fabric = job.training.fabric
     if out is None:
         name = str(_new_folder(settings)) if fabric.is_global_zero else ""
-        job.folder = Path(fabric.broadcast(name) if fabric.world_size > 1 else name)
+        job.folder = Path(fabric.broadcast(name))
     with Lock(job.folder) if fabric.is_global_zero else contextlib.nullcontext() as lock:
         if lock is not None:
             job.run = Run.create(
