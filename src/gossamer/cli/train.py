@@ -20,7 +20,7 @@ from gossamer.record import Run, to_toml
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
 from gossamer.tables import columns
 
-SWITCHES = {"--quiet", "--print_config", "--help", "-h"}
+SWITCHES = {"--quiet", "--tensorboard", "--print_config", "--help", "-h"}
 
 
 def train(given: list[str]) -> int:
@@ -81,12 +81,13 @@ def _add_way_of_running(parser: Parser) -> Parser:
     parser.add_flag("checkpoint_seconds", float, "Seconds between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_flag("stop_after", float | None, "Seconds after which to stop with a checkpoint; --resume goes on.")
     parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that a file may name.")
+    parser.add_flag("tensorboard", None, "Write the numbers of each epoch for TensorBoard, too.")
     parser.add_flag("quiet", None, "Show no progress.")
     return parser
 
 
 def _way_of_running(options: Any) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("quiet", "checkpoint_seconds", "stop_after")}
+    return {name: getattr(options, name) for name in ("quiet", "checkpoint_seconds", "stop_after", "tensorboard")}
 
 
 def _resume(given: Sequence[str]) -> int:

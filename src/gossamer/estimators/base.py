@@ -83,6 +83,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         "n_steps_",
         "loss_curve_",
         "validation_curve_",
+        "conformal_scores_",
     )
 
     method: str = "ssvi"
@@ -329,6 +330,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, fitted: Fitted, stream: Stream) -> None:
         self._draws, self._targets = fitted.draws, stream.targets
+        self.__dict__.pop("conformal_scores_", None)  # it was of the networks before
         self._stream: Stream | None = stream  # None after loading a file without it
         self._inputs = stream.inputs.only(fitted.draws.columns.numpy())
         self.n_steps_ = fitted.n_steps

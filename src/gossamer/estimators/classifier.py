@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
+import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils import check_consistent_length
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
+from gossamer.conformal import threshold
 from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
@@ -133,6 +136,30 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         best = self.predict_proba(X).argmax(axis=1)
         labels: Array = self.classes_[best]
         return labels
+
+    def conformalize(self, X: Any, y: Any) -> Self:
+        """Calibrate :meth:`predict_set` on rows that were not trained on; training again forgets it."""
+        probs = self.predict_proba(X)
+        y = np.asarray(y)
+        check_consistent_length(probs, y)
+        strange = np.setdiff1d(y, self.classes_)
+        if len(strange):
+            raise ValueError(f"y has classes that were not trained on: {strange}")
+        self.conformal_scores_ = 1 - probs[np.arange(len(y)), np.searchsorted(self.classes_, y)]
+        return self
+
+    def predict_set(self, X: Any, level: float = 0.9) -> Array:
+        """Which classes are in a set that contains the true one with probability ``level``, ``(rows, classes)``.
+
+        The sets are those of :func:`gossamer.conformal.class_sets` with ``score="lac"``; the most probable class is
+        always among them. Needs :meth:`conformalize`.
+        """
+        probs = self.predict_proba(X)
+        if not hasattr(self, "conformal_scores_"):
+            raise ValueError("predict_set promises a coverage: call conformalize(X, y) first, with rows not trained on")
+        sets: Array = 1 - probs <= float(threshold(torch.from_numpy(self.conformal_scores_), level))
+        sets[np.arange(len(sets)), probs.argmax(axis=1)] = True
+        return sets
 
     def _encoded(self, rows: Rows) -> Rows:
         """Classes as numbers from 0; weights multiplied by those of the classes."""

@@ -10,9 +10,12 @@ import torch
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_array, check_consistent_length
 
+from gossamer.conformal import threshold
 from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
+
+TINY = 1e-300  # keeps 0 / 0 out where a target was constant
 
 
 @dataclass(eq=False, repr=False)
@@ -85,12 +88,32 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
             return mean
         return mean, self._in_shape(prediction.std.numpy() * self._targets.std)
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
-        """Bounds that contain each target with probability ``level``, with equal probability below and above.
+    def conformalize(self, X: Any, y: Any) -> Self:
+        """Calibrate :meth:`predict_interval` on rows that were not trained on.
 
-        They are quantiles of the mixture of the draws' normal distributions.
+        Its intervals are then mean ± q std, with q from these rows, and contain a new target with probability ``level``
+        however wrong the network is (:func:`gossamer.conformal.scaled_intervals`), as long as new rows are like these.
+        Training again forgets it.
         """
-        low, high = self.prediction(X).interval(level)
+        prediction = self.prediction(X)
+        y = check_array(y, ensure_2d=False, dtype=np.float64)
+        check_consistent_length(prediction.mean.numpy(), y)
+        residual = (torch.from_numpy(self._targets.apply(y.reshape(len(y), -1))) - prediction.mean).abs()
+        self.conformal_scores_ = (residual / prediction.std.clamp_min(TINY)).numpy()
+        return self
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Array, Array]:
+        """Bounds that contain each target with probability ``level``.
+
+        They are quantiles of the mixture of the draws' normal distributions, with equal probability below and above;
+        after :meth:`conformalize` they are as wide as its rows demand.
+        """
+        prediction = self.prediction(X)
+        if hasattr(self, "conformal_scores_"):
+            reach = threshold(torch.from_numpy(self.conformal_scores_), level) * prediction.std
+            low, high = prediction.mean - reach, prediction.mean + reach
+        else:
+            low, high = prediction.interval(level)
         return self._in_units(low.numpy()), self._in_units(high.numpy())
 
     def predict_log_density(self, X: Any, y: Any) -> Array:

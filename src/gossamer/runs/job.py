@@ -37,6 +37,7 @@ from gossamer.runs.memory import PeakMemory
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
+from gossamer.runs.tensorboard import Log, event_log, no_log
 from gossamer.train import Training
 from gossamer.types import Task
 
@@ -55,6 +56,7 @@ def train(
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
+    tensorboard: bool = False,
 ) -> Run:
     """Train a new run and evaluate it on the test data.
 
@@ -65,6 +67,7 @@ def train(
         quiet: Show no progress.
         checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
+        tensorboard: Whether to write the numbers of each epoch, and the final ones, for TensorBoard as well.
 
     Returns:
         The run; its ``result()`` has the numbers.
@@ -76,6 +79,8 @@ def train(
         >>> run.result()["metrics"]["accuracy"] > 0.1
         True
     """
+    if tensorboard:
+        needs("tensorboard", extra="tensorboard")
     if is_first_process() and out is not None:
         _refuse_begun(Path(out))  # before anything is loaded
     job = _begin(Path(out or "runs"), settings)
@@ -90,7 +95,7 @@ def train(
             )
             if job.task.record is not None and not quiet:
                 print(describe_data(job.task.record), file=sys.stderr, flush=True)
-        return _go_on(job, quiet, checkpoint_seconds, stop_after)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard)
 
 
 def resume(
@@ -99,6 +104,7 @@ def resume(
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
+    tensorboard: bool = False,
     data: str | None = None,
 ) -> Run:
     """Continue an interrupted run: its final weights are those of a run without interruption.
@@ -120,7 +126,7 @@ def resume(
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
                 run.complete(_notes(job.task), effective(job.settings, job.training))
-        return _go_on(job, quiet, checkpoint_seconds, stop_after)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard)
 
 
 @dataclass
@@ -186,7 +192,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
     return job
 
 
-def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None) -> Run:
+def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, tensorboard: bool) -> Run:
     """Train to the end or to a signal, then write the result; an interrupted run can be continued."""
     settings, training = job.settings, job.training
     progress = Progress(
@@ -196,12 +202,17 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
         lines=N_LINES,
         quiet=quiet or job.run is None,
     )
+    logged = tensorboard and job.run is not None
     try:
-        with stop_signals(stop_after) as stop, progress, job.tally.counting(training.model):
-            _advance(job, stop, progress, checkpoint_seconds)
-        if job.run is not None:
-            with showing_draws(f"evaluating {settings.method} {settings.data_name} seed {settings.seed}", quiet=quiet):
-                job.run.write_result(build_result(settings, job.task, training, job.tally, job.run))
+        with event_log(job.folder, training.step) if logged else no_log() as log:
+            with stop_signals(stop_after) as stop, progress, job.tally.counting(training.model):
+                _advance(job, stop, progress, checkpoint_seconds, log)
+            if job.run is not None:
+                title = f"evaluating {settings.method} {settings.data_name} seed {settings.seed}"
+                with showing_draws(title, quiet=quiet):
+                    result = build_result(settings, job.task, training, job.tally, job.run)
+                job.run.write_result(result)
+                log({"step": training.step} | {f"test_{name}": value for name, value in result["metrics"].items()})
     except KeyboardInterrupt:
         raise Interrupted(job.folder) from None
     finally:
@@ -209,7 +220,7 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
     return job.run or Run.open(job.folder)
 
 
-def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float) -> None:
+def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, log: Log) -> None:
     training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
     saved = start = time.perf_counter()
     work = work_of(weights, training)
@@ -226,6 +237,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             record_updates(job.run, training)
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, tally)
+                log(row)
                 progress.update(training.step, partial(describe, row, job.settings.epochs))
         if saves:
             _save(job)
