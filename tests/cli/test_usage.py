@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from gossamer import __version__, data, methods, models
 from gossamer.cli import COMMANDS, main
@@ -230,3 +231,16 @@ def test_evaluate_prints_a_table_for_each_thing_asked(gossamer, finished):
 
 def test_probabilities_are_no_percentages(refused, finished):
     assert refused(2, "evaluate", finished, "--conformal", "90").endswith("as 0.9 for 90 %; got 90.0")
+
+
+def test_the_network_of_a_run_is_exported(gossamer, finished, tmp_path):
+    file = tmp_path / "net.pt2"
+    told = ["export", finished, "--format", "torch-export", "--what", "draws", "--n-draws", "2", "--out", file]
+    assert gossamer(*told)[:2] == (0, f"{file}\n")
+    assert sorted(torch.export.load(file).module()(torch.rand(3, 1, 8, 8))) == [
+        "entropy",
+        "mutual_information",
+        "probs",
+    ]
+    code, _, err = gossamer("export", finished, "--what", "all")
+    assert (code, "--what must be 'mean' or 'noise' or 'draws'; got 'all'" in err) == (2, True)
