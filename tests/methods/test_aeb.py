@@ -10,7 +10,7 @@ from torch import nn
 import gossamer
 from gossamer import methods
 from gossamer.data import digits
-from gossamer.methods.aeb import EmpiricalBayes, Prior, SecondStage, _sparse
+from gossamer.methods.aeb import EmpiricalBayes, Prior, SecondStage, _sparse, _strength
 from gossamer.models import conv_net, mlp
 from gossamer.optim import SGHMC
 from gossamer.train import Training
@@ -151,3 +151,12 @@ def test_errors_name_the_option(task):
         methods.build("aeb", task, 300, density=0.0)
     with pytest.raises(ValueError, match="laplace_scale and normal_variance"):
         methods.build("aeb", task, 300, laplace_scale=-1.0)
+
+
+def test_the_prior_counts_less_where_nothing_normalises():
+    """Outputs of a plain network shrink with its weights, those after batch normalisation do not."""
+    plain = mlp(64, (16,))
+    normed = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    assert _strength(normed, 25_000) == 0.5
+    assert _strength(plain, 25_000) == 0.05
+    assert _strength(normed, 10**6) == 1.0

@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from gossamer.methods._parts import noise_of_all_ranks, refresh_of
@@ -86,7 +87,8 @@ def aeb(
         dense: Share of the training before anything becomes sparse.
         laplace_scale: v₀. For other densities than a tenth the authors have 0.1 and 0.5.
         normal_variance: v₁; likewise 5e-5 (density 0.3), 5e-4 (0.5) and 1e-3 (0.7).
-        prior_weight: How much the prior counts; ``None`` is N/50,000, at most 1.
+        prior_weight: How much the prior counts; ``None`` is N/50,000, at most 1, and a tenth of that in networks
+            without batch normalisation: their outputs shrink with their weights, those of the paper's network do not.
         learn_prior: Whether δ and s learn too; otherwise they are ½ and 1. The authors advise against it for networks.
         samples: How many networks are kept, evenly over the last tenth of the training.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
@@ -99,7 +101,6 @@ def aeb(
         raise ValueError(f"density is the share of weights that stay, in (0, 1]; got {density}")
     second = min(lr, RATE * STEPS / max(1, length))
     prior = Prior(laplace_scale, normal_variance)
-    strength = min(1.0, task.n_data / EXAMPLES) if prior_weight is None else prior_weight
 
     def optimizer(model: nn.Module) -> SGHMC:
         sparse = [weight.parameter for weight in _sparse(model).values()]
@@ -119,6 +120,7 @@ def aeb(
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         clock = SecondStage(begin, length, density)
+        strength = _strength(model, task.n_data) if prior_weight is None else prior_weight
         return [EmpiricalBayes(_sparse(model), optimizer, prior, clock, strength / task.n_data, learn_prior)]
 
     kept = [steps - (steps // 10) * i // samples for i in range(samples)]
@@ -302,6 +304,12 @@ def _sparse(model: nn.Module) -> dict[str, GroupedWeight]:
     weights = grouped_weights(model)
     stem = next((name for name, weight in weights.items() if weight.is_conv), None)
     return {name: weight for name, weight in weights.items() if name != stem or len(weights) == 1}
+
+
+def _strength(model: nn.Module, n_data: int) -> float:
+    """The default of ``prior_weight``."""
+    has_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
+    return (1.0 if has_norm else 0.1) * min(1.0, n_data / EXAMPLES)
 
 
 def _rates(first: float, second: float, begin: int, length: int) -> Schedule:

@@ -22,11 +22,11 @@ from gossamer.types import Method, Task
 __all__ = ["mc_dropout"]
 
 # The inputs of a convolution are dropped by channels: only those are columns of its weight.
-DROPOUT_BEFORE: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Linear: nn.Dropout,
-    nn.Conv1d: nn.Dropout1d,
-    nn.Conv2d: nn.Dropout2d,
-    nn.Conv3d: nn.Dropout3d,
+DROPOUT_BEFORE: dict[type[nn.Module], tuple[type[nn.Module], float]] = {
+    nn.Linear: (nn.Dropout, 0.5),
+    nn.Conv1d: (nn.Dropout1d, 0.1),
+    nn.Conv2d: (nn.Dropout2d, 0.1),
+    nn.Conv3d: (nn.Dropout3d, 0.1),
 }
 
 
@@ -44,8 +44,8 @@ def mc_dropout(
     Args:
         task: The task.
         steps: Length of the training.
-        rate: p, the share of units that are dropped. ``None`` keeps what the network's own dropout layers have, and
-            is 0.1 in a network without any.
+        rate: p, the share of units that are dropped. ``None`` keeps what the network's own dropout layers have. In a
+            network without any it is 0.5 before linear layers, as in the paper, and 0.1 before convolutions.
         lr: Learning rate of SGD at the start of a cosine.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
@@ -66,7 +66,7 @@ def with_dropout(model: nn.Module, rate: float | None = None) -> nn.Module:
     Example:
         >>> with_dropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))[2]
         Sequential(
-          (0): Dropout(p=0.1, inplace=False)
+          (0): Dropout(p=0.5, inplace=False)
           (1): Linear(in_features=8, out_features=2, bias=True)
         )
     """
@@ -80,5 +80,9 @@ def with_dropout(model: nn.Module, rate: float | None = None) -> nn.Module:
             "this network has no hidden linear or convolutional layer to drop units of: give it dropout layers of its "
             "own (nn.Dropout)"
         )
-    dropped = {id(layer): nn.Sequential(DROPOUT_BEFORE[type(layer)](rate or 0.1), layer) for layer in layers}
-    return replace_layers(model, dropped)
+    return replace_layers(model, {id(layer): nn.Sequential(_dropout_before(layer, rate), layer) for layer in layers})
+
+
+def _dropout_before(layer: nn.Module, rate: float | None) -> nn.Module:
+    kind, usual = DROPOUT_BEFORE[type(layer)]
+    return kind(usual if rate is None else rate)
