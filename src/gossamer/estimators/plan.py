@@ -116,6 +116,7 @@ FOR_NUMBERS: dict[str, dict[str, float]] = {method: {"lr": 0.003} for method in 
 }
 # Without momentum, or with a prior for images, no rate both learns in these steps and stays stable on steep tables.
 NO_RATE_FOR_NUMBERS = {"csgld": "csghmc", "aeb": "em_mcmc"}  # and what does the same with one
+FOR_TABLES = {"mbnn": {"sampler": "sgld"}}  # a step of HMC is dozens of passes over all rows
 OF_CURVATURE = {"temperature", "optimizer", "average"}  # options that mean nothing with the KL in the loss
 WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
 WITH_RATES = {"optimizer", "preset", "mode"}  # options that bring a rate of their own
@@ -274,6 +275,7 @@ def method_options(
             f"method {method!r} has no learning rate that suits all tables of numbers: find one for yours by held-out "
             f"rows, as in lr=0.003, or use method={NO_RATE_FOR_NUMBERS[method]!r}"
         )
+    for_tables |= FOR_TABLES.get(method, {})
     if of_numbers and not WITH_RATES & given.keys():
         for_tables |= FOR_NUMBERS.get(method, {})
     return {name: value for name, value in for_tables.items() if name in known and name not in given} | given
