@@ -109,6 +109,7 @@ PREDICT_CLASSES = replace(SELECT, min_steps=2000, epochs=10)
 BY_SGD = {"dpf", "dsr", "laplace", "magnitude", "mc_dropout", "multiswag", "rank1", "rigl", "set", "sgd", "sm", "snip"}
 BY_SGD |= {"splbnn", "swag"}
 FOR_NUMBERS: dict[str, dict[str, float]] = {method: {"lr": 0.003} for method in sorted(BY_SGD)} | {
+    "mc_dropout": {"lr": 0.003, "rate": 0.1},
     "cv_adam": {"lr": 0.03},
     "cv_sghmc": {"lr": 0.001, "temperature": 1.0},
     "em_mcmc": {"lr": 0.001, "temperature": 1.0},
@@ -116,7 +117,6 @@ FOR_NUMBERS: dict[str, dict[str, float]] = {method: {"lr": 0.003} for method in 
 }
 # Without momentum, or with a prior for images, no rate both learns in these steps and stays stable on steep tables.
 NO_RATE_FOR_NUMBERS = {"csgld": "csghmc", "aeb": "em_mcmc"}  # and what does the same with one
-FOR_TABLES = {"mbnn": {"sampler": "sgld"}}  # a step of HMC is dozens of passes over all rows
 OF_CURVATURE = {"temperature", "optimizer", "average"}  # options that mean nothing with the KL in the loss
 WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
 WITH_RATES = {"optimizer", "preset", "mode"}  # options that bring a rate of their own
@@ -275,7 +275,6 @@ def method_options(
             f"method {method!r} has no learning rate that suits all tables of numbers: find one for yours by held-out "
             f"rows, as in lr=0.003, or use method={NO_RATE_FOR_NUMBERS[method]!r}"
         )
-    for_tables |= FOR_TABLES.get(method, {})
     if of_numbers and not WITH_RATES & given.keys():
         for_tables |= FOR_NUMBERS.get(method, {})
     return {name: value for name, value in for_tables.items() if name in known and name not in given} | given
