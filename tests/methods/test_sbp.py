@@ -5,6 +5,7 @@ import math
 import mpmath
 import pytest
 import torch
+from torch import nn
 
 import gossamer
 from gossamer import methods
@@ -97,10 +98,23 @@ def test_noisy_groups_leave_the_network(network):
     posterior = fit(methods.build("sbp", task, 150, lr=0.01, kl_weight=3.0), network(), task, 150)
     for weight in sparse_weights(posterior.model).values():
         kept = weight.support.scatter(torch.ones(weight.support.n_active))
-        kept = kept.movedim(1 if len(weight.shape) == 2 else 0, 0).flatten(1)
+        kept = kept.movedim(1, 0).flatten(1)
         assert (kept == kept[:, :1]).all()  # whole groups
     drawn_one = next(posterior.draws(1))
     small, x = gossamer.compact(drawn_one), task.test[0][:50]
     before, after = small.compaction.n_weights
     assert after < before
     torch.testing.assert_close(small(x), drawn_one(x), rtol=1e-4, atol=1e-4)
+
+
+def test_batch_normalisation_does_not_hide_the_noise():
+    """It would divide that of output channels out: their noise would grow for nothing, and all of them leave."""
+    torch.manual_seed(0)
+    task = digits.load()
+    layers = [nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU()]
+    layers += [nn.Conv2d(12, 12, 3, stride=2), nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(), nn.Linear(108, 10)]
+    posterior = fit(methods.build("sbp", task, 400), nn.Sequential(*layers), task, 400)
+    x, y = task.test
+    with torch.no_grad():
+        found = [network(task.transform(x)).softmax(1) for network in posterior.draws(3)]
+    assert (sum(found).argmax(1) == y).float().mean() > 0.9  # 0.1 by noise of output channels

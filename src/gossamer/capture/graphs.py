@@ -29,12 +29,24 @@ class Graph:
                 function()
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            function()
+        noise = torch.cuda.get_rng_state()
+        try:
+            with torch.cuda.graph(self._graph):
+                function()
+        except Exception:
+            _end_capture_of_noise(noise)
+            raise
 
     def replay(self) -> None:
         """Run the function once more."""
         self._graph.replay()
+
+
+def _end_capture_of_noise(noise: Tensor) -> None:
+    """After a capture that failed the generator would refuse to draw outside a graph: give it a state of its own."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
+    torch.cuda.set_rng_state(noise)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class PlainSteps(Protocol):
     optimizer: Optimizer
     penalty: Penalty
     objective: Callable[[Tensor, Tensor], Callable[[], Tensor]]
+    again: Callable[[Tensor, Tensor], Callable[[], Tensor]]
     backward: Callable[[Tensor], None]
 
     def set_rates(self, rates: Sequence[float]) -> None:
@@ -80,9 +81,11 @@ class CapturedPasses:
             if scale is None:  # not a number times a function of the network
                 penalty = self.penalty(self.model, number).to(nll)
                 self.plain.backward(penalty)
-        evaluate = self.plain.objective(x, y)
-        again: Callable[[], Tensor] = lambda: evaluate() + self.penalty(self.model, number)  # noqa: E731
-        return nll.clone(), penalty.detach().clone(), again
+        return (
+            nll.clone(),
+            penalty.detach().clone(),
+            lambda: self.plain.again(x, y)() + self.penalty(self.model, number),
+        )
 
     def close(self) -> None:
         """Return to eager computation, with the same numbers."""

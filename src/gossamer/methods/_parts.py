@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -39,11 +39,6 @@ def refresh_of(task: Task, is_wanted: bool = True) -> Refresh | None:
 
 def _as_in_training(augment: Callable[[Tensor], Tensor], transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return transform(augment(x))
-
-
-def group_dim(shape: Sequence[int]) -> int:
-    """The dimension of a weight along which its groups are: input units of matrices, output channels of kernels."""
-    return 1 if len(shape) == 2 else 0
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ distribution, and a scale multiplies the kernel of its channel but not the bias;
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -30,7 +31,7 @@ from gossamer.kernels import ConvMap, LinearMap, WeightMap
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, inverse_softplus, param_groups
 from gossamer.layers.gaussian import std_of
 from gossamer.layers.weight import without_autocast
-from gossamer.methods._parts import OwnKL, group_dim, refresh_of
+from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.priors import log_noise, log_uniform_kl
 from gossamer.schedules import linear, warmup
@@ -84,6 +85,11 @@ def _scaled(dense: DenseWeight, support: Support) -> ScaledWeight:
     n_groups = support.shape[group_dim(support.shape)]
     scale = torch.normal(1.0, 0.1, (n_groups,)).to(mean)
     return ScaledWeight(support, mean.clone(), torch.full_like(mean, INIT_STD), scale, torch.full_like(scale, INIT_STD))
+
+
+def group_dim(shape: Sequence[int]) -> int:
+    """The dimension of a weight along which its groups are: input units of matrices, output channels of kernels."""
+    return 1 if len(shape) == 2 else 0
 
 
 class ScaledWeight(GaussianWeight):

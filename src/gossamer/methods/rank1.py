@@ -94,7 +94,7 @@ class Factor(nn.Module):
 
     def sample(self, member: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """A draw for each of some members, ``(n,) -> (n, size)``."""
-        mean, std = self.mean[member], F.softplus(self.raw_std[member])
+        mean, std = self.mean.index_select(0, member), F.softplus(self.raw_std.index_select(0, member))
         return mean + std * torch.empty_like(mean).normal_(generator=generator)
 
     def kl(self, prior_std: float, mode: Mode = "default") -> Tensor:

@@ -1,6 +1,6 @@
 """Structured Bayesian pruning (Neklyudov, Molchanov, Ashukha and Vetrov, NeurIPS 2017).
 
-Each input unit of a linear layer and each output channel of a convolution has a noise z that multiplies its weights:
+Each input unit of a linear layer and each input channel of a convolution has a noise z that multiplies its weights:
 log z is normal, N(μ, σ²), truncated to [a, b] = [-20, 0], and its prior uniform there. With α = (a - μ)/σ,
 β = (b - μ)/σ and Z = Φ(β) - Φ(α) (eqs. 9, 11, 12):
 
@@ -10,7 +10,8 @@ log z is normal, N(μ, σ²), truncated to [a, b] = [-20, 0], and its prior unif
 Groups whose signal-to-noise ratio E z / √Var z is below 1 are removed at the end with all their weights:
 :func:`gossamer.compact` of a draw is a smaller network. The weights themselves have no distribution. As in the paper,
 a training pass draws one z per unit, shared by the batch; the released code clips Φ⁻¹ and so leaves [a, b] where
-μ > b. Departure: batch normalisation is trained on, not frozen.
+μ > b. Departures: batch normalisation is trained on, not frozen, and would divide the noise of an output channel
+out again, so the noise of convolutions is that of their inputs, where the paper has it at their outputs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gossamer.convert import convert
 from gossamer.kernels import WeightMap
 from gossamer.layers import DenseWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd, without_autocast
-from gossamer.methods._parts import OwnKL, group_dim, refresh_of
+from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
@@ -36,6 +37,7 @@ from gossamer.types import Method, Task
 
 __all__ = ["sbp"]
 
+INPUTS = 1  # the dimension of a weight along which its groups lie
 LOW, HIGH = -20.0, 0.0  # a and b
 MEANS, LOG_STDS = (-20.0, 5.0), (-20.0, 5.0)  # the ranges in which the released code keeps μ and log σ
 FAR = 30.0  # stds: beyond it a normal tail is an exponential one to nine digits
@@ -89,7 +91,7 @@ def sbp(
 
 def _gated(dense: DenseWeight, support: Support) -> GatedWeight:
     mean = support.gather(dense.values)
-    n_groups = support.shape[group_dim(support.shape)]
+    n_groups = support.shape[INPUTS]
     return GatedWeight(support, mean.clone(), mean.new_zeros(n_groups), mean.new_full((n_groups,), -5.0))
 
 
@@ -114,7 +116,7 @@ class GatedWeight(SparseWeight):
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
         """All entries zero, with any noise."""
-        groups = like.new_zeros(support.shape[group_dim(support.shape)])
+        groups = like.new_zeros(support.shape[INPUTS])
         return cls(support, like.new_zeros(support.n_active), groups, groups.clone())
 
     @property
@@ -125,7 +127,7 @@ class GatedWeight(SparseWeight):
 
     def spread(self, values: Tensor) -> Tensor:
         """A number per group -> one per active entry."""
-        return self.support.spread(values.to(self.mean.dtype), group_dim(self.support.shape))
+        return self.support.spread(values.to(self.mean.dtype), INPUTS)
 
     def snr(self) -> Tensor:
         """E z / √Var z of each group; float64 cannot tell more than about 10⁸ from infinity."""

@@ -33,7 +33,7 @@ class PeakMemory:
         self.device = device
         self.before = 0
         if device.type == "cuda":
-            torch.cuda.init()  # a device that nothing has used yet has no statistics
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # a device that nothing has used yet has no statistics
             torch.cuda.reset_peak_memory_stats(device)
             self.before = torch.cuda.memory_allocated(device)
         elif RESET.exists():
