@@ -11,7 +11,7 @@ from gossamer.data import digits
 from gossamer.divergence import PERIOD, DivergenceError, DivergenceWatch
 from gossamer.likelihoods import Gaussian
 from gossamer.models import mlp
-from gossamer.train import Training
+from gossamer.train import Batches, Training
 from gossamer.types import Task
 
 
@@ -79,3 +79,121 @@ def test_a_continued_training_remembers_its_first_loss():
     again = Training(methods.build("sgd", task, steps), mlp(64, (8,)), task, steps)
     again.load_state_dict(training.state_dict())
     assert again._watch.first == training._watch.first == pytest.approx(2.3, abs=0.3)  # log 10, before any step
+
+
+METHODS = ("sgd", "vi", "ssvi", "cv_adam", "em_mcmc", "csgld")
+
+
+def broken_digits(value=torch.nan):
+    """One pixel of one image is not finite, in the second batch that a training reads."""
+    task = digits.load()
+    x, rows = task.train[0].clone(), torch.arange(len(task.train[1]))
+    x[Batches((rows, rows), 64, seed=0)[1][0][3], 0, 3, 4] = value
+    return task._replace(train=(x, task.train[1]))
+
+
+def build(method, task, steps=6, **options):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+    own = {"cycles": 1, "per_cycle": 1} if method == "csgld" else {}
+    return Training(methods.build(method, task, steps, **own), network, task, steps, **options)
+
+
+def is_finite(model):
+    return all(bool(torch.isfinite(t).all()) for t in model.state_dict().values() if isinstance(t, torch.Tensor))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_inputs_that_are_not_finite_stop_before_the_weights_change(method, value):
+    training = build(method, broken_digits(value))
+    with pytest.raises(DivergenceError, match=r"at step 2: inputs are not finite, in rows \[3\] of its batch of 64"):
+        list(training.run())
+    assert training.step == 1
+    assert is_finite(training.model)
+
+
+@pytest.mark.parametrize("on_nan", ["skip", "rollback"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_batch_that_is_not_finite_is_left_out(method, on_nan):
+    training = build(method, broken_digits(), on_nan=on_nan)
+    losses = [float(values["loss"]) for values in training.run()]
+    assert training.step == len(losses) == 6
+    assert np.isfinite(losses).all()
+    assert is_finite(training.model)
+
+
+def explode_once(training, step, value=torch.inf):
+    """The weights of the last layer are infinite in the pass of one step, the first time that it is taken."""
+    left = [1]
+
+    def forward(module, inputs, output):
+        if training.step == step - 1 and module.training and left:
+            left.pop()
+            return output * value
+        return output
+
+    training.model[4].register_forward_hook(forward)
+
+
+def test_a_loss_that_is_not_finite_is_told_with_step_and_layer():
+    task = digits.load()
+    training = build("sgd", task)
+    nn.init.constant_(training.model[1].bias, torch.inf)
+    with pytest.raises(DivergenceError, match=r"at step 1: a loss of nan; the first layer .* not finite is 1; .*lr is"):
+        training.advance()
+
+
+def test_skipping_takes_the_step_with_the_next_batch():
+    """Nothing of the bad pass is left, neither in weights nor in the statistics of batch normalisation."""
+    task = digits.load()
+    plain, training = build("sgd", task), build("sgd", task, on_nan="skip")
+    explode_once(training, 2, torch.nan)
+    plain.advance()
+    plain._shift = 1
+    training.advance()
+    for one in (plain, training):
+        one.advance()
+    for name, value in plain.model.state_dict().items():
+        if name != "2.num_batches_tracked":
+            assert torch.equal(value, training.model.state_dict()[name]), name
+    assert training.state_dict()["shift"] == 1
+
+
+def test_a_rollback_undoes_the_steps_since_the_last_good_state():
+    task = digits.load()
+    plain, training = build("sgd", task), build("sgd", task, on_nan="rollback")
+    explode_once(training, 4)
+    plain._shift = 4  # all batches of the steps that are undone are left out
+    for one in (plain, training):
+        list(one.run())
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(value, training.model.state_dict()[name]), name
+    assert training.updates == [{"step": 4, "rolled_back": 0}]
+
+
+def test_a_training_that_skipped_is_resumed_exactly():
+    whole = build("ssvi", broken_digits(), on_nan="skip")
+    list(whole.run())
+    first, second = (build("ssvi", broken_digits(), on_nan="skip") for _ in range(2))
+    list(first.run(3))
+    second.load_state_dict(first.state_dict())
+    list(second.run())
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("on_nan", ["skip", "rollback"])
+def test_a_training_without_a_finite_batch_ends(on_nan):
+    task = digits.load()
+    nothing = task._replace(train=(task.train[0] * torch.nan, task.train[1]))
+    with pytest.raises(DivergenceError, match="at step 1: inputs are not finite"):
+        list(build("sgd", nothing, on_nan=on_nan).run())
+
+
+def test_an_unknown_way_is_refused():
+    task = line()
+    with pytest.raises(ValueError, match="on_nan must be 'stop', 'skip' or 'rollback'; got 'ignore'"):
+        gossamer.fit(methods.build("sgd", task, 3), mlp(4, (8,), 1), task, 3, on_nan="ignore")
+    with pytest.raises(ValueError, match="on_nan must be 'stop', 'skip' or 'rollback'; got 'ignore'"):
+        SparseBayesRegressor(on_nan="ignore").fit(*friedman(30))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -16,12 +17,21 @@ from torch.optim import Optimizer
 
 from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
 from gossamer.devices import OneProcess, is_bf16
-from gossamer.divergence import DivergenceWatch
+from gossamer.divergence import (
+    MAX_ATTEMPTS,
+    PERIOD,
+    DivergenceError,
+    DivergenceWatch,
+    OnNan,
+    bad_rows,
+    first_not_finite,
+)
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
 from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
+from gossamer.ranks import on_any_rank
 from gossamer.types import (
     Collector,
     Method,
@@ -59,6 +69,7 @@ def fit(
     *,
     batch_size: int = 64,
     seed: int = 0,
+    on_nan: OnNan = "stop",
 ) -> Posterior:
     """Train ``model`` (a plain network, converted in place) by ``method`` and return its posterior.
 
@@ -72,6 +83,9 @@ def fit(
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
         seed: Seed of the order of the examples, the first active weights and all noise.
+        on_nan: What to do where inputs, the loss or a gradient are not finite: ``"stop"`` raises before the weights
+            change, ``"skip"`` takes the step with the next batch, ``"rollback"`` goes back to the weights of up to 50
+            steps before and goes on with the batches that follow.
 
     Example:
         >>> from gossamer import methods
@@ -82,7 +96,7 @@ def fit(
         >>> len(list(posterior.draws(3)))
         3
     """
-    training = Training(method, model, task, steps, fabric, batch_size=batch_size, seed=seed)
+    training = Training(method, model, task, steps, fabric, batch_size=batch_size, seed=seed, on_nan=on_nan)
     for values in training.run():
         if record is not None:
             record(training.step, values)
@@ -96,14 +110,19 @@ def take_step(
     rates: Sequence[float],
     x: Tensor,
     y: Tensor,
+    *,
+    check: Callable[[Tensor], None] = lambda loss: None,
 ) -> tuple[Tensor, Tensor]:
     """The one training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
+
+    ``check`` may refuse a loss by raising, before anything is changed.
 
     Returns:
         Negative log-likelihood and penalty of the batch before the step, detached.
     """
     steps.set_rates(rates)
     nll, penalty, again = steps.gradients(x, y, number)
+    check(nll + penalty)
     acts = any(rule.acts for rule in rules)
     step = Step(number, steps.model, steps.optimizer, again)
     is_spent = any([rule(step) for rule in rules])
@@ -191,6 +210,7 @@ class Training:
         seed: int = 0,
         captures: bool = False,
         fused: Fused = "auto",
+        on_nan: OnNan = "stop",
     ) -> None:
         check_fused(fused)
         method = method.suited_to(model)
@@ -209,7 +229,9 @@ class Training:
         self.step = 0
         self.updates: list[dict[str, Any]] = []  # what the rules did, for whoever records it and clears the list
         self._n_noted = [len(rule.record) for rule in self.rules]
-        self._watch = DivergenceWatch(self.model)
+        self._watch = DivergenceWatch(self.model, on_nan)
+        self._shift = 0  # how many batches were left out because something in them was not finite
+        self._good: dict[str, Any] | None = None  # where a rollback goes back to
         self._observes = type(self.collector).observe is not Collector.observe
         objective = partial(_objective, task, self.module)
         # Fabric's wrapper refuses gradients that its own backward does not take.
@@ -243,6 +265,11 @@ class Training:
         self._watch.check(self.model, self.lr)
 
     @property
+    def on_nan(self) -> OnNan:
+        """What happens where something is not finite."""
+        return self._watch.on_nan
+
+    @property
     def lr(self) -> float:
         """The learning rate of the last step."""
         return self.method.lr(max(0, self.step - self._begun - 1))
@@ -268,18 +295,49 @@ class Training:
         """One step; returns its loss and the loss's two parts, detached."""
         if self.step - self._begun == self._steps_each and len(self._finished) + 1 < self.method.members:
             self._begin_next_member()
+        target, on_nan = self.step + 1, self._watch.on_nan
+        for _ in range(MAX_ATTEMPTS):
+            kept = _buffers(self.model) if on_nan == "skip" else []
+            try:
+                while True:  # once, unless a rollback has steps to take again
+                    if on_nan == "rollback" and (self._good is None or self.step % PERIOD == 0):
+                        self._good = copy.deepcopy(self.state_dict())
+                    values = self._advance()
+                    if self.step == target:
+                        return values
+            except _NotFiniteError as found:
+                error = DivergenceError(f"training diverged at step {self.step + 1}: {found}")
+            if on_nan == "stop":
+                raise error
+            logging.getLogger("gossamer").warning(f"{error} ({on_nan} goes on with other batches)")
+            self._leave_out(kept)
+        raise error
+
+    def _leave_out(self, kept: list[tuple[Tensor, Tensor]]) -> None:
+        """Go on with other batches: after the present one, or after all of those that a rollback undoes."""
+        self.optimizer.zero_grad()
+        for buffer, before in kept:
+            buffer.copy_(before)
+        failed, shift = self.step + 1, self._shift
+        if self._good is not None:
+            self.load_state_dict(copy.deepcopy(self._good))
+            self.updates.append({"step": failed, "rolled_back": self.step})
+        self._shift = shift + failed - self.step
+
+    def _advance(self) -> dict[str, Tensor]:
         number = self.step - self._begun + 1
         rates = [ratio * self.method.lr(number - 1) for ratio in self._ratios]
-        batch = self.batches[number - 1]
-        values = None
+        batch = self.batches[number - 1 + self._shift]
+        self._check_inputs(batch[0])
+        check, values = partial(self._check_loss, batch), None
         if self.captures:
             try:
-                values = take_step(self._captured or self._capture(), self.rules, number, rates, *batch)
+                values = take_step(self._captured or self._capture(), self.rules, number, rates, *batch, check=check)
             except CaptureError as error:
                 logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {error}")
                 self.captures = False
                 self._release()
-        nll, penalty = values or take_step(self.eager, self.rules, number, rates, *batch)
+        nll, penalty = values or take_step(self.eager, self.rules, number, rates, *batch, check=check)
         self._note_updates()
         self.step += 1
         if self._observes:
@@ -287,6 +345,20 @@ class Training:
         if self._watch.see(nll, number):
             self.check()
         return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
+
+    def _check_inputs(self, x: Tensor) -> None:
+        if x.is_cuda and self._watch.on_nan == "stop":
+            return  # the losses will tell, without a wait in every step
+        (is_bad,) = on_any_rank([bool(rows := bad_rows(x))], x.device)
+        if is_bad:
+            found = f"inputs are not finite, in rows {rows[:5]} of its batch of {len(x)}"
+            raise _NotFiniteError(f"{found}. Mend the data, or leave such batches out: on_nan='skip'")
+
+    def _check_loss(self, batch: Split, loss: Tensor) -> None:
+        (is_bad,) = on_any_rank([self._watch.rejects(self.model, loss)], loss.device)
+        if is_bad:
+            where = first_not_finite(self.model, _objective(self.task, self.module, *batch))
+            raise _NotFiniteError(self._watch.refusal(self.model, float(loss), self.lr, where))
 
     def _capture(self) -> CapturedSteps | CapturedPasses:
         """Whole steps as graphs, or their passes through the network alone."""
@@ -340,6 +412,7 @@ class Training:
             alone, network, self.task, self._steps_each, self.fabric, batch_size=self.batches.batch_size, seed=seed
         )
         self.load_state_dict(fresh.state_dict() | {"step": self.step, "members": finished})
+        self._good = None  # a member does not go back to the one before it
 
     def _posterior_of(self, member: dict[str, Any]) -> Posterior:
         network, collector = replica(self.model), self.method.collector()
@@ -374,6 +447,7 @@ class Training:
             "rules": [rule.state_dict() for rule in self.rules],
             "collector": self.collector.state_dict(),
             "watch": self._watch.state_dict(),
+            **({"shift": self._shift} if self._shift else {}),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
             **({"members": list(self._finished)} if self.method.members > 1 else {}),
         }
@@ -391,6 +465,7 @@ class Training:
         self._n_noted = [len(rule.record) for rule in self.rules]
         self.collector.load_state_dict(state.get("collector", {}))
         self._watch.load_state_dict(state.get("watch", {"first": None}))
+        self._shift = state.get("shift", 0)
         # Copies, because torch reads the state of a view from the wrong place in memory.
         cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
         torch.set_rng_state(cpu)
@@ -466,6 +541,15 @@ class Batches:
                 torch.manual_seed(key)
                 parts = [self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)]
                 self._augmented = torch.cat(parts)
+
+
+class _NotFiniteError(Exception):
+    """A step was refused: something is not finite."""
+
+
+def _buffers(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """What a pass may change, such as the statistics of batch normalisation, and copies of it."""
+    return [(buffer, buffer.clone()) for buffer in model.buffers() if buffer.is_floating_point()]
 
 
 def _checked(kind: type, parts: Sequence[Part]) -> Sequence[Part]:

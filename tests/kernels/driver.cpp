@@ -13,9 +13,9 @@ int gossamer_runs_here();
 void* gossamer_plan(const int32_t* numbers, int64_t batch, int64_t active, const void* position, int wide);
 void gossamer_free(void* plan);
 int64_t gossamer_bytes(const void* plan);
-void gossamer_forward(const void* plan, int64_t batch, int half, const void* x, const float* mean, const float* std,
+int gossamer_forward(const void* plan, int64_t batch, int half, const void* x, const float* mean, const float* std,
                       const float* bias, uint64_t seed, float floor, int noisy, void* y, void* r, int threads);
-void gossamer_backward(const void* plan, int64_t batch, int half, const void* x, const void* dy, const void* dv,
+int gossamer_backward(const void* plan, int64_t batch, int half, const void* x, const void* dy, const void* dv,
                        int dv_is_factor, const float* mean, const float* std, void* dx, float* dmean, float* dstd,
                        int threads);
 void gossamer_normals(uint64_t seed, int64_t n, float* out);

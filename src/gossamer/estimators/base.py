@@ -18,6 +18,7 @@ from sklearn.utils import _safe_indexing, check_consistent_length, check_random_
 from sklearn.utils.validation import _check_sample_weight, _check_y, _num_samples, check_is_fitted, validate_data
 
 from gossamer.columns import Columns, is_data_frame
+from gossamer.divergence import OnNan
 from gossamer.estimators import files
 from gossamer.estimators.draws import Architecture, Draws, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley
@@ -104,6 +105,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     device: str = "cpu"
     random_state: int | np.random.RandomState | None = None
     verbose: int = 0
+    on_nan: OnNan = "stop"
 
     def prediction(self, X: Any) -> Prediction:
         """What each draw predicts for the rows of ``X``, with entropies and mutual information.
@@ -367,6 +369,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             N_FOLDS if stage == "select" else int(self.members),
             int(self.verbose),
             recipe.rounds if self.max_steps is None else 1,
+            self.on_nan,
         )
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:

@@ -48,6 +48,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; predictions are made on the CPU, in float64.
         random_state: Seed of the order of the rows, the first active weights, all noise and the draws.
         verbose: 1 shows progress on standard error.
+        on_nan: What to do if the loss or a gradient becomes infinite or NaN: ``"stop"``, ``"skip"`` the batch, or
+            ``"rollback"`` to the weights of up to 50 steps before.
 
     Attributes:
         classes_: The classes, sorted.

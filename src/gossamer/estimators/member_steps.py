@@ -178,7 +178,8 @@ def _is_possible(training: Training) -> bool:
         return False
     plain = not any(group["amsgrad"] or group["maximize"] for group in optimizer.param_groups)
     gaussian = all(type(weight) is GaussianWeight and weight.mean.requires_grad for weight in model.weights)
-    return plain and gaussian and all(rule.capturable for rule in training.rules)
+    # A rollback loads a state, which steps by hand hold copies of.
+    return plain and gaussian and training.on_nan == "stop" and all(rule.capturable for rule in training.rules)
 
 
 def _of_logits(logits: Tensor, targets: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

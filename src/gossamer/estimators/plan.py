@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gossamer import methods
 from gossamer.devices import OneProcess
+from gossamer.divergence import OnNan
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.member_steps import by_hand
 from gossamer.estimators.members import (
@@ -144,6 +145,7 @@ class TrainingPlan:
     members: int = 1
     verbose: int = 0
     rounds: int = 1  # at most so often all the steps, while the loss falls
+    on_nan: OnNan = "stop"
 
 
 @dataclass
@@ -303,6 +305,8 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     _require(inside, "fdr", "a number above 0, at most 1", fdr)
     noise = parameters.get("noise", "constant")  # of a regressor
     _require(noise in ("constant", "varying"), "noise", "'constant' or 'varying'", noise)
+    on_nan = parameters["on_nan"]
+    _require(on_nan in get_args(OnNan), "on_nan", "'stop', 'skip' or 'rollback'", on_nan)
     _require(device in ("auto", "cpu", "cuda"), "device", "'auto', 'cpu' or 'cuda'", device)
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device='cpu'")
@@ -326,7 +330,7 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     own = [method_for(part) for part in tasks]
     networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
     start = partial(Training, steps=plan.steps, fabric=OneProcess(plan.device))
-    start = partial(start, batch_size=plan.batch_size)
+    start = partial(start, batch_size=plan.batch_size, on_nan=plan.on_nan)
     if not can_train_together(networks[0]):
         own = [replace(method, prepare=lambda network: network) for method in own]
         return [start(*parts, seed=plan.seed + i) for i, parts in enumerate(zip(own, networks, tasks, strict=True))]

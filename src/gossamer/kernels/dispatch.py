@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
@@ -27,25 +28,46 @@ MOST_DENSE_OF_FEW = 0.2
 FEW = 8
 LEAST_LOOKUP = 2**18  # entries of a table; for a smaller one, forming it is faster than searching for its rows
 
+MOST_ABOUT_TO = 64
+
 _setting: Kernel = "auto"
 _warned = False
+_asked: list[_Setting] = []  # what is in force, the newest last
+_one_at_a_time = threading.Lock()
 
 
 class _Setting(contextlib.AbstractContextManager[None]):
-    def __init__(self, before: Kernel) -> None:
-        self.before = before
+    """One call of :func:`use`; as a block it ends, and with it all that was asked for inside of it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.is_block = kernel, False
+        with _one_at_a_time:
+            # A call outside of all blocks replaces those before it; some may be about to become blocks of threads.
+            kept = _asked if any(earlier.is_block for earlier in _asked) else _asked[-MOST_ABOUT_TO:]
+            _put_in_force([*kept, self])
+
+    def __enter__(self) -> None:
+        self.is_block = True
+        if self not in _asked:  # another thread has asked for something between the call and this line
+            with _one_at_a_time:
+                _put_in_force([*_asked, self])
 
     def __exit__(self, *_: object) -> None:
-        _set(self.before)
+        with _one_at_a_time:
+            at = _asked.index(self)
+            _put_in_force(_asked[:at] + [later for later in _asked[at:] if later.is_block and later is not self])
 
 
-def _set(kernel: Kernel) -> None:
+def _put_in_force(settings: list[_Setting]) -> None:
     global _setting
-    _setting = kernel
+    _asked[:] = settings
+    _setting = settings[-1].kernel if settings else "auto"
 
 
 def use(kernel: Kernel) -> contextlib.AbstractContextManager[None]:
     """Choose the kernel of all sparse weights from here on, or within a ``with`` block.
+
+    It holds for all threads. Where their blocks overlap, the one that began last counts until it ends.
 
     Args:
         kernel: ``"auto"`` chooses by device, density, shape and batch, ``"sparse"`` takes the sparse kernel wherever it
@@ -60,9 +82,7 @@ def use(kernel: Kernel) -> contextlib.AbstractContextManager[None]:
     """
     if kernel not in get_args(Kernel):
         raise ValueError(f"kernel must be one of {', '.join(map(repr, get_args(Kernel)))}; got {kernel!r}")
-    before = _setting
-    _set(kernel)
-    return _Setting(before)
+    return _Setting(kernel)
 
 
 def in_use() -> Kernel:

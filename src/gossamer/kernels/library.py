@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 2  # of the signatures below; a library left over from another version is ignored
+VERSION = 3  # of the signatures below; a library left over from another version is ignored, but for
+SILENT = 2  # where forward and backward return nothing and end the process if there is no memory left
 MOST_PLANS = 4  # kept for one tensor of positions: a layer may see images of several sizes
 PRECISIONS = (torch.float32, torch.bfloat16)  # of activations; sums and weights are float32
 LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
@@ -28,13 +30,14 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "version": (_INT, []),
     "runs_here": (_INT, []),
     "plan": (_POINTER, [_POINTER, _LONG, _LONG, _POINTER, _INT]),
+    "no_memory": (_POINTER, []),
     "free": (None, [_POINTER]),
     "bytes": (_LONG, [_POINTER]),
     "forward": (
-        None,
+        _INT,
         [_POINTER, _LONG, _INT, *[_POINTER] * 4, ctypes.c_uint64, _FLOAT, _INT, _POINTER, _POINTER, _INT],
     ),
-    "backward": (None, [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 5, _INT]),
+    "backward": (_INT, [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 5, _INT]),
     "normals": (None, [ctypes.c_uint64, _LONG, _POINTER]),
 }
 
@@ -47,12 +50,17 @@ def _load() -> tuple[str | None, dict[str, Callable[..., Any]]]:
                 continue
             try:
                 loaded = ctypes.CDLL(str(path))
-                functions = {name: getattr(loaded, f"gossamer_{name}") for name in _SIGNATURES}
+                version = int(loaded.gossamer_version())
+                names = [name for name in _SIGNATURES if version != SILENT or name != "no_memory"]
+                functions = {name: getattr(loaded, f"gossamer_{name}") for name in names}
             except (OSError, AttributeError):  # built for another system, or by another version
                 continue
-            for name, (result, arguments) in _SIGNATURES.items():
-                functions[name].restype, functions[name].argtypes = result, arguments
-            if functions["version"]() == VERSION and functions["runs_here"]():
+            for name in names:
+                functions[name].restype, functions[name].argtypes = _SIGNATURES[name]
+            if version == SILENT:
+                functions |= {"no_memory": lambda: None}
+                functions["forward"].restype = functions["backward"].restype = None
+            if version in (VERSION, SILENT) and functions["runs_here"]():
                 return level, functions
     return None, {}
 
@@ -82,6 +90,9 @@ class NativePlan:
         self.output_size = numbers[2] * math.prod(numbers[6:9])
         listed, is_wide = (ctypes.c_int32 * len(numbers))(*numbers), position.dtype == torch.int64
         self.address = LIBRARY["plan"](listed, batch, self.n_active, position.data_ptr(), is_wide)
+        if self.address is not None and self.address == LIBRARY["no_memory"]():
+            self.address = None
+            raise _no_memory(f"the plan of a layer with {self.n_active} active weights")
         if not self.address:
             raise ValueError(
                 "the positions are not sorted or lie outside the weight, or the layer is too large for the native "
@@ -143,6 +154,7 @@ class _Entry:
 # takes a hundredth of the time of a product, and unlike a tensor's version counter it notices every write, also those
 # of ``position.data.copy_()`` and ``torch.distributed``.
 _plans: dict[int, _Entry] = {}
+_one_at_a_time = threading.Lock()  # threads that predict by one network look for the same plans
 
 
 def plan(position: Tensor, numbers: tuple[int, ...], batch: int) -> NativePlan:
@@ -154,17 +166,18 @@ def plan(position: Tensor, numbers: tuple[int, ...], batch: int) -> NativePlan:
         )
     position = position.contiguous()
     address = position.data_ptr()
-    entry = _plans.get(address)
-    if entry is None or not entry.matches(position, address):
-        entry = _plans[address] = _Entry(position, _plans)
-    key = (numbers, _side_by_side(numbers, batch))
-    found = entry.plans.get(key)
-    if found is None:
-        found = NativePlan(entry.position, numbers, batch)
-        if len(entry.plans) >= MOST_PLANS:
-            del entry.plans[next(iter(entry.plans))]  # the oldest
-        entry.plans[key] = found
-    return found
+    with _one_at_a_time:
+        entry = _plans.get(address)
+        if entry is None or not entry.matches(position, address):
+            entry = _plans[address] = _Entry(position, _plans)
+        key = (numbers, _side_by_side(numbers, batch))
+        found = entry.plans.get(key)
+        if found is None:
+            found = NativePlan(entry.position, numbers, batch)
+            if len(entry.plans) >= MOST_PLANS:
+                del entry.plans[next(iter(entry.plans))]  # the oldest
+            entry.plans[key] = found
+        return found
 
 
 def plans_of(position: Tensor) -> list[NativePlan]:
@@ -216,7 +229,8 @@ def forward(
     weights = (mean.data_ptr(), std_address, None if bias is None else bias.data_ptr())
     noise = (0 if seed is None else int(seed) & 0xFFFFFFFFFFFFFFFF, floor, seed is not None)
     head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (y.data_ptr(), r.data_ptr() or None)
-    LIBRARY["forward"](*head, x.data_ptr(), *weights, *noise, *outputs, torch.get_num_threads())
+    if LIBRARY["forward"](*head, x.data_ptr(), *weights, *noise, *outputs, torch.get_num_threads()):
+        raise _no_memory(f"the product of {batch} examples")
     return y, r
 
 
@@ -250,7 +264,8 @@ def backward(
     weights = (mean.data_ptr(), None if std is None else std.data_ptr() or dy.data_ptr())
     head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (dmean.data_ptr(), dstd.data_ptr() or None)
     to_input = dx.data_ptr() if for_input else None
-    LIBRARY["backward"](*head, x.data_ptr(), *grads, *weights, to_input, *outputs, torch.get_num_threads())
+    if LIBRARY["backward"](*head, x.data_ptr(), *grads, *weights, to_input, *outputs, torch.get_num_threads()):
+        raise _no_memory(f"the gradients of {batch} examples")
     return dx, dmean, dstd
 
 
@@ -259,6 +274,10 @@ def normals(seed: Tensor, shape: tuple[int, ...]) -> Tensor:
     noise = torch.empty(shape)
     LIBRARY["normals"](int(seed) & 0xFFFFFFFFFFFFFFFF, noise.numel(), noise.data_ptr())
     return noise
+
+
+def _no_memory(what: str) -> MemoryError:
+    return MemoryError(f"not enough memory for {what}: give fewer examples at a time, or free memory")
 
 
 def _batch(plan: NativePlan, x: Tensor) -> int:

@@ -303,8 +303,18 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
     torch.manual_seed(settings.seed)
     model = models.build(settings.model_name(task), task.input_shape, task.n_outputs)
     captures = settings.capture and settings.is_on_gpu()
-    options = {"batch_size": settings.batch_size, "seed": settings.seed}
-    return Training(method, model, task, steps, fabric, **options, captures=captures, fused=settings.fused)
+    return Training(
+        method,
+        model,
+        task,
+        steps,
+        fabric,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        captures=captures,
+        fused=settings.fused,
+        on_nan=settings.on_nan,
+    )
 
 
 def is_first_process() -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 
 from gossamer import data, methods, models
+from gossamer.divergence import OnNan
 from gossamer.kernels.fused import Fused
 from gossamer.names import refuse_foreign_code, unknown
 from gossamer.types import Task
@@ -54,6 +55,8 @@ class Settings:
         task: What the targets of own data are; by their values if not given.
         image_size: Height and width that the images of a folder are resized to.
         n_draws: Networks drawn for the final numbers.
+        on_nan: What to do where inputs, the loss or a gradient are not finite: stop, skip the batch, or rollback to the
+            weights of up to 50 steps before.
         options: Options of the method; those left out are added with their defaults.
 
     Example:
@@ -80,6 +83,7 @@ class Settings:
     task: TaskKind | None = None
     image_size: int | None = None
     n_draws: int = 20
+    on_nan: OnNan = "stop"
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

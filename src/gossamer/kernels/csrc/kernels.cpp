@@ -3,9 +3,22 @@
 
 using namespace gossamer;
 
+// 0, or 1 if there was not enough memory: no exception may leave a C function.
+template <class Function>
+static int status_of(Function function) {
+  try {
+    function();
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+static char out_of_memory;  // its address stands for a plan that could not be stored
+
 extern "C" {
 
-int gossamer_version() { return 2; }
+int gossamer_version() { return 3; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -23,14 +36,21 @@ int gossamer_runs_here() {
 }
 
 // `numbers` are groups, inputs, outputs; in, out, kernel, stride, padding and dilation, three each; the first row that
-// takes part, and the number of all rows. Returns null on failure.
+// takes part, and the number of all rows. Returns null where no plan is possible, and gossamer_no_memory() where there is
+// no room for it.
 void* gossamer_plan(const int32_t* numbers, int64_t batch, int64_t active, const void* position, int wide) {
   Shape shape;
   static_assert(sizeof(Shape) == 23 * sizeof(int32_t), "Shape must have the layout of the list of numbers");
   std::memcpy(&shape, numbers, sizeof(shape));
-  if (wide) return make_plan(shape, batch, active, static_cast<const int64_t*>(position));
-  return make_plan(shape, batch, active, static_cast<const int32_t*>(position));
+  void* plan = nullptr;
+  const int failed = status_of([&] {
+    plan = wide ? make_plan(shape, batch, active, static_cast<const int64_t*>(position))
+                : make_plan(shape, batch, active, static_cast<const int32_t*>(position));
+  });
+  return failed ? &out_of_memory : plan;
 }
+
+void* gossamer_no_memory() { return &out_of_memory; }
 
 void gossamer_free(void* plan) { delete static_cast<Plan*>(plan); }
 
@@ -38,17 +58,18 @@ int64_t gossamer_bytes(const void* plan) { return static_cast<const Plan*>(plan)
 
 // Computes y and, if `std` is given, r. With noise, y = mean + sqrt(variance) eps and r = eps / (2 sqrt(variance));
 // without, y is the mean and r the variance. Activations and their gradients are bfloats if `half`, otherwise floats.
-void gossamer_forward(const void* plan, int64_t batch, int half, const void* x, const float* mean, const float* std,
+// Returns 1 if there was not enough memory, otherwise 0; so does gossamer_backward.
+int gossamer_forward(const void* plan, int64_t batch, int half, const void* x, const float* mean, const float* std,
                       const float* bias, uint64_t seed, float floor, int noisy, void* y, void* r, int threads) {
   const auto run = [&](auto kind) {
     using T = decltype(kind);
     Forward<T>{*static_cast<const Plan*>(plan), static_cast<const T*>(x), mean, std, bias, seed, floor, noisy != 0,
                static_cast<T*>(y), static_cast<T*>(r)}.run(batch, threads);
   };
-  half ? run(bfloat()) : run(float());
+  return status_of([&] { half ? run(bfloat()) : run(float()); });
 }
 
-void gossamer_backward(const void* plan, int64_t batch, int half, const void* x, const void* dy, const void* dv,
+int gossamer_backward(const void* plan, int64_t batch, int half, const void* x, const void* dy, const void* dv,
                        int dv_is_factor, const float* mean, const float* std, void* dx, float* dmean, float* dstd,
                        int threads) {
   const auto run = [&](auto kind) {
@@ -57,7 +78,7 @@ void gossamer_backward(const void* plan, int64_t batch, int half, const void* x,
                 static_cast<const T*>(dv), dv_is_factor != 0, mean, std, static_cast<T*>(dx), dmean, dstd}
         .run(batch, threads);
   };
-  half ? run(bfloat()) : run(float());
+  return status_of([&] { half ? run(bfloat()) : run(float()); });
 }
 
 // The normals that a forward pass with this seed uses for elements 0 to n - 1.

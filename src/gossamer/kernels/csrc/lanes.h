@@ -1,5 +1,7 @@
 // Vectors of eight floats, by the extensions that GCC and Clang share: one source for AVX-512, AVX2, SSE and NEON.
 #pragma once
+#include <atomic>
+#include <new>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -124,16 +126,19 @@ static inline void transpose(vec r[8]) {
 #endif
 }
 
-// Memory that a thread keeps between calls. It grows but never shrinks, so most calls allocate nothing.
+// Memory that a thread keeps between calls. It grows but never shrinks, so most calls allocate nothing; where there is
+// none left, it throws std::bad_alloc.
 struct Arena {
   float* data = nullptr;
   size_t size = 0;
   float* take(size_t n) {
     if (n > size) {
       std::free(data);
-      size = (n + 1023) / 1024 * 1024;
-      data = static_cast<float*>(std::aligned_alloc(4096, size * sizeof(float)));
-      if (!data) std::abort();
+      size = 0;
+      const size_t wanted = (n + 1023) / 1024 * 1024;
+      data = static_cast<float*>(std::aligned_alloc(4096, wanted * sizeof(float)));
+      if (!data) throw std::bad_alloc();
+      size = wanted;
     }
     return data;
   }
@@ -153,8 +158,16 @@ static inline void in_parallel(int threads, Function function) {
     return;
   }
 #if defined(_OPENMP)
+  std::atomic<bool> failed{false};  // no exception may leave a parallel region
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
-  for (int part = 0; part < threads; ++part) function(part, threads);
+  for (int part = 0; part < threads; ++part) {
+    try {
+      function(part, threads);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+  }
+  if (failed) throw std::bad_alloc();
 #else
   for (int part = 0; part < threads; ++part) function(part, threads);
 #endif

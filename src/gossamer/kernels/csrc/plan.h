@@ -2,6 +2,7 @@
 // plane of outputs. The active weights are stored in two orders: one for the forward pass, one for the backward pass.
 #pragma once
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "lanes.h"
@@ -199,7 +200,7 @@ static Plan* make_plan(const Shape& s, int64_t batch, int64_t stored, const Posi
   const Axis axis[3] = {{s.in[0], s.kernel[0], s.stride[0], s.padding[0], s.dilation[0]},
                         {s.in[1], s.kernel[1], s.stride[1], s.padding[1], s.dilation[1]},
                         {s.in[2], s.kernel[2], s.stride[2], s.padding[2], s.dilation[2]}};
-  Plan* plan = new Plan();
+  std::unique_ptr<Plan> plan(new Plan());
   plan->shape = s;
   plan->stored = stored;
   plan->phases = product(s.stride);
@@ -226,7 +227,6 @@ static Plan* make_plan(const Shape& s, int64_t batch, int64_t stored, const Posi
   plan->grad_pitch = single ? 2 * plan->lanes : spread_pitch(2 * grad.size);
   constexpr int64_t most = INT32_MAX / 2;
   if (stored > most || plan->input_pitch * s.inputs > most || plan->grad_pitch * s.outputs > most) {
-    delete plan;
     return nullptr;  // offsets are 32-bit numbers
   }
   plan->out_slots = Slots(out, input);
@@ -251,11 +251,8 @@ static Plan* make_plan(const Shape& s, int64_t batch, int64_t stored, const Posi
   };
   plan->out_direct = plan->lanes == 1 && direct(plan->out_slots.lane, plan->out_slots.count * LANES);
   plan->in_direct = plan->lanes == 1 && plan->phases == 1 && direct(plan->input_lane, slot_lanes);
-  if (!index_active(*plan, axis, input, grad, position)) {
-    delete plan;
-    return nullptr;
-  }
-  return plan;
+  if (!index_active(*plan, axis, input, grad, position)) return nullptr;
+  return plan.release();
 }
 
 }  // namespace gossamer
