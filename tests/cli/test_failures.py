@@ -174,7 +174,9 @@ def test_a_folder_that_is_no_run(refused, tmp_path, command):
 def test_data_that_are_not_there_and_data_of_the_wrong_shape(refused, tmp_path):
     arguments = ["train", "ssvi", "mnist", *QUICK, "--data-dir", tmp_path, "--out", tmp_path / "run"]
     message = refused(1, *arguments)
-    assert message.startswith("mnist not found: looked for train-images-idx3-ubyte")
+    assert message.startswith("mnist not found: looked for mnist/train-images-idx3-ubyte and 3 more; or mnist.npz in ")
+    assert len(message) < 500
+    assert "--data_dir" in message
     assert str(tmp_path) in message
     arrays = {
         f"{kind}_{part}": np.zeros((10, 28, 27) if kind == "x" else 10, np.uint8)

@@ -40,6 +40,9 @@ _ALLOWED = {
 }
 
 
+WHERE = "Name the folder: --data_dir on the command line, root=… in Python, or the environment variable GOSSAMER_DATA"
+
+
 class DataNotFoundError(FileNotFoundError):
     """A data set was not found; the message names the places and files looked for, and who publishes it."""
 

