@@ -17,6 +17,7 @@ from sklearn.preprocessing import QuantileTransformer
 
 import gossamer
 from gossamer import methods
+from gossamer.divergence import DivergenceError
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, plan
 from gossamer.estimators.plan import FOR_NUMBERS
 from gossamer.runs.settings import options_of
@@ -275,6 +276,25 @@ def test_what_still_learns_gets_more_rounds(numbers, monkeypatch):
     assert endless.loss_curve_[-20:].mean() < endless.loss_curve_[80:100].mean() - 0.5
     settled = SparseBayesRegressor(**settings, lr=0.1).fit(X, y)
     assert settled.n_steps_ < 400
+
+
+def test_a_later_round_that_diverges_does_not_count(numbers, monkeypatch):
+    """Where the noise is next to nothing, a return to the full rate costs thousands of nats."""
+    run, calls = plan._run, []
+
+    def once(*parts):
+        calls.append(parts)
+        if len(calls) > 2:  # those that select, and the first round
+            raise DivergenceError("a loss of 2e3")
+        return replace(run(*parts), fall=1.0)
+
+    monkeypatch.setattr(plan, "_run", once)
+    monkeypatch.setattr(plan, "PREDICT_NUMBERS", replace(plan.PREDICT_NUMBERS, min_steps=20, epochs=0))
+    model = SparseBayesRegressor(hidden=(), density=1.0, fdr=1.0, lr=0.02, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="ended after 20 steps"):
+        model.fit(*numbers)
+    assert len(calls) == 3
+    assert np.isfinite(model.predict(numbers[0])).all()
 
 
 def test_it_stops_early_where_nothing_is_to_be_learnt(short):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gossamer import methods
 from gossamer.devices import OneProcess
-from gossamer.divergence import OnNan
+from gossamer.divergence import DivergenceError, OnNan
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.member_steps import by_hand
 from gossamer.estimators.members import (
@@ -165,7 +165,7 @@ def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: in
 
     With a ``look`` at held-out rows the draws are those with the lowest loss there, and training ends after
     ``patience`` looks in a row without a lower one. Without one, what still learns at the end gets another round: all
-    schedules begin again, with the weights of the last one.
+    schedules begin again, with the weights of the last one. A round that diverges does not count.
     """
     with _own_randomness(plan.device):
         fitted = _run(plan, _start(plan, task), plan.steps, look, patience)
@@ -175,7 +175,10 @@ def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: in
             trainings = _start(plan, task)
             for training, state in zip(trainings, fitted.states, strict=True):
                 training.model.load_state_dict(state["model"])
-            more = _run(plan, trainings, plan.steps)
+            try:
+                more = _run(plan, trainings, plan.steps)
+            except DivergenceError:  # the full rate is too much where the noise is next to nothing: on naval
+                break
             fitted = replace(more, n_steps=fitted.n_steps + more.n_steps, losses=fitted.losses + more.losses)
         return fitted
 
