@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv demo docs test format lint types bench figures measure sanitize valgrind arm clean
+.PHONY: help venv lock sbom audit demo docs test format lint types bench figures measure sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -12,21 +12,56 @@ help: ## list the targets
 venv: $(STAMP) ## make .venv and install gossamer in it, with everything the checks need
 
 # Try each interpreter: one on the path may not run (a version manager's shim) or may lack the venv module.
-$(STAMP): pyproject.toml setup.py constraints.txt $(wildcard src/gossamer/kernels/csrc/*)
+$(STAMP): pyproject.toml setup.py constraints.txt requirements.lock $(wildcard src/gossamer/kernels/csrc/*)
 	@set -e; \
 	if [ ! -x $(BIN)/python ]; then \
 		for python in $(PYTHONS); do \
-			if $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			if $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11, 5))' 2>/dev/null; then \
 				echo "making .venv with $$python"; $$python -m venv .venv; break; \
 			fi; \
 		done; \
 	fi; \
 	if [ ! -x $(BIN)/python ]; then \
-		echo "gossamer needs Python 3.11 or newer with its venv module; tried: $(PYTHONS)" >&2; exit 1; \
+		echo "the checks need Python 3.11.5 or newer with its venv module; tried: $(PYTHONS)" >&2; exit 1; \
 	fi
-	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
+
+# What torch brings itself: its builds differ by machine, and so do their checksums.
+OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc \
+	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
+	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+LOCKED := requirements.lock
+
+lock: ## pin every package again, with checksums, in requirements.lock and constraints.txt (needs uv)
+	@command -v uv > /dev/null || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
+	@$(FOLDER); torch=$$(grep '^torch==' constraints.txt); echo "$$torch" > $$folder/torch; \
+	uv pip compile pyproject.toml --extra dev --extra docs --universal --python-version 3.11.5 --quiet --no-header \
+		--no-annotate --generate-hashes $(OF_TORCH:%=--no-emit-package %) -c $$folder/torch -o $$folder/lock; \
+	{ sed '/^#/!d' $(LOCKED); cat $$folder/lock; } > $$folder/new; cp $$folder/new $(LOCKED); \
+	{ sed '/^#/!d' constraints.txt; { grep '^[^ #].*==' $(LOCKED) | sed 's/ *\\$$//'; echo "$$torch"; } | LC_ALL=C sort -f; } \
+		> $$folder/new; cp $$folder/new constraints.txt
+
+# Tools that look at the environment live in one of their own, so that they are no part of what they look at.
+TOOLS := build/tools
+$(TOOLS)/bin/pip-audit: | venv
+	$(BIN)/python -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet pip-audit==2.10.1 pip-licenses==5.5.5 cyclonedx-bom==7.5.0
+
+sbom: venv $(TOOLS)/bin/pip-audit ## list every installed package in build/sbom.json (CycloneDX)
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/sbom.json $(BIN)/python
+
+# Licences that ask nothing of a user of gossamer but to be named.
+ALLOWED := MIT;MIT License;MIT-CMU;Apache;BSD;ISC;PSF;Python Software Foundation;MPL;Mozilla Public;Zlib;Unlicense
+
+audit: venv $(TOOLS)/bin/pip-audit ## check the licences of all packages, and whether any has a known vulnerability
+	$(TOOLS)/bin/pip-licenses --python=$(BIN)/python --from=mixed --partial-match --allow-only="$(ALLOWED)" \
+		--ignore-packages gossamer > build/licences.txt
+	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.lock || \
+		{ echo "the audit has failed: a package above has a known vulnerability (take a newer version: make lock), or" \
+		"the service of pypi.org could not be asked about it (connect to the internet and try again)" >&2; exit 1; }
 
 demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
 	@# Networks this small are faster on one thread, above all on a machine that is busy with something else.
@@ -50,7 +85,6 @@ types: venv ## mypy
 	$(BIN)/mypy
 
 docs: venv ## build the documentation in build/docs
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick: in a minute or two, not half an hour)
