@@ -156,6 +156,17 @@ def write(tmp_path, monkeypatch):
     return write_set
 
 
+@pytest.fixture
+def blob_of():
+    """A function that returns the first file of a set of a few images, in a form."""
+
+    def first(name, form):
+        small = {key: value[:5] for key, value in arrays(MODULES[name]).items()}
+        return next(iter(contents(name, form, small).values()))
+
+    return first
+
+
 def digests(images, data):
     """The checksums of the images, put in order as the library does it."""
     result = {}

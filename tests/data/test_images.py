@@ -146,10 +146,3 @@ def test_svhn_without_training_images(write, tmp_path):
     task = data.load("svhn", tmp_path, only_test=True)
     assert (task.n_data, len(task.val[1]), len(task.test[1])) == (0, 0, 20)
     assert task.input_shape == (3, 32, 32)
-
-
-def test_mat_files_without_scipy_say_what_to_install(write, tmp_path, monkeypatch):
-    write("svhn", "mat")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"pip install scipy, or save the set as svhn\.npz"):
-        data.load("svhn", tmp_path)

@@ -183,6 +183,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         if path.suffix in (".yaml", ".yml"):
             import yaml
 
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+                raise ValueError("it has aliases (*name), which may grow without bound: write the values out")
             content = yaml.safe_load(text) or {}
         else:
             content = tomllib.loads(text)

@@ -8,17 +8,19 @@ runs code from a file.
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import io
+import itertools
 import math
 import os
 import pickle
+import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +32,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 CIFAR_SHAPE = (3, 32, 32)
 
-# All that the published batches name: a numpy array is rebuilt from its class, its dtype and this function.
-_RECONSTRUCT = np.zeros(0).__reduce__()[0]
-_ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,  # as numpy 1 wrote it
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,  # as numpy 2 writes it
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-}
+LARGEST = 2**30  # bytes of an unpacked file: five times the largest that is published
 
 
 WHERE = "Name the folder: --data_dir on the command line, root=… in Python, or the environment variable GOSSAMER_DATA"
@@ -69,8 +64,9 @@ def read_blobs(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, by
         if path is None:
             raise DataNotFoundError(f"{place / name} is missing")
         try:
-            blob = path.read_bytes()
-            yield str(path), name, gzip.decompress(blob) if path.name == f"{name}.gz" else blob
+            with gzip.open(path) if path.name == f"{name}.gz" else path.open("rb") as file:
+                blob = file.read(LARGEST + 1)
+            yield str(path), name, _bounded(path, len(blob), blob)
         except UNREADABLE as error:
             raise ValueError(f"{path}: truncated or damaged ({error})") from error
 
@@ -96,8 +92,9 @@ def read_idx(blob: bytes, part: str) -> Arrays:
 def read_npz(blob: bytes, part: str) -> Arrays:
     """Numpy's ``.npz`` with ``x_train, y_train, x_test, y_test``, images as (n, height, width[, channels])."""
     try:
-        with np.load(io.BytesIO(blob), allow_pickle=False) as file:
-            found, arrays = list(file), {key: file[key] for key in (f"x_{part}", f"y_{part}") if key in file}
+        with zipfile.ZipFile(io.BytesIO(blob)) as file:
+            found = [name.removesuffix(".npy") for name in file.namelist()]
+            arrays = {key: _member(file, f"{key}.npy") for key in (f"x_{part}", f"y_{part}") if key in found}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
         raise ValueError(f"no readable .npz file ({error})") from error
     if lost := {f"x_{part}", f"y_{part}"} - arrays.keys():
@@ -105,6 +102,35 @@ def read_npz(blob: bytes, part: str) -> Arrays:
     x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
     x = x[..., None] if x.ndim == 3 else x
     return {"x": np.moveaxis(x, -1, 1) if x.ndim == 4 else x, "y": y}
+
+
+def read_npy(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
+    """The array in a ``.npy`` file of ``size`` bytes; its header is believed only if it promises as many.
+
+    Example:
+        >>> stream = io.BytesIO()
+        >>> np.save(stream, np.arange(3))
+        >>> read_npy(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
+        array([0, 1, 2])
+    """
+    version = np.lib.format.read_magic(stream)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of numpy's format is not read: save the array again")
+    head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = head(stream)
+    promised, found = dtype.itemsize * math.prod(shape), size - stream.tell()
+    if dtype.hasobject or promised != found:
+        raise ValueError(f"the header promises {promised:,} bytes of {str(dtype)[:20]}, the file has {found:,}")
+    array = np.frombuffer(stream.read(promised), dtype)
+    return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
+
+
+def _member(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    size = file.getinfo(name).file_size
+    if size > LARGEST:
+        raise ValueError(f"{name} unpacks to {size:,} bytes, which no published file does")
+    with file.open(name) as stream:
+        return read_npy(io.BytesIO(stream.read(size + 1)), size)
 
 
 def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
@@ -117,7 +143,8 @@ def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
         raise ValueError(f"no readable pickle ({type(error).__name__}: {error})") from error
     batch = batch if isinstance(batch, dict) else {}
     data, labels = batch.get("data"), batch.get("labels", batch.get("fine_labels"))
-    if not isinstance(data, np.ndarray) or not isinstance(labels, list):
+    data = data.array if isinstance(data, _ByteArray) else None
+    if data is None or not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise ValueError(f"no CIFAR batch: expected data and labels or fine_labels, found {sorted(map(str, batch))}")
     if data.ndim != 2 or data.shape[1] != math.prod(CIFAR_SHAPE):
         raise ValueError(f"data has shape {data.shape}, expected (n, {math.prod(CIFAR_SHAPE)})")
@@ -136,19 +163,54 @@ def read_cifar100_bin(blob: bytes, part: str) -> Arrays:
 
 def read_mat(blob: bytes, part: str) -> Arrays:
     """SVHN's MATLAB files: ``X`` (height, width, channels, n) and ``y`` (n, 1), in which 10 stands for the digit 0."""
-    if importlib.util.find_spec("scipy") is None:
-        raise ImportError("SVHN's .mat files are read by scipy: pip install scipy, or save the set as svhn.npz")
-    from scipy.io import loadmat
-
     try:
-        content = loadmat(io.BytesIO(blob))
-    except Exception as error:  # a damaged file can raise anything
-        raise ValueError(f"no readable MATLAB file ({type(error).__name__}: {error})") from error
+        content = dict(_matrices(blob))
+    except (ValueError, LookupError, struct.error, zlib.error) as error:
+        raise ValueError(f"no readable MATLAB file of version 5 ({error})") from error
     x, y = content.get("X"), content.get("y")
     if x is None or y is None or x.ndim != 4:
-        found = sorted(key for key in content if not key.startswith("__"))
-        raise ValueError(f"no SVHN file: expected X (height, width, channels, n) and y, found {found}")
+        raise ValueError(f"no SVHN file: expected X (height, width, channels, n) and y, found {sorted(content)}")
     return {"x": x.transpose(3, 2, 0, 1), "y": y.reshape(-1) % 10}
+
+
+# Types of numbers in MATLAB's format, version 5 (MAT-File Format, table 1-1), and of what contains them.
+_NUMBERS = {1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8", 13: "<u8"}
+_MATRIX, _COMPRESSED = 14, 15
+
+
+def _matrices(blob: bytes) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Names and values of the arrays of numbers in a file."""
+    if len(blob) < 128 or blob[126:128] != b"IM":
+        raise ValueError("it has no header of a little-endian file")
+    for kind, body in _elements(blob[128:]):
+        if kind == _COMPRESSED:
+            unpacking = zlib.decompressobj()
+            unpacked = unpacking.decompress(body, LARGEST)
+            if unpacking.unconsumed_tail:
+                raise ValueError(f"it unpacks to more than {LARGEST:,} bytes")
+            kind, body = next(_elements(unpacked), (0, b""))
+        if kind != _MATRIX:
+            continue
+        (_, flags), (_, dims), (_, name), (stored, values) = list(itertools.islice(_elements(body), 4))
+        if 6 <= flags[0] <= 15:  # numbers; not text, structures or code
+            array = np.frombuffer(values, _NUMBERS[stored])
+            yield name.decode("ascii"), array.reshape(np.frombuffer(dims, "<i4"), order="F")
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and content of each element; a content of up to four bytes may stand in the tag itself."""
+    at = 0
+    while at + 8 <= len(data):
+        kind, size = struct.unpack_from("<II", data, at)
+        if kind >> 16:
+            kind, size, start, end = kind & 0xFFFF, kind >> 16, at + 4, at + 8
+        else:
+            start = at + 8
+            end = start + size + (0 if kind == _COMPRESSED else -size % 8)
+        if start + size > len(data) or (start == at + 4 and size > 4):
+            raise ValueError(f"an element of {size:,} bytes, where {len(data) - start:,} are left")
+        yield kind, data[start : start + size]
+        at = end
 
 
 def _from_archive(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
@@ -160,11 +222,18 @@ def _from_archive(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str,
                 stream = archive.extractfile(member) if name in left else None  # None for a folder, too
                 if stream is not None:
                     left.remove(name)
+                    _bounded(place, member.size)
                     yield f"{place}:{member.name}", name, stream.read()
     except UNREADABLE as error:
         raise ValueError(f"{place}: truncated or damaged ({error})") from error
     if left:
         raise ValueError(f"{place}: lacks {', '.join(sorted(left))}")
+
+
+def _bounded(path: Path, size: int, blob: bytes = b"") -> bytes:
+    if size > LARGEST:
+        raise ValueError(f"{path}: unpacks to more than {LARGEST:,} bytes, which no published file does; get it again")
+    return blob
 
 
 def _in_folder(place: Path, name: str) -> Path | None:
@@ -180,10 +249,44 @@ def _records(blob: bytes, n_labels: int) -> Arrays:
     return {"x": records[:, n_labels:].reshape(-1, *CIFAR_SHAPE), "y": records[:, n_labels - 1]}
 
 
+class _Bytes:
+    """Stands for numpy's dtype, of which only that of bytes is known; numpy's own would believe any state."""
+
+    def __init__(self, name: str, *_: Any) -> None:
+        if name not in ("u1", "uint8"):
+            raise ValueError(f"no CIFAR batch: an array of {name!r:.20}, expected bytes")
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _ByteArray:
+    """Stands for numpy's array, of bytes in C order."""
+
+    def __init__(self, *_: Any) -> None:
+        self.array: npt.NDArray[Any] = np.zeros(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, data = state
+        data = data.encode("latin1") if isinstance(data, str) else data  # a string of Python 2
+        if not isinstance(dtype, _Bytes) or is_fortran or not isinstance(data, bytes):
+            raise ValueError("no CIFAR batch: its array is not one of bytes in C order")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape)
+
+
 class _CifarUnpickler(pickle.Unpickler):
-    """Builds dicts, lists, strings, numbers and numpy arrays, and nothing else."""
+    """Builds dicts, lists, strings, numbers and arrays of bytes, and nothing else."""
+
+    known = MappingProxyType(
+        {
+            ("numpy.core.multiarray", "_reconstruct"): _ByteArray,  # as numpy 1 wrote it
+            ("numpy._core.multiarray", "_reconstruct"): _ByteArray,  # as numpy 2 writes it
+            ("numpy", "ndarray"): _ByteArray,
+            ("numpy", "dtype"): _Bytes,
+        }
+    )
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
+        if (module, name) not in self.known:
             raise ValueError(f"no CIFAR batch: the pickle asks for {module}.{name}, which is not run")
-        return _ALLOWED[module, name]
+        return self.known[module, name]

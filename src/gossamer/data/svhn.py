@@ -45,7 +45,7 @@ def load(
     """The published test images; a tenth of the training images (7,325), always the same, held out for choices.
 
     Args:
-        root: Folder with ``train_32x32.mat`` and ``test_32x32.mat`` (read by scipy; also in ``svhn/``) or ``svhn.npz``.
+        root: Folder with ``train_32x32.mat`` and ``test_32x32.mat`` (also in ``svhn/``) or ``svhn.npz``.
         n_val: How many training images to hold out instead; with 0 ``val`` has no rows.
         only_test: Read no training images; ``train`` and ``val`` have no rows.
         verify: Compare checksums with those of the published files.

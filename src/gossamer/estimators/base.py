@@ -170,6 +170,16 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path) -> Self:
         """Read an estimator that :meth:`save` wrote."""
         parameters, kept = files.read(Path(path), cls.__name__)
+        try:
+            return cls._from(parameters, kept)
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"{path} does not hold what {cls.__name__}.save writes ({type(error).__name__}: {error!s:.80}): save "
+                "the estimator again"
+            ) from error
+
+    @classmethod
+    def _from(cls, parameters: dict[str, Any], kept: dict[str, Any]) -> Self:
         estimator = cls(**parameters)
         for name, value in kept["learnt"].items():
             setattr(estimator, name, value)

@@ -76,7 +76,7 @@ def read_json(path: Path, fix: str) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path} is broken: {one_line(error)}; {fix}") from error
     return data
 
