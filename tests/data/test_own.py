@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gossamer import data
+from gossamer.data._own import arrays
 from gossamer.data._own.frames import from_text, read_frame, write_frame
 from gossamer.data._own.record import TrainingDataNeededError, task_without_data
 from gossamer.likelihoods import Categorical, Gaussian
@@ -207,19 +208,27 @@ def test_images_in_arrays_have_their_channels_first(tmp_path, shape):
 
 def test_arrays_that_are_refused(tmp_path):
     path = tmp_path / "mine.npz"
-    for arrays, message in [
+    for given, message in [
         ({"a": np.zeros(3)}, "must have arrays x and y, or x_train, y_train, x_test and y_test; it has a"),
         ({"x": np.zeros((20, 2)), "y": np.arange(19) % 2}, "has 20 inputs and 19 targets"),
         ({"x": np.full((20, 2), np.nan), "y": np.arange(20) % 2}, "x has numbers that are not finite"),
         ({"x": np.zeros(20), "y": np.arange(20) % 2}, "x must be .rows, columns. or images"),
         ({"x": np.zeros((20, 2)), "y": np.zeros((20, 2))}, "y must have one number or text per example"),
     ]:
-        np.savez(path, **arrays)
+        np.savez(path, **given)
         with pytest.raises(ValueError, match=message):
             data.load(str(path))
     np.savez(path, x=np.array([{}] * 20, dtype=object), y=np.zeros(20), allow_pickle=True)
-    with pytest.raises(ValueError, match="Object arrays cannot be loaded"):  # a pickle is never opened
+    with pytest.raises(ValueError, match="holds Python objects"):  # a pickle is never opened
         data.load(str(path))
+
+
+def test_a_header_that_promises_more_than_the_file_has_allocates_nothing(tmp_path):
+    path = tmp_path / "mine.npy"
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<U300000000", "fortran_order": False, "shape": (100,)})
+    with pytest.raises(ValueError, match=r"mine.npy is not a readable .* promises 120,000,000,000 bytes"):
+        arrays.read_array(path)
 
 
 @pytest.fixture

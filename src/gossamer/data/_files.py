@@ -119,7 +119,9 @@ def read_npy(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
     head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, is_fortran, dtype = head(stream)
     promised, found = dtype.itemsize * math.prod(shape), size - stream.tell()
-    if dtype.hasobject or promised != found:
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which only a pickle can: save numbers")
+    if promised != found:
         raise ValueError(f"the header promises {promised:,} bytes of {str(dtype)[:20]}, the file has {found:,}")
     array = np.frombuffer(stream.read(promised), dtype)
     return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)

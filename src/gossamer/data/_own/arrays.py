@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gossamer.data._files import DataNotFoundError
+from gossamer.data._files import DataNotFoundError, read_npy
 from gossamer.data._images import split_rows
 from gossamer.data._own.record import Labels, describe_inputs, file_fingerprint, split_examples, task_of
 from gossamer.types import Task
@@ -74,9 +75,15 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def _opened(path: Path) -> Any:
+    """The array of a ``.npy`` file, or those of a ``.npz`` file by name; what a header promises must be there."""
     try:
-        found = np.load(path, allow_pickle=False)
-        return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else found
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as stream:
+                return read_npy(stream, path.stat().st_size)
+        with zipfile.ZipFile(path) as file:
+            sizes = {one.filename: one.file_size for one in file.infolist()}
+            read = {name: io.BytesIO(file.read(name)) for name in sizes}
+        return {name.removesuffix(".npy"): read_npy(stream, sizes[name]) for name, stream in read.items()}
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
