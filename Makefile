@@ -117,6 +117,7 @@ measure: venv ## measure again what a CPU can (an hour), store it in results, th
 		--out runs/measure/digits-conv --json results/digits-conv.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.table_pictures docs/images
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.shift_pictures docs/images
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.tutorial_pictures docs
 	$(MAKE) figures
 
 # The native kernels under tools that watch every access; none of it is part of `make test`. See CONTRIBUTING.md.
