@@ -94,7 +94,7 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 	$(BIN)/python -m benchmarks show results/bench-cpu.json --into docs/guides/cpu.md --plot docs/images/bench-cpu.svg
 	$(BIN)/python -m benchmarks show results/bench-gpu.json --into docs/guides/gpu.md
 	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/guides/gpu.md docs/citizen.md \
-		docs/studies/learned-std.md docs/uci.md docs/guides/variable-selection.md
+		docs/studies/learned-std.md docs/uci.md docs/guides/variable-selection.md docs/guides/which-method.md
 	for name in $(REPRODUCED); do \
 		$(BIN)/python -m reproductions show results/$$name.json --into docs/guides/variable-selection.md \
 			--plot docs/images/$$name.svg > /dev/null || exit 1; \
@@ -106,7 +106,7 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 
 REPRODUCED := em-mcmc-table4 em-mcmc-figure1 em-mcmc-figure2
 
-measure: venv ## measure again what a CPU can (an hour), store it in results, then make figures
+measure: venv ## measure again what a CPU can (some hours), store it in results, then make figures
 	rm -rf runs/measure
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks cpu --json results/bench-cpu.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.state results/bytes.json
@@ -115,6 +115,10 @@ measure: venv ## measure again what a CPU can (an hour), store it in results, th
 		--json results/digits.json
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model conv_net --device cpu \
 		--out runs/measure/digits-conv --json results/digits-conv.json
+	for name in digits fashion; do \
+		OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/all-methods-$$name.toml --device cpu \
+			--out runs/measure/all-methods-$$name --json results/all-methods-$$name.json || exit 1; \
+	done
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.table_pictures docs/images
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.shift_pictures docs/images
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.tutorial_pictures docs

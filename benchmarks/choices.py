@@ -1,4 +1,4 @@
-"""Which method to use, from the measured costs and log losses of a comparison that has them.
+"""Which method to use, from the measured costs and log losses of a comparison of all of them.
 
 A rule allows the methods whose costs are at most some multiples of those of the plain network; of these the one with
 the lowest log loss is chosen, and those that are as good within two standard errors of the difference are named.
@@ -18,10 +18,12 @@ from gossamer.tables import Table
 
 __all__ = ["RULES", "choice_tables"]
 
+FILES = "all-methods-"  # how the names of these comparisons begin
 PLAIN = "sgd"  # what all costs are compared with
 NEEDED = ("training_macs", "parameter_bytes", "prediction_seconds")
 MOST_NAMED = 4
 STDS = 2.0
+MOST_SPREAD = 0.1  # of the mean, as standard error: beyond it a method is not known to be as good as another
 
 
 class Rule(NamedTuple):
@@ -42,16 +44,18 @@ RULES = (
 
 
 def choice_tables(name: str, trials: Trials) -> dict[str, Table]:
-    """Quality and cost as ``gossamer compare`` prints them, and a choice for each rule; none without costs.
+    """Quality and cost as ``gossamer compare`` prints them, and a choice for each rule; none for other comparisons.
 
     Example:
         >>> from gossamer.runs.trials import Trial
         >>> def trial(label, nll, cost):
         ...     return Trial(label, 0, {}, {"nll": nll}, dict.fromkeys(NEEDED, cost))
         >>> kept = Trials([trial("sgd", 0.3, 1.0), trial("vi", 0.2, 2.0), trial("ssvi", 0.25, 0.1)], {})
-        >>> [row[1] for row in choice_tables("digits", kept)["digits-choices"].rows]
+        >>> [row[1] for row in choice_tables("all-methods-x", kept)["all-methods-x-choices"].rows]
         ['vi', 'ssvi', 'ssvi', 'ssvi', 'ssvi', 'vi']
     """
+    if not name.startswith(FILES):
+        return {}
     entries = [
         Entry(
             label, [{"metrics": trial.metrics, "cost": trial.cost} for trial in found], trials.failures.get(label, "")
@@ -59,14 +63,12 @@ def choice_tables(name: str, trials: Trials) -> dict[str, Table]:
         for label, found in trials.by_label().items()
     ]
     known = [entry for entry in entries if all(mean_and_error(entry.results, name) for name in (*NEEDED, "nll"))]
-    plain = next((entry for entry in known if entry.label == PLAIN), None)
-    if plain is None:
-        return {}
+    plain = next(entry for entry in known if entry.label == PLAIN)
     head = ["what matters", "method", "as good", "NLL", *(f"{METRICS[cost].heading}, × SGD" for cost in NEEDED)]
     rows = [_row(rule, known, plain) for rule in RULES]
     note = "The lowest mean log loss among the methods that the rule allows."
     return {
-        f"{name}-costs": Comparison(entries, []).to_table(),
+        name: Comparison(entries, []).to_table(),
         f"{name}-choices": Table("Which method", note, head, [row for row in rows if row], n_labels=3),
     }
 
@@ -80,7 +82,11 @@ def _row(rule: Rule, entries: Sequence[Entry], plain: Entry) -> list[str]:
     first, *others = sorted(allowed, key=lambda entry: _mean(entry, "nll"))
     best, error = _mean(first, "nll")
     gaps = [(entry.label, *_mean(entry, "nll")) for entry in others]
-    equal = [label for label, mean, own in gaps if mean - best <= STDS * math.hypot(error, own)]
+    equal = [
+        label
+        for label, mean, own in gaps
+        if mean - best <= STDS * math.hypot(error, own) and own < MOST_SPREAD * abs(mean)
+    ]
     more = len(equal) - MOST_NAMED
     named = ", ".join(equal[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
     costs = [f"{_ratio(first, plain, cost):.2f}" for cost in NEEDED]

@@ -118,7 +118,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
     for name, content in _contents(folder).items():
         if content["kind"] == trials.KIND:
             kept = Trials.read(folder / f"{name}.json")
-            made |= {name: trials_table(kept), **choice_tables(name, kept)}
+            made |= choice_tables(name, kept) or {name: trials_table(kept)}
         elif content["kind"] == FUSED:
             made[name] = fused_table(content)
         elif content["kind"] == citizen.KIND:

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from gossamer import formats
+from gossamer.formats import column, count, duration, latency, number, percent, size
 
 
 def plain(form, *values):
@@ -71,3 +72,22 @@ def test_what_is_a_number():
     assert [formats.is_number(one) for one in (0.5, 3, math.nan, math.inf, None, True, "1")] == [True, True] + [
         False
     ] * 5
+
+
+@pytest.mark.parametrize(
+    ("means", "errors", "form", "expected"),
+    [
+        ([0.975, 0.5], [0.0, 0.0], percent, ("%", ["97.5±0.0", "50.0±0.0"])),
+        ([0.975, None], [0.0003, None], percent, ("%", ["97.50±0.03", "-"])),
+        ([0.0812, 1.25], [0.002, 0.03], number, ("", ["0.081±0.002", "1.250±0.030"])),
+        ([-1.25, math.inf], [None, None], number, ("", ["-1.25", "inf"])),
+        ([4224, 84_480], [None, None], count, ("k", ["4.2", "84.5"])),
+        ([36e3, 12.2e6, 300e3], [None] * 3, size, ("kB", ["36", "12,200", "300"])),
+        ([0.5, 42.0, 4000.0], [None] * 3, duration, ("s", ["0.50", "42.00", "4,000.00"])),
+        ([0.0021, 0.4], [None, None], latency, ("ms", ["2.1", "400.0"])),
+        ([0.0, 0.0], [None, None], size, ("B", ["0.0", "0.0"])),
+        ([2.0], [0.5], lambda value: f"<{value:g}>", ("", ["<2> ± <0.5>"])),
+    ],
+)
+def test_a_column_has_one_unit_and_as_many_decimals_in_every_cell(means, errors, form, expected):
+    assert column(means, errors, form) == expected

@@ -10,6 +10,7 @@ from benchmarks.state import CASES
 from gossamer.record import RecordError
 from gossamer.runs import Trial, Trials, read_recipe
 from gossamer.runs.settings import with_defaults
+from gossamer.runs.trials import FROM_COST
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -23,6 +24,7 @@ PAGES = [
         "docs/studies/learned-std.md",
         "docs/uci.md",
         "docs/guides/variable-selection.md",
+        "docs/guides/which-method.md",
     )
 ]
 
@@ -43,6 +45,23 @@ def test_every_stored_table_is_shown_somewhere():
     assert set(recorded_tables(RESULTS)) <= set(shown)
 
 
+@pytest.mark.parametrize("name", ["all-methods-digits", "all-methods-fashion"])
+def test_the_comparison_of_all_methods_is_whole(name):
+    """Every seed of every row of the recipe has finished, with the settings of the recipe and every cost."""
+    entries, seeds = read_recipe(ROOT / "recipes" / f"{name}.toml")
+    trials = Trials.read(RESULTS / f"{name}.json")
+    assert not trials.failures
+    assert list(trials.by_label()) == list(entries)
+    for label, found in trials.by_label().items():
+        assert [trial.seed for trial in found] == list(range(seeds))
+        for trial in found:
+            told = {key: getattr(entries[label], key) for key in trial.settings}
+            options = with_defaults(told["method"], trial.settings["options"])  # a file leaves out what is None
+            assert trial.settings | {"options": options} == told
+            assert all(trial.cost[cost] > 0 for cost in FROM_COST)
+            assert trial.metrics["accuracy"] > 0.5  # chance is 0.1
+
+
 @pytest.mark.parametrize(("name", "model"), [("digits", "mlp"), ("digits-conv", "conv_net")])
 def test_the_stored_digits_are_those_of_the_recipe(name, model):
     entries, seeds = read_recipe(ROOT / "recipes" / "digits.toml")
@@ -54,7 +73,7 @@ def test_the_stored_digits_are_those_of_the_recipe(name, model):
         assert [trial.seed for trial in found] == list(range(seeds))
         for trial in found:
             told = {"model": model, "data": "digits"}
-            told |= {key: getattr(settings, key) for key in ("method", "epochs", "batch_size", "n_draws", "options")}
+            told |= {key: getattr(settings, key) for key in trial.settings if key not in told}
             options = with_defaults(settings.method, trial.settings["options"])  # kept when only the given ones were
             assert trial.settings | {"options": options} == told
 

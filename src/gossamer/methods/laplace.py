@@ -23,7 +23,6 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from gossamer.layers import replica
 from gossamer.likelihoods import Categorical, Gaussian
-from gossamer.posterior import predict
 from gossamer.posterior.in_layers import plain_mean, ready
 from gossamer.schedules import cosine
 from gossamer.types import Collector, Method, Posterior, Split, Task
@@ -34,6 +33,7 @@ Structure = Literal["full", "kron", "diag"]
 Tuning = Literal["held_out", "marglik"]
 GRID = [10 ** (power / 4) for power in range(-8, 21)]  # of δ
 N_DRAWS = 50  # that judge each
+AT_ONCE = 256  # examples
 
 MISSING = (
     "the method laplace needs laplace-torch: pip install 'gossamer[laplace]', with -c and a file that names the "
@@ -104,13 +104,24 @@ class LastLayerFit(Collector):
         return LastLayerPosterior(model, fitted.model._last_layer_name, fitted.mean.detach(), spread, generator)
 
     @torch.no_grad()
-    def _held_out_nll(self, network: nn.Module, fitted: Any, prior_precision: float) -> float:
-        """NLL of the held-out examples by draws, which are the same for every prior precision but for their width."""
+    def _held_out_nll(self, features: Tensor, layer: nn.Module, fitted: Any, prior_precision: float) -> float:
+        """NLL of the held-out examples by draws, which are the same for every prior precision but for their width.
+
+        ``features`` are what the last layer reads of them: all before it is the same in every draw.
+        """
         fitted.prior_precision = prior_precision
         noise = torch.Generator(fitted.mean.device).manual_seed(0)
-        x, y = self.task.val
-        outputs = predict(self._around(network, fitted, noise), self.task.transform(x), N_DRAWS).outputs
-        return -float(self.task.likelihood.log_predictive(outputs, y.to(outputs.device)).mean())
+        posterior, parameters, outputs = self._around(layer, fitted, noise), list(layer.parameters()), []
+        for _ in range(N_DRAWS):
+            nn.utils.vector_to_parameters(posterior.sample(), parameters)
+            outputs.append(layer(features))
+        log_predictive = self.task.likelihood.log_predictive(torch.stack(outputs), self.task.val[1].to(features.device))
+        return -float(log_predictive.mean())
+
+    @torch.no_grad()
+    def _features(self, extractor: Any, x: Tensor) -> Tensor:
+        parts = [self.task.transform(part).to(next(extractor.parameters()).device) for part in x.split(AT_ONCE)]
+        return torch.cat([extractor.forward_with_features(part)[1] for part in parts])
 
     def _fit(self, network: nn.Module) -> Any:
         from laplace import Laplace
@@ -126,13 +137,14 @@ class LastLayerFit(Collector):
         elif self.tuning == "marglik":
             fitted.optimize_prior_precision(method="marglik")
         else:
-            fitted.prior_precision = min(GRID, key=partial(self._held_out_nll, network, fitted))
+            features, layer = self._features(fitted.model, self.task.val[0]), replica(fitted.model.last_layer)
+            fitted.prior_precision = min(GRID, key=partial(self._held_out_nll, features, layer, fitted))
         return fitted
 
     def _loader(self, split: Split) -> DataLoader[Any]:
         # A generator of its own, because a loader draws a seed from the global one.
         collate = partial(_collate, self.task.transform)
-        return DataLoader(TensorDataset(*split), batch_size=256, collate_fn=collate, generator=torch.Generator())
+        return DataLoader(TensorDataset(*split), batch_size=AT_ONCE, collate_fn=collate, generator=torch.Generator())
 
 
 class LastLayerPosterior(Posterior):
