@@ -150,6 +150,8 @@ def test_ranks_share_each_batch(n_ranks):
         else:
             assert torch.equal(torch.cat(parts).sort().values, x.sort().values)
             assert max(map(len, parts)) - min(map(len, parts)) <= 1
+        means = [share.weight(step) * float(part.double().mean()) for share, part in zip(shares, parts, strict=True)]
+        assert sum(means) / n_ranks == pytest.approx(float(x.double().mean()), rel=1e-12)
 
 
 @pytest.mark.parametrize(("n", "size"), [(0, 10), (10, 0), (10, -1)])

@@ -12,6 +12,11 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
 def average_over_ranks(tensor: Tensor) -> Tensor:
     """The mean of ``tensor`` over all processes, in place."""
     if world_size() > 1:
@@ -25,6 +30,13 @@ def from_first_rank(tensor: Tensor) -> Tensor:
     if world_size() > 1:
         dist.broadcast(tensor, src=0)
     return tensor
+
+
+def from_every_rank(tensor: Tensor) -> Tensor:
+    """``tensor`` of each process, stacked: shape ``(ranks, …)``. There must be a process group."""
+    gathered = [torch.empty_like(tensor) for _ in range(world_size())]
+    dist.all_gather(gathered, tensor)
+    return torch.stack(gathered)
 
 
 def on_any_rank(flags: list[bool], device: torch.device | None = None) -> list[bool]:

@@ -31,7 +31,7 @@ from gossamer.layers import replica
 from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
-from gossamer.ranks import on_any_rank
+from gossamer.ranks import from_every_rank, on_any_rank
 from gossamer.types import (
     Collector,
     Method,
@@ -157,6 +157,7 @@ class EagerSteps:
     ) -> None:
         self.model, self.optimizer, self.objective, self.again = model, optimizer, objective, again or objective
         self.penalty, self.backward = penalty, backward
+        self.weight = 1.0  # of the batch's loss: see Batches.weight
         self._drawn = optimizer.sampled if isinstance(optimizer, VariationalOptimizer) else nullcontext
 
     def set_rates(self, rates: Sequence[float]) -> None:
@@ -168,7 +169,7 @@ class EagerSteps:
         """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
 
         def loss(evaluate: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-            nll = evaluate()
+            nll = evaluate() if self.weight == 1.0 else self.weight * evaluate()
             return nll, self.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
@@ -292,7 +293,10 @@ class Training:
         return self.steps // self.method.members
 
     def advance(self) -> dict[str, Tensor]:
-        """One step; returns its loss and the loss's two parts, detached."""
+        """One step; returns its loss and the loss's two parts, detached.
+
+        With several ranks these are parts of a mean: averaged over ranks, they are those of the whole batch.
+        """
         if self.step - self._begun == self._steps_each and len(self._finished) + 1 < self.method.members:
             self._begin_next_member()
         target, on_nan = self.step + 1, self._watch.on_nan
@@ -327,7 +331,8 @@ class Training:
     def _advance(self) -> dict[str, Tensor]:
         number = self.step - self._begun + 1
         rates = [ratio * self.method.lr(number - 1) for ratio in self._ratios]
-        batch = self.batches[number - 1 + self._shift]
+        index = number - 1 + self._shift
+        batch, self.eager.weight = self.batches[index], self.batches.weight(index)
         self._check_inputs(batch[0])
         check, values = partial(self._check_loss, batch), None
         if self.captures:
@@ -476,10 +481,7 @@ class Training:
         """``(n,)`` of each rank -> ``(ranks, n)``: each rank continues with its own noise."""
         if self.fabric.world_size == 1 or not len(state):
             return state.expand(self.fabric.world_size, -1)
-        own = state.to(self.fabric.device)
-        gathered = [torch.empty_like(own) for _ in range(self.fabric.world_size)]
-        torch.distributed.all_gather(gathered, own)
-        return torch.stack(gathered)
+        return from_every_rank(state.to(self.fabric.device))
 
 
 class Batches:
@@ -487,7 +489,8 @@ class Batches:
 
     The order and augmentation of an epoch depend only on the seed and the number of the epoch, so that a run can
     continue anywhere. An epoch is augmented at once: on a GPU that is a few kernels per epoch instead of per batch. The
-    last batch of an epoch may be smaller. With several ranks each takes its share of every batch.
+    last batch of an epoch may be smaller. With several ranks each takes its share of every batch, and shares may differ
+    by one example: :meth:`weight` makes up for it.
 
     Example:
         >>> batches = Batches((torch.arange(5), torch.arange(5)), batch_size=2, seed=0)
@@ -528,6 +531,18 @@ class Batches:
         if len(rows) >= self.n_ranks > 1:  # all ranks take a last batch that is too small to share
             x, y = x[self.rank :: self.n_ranks], y[self.rank :: self.n_ranks]
         return x, y
+
+    def weight(self, step: int) -> float:
+        """What the mean loss of this rank's share counts, so that the mean over ranks is that of the whole batch.
+
+        Example:
+            >>> split = torch.arange(5), torch.arange(5)
+            >>> [round(Batches(split, 3, seed=0, rank=rank, n_ranks=2).weight(0), 2) for rank in (0, 1)]
+            [1.33, 0.67]
+        """
+        whole = min(self.batch_size, len(self.y) - step % self.per_epoch * self.batch_size)
+        own = len(range(self.rank, whole, self.n_ranks))
+        return self.n_ranks * own / whole if whole >= self.n_ranks else 1.0
 
     def _start(self, epoch: int) -> None:
         """Shuffle and augment an epoch."""

@@ -233,10 +233,11 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             _wait(training)
             training.check()  # before anything is written down
         tally.add(values, work, time.perf_counter() - start)
+        means = tally.means() if is_epoch else {}  # every rank contributes
         if job.run is not None:
             record_updates(job.run, training)
             if is_epoch:
-                row = record_epoch(job.run, job.task, training, tally)
+                row = record_epoch(job.run, job.task, training, means, tally.seconds)
                 log(row)
                 progress.update(training.step, partial(describe, row, job.settings.epochs))
         if saves:

@@ -15,6 +15,7 @@ from gossamer.evaluate import evaluate
 from gossamer.layers import SparseWeight, density, sparse_weights
 from gossamer.layers.swap import plain_weights
 from gossamer.posterior import SingleNetwork
+from gossamer.ranks import average_over_ranks, from_every_rank, rank, world_size
 from gossamer.record import Run
 from gossamer.types import Task
 
@@ -94,20 +95,27 @@ class Tally:
             self.peak_memory = max(growth, self.peak_memory or 0)
 
     def means(self) -> dict[str, float]:
-        """The means since the last call."""
-        means = {name: float(total) / self.count for name, total in self.sums.items()}
+        """The means since the last call, over all ranks, which must call this together."""
+        totals = average_over_ranks(torch.stack(list(self.sums.values()))).tolist()
+        means = {name: total / self.count for name, total in zip(self.sums, totals, strict=True)}
+        means["steps_per_second"] = self.count / max(self.seconds - self.seconds_before, 1e-9)
         self.sums, self.count, self.seconds_before = {}, 0, self.seconds
         return means
 
     def state_dict(self) -> dict[str, Any]:
-        """For the checkpoint."""
-        return dict(vars(self))
+        """For the checkpoint, with the sums of each rank: all must call this together."""
+        if world_size() == 1 or not self.sums:
+            return dict(vars(self))
+        every = from_every_rank(torch.stack(list(self.sums.values()))).unbind(1)
+        return vars(self) | {"sums": dict(zip(self.sums, every, strict=True))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """From the checkpoint; one of an earlier version has neither counted the work of its steps nor memory."""
         later = ("steps", "active", "formed", "examples", "peak_memory")
         for name, value in vars(self).items():
             setattr(self, name, state.get(name, value) if name in later else state[name])
+        # Earlier versions kept the sums of the first rank alone.
+        self.sums = {name: total[rank()] if total.dim() else total for name, total in self.sums.items()}
 
 
 def record_updates(run: Run, training: Training) -> None:
@@ -117,10 +125,11 @@ def record_updates(run: Run, training: Training) -> None:
     training.updates.clear()
 
 
-def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict[str, Any]:
-    """Write down the epoch that just ended and return its row."""
-    speed = tally.count * training.batches.batch_size / max(tally.seconds - tally.seconds_before, 1e-9)
-    means, unit = tally.means(), math.log(task.target_std)  # densities in original units, as in the validation
+def record_epoch(
+    run: Run, task: Task, training: Training, means: Mapping[str, float], seconds: float
+) -> dict[str, Any]:
+    """Write down the epoch that just ended, by the means of its steps, and return its row."""
+    unit = math.log(task.target_std)  # densities in original units, as in the validation
     row: dict[str, Any] = {
         "step": training.step,
         "epoch": training.step // training.batches.per_epoch,
@@ -134,7 +143,7 @@ def record_epoch(run: Run, task: Task, training: Training, tally: Tally) -> dict
         # The network at its means draws no random number, so this evaluation does not change the training.
         values = evaluate(SingleNetwork(training.model), task, n_draws=1, split="val")
         row |= {f"val_{name}": values[name] for name in ("accuracy", "rmse", "nll") if name in values}
-    row |= {"examples_per_second": speed, "seconds": tally.seconds}
+    row |= {"examples_per_second": means["steps_per_second"] * training.batches.batch_size, "seconds": seconds}
     run.append_metrics(row)
     return row
 
