@@ -49,7 +49,7 @@ SHORT = ("accuracy", "nll", "marginal_l2_debiased")
 WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
 SETUP_FACTOR = 2  # an epoch that took longer than this many typical ones contains a set-up
 # What a recipe leaves open: the seed, and where and how fast it runs.
-FREE = frozenset({"seed", "device", "precision", "capture", "fused", "ranks", "data_dir"})
+FREE = frozenset({"seed", "on_nan", "device", "precision", "capture", "fused", "ranks", "data_dir"})
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 

@@ -50,7 +50,7 @@ def training(method, device="cpu", precision="32-true", captures=False):
 
 def passed(plain):
     """The same training by captured passes, without a graph."""
-    plain._captured = CapturedPasses(plain._eager, captures=False)
+    plain._captured = CapturedPasses(plain.eager, captures=False)
     plain.captures = True
     return plain
 

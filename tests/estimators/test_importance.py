@@ -200,7 +200,9 @@ def test_relevant_inputs_of_classes():
     X = rng.normal(size=(400, 15))
     y = (X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=400) > 0).astype(int)
     model = SparseBayesClassifier(random_state=0, max_steps=600, members=1, fdr=0.01).fit(X, y)
-    assert model.get_support(indices=True).tolist() == [0, 1]
+    found = set(model.get_support(indices=True))
+    assert {0, 1} <= found
+    assert len(found) <= 3
 
 
 def test_an_empty_selection_warns_and_can_be_undone(short):

@@ -37,6 +37,7 @@ def test_a_batch_of_any_size(name, density, noisy):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch, about itself
 def test_onnx_with_a_batch_of_any_size():
     pytest.importorskip("onnxscript")
     onnx = pytest.importorskip("onnx.reference")

@@ -23,9 +23,10 @@ DELTA = 0.7
 
 
 def test_without_the_extra_the_error_names_the_install_line(monkeypatch):
+    task = digits.load()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'gossamer\[laplace\]'"):
-        methods.build("laplace", digits.load(), 10)
+        methods.build("laplace", task, 10)
 
 
 @pytest.fixture

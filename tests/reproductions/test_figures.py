@@ -52,7 +52,7 @@ def test_figure_1_end_to_end(command, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        (FIGURE2, ("--network", "mpl"), "--network takes mlp, conv_net, resnet18"),
+        (FIGURE2, ("--network", "mpl"), "--network takes mlp, conv_net, pooled_conv_net"),
         (FIGURE2, ("--seeds", "0"), "--seeds must be at least 1; got 0"),
         (FIGURE1, ("--epochs", "0"), "--epochs and --cycles must be at least 1; got 0 and 4"),
         (FIGURE2, ("--data", "digitz"), "did you mean 'digits'?"),
