@@ -93,7 +93,11 @@ def test_compiled_training_step(citizen):
             torch.testing.assert_close(sparse_weights(model)[name].probe.grad, weight.probe.grad)
 
 
-@pytest.mark.parametrize("citizen", ["mlp-fresh", "conv-fresh", "transformer-fresh", "tied-fresh"], indirect=True)
+@pytest.mark.parametrize(
+    "citizen",
+    ["mlp-fresh", *(pytest.param(f"{kind}-fresh", marks=pytest.mark.slow) for kind in ("conv", "transformer", "tied"))],
+    indirect=True,
+)
 def test_compiled_training_follows_the_subspace(citizen):
     """One graph for ordinary steps and one for the steps before a move; positions change under both."""
     traced = compiled(citizen.model)
@@ -120,6 +124,7 @@ def test_a_recurrent_network_may_be_compiled_in_parts(citizen):
     torch.testing.assert_close(citizen.gradients(citizen.model, lambda _, x: traced(x)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("citizen", ["mlp-trained"], indirect=True)
 def test_compiled_by_inductor(citizen):
     """To native code: outputs vary between calls as they should. One network, as the compiler takes its time."""

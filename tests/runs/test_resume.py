@@ -49,7 +49,7 @@ def steps_in(folder):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("draw", range(3))
+@pytest.mark.parametrize("draw", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in (1, 2))])
 def test_an_accident_at_a_random_step(method, draw, settings, whole, assert_same_runs, monkeypatch, tmp_path):
     """Checkpoints are rare, so that lines of the record have to be taken back, or there is none yet."""
     generator = random.Random(f"{method}{draw}")
