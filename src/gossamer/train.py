@@ -28,6 +28,7 @@ from gossamer.divergence import (
 )
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
+from gossamer.layers.support import leave_broadcast
 from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
@@ -224,6 +225,7 @@ class Training:
         placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
         self.module, self.optimizer = placed
         self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
+        leave_broadcast(self.module)
         self.penalty = as_penalty(method.penalty)
         (self.collector,) = _checked(Collector, [method.collector()])
         self.batches = self._batches_of(0, batch_size)

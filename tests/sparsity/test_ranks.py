@@ -65,3 +65,16 @@ def test_a_network_used_before_its_positions_are_broadcast_follows_them(tmp_path
     monkeypatch.syspath_prepend(FOLDER)
     torch.multiprocessing.spawn(two_ranks.forward_then_meet, args=(str(tmp_path),), nprocs=2)
     assert all(torch.load(tmp_path / f"rank{rank}.pt") < 1e-5 for rank in (0, 1))
+
+
+def test_positions_are_not_sent_before_each_pass_but_statistics_of_batch_normalisation_are(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    torch.multiprocessing.spawn(two_ranks.count_broadcast, args=(str(tmp_path),), nprocs=2)
+    ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
+    for (first, second), has_others in zip(zip(*ranks, strict=True), (True, False), strict=True):
+        before, *after = first["sent"]
+        assert before == first["others"] + sum(position.nbytes for position in first["positions"])
+        assert after == ([first["others"]] * 6 if has_others else [])
+        assert first["moves"] >= 2
+        for one, other in zip(first["positions"], second["positions"], strict=True):
+            assert torch.equal(one, other)

@@ -104,3 +104,38 @@ def forward_then_meet(rank: int, folder: str) -> None:
         error = (model(x) - F.linear(x, model.dense_mean(), model.bias)).abs().max()
     torch.save(error, Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()
+
+
+def count_broadcast(rank: int, folder: str) -> None:
+    """Train with and without batch normalisation; write the bytes that DDP sends before passes, and the positions."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", timeout=timedelta(seconds=60), rank=rank, world_size=2)
+    found = [_counted(rank, norm) for norm in (nn.BatchNorm1d(30), nn.Identity())]
+    torch.save(found, Path(folder) / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def _counted(rank: int, norm: nn.Module) -> dict[str, Any]:
+    torch.manual_seed(rank)
+    network = nn.Sequential(nn.Linear(40, 30), norm, nn.Tanh(), nn.Linear(30, 3))
+    model = gossamer.bayesianize(network, density=0.1, std="gradient")
+    wrapped = DistributedDataParallel(model)
+    sent: list[int] = []
+    broadcast = wrapped._distributed_broadcast_coalesced
+
+    def count(tensors: Any, *args: Any) -> None:
+        sent.append(sum(tensor.nbytes for tensor in tensors))
+        broadcast(tensors, *args)
+
+    wrapped._distributed_broadcast_coalesced = count
+    wrapped(torch.randn(8, 40)).square().mean().backward()
+    optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.05)
+    subspace = gossamer.Subspace(wrapped, optimizer, total_steps=10, update_period=2)
+    for _ in range(6):
+        optimizer.zero_grad()
+        wrapped(torch.randn(8, 40)).square().mean().backward()
+        optimizer.step()
+        subspace.step()
+    positions = [weight.support.position for weight in sparse_weights(model).values()]
+    others = sum(buffer.nbytes for buffer in model.buffers()) - sum(position.nbytes for position in positions)
+    return {"sent": sent, "others": others, "positions": positions, "moves": len(subspace.record)}

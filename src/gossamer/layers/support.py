@@ -184,6 +184,19 @@ class Support(nn.Module):
         return torch.int32 if math.prod(self.shape) <= torch.iinfo(torch.int32).max else torch.int64
 
 
+def leave_broadcast(network: nn.Module) -> None:
+    """Take positions out of what ``DistributedDataParallel`` sends before each pass; other buffers stay in it.
+
+    Positions change at updates only, which all ranks compute alike from averaged gradients and the first rank's scores.
+    """
+    for wrapper in network.modules():
+        if isinstance(wrapper, nn.parallel.DistributedDataParallel):
+            inside = wrapper.module.named_modules()
+            wrapper.parameters_to_ignore |= {f"{name}.position" for name, part in inside if isinstance(part, Support)}
+            # Otherwise DDP finds out in a pass that nothing is left to send, and fails.
+            wrapper._assign_modules_buffers()  # type: ignore[no-untyped-call]
+
+
 def _version(position: Tensor | None) -> int:
     """How often the positions were written to; inference tensors do not count."""
     return 0 if position is None or position.is_inference() else position._version

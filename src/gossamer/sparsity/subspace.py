@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
 from gossamer.layers.curvature import IDLE
+from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
 from gossamer.ranks import from_first_rank, world_size
 from gossamer.schedules import constant, cosine
@@ -151,6 +152,7 @@ class Subspace(Rule):
         self._postponed = False
         self._check_parts()
         _agree(self.weights)
+        leave_broadcast(model)
         self._hooks: list[RemovableHandle] = []
         self._prepare()
 
