@@ -253,7 +253,7 @@ class TestPredict:
             (np.zeros((0, 64)), "has no examples"),
             (np.array([[np.nan] + [0.0] * 63] * 2), "has numbers that are not finite, the first in row 1"),
             (np.array([["a"] * 64]), "is not an array of numbers but of <U1"),
-            (np.array([{}] * 64, dtype=object), "is not an array of numbers: Object arrays cannot be loaded"),
+            (np.array([{}] * 64, dtype=object), "is not an array of numbers: it holds Python objects"),
         ],
     )
     def test_what_is_no_input(self, whole, tmp_path, array, message):

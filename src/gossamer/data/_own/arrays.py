@@ -79,11 +79,11 @@ def _opened(path: Path) -> Any:
     try:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as stream:
-                return read_npy(stream, path.stat().st_size)
+                return np.array(read_npy(stream, path.stat().st_size))  # a copy that may be written to
         with zipfile.ZipFile(path) as file:
             sizes = {one.filename: one.file_size for one in file.infolist()}
             read = {name: io.BytesIO(file.read(name)) for name in sizes}
-        return {name.removesuffix(".npy"): read_npy(stream, sizes[name]) for name, stream in read.items()}
+        return {name.removesuffix(".npy"): np.array(read_npy(stream, sizes[name])) for name, stream in read.items()}
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
