@@ -53,7 +53,15 @@ def runs(block: Block) -> bool:
     return block.language in ("python", "pycon", "console") and "no-run" not in block.info
 
 
-@pytest.mark.parametrize("page", [page for page in GUIDES if any(map(runs, blocks(page)))], ids=lambda page: page.stem)
+LONG = {"command-line", "shift", "paper"}  # pages whose code takes twenty seconds
+RUN = [
+    pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG), id=page.stem)
+    for page in GUIDES
+    if any(map(runs, blocks(page)))
+]
+
+
+@pytest.mark.parametrize("page", RUN)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page: Path, own_modules, monkeypatch):
     """In an empty folder: Python in one namespace, titled blocks as files, commands as in a shell.
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[1] / "src"
 OPTIONAL = ("sklearn", "lightning_fabric", "matplotlib", "scipy", "rich")
 LAZY = (
@@ -34,6 +36,7 @@ def seconds_to_import(module: str) -> float:
     return float(run(f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"))
 
 
+@pytest.mark.slow
 def test_import_costs_little_more_than_torch():
     torch_seconds, gossamer_seconds = [], []
     for _ in range(5):  # interleaved, so that a slow spell hits both

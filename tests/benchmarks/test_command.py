@@ -131,6 +131,7 @@ def test_what_is_refused_of_a_gpu(refused, tmp_path, monkeypatch, given, why):
     assert why in refused(2, "gpu", *given)
 
 
+@pytest.mark.slow
 def test_a_run_on_a_gpu_prints_tables_and_writes_files(command, tmp_path, monkeypatch):
     """The command with a small network on a CPU in the place of the GPU."""
     from torch import nn

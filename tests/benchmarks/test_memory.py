@@ -45,6 +45,7 @@ def test_bytes_of_a_sparse_network():
     assert vectors + active < found["model_bytes"] < vectors + 2 * active + 8192
 
 
+@pytest.mark.slow
 def test_a_fresh_process_says_its_peak():
     row = measure_memory(MemoryCase(MLP, "sparse 0.05", batch=4, steps=2, runs=1))
     assert (row.subject, row.way) == (MLP, "sparse 0.05")
