@@ -24,9 +24,9 @@ $(STAMP): pyproject.toml setup.py constraints.txt requirements.lock $(wildcard s
 	if [ ! -x $(BIN)/python ]; then \
 		echo "the checks need Python 3.11.5 or newer with its venv module; tried: $(PYTHONS)" >&2; exit 1; \
 	fi
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e ".[dev]"
 	@touch $@
 
 # What torch brings itself: its builds differ by machine, and so do their checksums.

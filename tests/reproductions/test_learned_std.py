@@ -44,6 +44,7 @@ def noise(own_modules, monkeypatch):
     return "own_noise:noise"
 
 
+@pytest.mark.slow
 def test_end_to_end(command, folders, noise, tmp_path):
     out = tmp_path / "out"
     code, text, err = command(NAME, *folders, "--outside", noise, "--out", out)
