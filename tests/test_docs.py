@@ -53,7 +53,7 @@ def runs(block: Block) -> bool:
     return block.language in ("python", "pycon", "console") and "no-run" not in block.info
 
 
-LONG = {"command-line", "shift", "paper"}  # pages whose code takes twenty seconds
+LONG = {"command-line", "shift", "paper", "tables", "prediction", "samplers"}  # pages whose code takes long
 RUN = [
     pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG), id=page.stem)
     for page in GUIDES

@@ -181,7 +181,10 @@ GAPS = {
 }
 
 
-ROWS = [f"{name}-{stage}" for name in NETWORKS for stage in STAGES]
+RARE = ("native", "global", "tied")  # networks that differ little from others, and are slow tests
+ROWS: list[object] = [
+    pytest.param(f"{name}-{stage}", marks=[pytest.mark.slow] * (name in RARE)) for name in NETWORKS for stage in STAGES
+]
 # What std="gradient" adds is in the weights, which are tested on their own: two networks of it by default.
 GRADIENT = [f"{name}-trained-gradient" for name in NETWORKS]
 ROWS += [row if row.startswith(("mlp", "conv-")) else pytest.param(row, marks=pytest.mark.slow) for row in GRADIENT]
