@@ -11,7 +11,8 @@ from gossamer.layers import replica
 from gossamer.methods.ensemble import shuffle_weights
 from gossamer.models import mlp
 from gossamer.posterior import Mixture
-from gossamer.train import SEEDS_APART, Training, fit
+from gossamer.train import Training, fit
+from gossamer.train.training import SEEDS_APART
 
 STEPS, MEMBERS = 60, 3
 

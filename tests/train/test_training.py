@@ -1,4 +1,4 @@
-"""The loop: batches that can be asked for at any step, and a state that continues to the bit."""
+"""The loop, and a state that continues to the bit."""
 
 import gc
 import io
@@ -18,7 +18,7 @@ from torch import nn
 from gossamer import methods
 from gossamer.checkpoint import to_bytes
 from gossamer.data import digits
-from gossamer.evaluate import evaluate, predict_inputs, split_of
+from gossamer.evaluate import evaluate
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
 from gossamer.posterior import Last
@@ -61,10 +61,6 @@ def task():
     return digits.load()
 
 
-def rows(n=103):
-    return torch.arange(n), torch.arange(n) * 10
-
-
 def build(name, task, *, seed=0, fabric=None, **options):
     torch.manual_seed(seed)
     method = methods.build(
@@ -98,66 +94,6 @@ def assert_same(a, b):
             assert_same(one, other)
     else:
         assert a == b
-
-
-@pytest.mark.parametrize(("n", "size"), [(103, 10), (100, 10), (7, 10), (5, 1)])
-def test_every_epoch_is_a_permutation_in_an_order_of_its_own(n, size):
-    batches = Batches(rows(n), size, seed=3)
-    orders = []
-    for epoch in range(3):
-        parts = [batches[epoch * batches.per_epoch + i] for i in range(batches.per_epoch)]
-        assert all(len(x) == size for x, _ in parts[:-1])
-        assert all(torch.equal(y, x * 10) for x, y in parts)
-        orders.append(torch.cat([x for x, _ in parts]))
-        assert torch.equal(orders[-1].sort().values, torch.arange(n))
-    assert not torch.equal(orders[0], orders[1])
-    assert not torch.equal(orders[1], orders[2])
-
-
-def test_the_order_depends_on_the_seed_alone():
-    first, second, other = (Batches(rows(), 10, seed) for seed in (0, 0, 1))
-    torch.manual_seed(5)
-    for step in range(25):
-        torch.rand(3)  # what else is drawn does not matter
-        assert torch.equal(first[step][0], second[step][0])
-    assert not torch.equal(first[0][0], other[0][0])
-
-
-def test_any_step_can_be_asked_for_in_any_order():
-    expected = [Batches(rows(), 10, 0)[step][0] for step in range(40)]
-    batches = Batches(rows(), 10, 0)
-    for step in (39, 0, 17, 22, 21, 11, 10, 3):
-        assert torch.equal(batches[step][0], expected[step])
-
-
-def test_asking_for_a_batch_draws_nothing_from_the_global_generator():
-    batches = Batches(rows(), 10, 0)
-    before = torch.get_rng_state()
-    for step in range(15):
-        _ = batches[step]
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("n_ranks", [2, 3])
-def test_ranks_share_each_batch(n_ranks):
-    whole = Batches(rows(101), 10, 0)  # the last batch has one row: too small to share, so every rank takes it
-    shares = [Batches(rows(101), 10, 0, rank=rank, n_ranks=n_ranks) for rank in range(n_ranks)]
-    for step in range(22):
-        x = whole[step][0]
-        parts = [share[step][0] for share in shares]
-        if len(x) < n_ranks:
-            assert all(torch.equal(part, x) for part in parts)
-        else:
-            assert torch.equal(torch.cat(parts).sort().values, x.sort().values)
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1
-        means = [share.weight(step) * float(part.double().mean()) for share, part in zip(shares, parts, strict=True)]
-        assert sum(means) / n_ranks == pytest.approx(float(x.double().mean()), rel=1e-12)
-
-
-@pytest.mark.parametrize(("n", "size"), [(0, 10), (10, 0), (10, -1)])
-def test_no_data_or_no_batch_is_an_error(n, size):
-    with pytest.raises(ValueError, match="batch_size must be positive and data not empty"):
-        Batches(rows(n), size, 0)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -267,40 +203,6 @@ def test_fit_tells_what_happens_at_each_step(task):
     assert 0 <= evaluate(posterior, task, 2)["accuracy"] <= 1
 
 
-def test_evaluate_takes_networks_and_posteriors_and_all_splits(task):
-    torch.manual_seed(0)
-    network = mlp(64, (8,))
-    for split in ("train", "val", "test"):
-        x, y = split_of(task, split)
-        expected = float((network(x).argmax(1) == y).float().mean())
-        assert evaluate(network, task, n_draws=3, split=split)["accuracy"] == pytest.approx(expected)
-    with pytest.raises(ValueError, match="split must be train, val or test; got 'n_data'"):
-        evaluate(network, task, split="n_data")
-    empty = task._replace(val=(task.val[0][:0], task.val[1][:0]))
-    with pytest.raises(ValueError, match="digits has no examples in its val split"):
-        evaluate(network, empty, split="val")
-
-
-def test_predictions_do_not_depend_on_the_size_of_the_batches(task):
-    torch.manual_seed(0)
-    network, x = mlp(64, (8,)), task.test[0][:50]
-    whole, parts = (predict_inputs(network, task, x, 1, batch_size=size) for size in (50, 7))
-    torch.testing.assert_close(whole.probs, parts.probs)
-
-
-def test_inputs_are_transformed_batch_by_batch(task):
-    sizes = []
-
-    def transform(x):
-        sizes.append(len(x))
-        return x.float() / 255
-
-    stored = task._replace(test=((task.test[0] * 255).to(torch.uint8), task.test[1]), transform=transform)
-    evaluate(mlp(64, (8,)), stored, n_draws=1, batch_size=100)
-    assert max(sizes) == 100
-    assert sum(sizes) == len(task.test[1])
-
-
 def test_methods_are_told_apart_from_their_parts(task):
     """A rule that spends the gradient keeps the optimizer from stepping."""
 
@@ -320,7 +222,7 @@ def test_methods_are_told_apart_from_their_parts(task):
 
 @pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo")
 def test_two_ranks_have_equal_networks_and_noise_of_their_own_and_resume_exactly(tmp_path):
-    script = Path(__file__).with_name("two_ranks_train.py")
+    script = Path(__file__).with_name("two_ranks.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, timeout=120, check=False

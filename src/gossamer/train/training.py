@@ -1,11 +1,10 @@
-"""One training step and one loop for every method, in one process or, by Lightning Fabric, in several."""
+"""The one loop, and the state of a training that is saved and restored."""
 
 from __future__ import annotations
 
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,30 +32,28 @@ from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, on_any_rank
+from gossamer.train.batches import Batches
+from gossamer.train.steps import EagerSteps, take_step
 from gossamer.types import (
     Collector,
     Method,
-    Penalty,
     Posterior,
     Rule,
     Split,
-    Step,
     Task,
     VariationalOptimizer,
     as_penalty,
     identity,
-    no_penalty,
 )
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Batches", "EagerSteps", "Training", "fit", "take_step"]
+__all__ = ["Training", "fit"]
 
 Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
 
-AT_ONCE = 4096  # examples augmented at a time: temporary memory must fit beside the network
 SEEDS_APART = 2_654_435_761  # between members: far in the 32 bits that torch's generator reads
 
 
@@ -102,89 +99,6 @@ def fit(
         if record is not None:
             record(training.step, values)
     return training.posterior()
-
-
-def take_step(
-    steps: EagerSteps | CapturedSteps | CapturedPasses,
-    rules: Sequence[Rule],
-    number: int,
-    rates: Sequence[float],
-    x: Tensor,
-    y: Tensor,
-    *,
-    check: Callable[[Tensor], None] = lambda loss: None,
-) -> tuple[Tensor, Tensor]:
-    """The one training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
-
-    ``check`` may refuse a loss by raising, before anything is changed.
-
-    Returns:
-        Negative log-likelihood and penalty of the batch before the step, detached.
-    """
-    steps.set_rates(rates)
-    nll, penalty, again = steps.gradients(x, y, number)
-    check(nll + penalty)
-    acts = any(rule.acts for rule in rules)
-    step = Step(number, steps.model, steps.optimizer, again)
-    is_spent = any([rule(step) for rule in rules])
-    if acts:
-        steps.refresh()
-    if not is_spent:
-        steps.apply()
-    return nll, penalty
-
-
-class EagerSteps:
-    """Steps on any device, operation by operation: the interface of :class:`gossamer.capture.CapturedSteps`, too.
-
-    Args:
-        model: The converted network.
-        optimizer: Its optimizer; one that holds a posterior draws the weights for the pass.
-        objective: For a batch, the function that evaluates its loss.
-        penalty: Added to the loss.
-        backward: Differentiates a loss.
-        again: As ``objective``, for rules that evaluate the loss again, whose gradient ``torch.autograd.grad`` takes.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        objective: Callable[[Tensor, Tensor], Callable[[], Tensor]],
-        penalty: Penalty = no_penalty,
-        *,
-        backward: Callable[[Tensor], None] = Tensor.backward,
-        again: Callable[[Tensor, Tensor], Callable[[], Tensor]] | None = None,
-    ) -> None:
-        self.model, self.optimizer, self.objective, self.again = model, optimizer, objective, again or objective
-        self.penalty, self.backward = penalty, backward
-        self.weight = 1.0  # of the batch's loss: see Batches.weight
-        self._drawn = optimizer.sampled if isinstance(optimizer, VariationalOptimizer) else nullcontext
-
-    def set_rates(self, rates: Sequence[float]) -> None:
-        """Learning rates of the parameter groups for the coming step."""
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
-
-        def loss(evaluate: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-            nll = evaluate() if self.weight == 1.0 else self.weight * evaluate()
-            return nll, self.penalty(self.model, number).to(nll)
-
-        self.optimizer.zero_grad()
-        with self._drawn():
-            nll, penalty = loss(self.objective(x, y))
-            self.backward(nll + penalty)
-        return nll.detach(), penalty.detach(), lambda: torch.add(*loss(self.again(x, y)))
-
-    def refresh(self) -> None:
-        """Nothing is copied from the weights, so nothing has to follow them."""
-
-    def apply(self) -> None:
-        """The optimizer's step."""
-        self.optimizer.step()
 
 
 class Training:
@@ -484,80 +398,6 @@ class Training:
         if self.fabric.world_size == 1 or not len(state):
             return state.expand(self.fabric.world_size, -1)
         return from_every_rank(state.to(self.fabric.device))
-
-
-class Batches:
-    """The batch of any step, from tensors on one device: one shuffle per epoch, one gather per batch.
-
-    The order and augmentation of an epoch depend only on the seed and the number of the epoch, so that a run can
-    continue anywhere. An epoch is augmented at once: on a GPU that is a few kernels per epoch instead of per batch. The
-    last batch of an epoch may be smaller. With several ranks each takes its share of every batch, and shares may differ
-    by one example: :meth:`weight` makes up for it.
-
-    Example:
-        >>> batches = Batches((torch.arange(5), torch.arange(5)), batch_size=2, seed=0)
-        >>> [len(batches[step][0]) for step in range(4)], batches.per_epoch
-        ([2, 2, 1, 2], 3)
-    """
-
-    def __init__(
-        self,
-        split: Split,
-        batch_size: int,
-        seed: int,
-        device: torch.device | str = "cpu",
-        *,
-        augment: Callable[[Tensor], Tensor] = identity,
-        rank: int = 0,
-        n_ranks: int = 1,
-    ) -> None:
-        if batch_size < 1 or len(split[1]) == 0:
-            raise ValueError(
-                f"batch_size must be positive and data not empty; got {batch_size} and {len(split[1])} rows"
-            )
-        self.x, self.y = split[0].to(device), split[1].to(device)
-        self.batch_size, self.seed, self.rank, self.n_ranks = batch_size, seed, rank, n_ranks
-        self.augment = augment
-        self.per_epoch = -(-len(self.y) // batch_size)
-        self._epoch, self._order, self._augmented = -1, torch.empty(0), self.x[:0]
-
-    def __getitem__(self, step: int) -> Split:
-        """The batch of step ``step``, counted from 0."""
-        epoch, index = divmod(step, self.per_epoch)
-        if epoch != self._epoch:
-            self._start(epoch)
-        place = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        rows = self._order[place]
-        x = self.x[rows] if self.augment is identity else self._augmented[place]
-        y = self.y[rows]
-        if len(rows) >= self.n_ranks > 1:  # all ranks take a last batch that is too small to share
-            x, y = x[self.rank :: self.n_ranks], y[self.rank :: self.n_ranks]
-        return x, y
-
-    def weight(self, step: int) -> float:
-        """What the mean loss of this rank's share counts, so that the mean over ranks is that of the whole batch.
-
-        Example:
-            >>> split = torch.arange(5), torch.arange(5)
-            >>> [round(Batches(split, 3, seed=0, rank=rank, n_ranks=2).weight(0), 2) for rank in (0, 1)]
-            [1.33, 0.67]
-        """
-        whole = min(self.batch_size, len(self.y) - step % self.per_epoch * self.batch_size)
-        own = len(range(self.rank, whole, self.n_ranks))
-        return self.n_ranks * own / whole if whole >= self.n_ranks else 1.0
-
-    def _start(self, epoch: int) -> None:
-        """Shuffle and augment an epoch."""
-        # A large odd factor keeps the seeds of neighbouring runs and epochs apart.
-        key = self.seed * 1_000_003 + epoch
-        self._order = torch.randperm(len(self.y), generator=torch.Generator().manual_seed(key)).to(self.y.device)
-        self._epoch = epoch
-        if self.augment is not identity:
-            device = self.x.device
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                torch.manual_seed(key)
-                parts = [self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)]
-                self._augmented = torch.cat(parts)
 
 
 class _NotFiniteError(Exception):
