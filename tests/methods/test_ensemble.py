@@ -12,7 +12,7 @@ from gossamer.methods.ensemble import shuffle_weights
 from gossamer.models import mlp
 from gossamer.posterior import Mixture
 from gossamer.train import Training, fit
-from gossamer.train.training import SEEDS_APART
+from gossamer.train.loop import SEEDS_APART
 
 STEPS, MEMBERS = 60, 3
 

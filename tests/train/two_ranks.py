@@ -1,4 +1,4 @@
-"""What each of two processes does for ``test_training``: train, save, train on, and again from what was saved."""
+"""What each of two processes does for ``test_loop``: train, save, train on, and again from what was saved."""
 
 from __future__ import annotations
 

@@ -2,6 +2,6 @@
 
 from gossamer.train.batches import Batches
 from gossamer.train.steps import EagerSteps, take_step
-from gossamer.train.training import Training, fit
+from gossamer.train.loop import Training, fit
 
 __all__ = ["Batches", "EagerSteps", "Training", "fit", "take_step"]
