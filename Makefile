@@ -61,7 +61,7 @@ audit: venv $(TOOLS)/bin/pip-audit ## check the licences of all packages, and wh
 		--ignore-packages gossamer > build/licences.txt
 	$(TOOLS)/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r requirements.lock || \
 		{ echo "the audit has failed: a package above has a known vulnerability (take a newer version: make lock), or" \
-		"the service of pypi.org could not be asked about it (connect to the internet and try again)" >&2; exit 1; }
+		"the package index could not be asked about it (connect to the internet and try again)" >&2; exit 1; }
 
 demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
 	@# Networks this small are faster on one thread, above all on a machine that is busy with something else.
