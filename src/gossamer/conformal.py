@@ -92,7 +92,7 @@ def class_sets(
         score: Which score.
         may_be_empty: Whether a set may be empty. If not, the most probable class is always in it, and a network that
             is right more often than ``level`` keeps more than it promises.
-        generator: Of the random numbers of APS; by default they are the same at every call.
+        generator: Draws the random numbers of APS; by default they are the same at every call.
 
     Returns:
         Whether each class is in the set, ``(m, classes)``.

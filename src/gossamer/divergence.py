@@ -28,8 +28,9 @@ MAX_ATTEMPTS = 10  # to take a step by other batches
 OnNan = Literal["stop", "skip", "rollback"]
 """What happens where inputs, a loss or a gradient are not finite.
 
-``"stop"`` raises; ``"skip"`` takes the step with the next batch instead; ``"rollback"`` goes back to the weights of up
-to 50 steps before and takes these steps again, with the batches that come next.
+``"stop"`` raises, on a GPU up to 50 steps later; ``"skip"`` takes the step with the next batch instead;
+``"rollback"`` goes back to the weights of up to 50 steps before and takes these steps again, with the batches that come
+next.
 """
 
 

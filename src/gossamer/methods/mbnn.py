@@ -79,8 +79,9 @@ def mbnn(
     Args:
         task: The task, with N training examples.
         steps: Length of the training; with HMC, in trajectories.
-        sampler: Of the weights: ``"hmc"`` takes ``leapfrog`` gradients of all examples per step, in float32 whatever
-            the precision of the training; ``"sgld"`` one of a batch. ``None`` is HMC for small networks and tables.
+        sampler: How the weights are drawn: ``"hmc"`` takes ``leapfrog`` gradients of all examples per step, in float32
+            whatever the precision of the training; ``"sgld"`` one of a batch. ``None`` is HMC for small networks and
+            tables.
         strength: λ, how much units cost; ``None`` is 0.54/log N, which is the paper's 0.05 for CIFAR.
         prior_scale: Scale of the Cauchy prior of the weights; ``None`` is √(500/N): the paper's 0.1 for CIFAR and 1 for
             tables of 500 rows.

@@ -21,7 +21,7 @@ def fit_temperature(prediction: Prediction, y_val: Tensor) -> float:
     the temperature of a posterior: the draws stay as they are.
 
     Args:
-        prediction: Of the held-out inputs, from the draws that will predict.
+        prediction: What the draws that will be used predict for the held-out inputs.
         y_val: Their classes, ``(n,)``.
 
     Example:

@@ -31,7 +31,7 @@ class Outside(NamedTuple):
 def outside(name: str, task: Task, data_dir: str | None = None) -> Outside:
     """The test inputs of a data set, the inputs of a file, or made-up ones, for a network that was trained on ``task``.
 
-    Images are resized, and turned into grey or colour, where the network needs it; the note says so.
+    Images are resized, and turned into grey or colour, where the network needs it, and the note tells so.
 
     Args:
         name: A data set, ``uniform`` or ``permuted`` (see :data:`MADE_UP`), or a file that ``predict`` reads.

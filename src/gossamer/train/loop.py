@@ -81,9 +81,10 @@ def fit(
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
         seed: Seed of the order of the examples, the first active weights and all noise.
-        on_nan: What to do where inputs, the loss or a gradient are not finite: ``"stop"`` raises before the weights
-            change, ``"skip"`` takes the step with the next batch, ``"rollback"`` goes back to the weights of up to 50
-            steps before and goes on with the batches that follow.
+        on_nan: What to do where inputs, the loss or a gradient are not finite. ``"stop"`` raises: on the CPU before a
+            step by such inputs or such a loss, on a GPU up to 50 steps later, because each look makes it wait.
+            ``"skip"`` takes the step with the next batch, ``"rollback"`` goes back to the weights of up to 50 steps
+            before and goes on with the batches that follow; both look before every step.
 
     Example:
         >>> from gossamer import methods
