@@ -85,7 +85,7 @@ def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> i
 
 
 def _finish(
-    plan: Plan,
+    plan: DataPlan,
     comparison: Comparison,
     options: Namespace,
     published: Mapping[str, PublishedFigures],
@@ -128,7 +128,7 @@ def add_compare_flags(flags: Parser) -> Parser:
     return flags
 
 
-class Plan(NamedTuple):
+class DataPlan(NamedTuple):
     """The comparison on one data set: its folder, and the file to keep its numbers in, if any."""
 
     data: str
@@ -138,17 +138,17 @@ class Plan(NamedTuple):
     kept: Path | None
 
 
-def _plans(options: Namespace) -> list[Plan]:
+def _plans(options: Namespace) -> list[DataPlan]:
     """A plan per data set; each of several has a folder in that of the comparison."""
     kept, recipe = _checked(options.json), folder(options.what)
     found = [_entries(options, data) for data in _names(options.data) or [""]]
     names = [next(iter(entries.values())).data_name for entries, _ in found]
     title = recipe.stem if recipe.suffix == ".toml" else f"compare-{'-'.join(names)}"
-    base, plans = folder(options.out or f"runs/{file_name(title)}"), list[Plan]()
+    base, plans = folder(options.out or f"runs/{file_name(title)}"), list[DataPlan]()
     for name, (entries, seeds) in zip(names, found, strict=True):
         own = file_name(name) if len(names) > 1 else ""
         keep = kept.with_stem(f"{kept.stem}-{own}") if kept is not None and own else kept
-        plans.append(Plan(name, entries, seeds, base / own, keep))
+        plans.append(DataPlan(name, entries, seeds, base / own, keep))
     return plans
 
 
@@ -179,7 +179,7 @@ def _names(given: str | None) -> list[str]:
     return [name.strip() for name in (given or "").split(",") if name.strip()]
 
 
-def _refuse_unknown(plan: Plan, ood: Sequence[str]) -> None:
+def _refuse_unknown(plan: DataPlan, ood: Sequence[str]) -> None:
     """Look for the sets from outside now, not after an hour of training."""
     if ood:
         from gossamer.runs.outside import outside

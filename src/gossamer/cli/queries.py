@@ -34,7 +34,7 @@ TITLES = {  # commands that read runs
 def runs(given: list[str]) -> int:
     """Print a table of the runs in a folder."""
     options = _parse("runs", given)
-    from gossamer.runs.listing import find_runs, runs_table
+    from gossamer.runs.inventory import find_runs, runs_table
 
     found = find_runs(folder(options.folder))
     if found:
@@ -71,7 +71,7 @@ def report(given: list[str]) -> int:
     """Write one HTML file about runs and print its path."""
     options = _parse("report", given)
     from gossamer.report import write_report
-    from gossamer.runs.listing import find_runs
+    from gossamer.runs.inventory import find_runs
 
     given_folders = [folder(run) for run in options.runs]
     found = [run.folder for one in given_folders for run in find_runs(one)]

@@ -46,7 +46,7 @@ class Scale(NamedTuple):
         return self.start + share * (self.end - self.start)
 
 
-class Frame(NamedTuple):
+class PlotFrame(NamedTuple):
     """Two scales and the drawing of their axes."""
 
     x: Scale
@@ -89,7 +89,7 @@ def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
     return [form(tick) for tick in ticks]
 
 
-def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> Frame:
+def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> PlotFrame:
     """Scales for the data, and the drawing of grid lines, ticks and names; ``right`` is the room for labels."""
     y_low, y_high, y_ticks = limits(y, ys, 5)
     x_low, x_high, x_ticks = limits(x._replace(tight=True), xs, 5 if right < 90 else 4)
@@ -114,7 +114,7 @@ def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right
         element("text", y.label + (", log scale" if y.log else ""), x=0.0, y=12.0, class_="name"),
         element("text", x.label + (", log scale" if x.log else ""), x=WIDTH - right, y=HEIGHT - 4, class_="name end"),
     ]
-    return Frame(x_scale, y_scale, join(drawing))
+    return PlotFrame(x_scale, y_scale, join(drawing))
 
 
 def colour_class(colour: int) -> str:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Frame, colour_class, make_frame, shorten, spread
+from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, PlotFrame, colour_class, make_frame, shorten, spread
 from gossamer.report.markup import Html, element, join
 
 Point = tuple[float, float]
@@ -52,8 +52,8 @@ class Series(NamedTuple):
     band: Sequence[tuple[float, float, float]] = ()  # x, low, high
 
 
-class Columns(NamedTuple):
-    """The columns of a histogram; ``hovers`` are shown on hovering."""
+class Bars(NamedTuple):
+    """The bars of a histogram; ``hovers`` are shown on hovering."""
 
     label: str
     heights: Sequence[float]
@@ -114,22 +114,22 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
 
 def histogram(
     edges: Sequence[float],
-    columns: Sequence[Columns],
+    bars: Sequence[Bars],
     axes: tuple[Axis, Axis],
     words: Words,
-    over: Callable[[Frame], Html | None] | None = None,
+    over: Callable[[PlotFrame], Html | None] | None = None,
 ) -> Chart:
-    """Columns between ``edges``, or outlines where there are several; ``over`` draws on top of them."""
+    """Bars between ``edges``, or outlines where there are several; ``over`` draws on top of them."""
     x, y = axes
-    frame = make_frame(x, y, edges, [y.low or 0.0, *(height for one in columns for height in one.heights)])
-    drawn = [(_outline if len(columns) > 1 else _columns)(one, edges, frame) for one in columns]
+    frame = make_frame(x, y, edges, [y.low or 0.0, *(height for one in bars for height in one.heights)])
+    drawn = [(_outline if len(bars) > 1 else _bars)(one, edges, frame) for one in bars]
     top = over(frame) if over else None
     rows: list[tuple[Cell, ...]] = [
-        (*([one.label] if len(columns) > 1 else []), low, high, height)
-        for one in columns
+        (*([one.label] if len(bars) > 1 else []), low, high, height)
+        for one in bars
         for low, high, height in zip(edges[:-1], edges[1:], one.heights, strict=True)
     ]
-    names = [(one.label, one.colour) for one in columns] if len(columns) > 1 else []
+    names = [(one.label, one.colour) for one in bars] if len(bars) > 1 else []
     heads = (*(["series"] if names else []), f"{x.label}, from", f"{x.label}, to", y.label)
     return Chart(svg(words, join([frame.drawing, *drawn, top]), names), heads, rows)
 
@@ -153,7 +153,7 @@ def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words, steps: Sequen
     return Chart(svg(words, drawing), ("name", x.label, y.label, "standard error"), rows)
 
 
-def _stair(steps: Sequence[Point], frame: Frame) -> Html | None:
+def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
     """Level to the next point, then down to it: what the points so far reach at each place of the axis."""
     if not steps:
         return None
@@ -171,14 +171,14 @@ def svg(words: Words, drawing: Html, names: Sequence[tuple[str, int]] = (), heig
     return element("svg", *told, drawing, legend, viewBox=box, class_="chart", role="img", aria_labelledby=named)
 
 
-def clipped(drawing: Html, frame: Frame, name: str) -> Html:
+def clipped(drawing: Html, frame: PlotFrame, name: str) -> Html:
     """The drawing clipped to the axes, with a margin for the width of a line."""
     x, y = frame.x, frame.y
     box = element("rect", x=x.start - 2, y=y.end - 2, width=x.end - x.start + 4, height=y.start - y.end + 3)
     return join([element("clipPath", box, id=name), element("g", drawing, clip_path=f"url(#{name})")])
 
 
-def path_of(points: Sequence[Point], frame: Frame) -> str:
+def path_of(points: Sequence[Point], frame: PlotFrame) -> str:
     """A polyline as the ``d`` of a path."""
     return "M" + "L".join(f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in points)
 
@@ -206,12 +206,12 @@ def _thinned(series: Series) -> Series:
     return series._replace(points=thin(series.points), band=band)
 
 
-def _band(series: Series, frame: Frame) -> Html:
+def _band(series: Series, frame: PlotFrame) -> Html:
     corners = [(x, high) for x, _, high in series.band] + [(x, low) for x, low, _ in reversed(series.band)]
     return element("path", d=path_of(corners, frame) + "Z", class_=f"band {colour_class(series.colour)}")
 
 
-def _line(series: Series, frame: Frame) -> Html:
+def _line(series: Series, frame: PlotFrame) -> Html:
     if series.kind == "ticks":
         ticks = "".join(f"M{frame.x(px):.1f} {frame.y.start:.1f}v-9" for px, _ in series.points)
         return element("path", element("title", series.label), d=ticks, class_="whisker c2")
@@ -224,17 +224,17 @@ def _line(series: Series, frame: Frame) -> Html:
     return join([element("path", d=under, class_=f"band {colour_class(series.colour)}"), drawn])
 
 
-def _columns(one: Columns, edges: Sequence[float], frame: Frame) -> Html:
-    columns, base = [], frame.y.start
+def _bars(one: Bars, edges: Sequence[float], frame: PlotFrame) -> Html:
+    bars, base = [], frame.y.start
     for left, right, height, hover in zip(edges[:-1], edges[1:], one.heights, one.hovers, strict=True):
         if height > 0:
             x, y, width = frame.x(left), frame.y(height), frame.x(right) - frame.x(left)
             shape = {"x": x + 0.75, "y": y, "width": max(0.5, width - 1.5), "height": max(0.0, base - y)}
-            columns.append(element("rect", element("title", hover), **shape, class_="column"))
-    return join(columns)
+            bars.append(element("rect", element("title", hover), **shape, class_="column"))
+    return join(bars)
 
 
-def _outline(one: Columns, edges: Sequence[float], frame: Frame) -> Html:
+def _outline(one: Bars, edges: Sequence[float], frame: PlotFrame) -> Html:
     """Steps with a light fill, so that several histograms can lie over each other."""
     base = frame.y.start
     tops = [frame.y(height) if height > 0 else base for height in one.heights]
@@ -257,7 +257,7 @@ def _outline(one: Columns, edges: Sequence[float], frame: Frame) -> Html:
     return join([*shapes, *hits])
 
 
-def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
+def _hovers(series: Series, x: Axis, y: Axis, frame: PlotFrame) -> Html:
     """Invisible discs that show the numbers on hovering, and dots if there are few points."""
     stride = max(1, len(series.points) // 60)
     radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind != "dashed" else (0, "")
@@ -273,7 +273,7 @@ def _hovers(series: Series, x: Axis, y: Axis, frame: Frame) -> Html:
     return join(parts)
 
 
-def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
+def _end_labels(named: Sequence[Series], frame: PlotFrame) -> Html:
     ends = [one.points[-1] for one in named]
     inside = [min(max(py, frame.y.low), frame.y.high) for _, py in ends]
     heights = spread([frame.y(py) for py in inside], 15, HEIGHT - 42)
@@ -286,14 +286,14 @@ def _end_labels(named: Sequence[Series], frame: Frame) -> Html:
     return join(drawn)
 
 
-def _last_value(one: Series, y: Axis, frame: Frame) -> Html:
+def _last_value(one: Series, y: Axis, frame: PlotFrame) -> Html:
     """The last value of a line, as a label."""
     px, py = one.points[-1]
     dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {colour_class(one.colour)}")
     return join([dot, element("text", y.form(py), x=frame.x(px) + 9, y=frame.y(py) + 4, class_="label")])
 
 
-def _mark(mark: Mark, frame: Frame) -> Html:
+def _mark(mark: Mark, frame: PlotFrame) -> Html:
     at, height, colour = frame.x(mark.x), frame.y(mark.y), colour_class(mark.colour)
     whisker = None
     if mark.error:

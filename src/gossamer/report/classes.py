@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from gossamer.formats import integer, number, percent
-from gossamer.report.axes import Axis, Frame
-from gossamer.report.charts import Chart, Columns, Point, Series, Words, histogram, line
+from gossamer.report.axes import Axis, PlotFrame
+from gossamer.report.charts import Bars, Chart, Point, Series, Words, histogram, line
 from gossamer.report.fields import matrix
 from gossamer.report.figure import Figure
 from gossamer.report.markup import Html, element, join
@@ -72,18 +72,18 @@ def _reliability(run: LoadedRun) -> Figure | None:
     axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Accuracy, with 95\u202f% intervals", percent, 0.0, 1.0)
     middles = [(low + high) / 2 for low, high in pairwise(edges)]
 
-    def over(frame: Frame) -> Html:
+    def over(frame: PlotFrame) -> Html:
         diagonal = f"M{frame.x(0):.1f} {frame.y(0):.1f}L{frame.x(1):.1f} {frame.y(1):.1f}"
         whiskers = [_interval(frame, x, a, c) for x, a, c in zip(middles, right, counts, strict=True)]
         return join([element("path", d=diagonal, class_="line reference"), *whiskers])
 
     words = Words("reliability", "Reliability diagram", caption)
-    chart = histogram(edges, [Columns("", heights, hovers)], axes, words, over)
+    chart = histogram(edges, [Bars("", heights, hovers)], axes, words, over)
     rows = [(*row, c) for row, c in zip(chart.rows, counts, strict=True)]
     return Figure("reliability", words.title, caption, Chart(chart.html, (*chart.columns, "examples"), rows))
 
 
-def _interval(frame: Frame, x: float, share: float, n: float) -> Html | None:
+def _interval(frame: PlotFrame, x: float, share: float, n: float) -> Html | None:
     if not n > 0 or not math.isfinite(share):
         return None
     low, high = wilson(share, n)
@@ -114,15 +114,15 @@ def _split(run: LoadedRun, name: str) -> Figure | None:
         wrong = [c - r for c, r in zip(counts, found[2], strict=True)]
         parts = [("right", found[2], _RIGHT), ("wrong", wrong, _WRONG)]
         caption = f"{_medians(edges, parts, form)} {caption}"
-    columns = [
-        Columns(label, some, [f"{integer(c)} {label}, {axis.lower()} {form(a)} to {form(b)}"
+    bars = [
+        Bars(label, some, [f"{integer(c)} {label}, {axis.lower()} {form(a)} to {form(b)}"
                               for a, b, c in zip(edges[:-1], edges[1:], some, strict=True)], colour)
         for label, some, colour in parts
     ]  # fmt: skip
     words = Words(name.replace("_", "-"), f"Histogram of {title.lower()}", caption)
     log = Axis("Examples", integer, 0.8, max(2.0, max(counts)) * 1.2, log=True)
     return Figure(words.slug, title + (", right and wrong" if found else ""), caption,
-                  histogram(edges, columns, (Axis(axis, form), log), words))  # fmt: skip
+                  histogram(edges, bars, (Axis(axis, form), log), words))  # fmt: skip
 
 
 def _medians(edges: Sequence[float], parts: Sequence[tuple[str, Sequence[float], int]], form: object) -> str:

@@ -16,7 +16,7 @@ from gossamer.report.axes import Axis
 from gossamer.report.charts import Series, Words, line
 from gossamer.report.classes import selective_points
 from gossamer.report.figure import Figure
-from gossamer.report.learning import VALIDATION, Curve, late_axis, loss_axis, losses
+from gossamer.report.learning_curves import VALIDATION, Curve, late_axis, loss_axis, losses
 from gossamer.report.numbers import coverage_points
 from gossamer.report.rows import DotRow, dots
 from gossamer.report.runs import Group, LoadedRun, Point

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gossamer.formats import integer, number, percent
-from gossamer.report.charts import Chart, Columns
+from gossamer.report.charts import Bars, Chart
 from gossamer.report.markup import Html, element
 from gossamer.report.runs import LoadedRun
 
@@ -36,7 +36,7 @@ class Figure(NamedTuple):
         return element("figure", head, save, plot, id=f"figure-{self.slug}", class_=f"figure {self.shape}".strip())
 
 
-def shares(run: LoadedRun, name: str) -> tuple[list[float], Columns] | None:
+def shares(run: LoadedRun, name: str) -> tuple[list[float], Bars] | None:
     """Edges of a histogram, and the share of the values in each column."""
     found = run.curve(name, "edges", "count")
     total = sum(c for c in found[1] if c > 0) if found else 0
@@ -46,4 +46,4 @@ def shares(run: LoadedRun, name: str) -> tuple[list[float], Columns] | None:
     heights = [c / total if c > 0 else 0.0 for c in counts]
     bins = zip(edges[:-1], edges[1:], counts, heights, strict=True)
     hovers = [f"{number(a)} to {number(b)}: {integer(c)}, {percent(h)}" for a, b, c, h in bins]
-    return edges, Columns("", heights, hovers)
+    return edges, Bars("", heights, hovers)

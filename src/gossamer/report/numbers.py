@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gossamer.formats import integer, number, percent
 from gossamer.report.axes import Axis
-from gossamer.report.charts import Columns, Point, Series, Words, histogram, line
+from gossamer.report.charts import Bars, Point, Series, Words, histogram, line
 from gossamer.report.fields import Cloud, cloud
 from gossamer.report.figure import Figure, shares
 from gossamer.report.runs import LoadedRun
@@ -85,16 +85,16 @@ def _std(run: LoadedRun) -> Figure | None:
     if not found or found[0][0] != "std":
         return None
     edges = [10.0**edge for edge in found[0][1]]
-    columns = [_named(one, label, colour, edges) for colour, (label, _, one) in enumerate(found)]
+    bars = [_named(one, label, colour, edges) for colour, (label, _, one) in enumerate(found)]
     caption = "How uncertain its predictions are" + (
         "; epistemic: the part on which drawn networks disagree." if len(found) > 1 else "."
     )
     axes = Axis("Predicted std", number, edges[0], edges[-1], log=True), Axis("Share of examples", percent, 0.0)
     words = Words("std", "Distribution of std", caption)
-    return Figure("std", words.title, caption, histogram(edges, columns, axes, words))
+    return Figure("std", words.title, caption, histogram(edges, bars, axes, words))
 
 
-def _named(one: Columns, label: str, colour: int, edges: Sequence[float]) -> Columns:
+def _named(one: Bars, label: str, colour: int, edges: Sequence[float]) -> Bars:
     bins = zip(edges[:-1], edges[1:], one.heights, strict=True)
     hovers = [f"{label} from {number(a)} to {number(b)}: {percent(h)}" for a, b, h in bins]
-    return Columns(label, one.heights, hovers, colour)
+    return Bars(label, one.heights, hovers, colour)

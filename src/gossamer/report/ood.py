@@ -10,7 +10,7 @@ from typing import Any
 from gossamer.formats import integer, is_number, number, percent
 from gossamer.metrics import METRICS
 from gossamer.report.axes import Axis
-from gossamer.report.charts import Columns, Words, histogram
+from gossamer.report.charts import Bars, Words, histogram
 from gossamer.report.figure import Figure
 from gossamer.report.markup import Html, element
 from gossamer.report.rows import DotRow, dots
@@ -83,7 +83,7 @@ def _histogram(name: str, score: str, values: Mapping[str, Any], slug: str) -> F
         return None
     if not edges[-1] - edges[0] > 1e-5:  # a single network has no mutual information
         return None
-    axis, columns, least = DRAWN[score], [], 1.0
+    axis, bars, least = DRAWN[score], [], 1.0
     for colour, (label, counts) in enumerate(sides):
         assert isinstance(counts, list)
         total = sum(counts)
@@ -91,13 +91,13 @@ def _histogram(name: str, score: str, values: Mapping[str, Any], slug: str) -> F
         least = min(least, 1 / total)
         hovers = [f"{label}: {integer(count)} of {integer(total)} from {number(a)} to {number(b)}"
                   for count, a, b in zip(counts, edges[:-1], edges[1:], strict=True)]  # fmt: skip
-        columns.append(Columns(label, shares, hovers, colour))
+        bars.append(Bars(label, shares, hovers, colour))
     told = [f"{METRICS[key].label} {METRICS[key].format(values[key])}" for key in ("auroc", "fpr95")
             if is_number(values.get(key))]  # fmt: skip
     title = f"{axis.partition(',')[0]}: test data and {name}"
     axes = Axis(axis, number), Axis("Share of examples", percent, 0.7 * least, 1.0, log=True)
     words = Words(slug, title, ", ".join(told))
-    return Figure(slug, title, f"{words.description}." if told else "", histogram(edges, columns, axes, words))
+    return Figure(slug, title, f"{words.description}." if told else "", histogram(edges, bars, axes, words))
 
 
 def _dots(name: str, score: str, values: Mapping[str, list[float]], groups: Sequence[Group], slug: str) -> Figure:

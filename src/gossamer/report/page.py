@@ -10,7 +10,7 @@ from urllib.parse import quote
 from gossamer.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.metrics import METRICS, shown
 from gossamer.record import RecordError, write_atomically
-from gossamer.report import classes, compare, cost, learning, maps, numbers, ood, weights
+from gossamer.report import classes, compare, cost, learning_curves, maps, numbers, ood, weights
 from gossamer.report.details import again, examples, measurements, notices
 from gossamer.report.figure import Figure
 from gossamer.report.markup import Html, element, join
@@ -116,7 +116,7 @@ def _single(run: LoadedRun) -> tuple[str, Html]:
         _section("Predictions", [*maps.figures(run), *numbers.figures(run), *classes.figures(run)], _ON_PREDICTIONS),
         _section("Out of distribution", _detection(run), _ON_OUTSIDE),
         _section("Examples", examples(run)),
-        _section("Learning", learning.figures(run)),
+        _section("Learning", learning_curves.figures(run)),
         _section("Weights", weights.figures(run), _ON_WEIGHTS),
         _section("All measurements", [measurements(run)] if run.finished else []),
         again([run]),

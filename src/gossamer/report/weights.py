@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gossamer.formats import count, integer, is_number, number, percent
-from gossamer.report.axes import Axis, Frame
-from gossamer.report.charts import Columns, Series, Words, histogram, line
+from gossamer.report.axes import Axis, PlotFrame
+from gossamer.report.charts import Bars, Series, Words, histogram, line
 from gossamer.report.figure import Figure, shares
 from gossamer.report.markup import Html, element
 from gossamer.report.rows import BarRow, DotRow, bars, dots
@@ -67,25 +67,25 @@ def _sigma(run: LoadedRun) -> Figure | None:
     found = _powers(run, "sigma", "σ")
     if found is None:
         return None
-    edges, columns, axes = found
-    median = _median(edges, columns.heights)
+    edges, bars, axes = found
+    median = _median(edges, bars.heights)
     caption = f"Posterior standard deviations of the active weights; median about {number(median, 2)}."
     words = Words("sigma", "Distribution of σ", caption)
-    return Figure("sigma", words.title, caption, histogram(edges, [columns], axes, words))
+    return Figure("sigma", words.title, caption, histogram(edges, [bars], axes, words))
 
 
 def _snr(run: LoadedRun) -> Figure | None:
     found = _powers(run, "snr", "|μ| / σ")
     if found is None:
         return None
-    edges, columns, axes = found
-    below = sum(h for high, h in zip(edges[1:], columns.heights, strict=True) if high <= 1 + 1e-9)
+    edges, bars, axes = found
+    below = sum(h for high, h in zip(edges[1:], bars.heights, strict=True) if high <= 1 + 1e-9)
     caption = f"|μ|/σ of the active weights; {percent(below, 0)} are smaller than their own σ."
     words = Words("snr", "Signal-to-noise ratio", caption)
-    return Figure("snr", words.title, caption, histogram(edges, [columns], axes, words, _at_one(edges)))
+    return Figure("snr", words.title, caption, histogram(edges, [bars], axes, words, _at_one(edges)))
 
 
-def _powers(run: LoadedRun, name: str, label: str) -> tuple[list[float], Columns, tuple[Axis, Axis]] | None:
+def _powers(run: LoadedRun, name: str, label: str) -> tuple[list[float], Bars, tuple[Axis, Axis]] | None:
     """A histogram of log10, without empty ends, on a logarithmic axis."""
     found = shares(run, name)
     if found is None:
@@ -97,11 +97,11 @@ def _powers(run: LoadedRun, name: str, label: str) -> tuple[list[float], Columns
     bins = zip(edges[:-1], edges[1:], heights, strict=True)
     hovers = [f"{label} from {number(a)} to {number(b)}: {percent(h)}" for a, b, h in bins]
     axes = Axis(label, number, edges[0], edges[-1], log=True), Axis("Share of active weights", percent, 0.0)
-    return edges, Columns("", heights, hovers), axes
+    return edges, Bars("", heights, hovers), axes
 
 
-def _at_one(edges: Sequence[float]) -> Callable[[Frame], Html | None]:
-    def over(frame: Frame) -> Html | None:
+def _at_one(edges: Sequence[float]) -> Callable[[PlotFrame], Html | None]:
+    def over(frame: PlotFrame) -> Html | None:
         if not edges[0] < 1 < edges[-1]:
             return None
         return element("path", d=f"M{frame.x(1):.1f} {frame.y.start:.1f}V{frame.y.end:.1f}", class_="line reference")

@@ -30,7 +30,7 @@ from gossamer.ranks import on_any_rank
 from gossamer.record import Lock, RecordError, Run
 from gossamer.record.files import unwritable
 from gossamer.record.run import refuse_taken
-from gossamer.runs.drawing import showing_draws
+from gossamer.runs.draw_progress import showing_draws
 from gossamer.runs.effective import effective
 from gossamer.runs.interrupt import Interrupted, Stop, stop_signals
 from gossamer.runs.memory import PeakMemory

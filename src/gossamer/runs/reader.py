@@ -18,7 +18,7 @@ from gossamer.evaluate import split_of, summarize
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.record import RecordError, Run
-from gossamer.runs.drawing import showing_draws
+from gossamer.runs.draw_progress import showing_draws
 from gossamer.runs.inputs import named_inputs, outside_range, read_inputs
 from gossamer.runs.result import predict_seeded, predict_split
 from gossamer.types import Task

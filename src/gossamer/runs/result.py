@@ -15,7 +15,7 @@ from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
 from gossamer.runs import curves
 from gossamer.runs.cost import cost_of, prediction_seconds
-from gossamer.runs.drawing import watched
+from gossamer.runs.draw_progress import watched
 from gossamer.runs.settings import Settings
 from gossamer.runs.tally import Tally
 from gossamer.types import Posterior, Task
