@@ -15,7 +15,7 @@ import torch
 
 from gossamer.data._files import DataNotFoundError, read_npy
 from gossamer.data._images import split_rows
-from gossamer.data._own.record import Labels, describe_inputs, file_fingerprint, split_examples, task_of
+from gossamer.data._own.record import Labels, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]
@@ -41,16 +41,7 @@ def load(path: Path, *, task: str | None = None, n_val: int | None = None) -> Ta
     train, val, test = _rows(path, {name: len(one) for name, (_, one) in parts.items()}, n_val)
     labels = Labels.of(y, "y", task, train, path.name)
     inputs = torch.from_numpy(stored(x))
-    record = {
-        "kind": "arrays",
-        "name": path.stem,
-        "source": file_fingerprint(path),
-        "sizes": {"train": len(train), "val": len(val), "test": len(test)},
-        "target": dict(labels.target),
-        **describe_inputs(inputs[train]),
-    }
-    targets = torch.from_numpy(labels.y)
-    return task_of(record, *((inputs[rows], targets[rows]) for rows in (train, val, test)))
+    return own_task("arrays", path, inputs, labels, (train, val, test))
 
 
 def describe(record: Mapping[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._images import split_rows
-from gossamer.data._own.record import Labels, describe_inputs, file_fingerprint, split_examples, task_of
+from gossamer.data._own.record import Labels, own_task, split_examples
 from gossamer.names import needs
 from gossamer.types import Task
 
@@ -52,17 +52,7 @@ def load(path: Path, *, image_size: int | None = None, n_val: int | None = None)
         train, val, test = rest.numpy(), held.numpy(), np.arange(len(files) - n_test, len(files))
     labels = Labels.of(names, "folder", "classification", train, path.name)
     x = torch.from_numpy(read_images(files, image_size))
-    record = {
-        "kind": "images",
-        "name": path.name,
-        "source": file_fingerprint(path, files),
-        "sizes": {"train": len(train), "val": len(val), "test": len(test)},
-        "target": dict(labels.target),
-        "resized": image_size is not None,
-        **describe_inputs(x[train]),
-    }
-    y = torch.from_numpy(labels.y)
-    return task_of(record, *((x[rows], y[rows]) for rows in (train, val, test)))
+    return own_task("images", path, x, labels, (train, val, test), files, resized=image_size is not None)
 
 
 def read(record: Mapping[str, Any], path: Path | str) -> tuple[Tensor, dict[str, list[str]]]:

@@ -82,6 +82,30 @@ def split_examples(n: int, n_val: int | None, where: str) -> tuple[Array, Array,
     return rest[train].numpy(), rest[val].numpy(), test.numpy()
 
 
+def own_task(
+    kind: str,
+    path: Path,
+    x: Tensor,
+    labels: Labels,
+    parts: tuple[Array, Array, Array],
+    files: Iterable[Path] | None = None,
+    **more: Any,
+) -> Task:
+    """The task of a file, or of the ``files`` of a folder; ``parts`` are the rows for training, choices and testing."""
+    record = {
+        "kind": kind,
+        "name": path.stem if files is None else path.name,
+        "source": file_fingerprint(path, files),
+        "sizes": {name: len(rows) for name, rows in zip(("train", "val", "test"), parts, strict=True)},
+        "target": dict(labels.target),
+        **more,
+        **describe_inputs(x[parts[0]]),
+    }
+    y = torch.from_numpy(labels.y)
+    train, val, test = ((x[rows], y[rows]) for rows in parts)
+    return task_of(record, train, val, test)
+
+
 def describe_inputs(x: Tensor) -> dict[str, Any]:
     """Shape, type, transform and range of the training inputs ``(rows, columns)`` or ``(rows, channels, …)``."""
     parts = x.double().transpose(0, 1).flatten(1) / (255 if x.dtype == torch.uint8 else 1)  # (columns, numbers)

@@ -15,7 +15,7 @@ from gossamer.columns import Columns, Frame
 from gossamer.data._own import shortened
 from gossamer.data._own.arrays import read_array
 from gossamer.data._own.frames import read_frame
-from gossamer.data._own.record import Labels, describe_inputs, file_fingerprint, split_examples, task_of
+from gossamer.data._own.record import Labels, own_task, split_examples
 from gossamer.names import unknown
 from gossamer.types import Task
 
@@ -58,19 +58,8 @@ def load(
     if not names:
         raise ValueError(f"{path.name} has no column beside the target {target!r} to predict it from")
     columns, x = _encoded(frame.select(names), train, path.name)
-    record = {
-        "kind": "table",
-        "name": path.stem,
-        "source": file_fingerprint(path),
-        "sizes": {"train": len(train), "val": len(val), "test": len(test)},
-        "target": dict(labels.target),
-        "columns": _plain(columns),
-        "dropped": drop,
-        "n_without_target": n_lost,
-        **describe_inputs(x[train]),
-    }
-    y = torch.from_numpy(labels.y)
-    return task_of(record, *((x[rows], y[rows]) for rows in (train, val, test)))
+    more = {"columns": _plain(columns), "dropped": drop, "n_without_target": n_lost}
+    return own_task("table", path, x, labels, (train, val, test), **more)
 
 
 def _encoded(frame: Frame, train: Array, where: str) -> tuple[Columns, Tensor]:
