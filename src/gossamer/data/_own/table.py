@@ -58,7 +58,7 @@ def load(
     if not names:
         raise ValueError(f"{path.name} has no column beside the target {target!r} to predict it from")
     columns, x = _encoded(frame.select(names), train, path.name)
-    more = {"columns": _plain(columns), "dropped": drop, "n_without_target": n_lost}
+    more: dict[str, Any] = {"columns": _plain(columns), "dropped": drop, "n_without_target": n_lost}
     return own_task("table", path, x, labels, (train, val, test), **more)
 
 
