@@ -195,14 +195,20 @@ def test_relevant_inputs_of_a_nonlinear_table():
     assert model.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_relevant_inputs_of_classes():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 15))
-    y = (X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=400) > 0).astype(int)
-    model = SparseBayesClassifier(random_state=0, max_steps=600, members=1, fdr=0.01).fit(X, y)
-    found = set(model.get_support(indices=True))
-    assert {0, 1} <= found
-    assert len(found) <= 3
+@pytest.mark.parametrize(("n_tables", "max_steps"), [(5, 200), pytest.param(20, 600, marks=pytest.mark.slow)])
+def test_relevant_inputs_of_classes(n_tables, max_steps):
+    """A product of two columns: both are found in every table, and others no more often than promised."""
+    fdr, false = 0.01, []
+    for seed in range(n_tables):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(400, 15))
+        y = (X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=400) > 0).astype(int)
+        model = SparseBayesClassifier(random_state=seed, max_steps=max_steps, members=1, fdr=fdr).fit(X, y)
+        found = set(model.get_support(indices=True))
+        assert {0, 1} <= found
+        false.append(len(found - {0, 1}) / len(found))
+    # A share with mean fdr varies most where it is 0 or 1: its variance is fdr(1 - fdr) at most.
+    assert np.mean(false) <= fdr + 3 * np.sqrt(fdr * (1 - fdr) / n_tables)
 
 
 def test_an_empty_selection_warns_and_can_be_undone(short):
@@ -246,8 +252,9 @@ def friedman():
 )
 def test_ranks_hardly_depend_on_the_seed(estimator, load, monkeypatch):
     found = of_seeds(estimator, *load(return_X_y=True), monkeypatch)
-    # Five seeds have 0.91, 0.88 and 0.89: half of the columns matter a little, and are ranked by the networks at hand.
-    assert np.mean([spearmanr(*pair)[0] for pair in combinations(found, 2)]) > 0.85
+    # Three sets of five seeds on each table had 0.894 in the mean, with a standard deviation of 0.010, so the bar is
+    # three of these below. Not 1: half of the columns matter a little, and are ranked by the networks at hand.
+    assert np.mean([spearmanr(*pair)[0] for pair in combinations(found, 2)]) > 0.894 - 3 * 0.010
 
 
 @pytest.mark.slow

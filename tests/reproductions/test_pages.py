@@ -41,16 +41,30 @@ def test_the_stored_table_is_that_of_the_presets_and_lengths_of_today():
             assert stored.find(settings) is not None, f"not measured: {settings}"
 
 
-@pytest.mark.parametrize(("example", "least", "most"), [(1, 0.9, 1.32), (2, 1.0, 2.5), (3, 0.91, 1.0)])
-def test_the_stored_selections_are_exact_and_the_scores_within_the_bars(example, least, most):
-    """Of what is stored, not of a training: in nine of ten repetitions at least.
+@pytest.mark.parametrize(
+    ("example", "is_wide", "least", "most"),
+    [(1, False, 0.9, 1.32), (1, True, 0.9, 1.32), (2, False, 1.0, 2.5), (2, True, 1.0, 2.5), (3, False, 0.945, 1.0)],
+)
+def test_the_stored_selections_are_exact_and_the_scores_within_the_bars(example, is_wide, least, most):
+    """Of what is stored, not of a training: in nine of ten repetitions at least."""
+    for found in stored_summaries(example, is_wide):
+        mean, error = found.score
+        assert found.n_exact >= 9
+        assert least - 2 * error <= mean <= most + 2 * error
 
-    The bar of example 3 is below the paper's 94.7 %, which DFP alone reaches on fresh seeds, as the page says.
-    """
+
+def test_wide_networks_on_example_3_select_exactly_and_stay_below_the_papers_accuracy():
+    """As the page says: they reached it on the seeds by which their settings were chosen, and not on fresh ones."""
+    for found in stored_summaries(3, is_wide=True):
+        assert found.n_exact == 10
+        assert found.score[0] < 0.945
+
+
+def stored_summaries(example, is_wide):
+    """Our trainings of an example by both methods, by the paper's networks or by wide ones."""
     stored = StoredParts.read(ROOT / "results" / "em-mcmc-table4.json")
-    parts = [part for part in stored.parts if part.settings["example"] == example]
-    for part in parts:
-        if part.settings.get("variant", "ke") == "ke" and part.settings["training"] == "tuned":
-            found = summarize(part, best_starts)
-            assert found.n_exact >= 9
-            assert least <= found.score[0] <= most
+    ours = [part for part in stored.parts if part.settings["training"] == "tuned"]
+    ours = [part for part in ours if (part.settings["example"], part.settings.get("variant", "ke")) == (example, "ke")]
+    found = [summarize(part, best_starts) for part in ours if (part.settings["hidden"][0] > 6) == is_wide]
+    assert len(found) == 2
+    return found
