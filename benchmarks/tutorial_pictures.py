@@ -109,8 +109,8 @@ def _table(figure: Any, page: dict[str, Any]) -> None:
     labels = [f"{name} = {value}" for name, value in zip(page["names"], values, strict=True)]
     colours = [BLUE if part > 0 else ORANGE for part in parts[order]]
     axes[1, 1].barh([labels[at] for at in order], parts[order], xerr=std[order], color=colours, ecolor=SOFT)
-    axes[1, 1].set_xlabel(f"contribution to the prediction; the mean patient has {float(page['baseline']):.0f}")
-    tidy(axes[1, 1], f"One patient: {page['mean'][0]:.0f}")
+    axes[1, 1].set_xlabel("contribution to the prediction")
+    tidy(axes[1, 1], f"One patient: {page['mean'][0]:.0f}; the mean patient: {float(page['baseline']):.0f}")
 
 
 def _compare(page: Path) -> tuple[list[dict[str, str]], str]:
