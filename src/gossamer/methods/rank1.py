@@ -31,6 +31,7 @@ from gossamer.layers import inverse_softplus, replica
 from gossamer.methods._parts import replace_layers
 from gossamer.posterior.in_layers import ready
 from gossamer.posterior.mixture import shares
+from gossamer.priors import normal_kl
 from gossamer.schedules import cosine, rising, warmup
 from gossamer.types import Collector, Method, Mode, Penalty, Posterior, Schedule, Task
 
@@ -102,9 +103,8 @@ class Factor(nn.Module):
 
         That to a mixture of N(±1, s²) is that to the nearer one, but for a constant: they are 2/s stds apart.
         """
-        q = torch.distributions.Normal(self.mean if mode == "reference" else self.mean.abs(), F.softplus(self.raw_std))
-        prior = torch.distributions.Normal(torch.ones_like(self.mean), prior_std)
-        return torch.distributions.kl_divergence(q, prior).sum(1).mean()
+        mean = self.mean if mode == "reference" else self.mean.abs()
+        return normal_kl(mean - 1, F.softplus(self.raw_std), prior_std) / len(mean)
 
 
 class Rank1(nn.Module):
