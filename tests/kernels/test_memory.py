@@ -43,8 +43,8 @@ torch.testing.assert_close(inside, mean.sum().expand_as(inside), rtol=1e-5, atol
 @pytest.mark.skipif(not STATM.exists(), reason="asks Linux how much is mapped")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_product_without_memory_is_an_error_and_the_next_one_is_right(threads):
-    if not library.LIBRARY or library.LIBRARY["version"]() < library.VERSION:
-        pytest.skip("native kernels are not built, or by an earlier version: python setup.py build_ext --inplace")
+    if not library.LIBRARY:
+        pytest.skip("native kernels are not built: python setup.py build_ext --inplace")
     command = [sys.executable, "-c", SCRIPT, str(threads)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -149,12 +149,6 @@ class SumOverMembers:
         n = len(output)
         return n * self.likelihood.loss(output.flatten(0, 1), y.repeat(n, *[1] * (y.dim() - 1)))
 
-    def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets of the rows, and how much the log-likelihood of each counts, ``(1, batch)``: 1/batch in the mean."""
-        if isinstance(self.likelihood, Weighted):
-            return self.likelihood.targets(y), y[None, :, -1] / len(y)
-        return y, torch.full((1, len(y)), 1 / len(y), device=y.device)
-
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """That of the likelihood, for draws of single networks."""
         return self.likelihood.log_predictive(outputs, y)

@@ -21,7 +21,7 @@ from gossamer import methods
 from gossamer.devices import OneProcess
 from gossamer.divergence import DivergenceError, OnNan
 from gossamer.estimators.draws import Architecture, Draws
-from gossamer.estimators.member_steps import by_hand
+from gossamer.estimators.member_steps import natively
 from gossamer.estimators.members import (
     Members,
     OfMembers,
@@ -379,7 +379,7 @@ def _run(
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(Progress(plan.method, last, start=start, quiet=not plan.verbose))
         for training in trainings:
-            stack.enter_context(by_hand(training))
+            stack.enter_context(natively(training))
         for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
             for name, kept in (("loss", losses), ("nll", nlls)):
                 kept.append(sum(value[name] for value in values) / plan.members)

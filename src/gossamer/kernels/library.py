@@ -1,7 +1,8 @@
 """The native kernels as functions of tensors: a shared library loaded by ctypes, and the plans it works from.
 
 A plan holds the active positions in two orders: one for the forward pass, one for the backward pass. Native code trusts
-its arguments, so this file checks every length, precision, device and number; all calls come through here.
+its arguments, so this file checks every length, precision, device and number, as ``native_members`` does for its own
+functions; all calls come through these two.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ import torch
 from torch import Tensor
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 3  # of the signatures below; a library left over from another version is ignored, but for
-SILENT = 2  # where forward and backward return nothing and end the process if there is no memory left
+VERSION = 4  # of the signatures below; a library left over from another version is ignored
 MOST_PLANS = 4  # kept for one tensor of positions: a layer may see images of several sizes
 PRECISIONS = (torch.float32, torch.bfloat16)  # of activations; sums and weights are float32
 LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
@@ -39,6 +39,15 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "backward": (_INT, [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 5, _INT]),
     "normals": (None, [ctypes.c_uint64, _LONG, _POINTER]),
+    "members": (_POINTER, [_POINTER] * 4),
+    "members_free": (None, [_POINTER]),
+    "members_place": (_INT, [_POINTER, _POINTER, _INT]),
+    "members_gradients": (
+        _INT,
+        [_POINTER, _POINTER, _LONG, _POINTER, _INT, ctypes.c_uint64, _INT, _FLOAT, _POINTER, _INT],
+    ),
+    "members_dense": (None, [_POINTER, _LONG, _POINTER]),
+    "members_adam": (None, [_POINTER, _POINTER]),
 }
 
 
@@ -46,23 +55,21 @@ def _load() -> tuple[str | None, dict[str, Callable[..., Any]]]:
     """Name and functions of the library built for the newest level that this processor supports."""
     for level in LEVELS:
         for path in sorted(Path(__file__).parent.glob(f"_cpu_{level}.*")):
-            if path.suffix not in (".so", ".pyd", ".dylib"):
-                continue
-            try:
-                loaded = ctypes.CDLL(str(path))
-                version = int(loaded.gossamer_version())
-                names = [name for name in _SIGNATURES if version != SILENT or name != "no_memory"]
-                functions = {name: getattr(loaded, f"gossamer_{name}") for name in names}
-            except (OSError, AttributeError):  # built for another system, or by another version
-                continue
-            for name in names:
-                functions[name].restype, functions[name].argtypes = _SIGNATURES[name]
-            if version == SILENT:
-                functions |= {"no_memory": lambda: None}
-                functions["forward"].restype = functions["backward"].restype = None
-            if version in (VERSION, SILENT) and functions["runs_here"]():
+            if path.suffix in (".so", ".pyd", ".dylib") and (functions := _functions_of(path)):
                 return level, functions
     return None, {}
+
+
+def _functions_of(path: Path) -> dict[str, Callable[..., Any]]:
+    """The functions of a library; none of one for other processors, or left over from another version."""
+    try:
+        loaded = ctypes.CDLL(str(path))
+        functions = {name: getattr(loaded, f"gossamer_{name}") for name in _SIGNATURES}
+    except (OSError, AttributeError):  # built for another system, or by another version
+        return {}
+    for name, (result, arguments) in _SIGNATURES.items():
+        functions[name].restype, functions[name].argtypes = result, arguments
+    return functions if functions["version"]() == VERSION and functions["runs_here"]() else {}
 
 
 LIBRARY_NAME, LIBRARY = _load()
@@ -92,7 +99,7 @@ class NativePlan:
         self.address = LIBRARY["plan"](listed, batch, self.n_active, position.data_ptr(), is_wide)
         if self.address is not None and self.address == LIBRARY["no_memory"]():
             self.address = None
-            raise _no_memory(f"the plan of a layer with {self.n_active} active weights")
+            raise no_memory(f"the plan of a layer with {self.n_active} active weights")
         if not self.address:
             raise ValueError(
                 "the positions are not sorted or lie outside the weight, or the layer is too large for the native "
@@ -230,7 +237,7 @@ def forward(
     noise = (0 if seed is None else int(seed) & 0xFFFFFFFFFFFFFFFF, floor, seed is not None)
     head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (y.data_ptr(), r.data_ptr() or None)
     if LIBRARY["forward"](*head, x.data_ptr(), *weights, *noise, *outputs, torch.get_num_threads()):
-        raise _no_memory(f"the product of {batch} examples")
+        raise no_memory(f"the product of {batch} examples")
     return y, r
 
 
@@ -265,7 +272,7 @@ def backward(
     head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (dmean.data_ptr(), dstd.data_ptr() or None)
     to_input = dx.data_ptr() if for_input else None
     if LIBRARY["backward"](*head, x.data_ptr(), *grads, *weights, to_input, *outputs, torch.get_num_threads()):
-        raise _no_memory(f"the gradients of {batch} examples")
+        raise no_memory(f"the gradients of {batch} examples")
     return dx, dmean, dstd
 
 
@@ -276,7 +283,8 @@ def normals(seed: Tensor, shape: tuple[int, ...]) -> Tensor:
     return noise
 
 
-def _no_memory(what: str) -> MemoryError:
+def no_memory(what: str) -> MemoryError:
+    """The error of native code that found no memory."""
     return MemoryError(f"not enough memory for {what}: give fewer examples at a time, or free memory")
 
 

@@ -1,5 +1,6 @@
 // The functions that Python calls, with a C interface. The library is built once for each kind of processor.
 #include "backward.h"
+#include "members.h"
 
 using namespace gossamer;
 
@@ -18,7 +19,7 @@ static char out_of_memory;  // its address stands for a plan that could not be s
 
 extern "C" {
 
-int gossamer_version() { return 3; }
+int gossamer_version() { return 4; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -90,5 +91,82 @@ void gossamer_normals(uint64_t seed, int64_t n, float* out) {
     for (int k = 0; k < 4; ++k) store(own + LANES * k, eps[k]);
     std::memcpy(out + i, own, std::min<int64_t>(NORMALS, n - i) * sizeof(float));
   }
+}
+
+// Networks side by side. `shape` is a MemberShape, then the widths of all layers and the starts of the biases; `lengths`
+// and `prior_std` have one number per weight, member by member. `buffers` are values, gradient, step and both moments of
+// the means, of the raw stds and of all other parameters. Null if there was not enough memory.
+void* gossamer_members(const int32_t* shape, const int64_t* lengths, const float* prior_std, float* const* buffers) {
+  Members* made = nullptr;
+  const int failed = status_of([&] {
+    made = new Members();
+    static_assert(sizeof(MemberShape) == 8 * sizeof(int32_t), "MemberShape must have the layout of the list of numbers");
+    std::memcpy(&made->shape, shape, sizeof(MemberShape));
+    const int layers = made->shape.layers, weights = made->shape.members * layers;
+    made->widths.assign(shape + 8, shape + 9 + layers);
+    made->biases.assign(shape + 9 + layers, shape + 9 + 2 * layers);
+    made->prior_std.assign(prior_std, prior_std + weights);
+    made->entries.resize(weights);
+    int64_t first = 0;
+    for (int i = 0; i < weights; ++i) {
+      Entries& e = made->entries[i];
+      e.inputs = made->widths[i % layers], e.outputs = made->widths[i % layers + 1], e.first = first, e.n = lengths[i];
+      first += lengths[i];
+    }
+    const int64_t others = static_cast<int64_t>(made->shape.members) * made->shape.others;
+    Trained* groups[3] = {&made->means, &made->stds, &made->others};
+    for (int i = 0; i < 3; ++i) {
+      float* const* own = buffers + 5 * i;
+      *groups[i] = {i < 2 ? first : others, own[0], own[1], own[2], own[3], own[4]};
+    }
+    for (auto* vector : {&made->std, &made->variance, &made->sigmoid}) vector->resize(first + LANES);
+    made->losses.resize(made->shape.members), made->divergences.resize(made->shape.members);
+  });
+  if (failed) delete made;
+  return failed ? nullptr : made;
+}
+
+void gossamer_members_free(void* members) { delete static_cast<Members*>(members); }
+
+// Follow values or positions that were changed from outside; a null list of positions means all entries. Returns 1 if
+// there was not enough memory, 2 if positions are not sorted or lie outside.
+int gossamer_members_place(void* members, const void* const* positions, int wide) {
+  Members& own = *static_cast<Members*>(members);
+  bool fits = true;
+  const int failed = status_of([&] {
+    for (size_t i = 0; i < own.entries.size(); ++i)
+      fits = fits && (wide ? own.entries[i].place(static_cast<const int64_t*>(positions[i]))
+                           : own.entries[i].place(static_cast<const int32_t*>(positions[i])));
+    if (fits) own.refresh();
+  });
+  return failed ? 1 : fits ? 0 : 2;
+}
+
+// Gradients of a batch; `losses` are its negative log-likelihood and `scale` times the KL, summed over the members. `y` are floats
+// or, if `is_whole`, the 64-bit numbers of classes. Without noise the networks are at their means.
+int gossamer_members_gradients(void* members, const float* x, int64_t rows, const void* y, int is_whole, uint64_t seed,
+                               int noisy, float scale, float* losses, int threads) {
+  Members& own = *static_cast<Members*>(members);
+  const int n = own.shape.members;
+  const int failed = status_of([&] {
+    own.read(x, y, is_whole, rows);
+    in_parallel(threads < n ? threads : n, [&](int part, int parts) {
+      for (int member = part; member < n; member += parts) own.pass(member, seed, noisy != 0, scale);
+    });
+  });
+  double nll = 0.0, divergence = 0.0;
+  for (int member = 0; member < n; ++member) nll += own.losses[member], divergence += own.divergences[member];
+  losses[0] = static_cast<float>(nll), losses[1] = static_cast<float>(scale * divergence);
+  return failed;
+}
+
+// The dense gradient of the means of a weight in the last pass.
+void gossamer_members_dense(void* members, int64_t weight, float* out) { static_cast<Members*>(members)->dense(weight, out); }
+
+// A step of Adam; five options of each group, see Trained::adam.
+void gossamer_members_adam(void* members, const double* options) {
+  Members& own = *static_cast<Members*>(members);
+  own.means.adam(options), own.stds.adam(options + 5), own.others.adam(options + 10);
+  own.refresh();
 }
 }

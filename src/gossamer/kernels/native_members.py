@@ -1,0 +1,200 @@
+"""Training steps of small networks side by side as functions of tensors: the part of the library in ``members.h``."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.kernels import library
+from gossamer.kernels.library import LARGEST, no_memory
+
+MANY = 2**21  # active entries times rows: above it, threads are worth their start
+
+
+@dataclass(frozen=True)
+class MemberShape:
+    """Multilayer perceptrons of one shape, and how the targets of a row are laid out.
+
+    Attributes:
+        members: How many networks.
+        widths: Units of each layer, from the inputs on.
+        biases: Where the biases of each layer start among the parameters of a member that are no weights.
+        others: How many of these a member has.
+        noise: Where the raw noise stds start among them; ``None`` if the noise is the second half of the outputs.
+        has_classes: Whether outputs are logits and targets classes; otherwise both are numbers.
+        columns: Of the targets. Those of numbers, or one for the class; one more for the weights of rows, if any; and
+            with ``folded`` one for the number of the member that ignores a row.
+        folded: Whether members ignore rows.
+    """
+
+    members: int
+    widths: tuple[int, ...]
+    biases: tuple[int, ...]
+    others: int
+    noise: int | None
+    has_classes: bool
+    columns: int
+    folded: bool = False
+
+    @property
+    def targets(self) -> int:
+        """Numbers that are predicted for a row, or one class."""
+        if self.has_classes:
+            return 1
+        return self.widths[-1] if self.noise is not None else self.widths[-1] // 2
+
+    @property
+    def numbers(self) -> list[int]:
+        """As the library reads it."""
+        folds = self.members if self.folded else 0
+        noise = -1 if self.noise is None else self.noise
+        head = [self.members, len(self.biases), int(self.has_classes), self.targets, self.columns, folds, noise]
+        return [*head, self.others, *self.widths, *self.biases]
+
+    def check(self) -> None:
+        """Raise unless all starts and lengths fit together."""
+        layers = list(zip(self.biases, self.widths[1:], strict=True))
+        spans = layers + ([] if self.noise is None else [(self.noise, self.targets)])
+        inside = all(start >= 0 and start + length <= self.others for start, length in spans)
+        even = self.has_classes or self.noise is not None or self.widths[-1] % 2 == 0
+        more = self.columns - self.targets
+        if not layers or min(self.members, *self.widths) < 1 or max(self.numbers) > LARGEST or not inside or not even:
+            raise ValueError(f"these numbers do not describe networks side by side: {self}")
+        if more not in ((2,) if self.folded else (0, 1)) or (self.folded and self.members < 2):
+            raise ValueError(f"{self.columns} columns of targets do not fit to what the networks predict: {self}")
+
+
+class Trained(NamedTuple):
+    """Parameters in one flat vector, their gradient, and the state of Adam."""
+
+    values: Tensor
+    grad: Tensor
+    step: Tensor
+    first: Tensor
+    second: Tensor
+
+
+class NativeMembers:
+    """Networks side by side, which take steps by Adam on the vectors they were made of.
+
+    Args:
+        shape: That of the networks.
+        lengths: Active entries of each weight, member by member.
+        prior_std: The prior of each weight.
+        groups: Means and raw stds of the active entries, then all other parameters, member by member.
+    """
+
+    def __init__(
+        self, shape: MemberShape, lengths: Sequence[int], prior_std: Sequence[float], groups: Sequence[Trained]
+    ) -> None:
+        self.address: int | None = None
+        self.free = library.LIBRARY["members_free"]
+        shape.check()
+        n_weights, n_active = shape.members * len(shape.biases), sum(lengths)
+        if len(lengths) != n_weights or len(prior_std) != n_weights or min(lengths) < 0 or n_active > LARGEST:
+            raise ValueError(f"{n_weights} weights need as many lengths and priors; got {lengths} and {prior_std}")
+        for group, size in zip(groups, (n_active, n_active, shape.members * shape.others), strict=True):
+            for name, vector in group._asdict().items():
+                _check(name, vector, 1 if name == "step" else size)
+        self.shape, self.lengths, self.groups = shape, list(lengths), list(groups)  # the groups must live as long
+        self.n_active = n_active
+        buffers = [vector.data_ptr() for group in groups for vector in group]
+        self.address = library.LIBRARY["members"](
+            _list(ctypes.c_int32, shape.numbers),
+            _list(ctypes.c_int64, lengths),
+            _list(ctypes.c_float, prior_std),
+            _list(ctypes.c_void_p, buffers),
+        )
+        if not self.address:
+            raise no_memory(f"{shape.members} networks with {n_active} active weights")
+        self._options = (ctypes.c_double * (5 * len(self.groups)))()
+        self._is_placed = False
+        self._n_rows = 0
+
+    def __del__(self) -> None:
+        if self.address:
+            self.free(self.address)
+
+    def place(self, positions: Sequence[Tensor | None]) -> None:
+        """Follow values, or positions of the active entries, that were changed from outside; ``None`` means all."""
+        listed = [position for position in positions if position is not None]
+        dtype = listed[0].dtype if listed else torch.int64
+        sizes = [
+            length if position is None else len(position)
+            for position, length in zip(positions, self.lengths, strict=True)
+        ]
+        fit = all(position.dtype is dtype and position.is_cpu and position.is_contiguous() for position in listed)
+        if dtype not in (torch.int32, torch.int64) or not fit or sizes != self.lengths:
+            raise ValueError("positions must be vectors of int32 or of int64 on the CPU, as long as the active entries")
+        full = [self.shape.widths[i] * self.shape.widths[i + 1] for i in range(len(self.shape.biases))]
+        if any(p is None and self.lengths[i] != full[i % len(full)] for i, p in enumerate(positions)):
+            raise ValueError("a weight without positions must have all its entries active")
+        addresses = [None if position is None else position.data_ptr() for position in positions]
+        failed = library.LIBRARY["members_place"](self.address, _list(ctypes.c_void_p, addresses), dtype is torch.int64)
+        self._is_placed = not failed
+        if failed == 1:
+            raise no_memory(f"the positions of {self.n_active} active weights")
+        if failed:
+            raise ValueError("the positions of a weight are not sorted, or lie outside of it")
+
+    def gradients(self, x: Tensor, y: Tensor, scale: float, seed: int, *, noisy: bool = True) -> Tensor:
+        """Gradients of a batch, into those of the groups; returns its negative log-likelihood and ``scale`` · KL.
+
+        ``x`` is ``(rows, inputs)`` and ``y`` ``(rows, columns)``, both float32, or the classes ``(rows,)`` as int64.
+        """
+        rows, whole = len(x), y.dtype is torch.int64
+        shapes = (rows, self.shape.widths[0]), (rows,) if whole else (rows, self.shape.columns)
+        fit = x.dtype is torch.float32 and (x.shape, y.shape) == shapes and x.is_cpu and y.is_cpu
+        if (
+            not fit
+            or not rows
+            or not (self.shape.has_classes and self.shape.columns == 1 if whole else y.dtype is torch.float32)
+        ):
+            raise ValueError(
+                f"expected float32 inputs and targets of shapes {shapes} on the CPU, or classes as int64; got "
+                f"{x.dtype} of {tuple(x.shape)} on {x.device} and {y.dtype} of {tuple(y.shape)} on {y.device}"
+            )
+        if not self._is_placed:
+            raise ValueError("networks have no positions yet: call place() first")
+        x, y, losses = x.contiguous(), y.contiguous(), torch.empty(2)
+        self._n_rows = rows
+        threads = torch.get_num_threads() if self.n_active * rows > MANY else 1
+        batch, noise = (x.data_ptr(), rows, y.data_ptr(), whole), (seed & 0xFFFFFFFFFFFFFFFF, noisy)
+        if library.LIBRARY["members_gradients"](self.address, *batch, *noise, scale, losses.data_ptr(), threads):
+            raise no_memory(f"the pass of {rows} rows")
+        return losses
+
+    def dense_gradient(self, number: int) -> Tensor:
+        """The gradient of all means of a weight in the last pass, active or not, ``(out, in)``."""
+        layer = number % len(self.shape.biases)
+        if not 0 <= number < len(self.lengths) or not self._n_rows:
+            raise ValueError(
+                f"there is no gradient of weight {number}: {len(self.lengths)} weights, {self._n_rows} rows"
+            )
+        grad = torch.empty(self.shape.widths[layer + 1], self.shape.widths[layer])
+        library.LIBRARY["members_dense"](self.address, number, grad.data_ptr())
+        return grad
+
+    def adam(self, options: Sequence[dict[str, Any]]) -> None:
+        """One step of ``torch.optim.Adam`` with the options of each group."""
+        numbers = [(g["lr"], *g["betas"], g["eps"], g["weight_decay"]) for g in options]
+        self._options[:] = [number for group in numbers for number in group]
+        library.LIBRARY["members_adam"](self.address, self._options)
+
+
+def _list(kind: Any, values: Sequence[Any]) -> Any:
+    return (kind * len(values))(*values)
+
+
+def _check(name: str, vector: Tensor, size: int) -> None:
+    fits = vector.dtype is torch.float32 and vector.is_cpu and vector.is_contiguous() and vector.numel() == size
+    if not fits:
+        raise ValueError(
+            f"{name} must be a float32 vector of {size} on the CPU, without gaps; got {vector.dtype} of shape "
+            f"{tuple(vector.shape)} on {vector.device}"
+        )
