@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
-OPTIONAL = ("sklearn", "lightning_fabric", "matplotlib", "scipy", "rich")
+OPTIONAL = ("sklearn", "lightning_fabric", "matplotlib", "optuna", "scipy", "rich")
 LAZY = (
     "gossamer.train",
     "gossamer.evaluate",

@@ -12,7 +12,7 @@ import sys
 def serve() -> None:
     from gossamer.cli import main
 
-    for name in ("gossamer.runs.job", "sklearn.datasets"):
+    for name in ("gossamer.runs.job", "gossamer.runs.sweep", "optuna.storages", "sklearn.datasets", "torch._dynamo"):
         importlib.import_module(name)
     for line in sys.stdin:
         process = os.fork()

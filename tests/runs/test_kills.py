@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gossamer.record import Run
-from gossamer.runs import resume
+from gossamer.runs import Settings, resume
+from gossamer.runs.search import read_space
+from gossamer.runs.sweep import sweep
 
 METHODS = ("ssvi", "vi", "rigl")
 
@@ -74,6 +77,24 @@ def test_a_killed_process(method, number, forks, whole, assert_same_runs, tmp_pa
     assert Run.open(folder).result() is None
     resume(folder, quiet=True)
     assert_same_runs(folder, whole(method))
+
+
+def test_a_sweep_whose_process_is_killed(forks, tmp_path):
+    """Whoever comes next goes on from the checkpoint: the same trials, seeds and values as if nothing had happened."""
+    settings = Settings("sgd", "two_moons", epochs=3, n_draws=1, device="cpu")
+    space = read_space("sgd", ["lr=log:1e-3..1", "momentum=0.5,0.9"])
+    told = {"trials": 2, "quiet": True}
+    undisturbed = sweep(settings, space, "moons", tmp_path / "whole", **told)
+    folder, flags = tmp_path / "killed", ["--epochs=3", "--n_draws=1", "--device=cpu", "--trials=2", "--quiet"]
+    search = ["--search=lr=log:1e-3..1", "--search=momentum=0.5,0.9", "--checkpoint_seconds=0", f"--out={folder}"]
+    command = ["sweep", "sgd", "--data=two_moons", "--study=moons", *flags, *search]
+    assert forks(command, folder / "trial-0000", 10, 0) == -signal.SIGKILL
+    begun = steps_in(folder / "trial-0000")[0]
+    assert begun >= 10
+    found = sweep(settings, space, "moons", folder, **told)
+    assert sorted(path.name for path in folder.glob("trial-*")) == ["trial-0000", "trial-0001"]
+    assert [replace(one, seconds=0) for one in found.trials] == [replace(one, seconds=0) for one in undisturbed.trials]
+    assert found.count("finished") == 2
 
 
 def start(command):

@@ -31,8 +31,10 @@ USAGE = """usage: gossamer COMMAND [...]
   train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
   evaluate RUN                    compute the metrics of a run again
   compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
+  sweep METHOD --data DATA --study NAME --search OPTION=VALUES
+                                  search good options by held-out examples; start it as often as you like, anywhere
   reproduce RECIPE                a recipe beside the figures that its paper printed
-  report RUN… | COMPARISON        one HTML file about one run or several
+  report RUN… | COMPARISON        one HTML file about one run or several, or about a sweep
   predict RUN INPUT               predictions for new inputs: a table, an array, images, or - for standard input
   export RUN                      the trained network for other runtimes (ONNX, torch.export)
   runs [FOLDER]                   the runs in a folder (runs/ if not given)
@@ -54,6 +56,7 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "train": "train:train",
     "evaluate": "evaluate:evaluate",
     "compare": "compare:compare",
+    "sweep": "sweep:sweep",
     "reproduce": "compare:reproduce",
     "report": "queries:report",
     "predict": "predict:predict",
@@ -126,7 +129,7 @@ def _typed(given: Sequence[str]) -> set[str]:
     Not those that a file names: a run or a recipe may come from anybody, and so may the folder that it is in, which may
     be called a:b.
     """
-    trains = given[:1] in (["train"], ["compare"]) and not any(word.startswith("--resume") for word in given)
+    trains = given[:1] in (["train"], ["compare"], ["sweep"]) and not any(word.startswith("--resume") for word in given)
     words = [word for last, word in zip(["", *given], given, strict=False) if trains or "--trust" in (last, word[:7])]
     return own_code([part for word in words for part in re.split("[=,]", word)])
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import inspect
-import json
 import re
-import types
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 from docstring_parser import parse
 
 from gossamer.cli import UsageError
 from gossamer.names import suggestion
-from gossamer.runs.settings import check_type, describe_type
-
-WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
+from gossamer.runs.settings import parse_value
 
 
 class Parser(argparse.ArgumentParser):
@@ -77,21 +72,10 @@ class Parser(argparse.ArgumentParser):
 
 def _typed(text: str, kind: Any) -> Any:
     """The value that a text means as a flag of a type."""
-    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    if text.lower() in WORDS and any(type(WORDS[text.lower()]) is one for one in kinds):
-        return WORDS[text.lower()]
-    for one in kinds:
-        if get_origin(one) is Literal and text in get_args(one):
-            return text
-    for one in (int, float, str):
-        if one in kinds:
-            with contextlib.suppress(ValueError):
-                return one(text)
-    with contextlib.suppress(ValueError):
-        value = json.loads(text)  # a list or a table
-        check_type("", value, kind)
-        return value
-    raise argparse.ArgumentTypeError(f"must be {describe_type(kind)}; got {text!r}")
+    try:
+        return parse_value(text, kind)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def with_underscores(given: Sequence[str]) -> list[str]:

@@ -139,7 +139,7 @@ def _whole_parser() -> Any:
     """All commands and methods as one parser, which only completion needs."""
     import shtab
 
-    from gossamer.cli import compare, evaluate, train
+    from gossamer.cli import compare, evaluate, sweep, train
 
     root = Parser("gossamer")
     root.add_argument("--version", action="store_true")
@@ -155,6 +155,11 @@ def _whole_parser() -> Any:
     after_train = train.add_common_flags(parsers["train"]).add_subparsers(prog="gossamer train")
     parsers |= {
         f"train {name}": train.add_method_flags(after_train.add_parser(name, help=name), name)
+        for name in methods.names()
+    }
+    after_sweep = sweep.add_study_flags(parsers["sweep"]).add_subparsers(prog="gossamer sweep")
+    parsers |= {
+        f"sweep {name}": sweep.add_sweep_flags(after_sweep.add_parser(name, help=name), name)
         for name in methods.names()
     }
     known = {"data": data.names(), "model": models.names(), "what": methods.names()}

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder, with_underscores
 from gossamer.names import refuse_foreign_code, unknown
 from gossamer.record import Run, to_toml
-from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
+from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of, with_defaults
 from gossamer.tables import columns
 
 SWITCHES = {"--quiet", "--tensorboard", "--print_config", "--help", "-h"}
@@ -28,16 +28,18 @@ def train(given: list[str]) -> int:
     given = with_underscores(given)
     if any(argument.split("=")[0] == "--resume" for argument in given):
         return _resume(given)
-    file, given = _take_value(given, "--config")
-    content = _read_config(folder(file)) if file is not None else {}
-    if not content and not _positions(given):
+    file, given = take_value(given, "--config")
+    content = read_config(folder(file)) if file is not None else {}
+    if not content and not positions(given):
         return _without_method(given)
     try:
         method, given = _take_method(given, content)
         data = content.pop("data", None)
-        flags = _flags_of(file or "", content, method)  # before those of the command line: the last one wins
-        names = [] if data is None or _positions(given) else [str(data)]
-        options = _method_parser(method).parse([*names, *flags, *given])
+        known = [*(item.name for item in fields(Settings) if item.name != "options"), *options_of(method), "out"]
+        parser = _method_parser(method)
+        flags = flags_of(file or "", content, known, lambda flags: parser.parse(["data", *flags]))
+        names = [] if data is None or positions(given) else [str(data)]
+        options = parser.parse([*names, *flags, *given])  # the last of two flags wins
         settings = _settings(method, vars(options))
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -106,6 +108,23 @@ def _resume(given: Sequence[str]) -> int:
     return 0
 
 
+def command_of(settings: Settings, always: Collection[str] = ()) -> str:
+    """The command that trains these settings, as a shell takes it; what has its default is only told ``always``.
+
+    Example:
+        >>> print(command_of(Settings("ssvi", "two_moons", epochs=5, options={"lr": 0.01, "optimizer": "adam"})))
+        gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
+    """
+    usual = {item.name: item.default for item in fields(Settings)} | with_defaults(settings.method, {})
+    config = settings.to_config()
+    told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}
+    flags = []
+    for key, value in (told | config["options"]).items():
+        if value != usual[key] or key in always:
+            flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])
+
+
 def _print_run(run: Run) -> None:
     """What a run reached, and where it is; printed once, however many processes trained it."""
     from gossamer.metrics.registry import texts
@@ -133,7 +152,7 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
 
     A single name beside a file that has a method is the name of the data, unless a method has that name.
     """
-    in_file, names = content.pop("method", None), _positions(given)
+    in_file, names = content.pop("method", None), positions(given)
     first = given[names[0]] if names else ""
     if names and (len(names) > 1 or in_file is None or first in methods.names() or ":" in first):
         return first, [*given[: names[0]], *given[names[0] + 1 :]]
@@ -142,7 +161,7 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
     return str(in_file), given
 
 
-def _take_value(given: list[str], flag: str) -> tuple[str | None, list[str]]:
+def take_value(given: list[str], flag: str) -> tuple[str | None, list[str]]:
     """The value of a flag, and the arguments without it."""
     for at, argument in enumerate(given):
         if argument.startswith(f"{flag}="):
@@ -154,7 +173,7 @@ def _take_value(given: list[str], flag: str) -> tuple[str | None, list[str]]:
     return None, given
 
 
-def _positions(given: Sequence[str]) -> list[int]:
+def positions(given: Sequence[str]) -> list[int]:
     """Where the arguments stand that are neither flags nor values of flags."""
     found, is_value = [], False
     for at, argument in enumerate(given):
@@ -173,7 +192,7 @@ def _settings(method: str, values: dict[str, Any]) -> Settings:
     return Settings(method, **common, options={name: values[name] for name in options_of(method)})
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """The keys of a TOML or YAML file; options of the method stand among the others."""
     try:
         text = path.read_text()
@@ -203,15 +222,16 @@ def _read_config(path: Path) -> dict[str, Any]:
     return {**content, **options}
 
 
-def _flags_of(file: str, content: dict[str, Any], method: str) -> list[str]:
-    """The keys of a file as flags of a method; an error names the file."""
-    known = [item.name for item in fields(Settings) if item.name != "options"] + list(options_of(method)) + ["out"]
+def flags_of(
+    file: str, content: dict[str, Any], known: Sequence[str], parse: Callable[[list[str]], object]
+) -> list[str]:
+    """The keys of a file as flags, which a parser takes; an error names the file."""
     for key in content:
         if key.replace("-", "_") not in known:
             raise UsageError(f"{file}: {unknown('key', key, known)}")
     flags = [f"--{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in content.items()]
     try:
-        _method_parser(method).parse(["data", *flags])
+        parse(flags)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
     return flags

@@ -6,7 +6,7 @@ Files that grow do so by whole lines, and a line cut short by a crash is dropped
 
 from gossamer.record.environment import environment
 from gossamer.record.files import RecordError, to_toml, write_atomically
-from gossamer.record.lock import Lock
+from gossamer.record.lock import Lock, TakenError
 from gossamer.record.run import FORMAT, Run
 
-__all__ = ["FORMAT", "Lock", "RecordError", "Run", "environment", "to_toml", "write_atomically"]
+__all__ = ["FORMAT", "Lock", "RecordError", "Run", "TakenError", "environment", "to_toml", "write_atomically"]

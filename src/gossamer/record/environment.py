@@ -19,7 +19,7 @@ def environment() -> dict[str, Any]:
     """What the numbers of a run depend on, beside its configuration: versions, machine, commit, time and command."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": list(sys.argv),
+        "argv": [re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", word) for word in sys.argv],  # URLs may hold passwords
         "git_commit": _git_commit(),
         "python": platform.python_version(),
         "versions": {"gossamer": __version__, **{name: _version(name) for name in ("torch", "numpy")}},

@@ -14,6 +14,10 @@ from gossamer.record.files import RecordError, unwritable
 LOCK = ".lock"
 
 
+class TakenError(RecordError):
+    """Another process has the lock."""
+
+
 class Lock:
     """Makes a folder and refuses it to every other process; the system releases the lock when this one ends.
 
@@ -25,7 +29,7 @@ class Lock:
         >>> with Lock(folder), Lock(folder):
         ...     pass
         Traceback (most recent call last):
-        gossamer.record.files.RecordError: ... is being trained by another process: wait for it, or stop it
+        gossamer.record.lock.TakenError: ... is being trained by another process: wait for it, or stop it
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +73,7 @@ class Lock:
             _lock(file)
         except BlockingIOError:
             os.close(file)
-            raise RecordError(f"{self.folder} is being trained by another process: wait for it, or stop it") from None
+            raise TakenError(f"{self.folder} is being trained by another process: wait for it, or stop it") from None
         except OSError as error:
             logging.getLogger("gossamer").warning(
                 f"{self.folder} cannot be locked ({error.strerror}): let no other process train in it"

@@ -20,6 +20,10 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
         super().__init__(f"interrupted; {way_on or default}")
 
 
+class SeenEnough(Interrupted):
+    """Who watched the run needs no more of it; it could be continued, too."""
+
+
 class Stop:
     """Whether a stop was requested, or the given time is over."""
 

@@ -9,7 +9,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -32,7 +33,7 @@ from gossamer.record.files import unwritable
 from gossamer.record.run import refuse_taken
 from gossamer.runs.draw_progress import showing_draws
 from gossamer.runs.effective import effective
-from gossamer.runs.interrupt import Interrupted, Stop, stop_signals
+from gossamer.runs.interrupt import Interrupted, SeenEnough, Stop, stop_signals
 from gossamer.runs.memory import PeakMemory
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
@@ -48,6 +49,9 @@ N_LINES = 50  # of progress, where there is no terminal
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # what those who start processes call the number of each
 STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
+Watch = Callable[[Mapping[str, Any]], bool]
+"""The row of an epoch, as ``metrics.jsonl`` has it -> whether training goes on."""
+
 
 def train(
     settings: Settings,
@@ -57,6 +61,8 @@ def train(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
     tensorboard: bool = False,
+    watch: Watch = lambda row: True,
+    lock: Lock | None = None,
 ) -> Run:
     """Train a new run and evaluate it on the test data.
 
@@ -68,6 +74,9 @@ def train(
         checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
         tensorboard: Whether to write the numbers of each epoch, and the final ones, for TensorBoard as well.
+        watch: Called with the row of each epoch before its checkpoint; where it returns false, training stops with a
+            checkpoint and raises :class:`~gossamer.runs.interrupt.SeenEnough`. For one process, not for ranks.
+        lock: The lock on ``out``, if the caller holds it.
 
     Returns:
         The run; its ``result()`` has the numbers.
@@ -88,14 +97,14 @@ def train(
     if out is None:
         name = str(_new_folder(settings)) if fabric.is_global_zero else ""
         job.folder = Path(fabric.broadcast(name))
-    with Lock(job.folder) if fabric.is_global_zero else contextlib.nullcontext() as lock:
-        if lock is not None:
+    with _locked(job.folder, lock, fabric.is_global_zero) as held:
+        if held is not None:
             job.run = Run.create(
-                job.folder, settings.to_config(), _notes(job.task), lock, effective(settings, job.training)
+                job.folder, settings.to_config(), _notes(job.task), held, effective(settings, job.training)
             )
             if job.task.record is not None and not quiet:
                 print(describe_data(job.task.record), file=sys.stderr, flush=True)
-        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
 
 
 def resume(
@@ -106,6 +115,8 @@ def resume(
     stop_after: float | None = None,
     tensorboard: bool = False,
     data: str | None = None,
+    watch: Watch = lambda row: True,
+    lock: Lock | None = None,
 ) -> Run:
     """Continue an interrupted run: its final weights are those of a run without interruption.
 
@@ -115,8 +126,8 @@ def resume(
     run = Run.open(Path(folder))
     if run.result() is not None:
         return run
-    with Lock(run.folder) if is_first_process() else contextlib.nullcontext() as lock:
-        run = Run.open(run.folder, lock)  # again: another process may have finished it before the lock was ours
+    with _locked(run.folder, lock, is_first_process()) as held:
+        run = Run.open(run.folder, held)  # again: another process may have finished it before the lock was ours
         if run.result() is not None:
             return run
         job = restore(run, settings_of(run, **({} if data is None else {"data": data})))
@@ -126,7 +137,7 @@ def resume(
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
                 run.complete(_notes(job.task), effective(job.settings, job.training))
-        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
 
 
 @dataclass
@@ -192,7 +203,14 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
     return job
 
 
-def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, tensorboard: bool) -> Run:
+def _locked(folder: Path, lock: Lock | None, writes: bool) -> AbstractContextManager[Lock | None]:
+    """The lock on a folder for the process that writes there, unless it has that already."""
+    return contextlib.nullcontext(lock) if lock is not None or not writes else Lock(folder)
+
+
+def _go_on(
+    job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, tensorboard: bool, watch: Watch
+) -> Run:
     """Train to the end or to a signal, then write the result; an interrupted run can be continued."""
     settings, training = job.settings, job.training
     progress = Progress(
@@ -206,7 +224,7 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
     try:
         with event_log(job.folder, training.step) if logged else no_log() as log:
             with stop_signals(stop_after) as stop, progress, job.tally.counting(training.model):
-                _advance(job, stop, progress, checkpoint_seconds, log)
+                _advance(job, stop, progress, checkpoint_seconds, log, watch)
             if job.run is not None:
                 title = f"evaluating {settings.method} {settings.data_name} seed {settings.seed}"
                 with showing_draws(title, quiet=quiet):
@@ -220,7 +238,7 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
     return job.run or Run.open(job.folder)
 
 
-def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, log: Log) -> None:
+def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, log: Log, watch: Watch) -> None:
     training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
     saved = start = time.perf_counter()
     work = work_of(weights, training)
@@ -228,7 +246,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         is_epoch, is_last = training.step % training.batches.per_epoch == 0, training.step == training.steps
         is_due = time.perf_counter() - saved >= checkpoint_seconds
         wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
-        saves = wants_stop or is_due or is_last
+        saves, goes_on = wants_stop or is_due or is_last, True
         if is_epoch or saves:
             _wait(training)
             training.check()  # before anything is written down
@@ -239,13 +257,16 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, means, tally.seconds)
                 log(row)
+                goes_on = watch(row)
                 progress.update(training.step, partial(describe, row, job.settings.epochs))
-        if saves:
+        if saves or not goes_on:
             _save(job)
             saved = time.perf_counter()
         progress.update(training.step)
         if wants_stop and not is_last:
             raise Interrupted(job.folder)
+        if not goes_on and not is_last:
+            raise SeenEnough(job.folder)
         work = work_of(weights, training)
         start = time.perf_counter()
 

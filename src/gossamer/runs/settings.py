@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import json
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -23,6 +25,7 @@ TaskKind = Literal["classification", "regression"]
 
 MAX_SEED = 2**32  # the order of an epoch multiplies it, and torch must still accept the product
 CHECKPOINT_SECONDS = 30.0
+WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
 OF_DATA = ("n_val", "target", "drop", "task", "image_size")  # settings that the loader of the data takes
 
 
@@ -186,6 +189,30 @@ def options_of(method: str) -> dict[str, tuple[Any, Any]]:
     function = methods.find(method)
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     return {name: (hints[name], item.default) for name, item in parameters.items() if name not in ("task", "steps")}
+
+
+def parse_value(text: str, hint: Any) -> Any:
+    """The value of a type that a text means, as on the command line.
+
+    Example:
+        >>> parse_value("0.1", float), parse_value("none", int | None), parse_value("[8, 4]", list)
+        (0.1, None, [8, 4])
+    """
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if text.lower() in WORDS and any(type(WORDS[text.lower()]) is one for one in kinds):
+        return WORDS[text.lower()]
+    for one in kinds:
+        if get_origin(one) is Literal and text in get_args(one):
+            return text
+    for one in (int, float, str):
+        if one in kinds:
+            with contextlib.suppress(ValueError):
+                return one(text)
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)  # a list or a table
+        check_type("", value, hint)
+        return value
+    raise ValueError(f"must be {describe_type(hint)}; got {text!r}")
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:
