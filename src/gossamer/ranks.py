@@ -39,6 +39,15 @@ def from_every_rank(tensor: Tensor) -> Tensor:
     return torch.stack(gathered)
 
 
+def sum_over_ranks(number: int, device: torch.device | None = None) -> int:
+    """The sum of a number over all processes."""
+    if world_size() == 1:
+        return number
+    total = torch.tensor(number, device=device)
+    dist.all_reduce(total)
+    return int(total)
+
+
 def on_any_rank(flags: list[bool], device: torch.device | None = None) -> list[bool]:
     """Flag by flag, whether it is true on some process."""
     if world_size() == 1:

@@ -1,17 +1,24 @@
-"""Two processes that share each batch, unevenly, train and record what one process does."""
+"""Several processes train and record what one does, and go on when one of them is gone, or with another number."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from gossamer import checkpoint
-from gossamer.record import Run
+from gossamer.record import RecordError, Run
+from gossamer.runs import Interrupted, Settings, resume
+from gossamer.runs import train as train_run
+from gossamer.runs.processes import as_started
 
 pytestmark = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo"
@@ -21,10 +28,12 @@ pytestmark = pytest.mark.skipif(
 NEW = ["sgd", "two_moons", "--n_train=120", "--batch_size=7", "--epochs=2", "--n_draws=1", "--device=cpu", "--quiet"]
 
 
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
 def train(*arguments):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "gossamer", "train", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +55,135 @@ def test_recorded_losses_are_those_of_all_ranks(runs):
     one, two = ([row["loss"] for row in run.metrics()] for run in runs)
     assert len(one) == 2
     assert two == pytest.approx(one, rel=1e-5)
+
+
+def settings_of_new():
+    return Settings("sgd", "two_moons", n_train=120, batch_size=7, epochs=2, n_draws=1, device="cpu")
+
+
+def test_all_ranks_count_their_examples(runs):
+    tallies = [checkpoint.load(run.checkpoint_folder)["tally"] for run in runs]
+    # Every rank passes a last batch of one example that cannot be shared.
+    assert [tally["examples"] for tally in tallies] == [2 * 120, 2 * 121]
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(runs, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train_run(settings_of_new(), folder, quiet=True, stop_after=0)
+    done = train(f"--resume={folder}", "--ranks=2", "--quiet")
+    assert done.returncode == 0
+    assert done.stderr.startswith("step 1 was reached with 1 rank(s), the rest trains with 2:")
+    assert done.stderr.count("\n") == 1
+    whole, changed = (checkpoint.load(run.checkpoint_folder) for run in (runs[0], Run.open(folder)))
+    for name, value in whole["training"]["model"].items():
+        torch.testing.assert_close(changed["training"]["model"][name], value, rtol=1e-5, atol=1e-5, msg=name)
+    assert [row["loss"] for row in Run.open(folder).metrics()] == pytest.approx(
+        [row["loss"] for row in runs[0].metrics()], rel=1e-5
+    )
+    assert changed["tally"]["examples"] == 2 * 121
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """A run of two ranks, one of which was killed, and what the command said."""
+    folder = tmp_path / "run"
+    new = ["ssvi", "two_moons", "--epochs=100000", "--device=cpu", "--quiet", "--ranks=2", "--checkpoint_seconds=0.1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "train", *new, f"--out={folder}"],
+        env=ENVIRONMENT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (folder / "checkpoint" / "latest.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    (other,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(other), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    return folder, process.returncode, err
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+def test_a_killed_rank_is_one_line_and_the_run_goes_on_without_it(killed, caplog):
+    folder, code, err = killed
+    way_on = f"continue with: gossamer train --resume {folder}"
+    assert (code, err) == (1, f"gossamer: another rank was killed or has failed; {way_on}\n")
+    step = checkpoint.load(folder / "checkpoint")["training"]["step"]
+    with pytest.raises(Interrupted):
+        resume(folder, ranks=1, quiet=True, stop_after=0)
+    state = checkpoint.load(folder / "checkpoint")["training"]
+    assert state["step"] == step + 1
+    assert len(state["random"]["cpu"]) == 1
+    assert "with 2 rank(s), the rest trains with 1" in caplog.text
+
+
+def test_a_rank_that_hangs_because_another_is_gone_ends_with_the_same_line(tmp_path):
+    program = (
+        "import subprocess, sys, time; from pathlib import Path; from gossamer.runs import processes\n"
+        "processes.PATIENCE = 0.1\n"
+        "processes._started.append(subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)']))\n"
+        "with processes.together(Path('there'), 2):\n    time.sleep(100)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "gossamer: another rank was killed or has failed; start again\n")
+
+
+def test_what_torchrun_starts_again_goes_on_from_its_checkpoint(runs, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "RUN_ID": "none", "MAX_RESTARTS": 3, "RESTART_COUNT": 0}
+    for name, value in place.items():
+        torchelastic = name in ("RUN_ID", "MAX_RESTARTS", "RESTART_COUNT")
+        monkeypatch.setenv(f"TORCHELASTIC_{name}" if torchelastic else name, str(value))
+    with pytest.raises(ValueError, match="name the run folder with --out"):
+        train_run(settings_of_new())
+    with pytest.raises(Interrupted):
+        train_run(settings_of_new(), folder, quiet=True, stop_after=0)
+    with pytest.raises(RecordError, match="holds an unfinished run"):
+        train_run(settings_of_new(), folder, quiet=True)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(RecordError, match=r"other settings \(seed\): give another --out"):
+        train_run(replace(settings_of_new(), seed=1), folder, quiet=True)
+    train_run(settings_of_new(), folder, quiet=True)
+    whole, again = (checkpoint.load(run.checkpoint_folder)["training"]["model"] for run in (runs[0], Run.open(folder)))
+    for name, value in whole.items():
+        assert torch.equal(again[name], value), name
+
+
+def test_the_number_of_ranks_is_that_of_torchrun(monkeypatch):
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert as_started(settings_of_new()).ranks == 4
+    with pytest.raises(ValueError, match="torchrun has started 4 processes, not 2: leave --ranks out"):
+        as_started(replace(settings_of_new(), ranks=2))
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    with pytest.raises(ValueError, match="set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
+        train_run(settings_of_new(), "somewhere")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+def test_torchrun_starts_killed_ranks_again_and_loses_nothing(tmp_path):
+    new = ["ssvi", "two_moons", "--epochs=60", "--n_draws=1", "--device=cpu", "--quiet", "--checkpoint_seconds=0.1"]
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+    def begin(out):
+        command = [*start, "-m", "gossamer", "train", *new, f"--out={out}"]
+        return subprocess.Popen(command, env=ENVIRONMENT | own_store, stderr=subprocess.PIPE, text=True)
+
+    with begin(tmp_path / "whole") as agent:
+        _, err = agent.communicate(timeout=100)
+        assert agent.returncode == 0, err
+    with begin(tmp_path / "killed") as agent:
+        while not (tmp_path / "killed" / "checkpoint" / "latest.json").exists():
+            assert agent.poll() is None
+            time.sleep(0.05)
+        first, _ = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGKILL)
+        _, err = agent.communicate(timeout=100)
+        assert agent.returncode == 0, err
+    one, two = (checkpoint.load(tmp_path / run / "checkpoint")["training"]["model"] for run in ("whole", "killed"))
+    for name, value in one.items():
+        assert torch.equal(two[name], value), name

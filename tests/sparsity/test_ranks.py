@@ -67,14 +67,33 @@ def test_a_network_used_before_its_positions_are_broadcast_follows_them(tmp_path
     assert all(torch.load(tmp_path / f"rank{rank}.pt") < 1e-5 for rank in (0, 1))
 
 
-def test_positions_are_not_sent_before_each_pass_but_statistics_of_batch_normalisation_are(tmp_path, monkeypatch):
+def test_what_is_alike_is_not_sent_before_each_pass_but_statistics_of_batch_normalisation_are(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     torch.multiprocessing.spawn(two_ranks.count_broadcast, args=(str(tmp_path),), nprocs=2)
     ranks = [torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1)]
-    for (first, second), has_others in zip(zip(*ranks, strict=True), (True, False), strict=True):
+    for (first, second), has_others in zip(zip(*ranks, strict=True), (True, False, False), strict=True):
         before, *after = first["sent"]
-        assert before == first["others"] + sum(position.nbytes for position in first["positions"])
+        assert before == first["others"] + sum(buffer.nbytes for buffer in first["alike"])
         assert after == ([first["others"]] * 6 if has_others else [])
         assert first["moves"] >= 2
-        for one, other in zip(first["positions"], second["positions"], strict=True):
+        for one, other in zip(first["alike"], second["alike"], strict=True):
             assert torch.equal(one, other)
+
+
+def test_the_choice_from_candidates_is_that_from_the_dense_mean_for_fewer_bytes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    torch.multiprocessing.spawn(two_ranks.choose, args=(str(tmp_path),), nprocs=2)
+    (*first, is_broken), (*second, also_broken) = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    assert is_broken
+    assert also_broken
+    for one, other in zip(first, second, strict=True):
+        for dense, found, theirs in zip(one["dense"], one["candidates"], other["candidates"], strict=True):
+            assert torch.equal(dense, found), (one["kind"], one["rate"])
+            assert torch.equal(theirs, found)
+    share = {(each["kind"], each["rate"]): each["share"] for each in first}
+    # A bit per entry, and k positions of 4 bytes and up to 2k means to find the threshold: a rate of 0.02 is 0.004 n.
+    overhead = 1 / 32 + 3 * 0.02 * 0.2
+    assert overhead / 2 < share["all zero", 0.02] < 1.1 * overhead
+    assert share["heavy tails", 0.02] < 1.5 * overhead
+    assert share["normal", 0.3] < 0.8
+    assert max(share.values()) < 1 + 1 / 32 + 3 * 0.2  # never much more than the dense gradient

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -13,8 +18,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gossamer
-from gossamer.layers import sparse_weights
+from gossamer.layers import SparseWeight, sparse_weights
 from gossamer.sparsity import selection
+from gossamer.sparsity.candidates import average_candidates
 from gossamer.sparsity.criteria import multi_sample_gradient
 from gossamer.types import WeightStats
 
@@ -110,15 +116,16 @@ def count_broadcast(rank: int, folder: str) -> None:
     """Train with and without batch normalisation; write the bytes that DDP sends before passes, and the positions."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{folder}/meeting", timeout=timedelta(seconds=60), rank=rank, world_size=2)
-    found = [_counted(rank, norm) for norm in (nn.BatchNorm1d(30), nn.Identity())]
+    cases = ((nn.BatchNorm1d(30), "gradient"), (nn.Identity(), "gradient"), (nn.Identity(), "curvature"))
+    found = [_counted(rank, *case) for case in cases]
     torch.save(found, Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()
 
 
-def _counted(rank: int, norm: nn.Module) -> dict[str, Any]:
+def _counted(rank: int, norm: nn.Module, std: str) -> dict[str, Any]:
     torch.manual_seed(rank)
     network = nn.Sequential(nn.Linear(40, 30), norm, nn.Tanh(), nn.Linear(30, 3))
-    model = gossamer.bayesianize(network, density=0.1, std="gradient")
+    model = gossamer.bayesianize(network, density=0.1, std=std)
     wrapped = DistributedDataParallel(model)
     sent: list[int] = []
     broadcast = wrapped._distributed_broadcast_coalesced
@@ -130,12 +137,72 @@ def _counted(rank: int, norm: nn.Module) -> dict[str, Any]:
     wrapped._distributed_broadcast_coalesced = count
     wrapped(torch.randn(8, 40)).square().mean().backward()
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.05)
+    if std == "curvature":
+        gossamer.Curvature(wrapped, optimizer, n_data=1000)
     subspace = gossamer.Subspace(wrapped, optimizer, total_steps=10, update_period=2)
     for _ in range(6):
         optimizer.zero_grad()
         wrapped(torch.randn(8, 40)).square().mean().backward()
         optimizer.step()
         subspace.step()
-    positions = [weight.support.position for weight in sparse_weights(model).values()]
-    others = sum(buffer.nbytes for buffer in model.buffers()) - sum(position.nbytes for position in positions)
-    return {"sent": sent, "others": others, "positions": positions, "moves": len(subspace.record)}
+    alike = [buffer for name, buffer in model.named_buffers() if name.endswith((".position", ".curvature"))]
+    others = sum(buffer.nbytes for buffer in model.buffers()) - sum(buffer.nbytes for buffer in alike)
+    return {"sent": sent, "others": others, "alike": alike, "moves": len(subspace.record)}
+
+
+def choose(rank: int, folder: str) -> None:
+    """Choose new entries by means over ranks, from candidates and from dense means; write both, and what was sent."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/meeting", timeout=timedelta(seconds=60), rank=rank, world_size=2)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(101, 90), nn.Embedding(50, 30, padding_idx=3), nn.Linear(5, 4))
+    weights = sparse_weights(gossamer.bayesianize(network, density=0.2, std="gradient"))
+    torch.manual_seed(1 + rank)
+    results = []
+    for kind, rate in itertools.product(SCORES, (0.3, 0.02, 1.0, 0.0)):
+        grads = {name: SCORES[kind](torch.randn(weight.support.shape)) for name, weight in weights.items()}
+        dense = {name: grad.clone() for name, grad in grads.items()}
+        for grad in dense.values():
+            dist.all_reduce(grad)
+            grad /= 2
+        with counted() as sent:
+            found = average_candidates(grads, weights, rate)
+        chosen = [[_chosen(weight, each[name], rate) for name, weight in weights.items()] for each in (dense, found)]
+        share = sum(sent) / sum(grad.nbytes for grad in dense.values())
+        results.append({"kind": kind, "rate": rate, "dense": chosen[0], "candidates": chosen[1], "share": share})
+    broken = {name: torch.full(weight.support.shape, torch.inf if rank else 1.0) for name, weight in weights.items()}
+    results.append(all(grad.isnan().all() for grad in average_candidates(broken, weights, 0.3).values()))
+    torch.save(results, Path(folder) / f"rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "normal": lambda normal: normal,
+    "heavy tails": lambda normal: normal.sign() * normal.abs().mul(3).exp(),
+    "many ties": lambda normal: normal.mul(2).round(),
+    "mostly zero": lambda normal: torch.where(normal > 3, normal, 0.0),
+    "all zero": torch.zeros_like,
+}
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[list[int]]:
+    """The sizes of the tensors that this rank contributes to collective operations."""
+    sent: list[int] = []
+
+    def count(run: Callable[..., Any], at: int, *args: Any, **kwargs: Any) -> Any:
+        sent.append(args[at].nbytes)
+        return run(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, place in (("all_reduce", 0), ("broadcast", 0), ("all_gather", 1)):
+            patch.setattr(dist, name, partial(count, getattr(dist, name), place))
+        yield sent
+
+
+def _chosen(weight: SparseWeight, grad: torch.Tensor, rate: float) -> torch.Tensor:
+    """Where the best inactive entries are, with a half of the active ones in the choice."""
+    score, support = grad.flatten().abs(), weight.support
+    score[support.position[::2].long()] = -1.0
+    score[slice(*support.frozen)] = -1.0
+    return selection.top_mask(score, int(rate * support.n_active)).nonzero().flatten()

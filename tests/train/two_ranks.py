@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from gossamer.runs.job import launch, part, start
+from gossamer.runs.job import start
+from gossamer.runs.processes import launch, part
 from gossamer.runs.settings import Settings
 
 SAVED, END = 12, 22  # the subspace moves at 5, 10 and 15
@@ -23,7 +24,7 @@ def main(folder: Path) -> None:
     fabric = launch(told["ssvi"])
     results = {method: train(settings, folder, fabric) for method, settings in told.items()}
     torch.save(results, folder / f"rank{fabric.global_rank}.pt")
-    part(fabric)
+    part()
 
 
 def train(settings, folder, fabric):

@@ -19,7 +19,7 @@ from pathlib import Path
 from gossamer import __version__
 from gossamer.names import own_code, suggestion, trusting
 from gossamer.record import RecordError
-from gossamer.runs.interrupt import Interrupted, handled_by
+from gossamer.runs.interrupt import Interrupted, RankLostError, handled_by
 
 __all__ = ["COMMANDS", "UsageError", "main"]
 
@@ -147,7 +147,7 @@ def warnings_in_a_line() -> Iterator[None]:
 
 def _explain(error: BaseException) -> int:
     """One line on standard error; returns the exit code."""
-    rank = os.environ.get("LOCAL_RANK", "0")
+    rank = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
     is_expected = isinstance(error, RecordError | ValueError | OSError)
     if rank != "0" and (is_expected or isinstance(error, KeyboardInterrupt | Interrupted)):
         pass  # the first rank reports the same
@@ -158,7 +158,7 @@ def _explain(error: BaseException) -> int:
         _say(str(error) if known else f"the command needs {error.name}: pip install 'gossamer[cli]'")
     else:
         text = " ".join(str(error).split())
-        is_expected |= isinstance(error, UsageError | Interrupted)
+        is_expected |= isinstance(error, UsageError | Interrupted | RankLostError)
         where = "" if rank == "0" else f"rank {rank}: "
         _say(where + (text if is_expected and text else f"{type(error).__name__}: {text} (--debug shows where)"))
     if isinstance(error, UsageError):

@@ -96,12 +96,14 @@ def _resume(given: Sequence[str]) -> int:
     parser = Parser("gossamer train", "Continue a run, with the settings it has.")
     parser.add_flag("resume", str, "The run folder.")
     parser.add_flag("data", str | None, "Where the data of the run are now, if they have moved.")
+    parser.add_flag("ranks", int | None, "Processes that train together from here on; as many as before if not given.")
     options = _add_way_of_running(parser).parse(given)
     run = Run.open(folder(options.resume))  # reports a wrong path before the training loop is imported
-    from gossamer.runs.job import is_first_process, resume
+    from gossamer.runs.job import resume
+    from gossamer.runs.processes import is_first_process
 
     was_finished = run.result() is not None
-    run = resume(run.folder, data=options.data, **_way_of_running(options))
+    run = resume(run.folder, data=options.data, ranks=options.ranks, **_way_of_running(options))
     if was_finished and is_first_process():
         print(f"{run.folder} is finished already; nothing was trained", file=sys.stderr)
     _print_run(run)
@@ -128,7 +130,7 @@ def command_of(settings: Settings, always: Collection[str] = ()) -> str:
 def _print_run(run: Run) -> None:
     """What a run reached, and where it is; printed once, however many processes trained it."""
     from gossamer.metrics.registry import texts
-    from gossamer.runs.job import is_first_process
+    from gossamer.runs.processes import is_first_process
 
     if not is_first_process():
         return

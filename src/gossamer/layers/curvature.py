@@ -55,6 +55,7 @@ class CurvatureWeight(GaussianWeight):
     """
 
     vectors = ("mean", "curvature")
+    alike_on_ranks = ("curvature",)
     curvature: Tensor
 
     def _start(self, std: Tensor, prior_std: float) -> None:

@@ -65,6 +65,7 @@ class Support(nn.Module):
                 [ 0.,  0., 20.]])
     """
 
+    alike_on_ranks = ("position",)
     position: Tensor | None
     origin: Origin | None = None  # set in a deep copy, until it moves on its own
     _copies: weakref.WeakSet[Support] | None = None
@@ -185,14 +186,15 @@ class Support(nn.Module):
 
 
 def leave_broadcast(network: nn.Module) -> None:
-    """Take positions out of what ``DistributedDataParallel`` sends before each pass; other buffers stay in it.
+    """Take what is alike on all ranks out of what ``DistributedDataParallel`` sends before each pass.
 
-    Positions change at updates only, which all ranks compute alike from averaged gradients and the first rank's scores.
+    Positions change at updates only, which all ranks make alike from averaged gradients and the first rank's choices,
+    and curvatures follow from averaged estimates. Other buffers, such as statistics of batch normalisation, are sent.
     """
     for wrapper in network.modules():
         if isinstance(wrapper, nn.parallel.DistributedDataParallel):
-            inside = wrapper.module.named_modules()
-            wrapper.parameters_to_ignore |= {f"{name}.position" for name, part in inside if isinstance(part, Support)}
+            alike = [(name, getattr(part, "alike_on_ranks", ())) for name, part in wrapper.module.named_modules()]
+            wrapper.parameters_to_ignore |= {f"{name}.{buffer}" for name, buffers in alike for buffer in buffers}
             # Otherwise DDP finds out in a pass that nothing is left to send, and fails.
             wrapper._assign_modules_buffers()  # type: ignore[no-untyped-call]
 

@@ -16,7 +16,8 @@ def effective(settings: Settings, training: Training) -> dict[str, Any]:
     """The values that a training uses, read from its parts: always the same few, and options that were ``None``.
 
     Example:
-        >>> from gossamer.runs.job import launch, start
+        >>> from gossamer.runs.job import start
+        >>> from gossamer.runs.processes import launch
         >>> settings = Settings("ssvi", "digits", epochs=1, device="cpu")
         >>> task = settings.load_task()
         >>> found = effective(settings, start(settings, task, launch(settings)))

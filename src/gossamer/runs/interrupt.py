@@ -24,6 +24,15 @@ class SeenEnough(Interrupted):
     """Who watched the run needs no more of it; it could be continued, too."""
 
 
+class RankLostError(RuntimeError):
+    """Another process of the training is gone; the run can be continued from its last checkpoint."""
+
+    def __init__(self, folder: Path | None) -> None:
+        has_begun = folder is not None and (folder / "config.toml").exists()
+        way_on = f"continue with: gossamer train --resume {shlex.quote(str(folder))}" if has_begun else "start again"
+        super().__init__(f"another rank was killed or has failed; {way_on}")
+
+
 class Stop:
     """Whether a stop was requested, or the given time is over."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import os
 import shlex
 import sys
 import time
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from gossamer import checkpoint, methods, models
 from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
@@ -30,11 +28,21 @@ from gossamer.progress import Progress
 from gossamer.ranks import on_any_rank
 from gossamer.record import Lock, RecordError, Run
 from gossamer.record.files import unwritable
-from gossamer.record.run import refuse_taken
+from gossamer.record.run import FREE, refuse_taken
 from gossamer.runs.draw_progress import showing_draws
 from gossamer.runs.effective import effective
 from gossamer.runs.interrupt import Interrupted, SeenEnough, Stop, stop_signals
 from gossamer.runs.memory import PeakMemory
+from gossamer.runs.processes import (
+    as_started,
+    check_restarts,
+    is_first_process,
+    launch,
+    part,
+    together,
+    under_torchrun,
+    was_restarted,
+)
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
@@ -46,7 +54,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 N_LINES = 50  # of progress, where there is no terminal
-RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # what those who start processes call the number of each
 STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
 Watch = Callable[[Mapping[str, Any]], bool]
@@ -90,6 +97,19 @@ def train(
     """
     if tensorboard:
         needs("tensorboard", extra="tensorboard")
+    settings = as_started(settings)
+    check_restarts(out)
+    if was_restarted() and out is not None and (Path(out) / "config.toml").exists():
+        _refuse_other_settings(Path(out), settings)
+        return resume(
+            out,
+            quiet=quiet,
+            checkpoint_seconds=checkpoint_seconds,
+            stop_after=stop_after,
+            tensorboard=tensorboard,
+            watch=watch,
+            lock=lock,
+        )
     if is_first_process() and out is not None:
         _refuse_begun(Path(out))  # before anything is loaded
     job = _begin(Path(out or "runs"), settings)
@@ -117,12 +137,15 @@ def resume(
     data: str | None = None,
     watch: Watch = lambda row: True,
     lock: Lock | None = None,
+    ranks: int | None = None,
 ) -> Run:
     """Continue an interrupted run: its final weights are those of a run without interruption.
 
-    A finished run is returned as it is. ``data`` is where the run's data are now, if they have moved; the other options
-    are those of :func:`train`.
+    A finished run is returned as it is. ``data`` is where the run's data are now, if they have moved. ``ranks`` is how
+    many processes train from here on, by default as many as before; with another number the noise is drawn anew, so
+    that the weights are as good, but not the same. The other options are those of :func:`train`.
     """
+    check_restarts(folder)
     run = Run.open(Path(folder))
     if run.result() is not None:
         return run
@@ -130,10 +153,14 @@ def resume(
         run = Run.open(run.folder, held)  # again: another process may have finished it before the lock was ours
         if run.result() is not None:
             return run
-        job = restore(run, settings_of(run, **({} if data is None else {"data": data})))
-        job.training.fabric.barrier()  # the first rank writes only after all have read
+        changes = {"data": data, "ranks": ranks or (1 if under_torchrun() else None)}
+        settings = as_started(settings_of(run, **{name: value for name, value in changes.items() if value is not None}))
+        job = restore(run, settings)
+        with together(run.folder, settings.ranks):
+            job.training.fabric.barrier()  # the first rank writes only after all have read
         if job.training.fabric.is_global_zero:
             job.run = run
+            _tell_of_ranks(job)
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
                 run.complete(_notes(job.task), effective(job.settings, job.training))
@@ -152,6 +179,7 @@ class Job:
     memory: PeakMemory
     run: Run | None = None
     checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
+    ranks_before: int | None = None  # when that checkpoint was made
 
 
 def settings_of(run: Run, **changes: object) -> Settings:
@@ -163,9 +191,11 @@ def settings_of(run: Run, **changes: object) -> Settings:
 
 
 def _begin(folder: Path, settings: Settings, task: Task | None = None) -> Job:
-    task, fabric = task or settings.load_task(), launch(settings)
-    memory = PeakMemory(fabric.device)  # the data are there already, the network is not
-    return Job(folder, settings, task, start(settings, task, fabric), Tally(), memory)
+    task = task or settings.load_task()
+    with together(folder, settings.ranks):
+        fabric = launch(settings)
+        memory = PeakMemory(fabric.device)  # the data are there already, the network is not
+        return Job(folder, settings, task, start(settings, task, fabric), Tally(), memory)
 
 
 def check(settings: Settings) -> None:
@@ -194,6 +224,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
         try:
             job.training.load_state_dict(state["training"])
             job.tally.load_state_dict(state["tally"])
+            job.ranks_before = len(state["training"]["random"]["cpu"])
         except (KeyError, ValueError, RuntimeError, IndexError) as error:
             reason = " ".join(str(error).split())[:200]
             raise RecordError(
@@ -223,8 +254,14 @@ def _go_on(
     logged = tensorboard and job.run is not None
     try:
         with event_log(job.folder, training.step) if logged else no_log() as log:
-            with stop_signals(stop_after) as stop, progress, job.tally.counting(training.model):
+            with (
+                together(job.folder, settings.ranks),
+                stop_signals(stop_after) as stop,
+                progress,
+                job.tally.counting(training.model),
+            ):
                 _advance(job, stop, progress, checkpoint_seconds, log, watch)
+            part()  # the first rank evaluates alone, and needs no other
             if job.run is not None:
                 title = f"evaluating {settings.method} {settings.data_name} seed {settings.seed}"
                 with showing_draws(title, quiet=quiet):
@@ -234,7 +271,7 @@ def _go_on(
     except KeyboardInterrupt:
         raise Interrupted(job.folder) from None
     finally:
-        part(job.training.fabric)
+        part()
     return job.run or Run.open(job.folder)
 
 
@@ -286,36 +323,12 @@ def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
 
 def _save(job: Job) -> None:
     job.tally.see_memory(job.memory.growth())
-    state = {"training": job.training.state_dict(), "tally": job.tally.state_dict()}  # every rank contributes
+    device = job.training.fabric.device
+    state = {"training": job.training.state_dict(), "tally": job.tally.state_dict(device)}  # every rank contributes
     if job.run is not None:
         job.run.still_here()
         state["files"] = job.run.checksums()  # the records that the checkpoint counts are on the disk before it is
         checkpoint.save(job.run.checkpoint_folder, state, job.training.step)
-
-
-def launch(settings: Settings) -> OneProcess | Fabric:
-    """Start and connect the processes that train together; each of them returns from here."""
-    if settings.ranks == 1:
-        return OneProcess(settings.device, bf16=settings.is_bf16())
-    needs("lightning_fabric", extra="ranks")
-    from lightning_fabric import Fabric
-
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # do not log how the ranks find each other
-    precision: Any = "bf16-mixed" if settings.is_bf16() else "32-true"
-    fabric = Fabric(accelerator=settings.device, devices=settings.ranks, strategy="ddp", precision=precision)
-    fabric.launch()
-    return fabric
-
-
-def part(fabric: OneProcess | Fabric) -> None:
-    """Leave the process group, so that this process can end.
-
-    A thread of torch that has finished a message needs the interpreter's lock to release its tensors, while
-    ``destroy_process_group`` holds that lock and waits for the thread; sleeping first lets the thread finish.
-    """
-    if fabric.world_size > 1 and dist.is_initialized():
-        time.sleep(0.2)
-        dist.destroy_process_group()
 
 
 def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Training:
@@ -339,11 +352,6 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
     )
 
 
-def is_first_process() -> bool:
-    """Whether the user started this process, not another rank."""
-    return int(next((os.environ[name] for name in RANKS if name in os.environ), 0)) == 0
-
-
 def _refuse_other_data(run: Run, task: Task) -> None:
     stored = run.data() or {}
     own = stored.pop("own", None)
@@ -362,12 +370,29 @@ def _notes(task: Task) -> dict[str, Any]:
     return fingerprint(task) | ({} if task.record is None else {"own": task.record})
 
 
+def _tell_of_ranks(job: Job) -> None:
+    before, now = job.ranks_before, job.settings.ranks
+    if before is not None and before != now:
+        logging.getLogger("gossamer").warning(
+            f"step {job.training.step} was reached with {before} rank(s), the rest trains with {now}: batches are "
+            "shared anew and new ranks draw noise of their own, so that the numbers differ from those of one number"
+        )
+
+
 def _other_file(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     sizes = [f"{source['bytes']:,} bytes, SHA-256 {source['sha256'][:12]}…" for source in (before, now)]
     return (
         f"{now['path']} is not what {run.folder} was trained on: {sizes[0]} then, {sizes[1]} now. Restore the file, "
         "name where it is with --data, or train a new run"
     )
+
+
+def _refuse_other_settings(folder: Path, settings: Settings) -> None:
+    """A command that ``torchrun`` gives again goes on with its own run only."""
+    before, now = settings_of(Run.open(folder)).to_config(), settings.to_config()
+    differs = [name for name in now if name not in FREE and before[name] != now[name]]
+    if differs:
+        raise RecordError(f"{folder} holds a run with other settings ({', '.join(differs)}): give another --out")
 
 
 def _new_folder(settings: Settings) -> Path:

@@ -297,7 +297,8 @@ class _Part:
 
 def _check(settings: Settings, task: Task, metric: str, pruner: str) -> None:
     """Reject what no trial could do, before the first of them."""
-    from gossamer.runs.job import launch, start
+    from gossamer.runs.job import start
+    from gossamer.runs.processes import launch
 
     kind = "regression" if isinstance(task.likelihood, Gaussian) else "classification"
     known = [one.name for one in METRICS.values() if one.compute is not None and kind in one.tasks]

@@ -15,7 +15,7 @@ from gossamer.evaluate import evaluate
 from gossamer.layers import SparseWeight, density, sparse_weights
 from gossamer.layers.swap import plain_weights
 from gossamer.posterior import SingleNetwork
-from gossamer.ranks import average_over_ranks, from_every_rank, rank, world_size
+from gossamer.ranks import average_over_ranks, from_every_rank, rank, sum_over_ranks, world_size
 from gossamer.record import Run
 from gossamer.types import Task
 
@@ -62,7 +62,8 @@ class Tally:
     steps: int = 0  # that the two below sum over
     active: dict[str, int] = field(default_factory=dict)  # active entries of each weight
     formed: dict[str, int] = field(default_factory=dict)  # inactive entries of each weight whose gradient was formed
-    examples: int = 0  # that were passed forward and back, by steps and by rules that evaluate the loss themselves
+    examples: int = 0  # that were passed forward and back, by steps and by rules that evaluate the loss, on all ranks
+    uncounted: int = 0  # of these: on this rank, since the last checkpoint
     peak_memory: int | None = None  # the largest growth of any process that has trained here, in bytes
 
     def add(self, values: Mapping[str, Tensor], work: Work, seconds: float) -> None:
@@ -81,7 +82,7 @@ class Tally:
 
         def see(module: nn.Module, args: tuple[Any, ...]) -> None:
             if torch.is_grad_enabled() and args and isinstance(args[0], Tensor):
-                self.examples += len(args[0])
+                self.uncounted += len(args[0])
 
         handle = model.register_forward_pre_hook(see)
         try:
@@ -102,8 +103,9 @@ class Tally:
         self.sums, self.count, self.seconds_before = {}, 0, self.seconds
         return means
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, device: torch.device | None = None) -> dict[str, Any]:
         """For the checkpoint, with the sums of each rank: all must call this together."""
+        self.examples, self.uncounted = self.examples + sum_over_ranks(self.uncounted, device), 0
         if world_size() == 1 or not self.sums:
             return dict(vars(self))
         every = from_every_rank(torch.stack(list(self.sums.values()))).unbind(1)
@@ -111,11 +113,17 @@ class Tally:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """From the checkpoint; one of an earlier version has neither counted the work of its steps nor memory."""
-        later = ("steps", "active", "formed", "examples", "peak_memory")
+        later = ("steps", "active", "formed", "examples", "uncounted", "peak_memory")
         for name, value in vars(self).items():
             setattr(self, name, state.get(name, value) if name in later else state[name])
-        # Earlier versions kept the sums of the first rank alone.
-        self.sums = {name: total[rank()] if total.dim() else total for name, total in self.sums.items()}
+        self.sums = {name: _own(total) for name, total in self.sums.items()}
+
+
+def _own(totals: Tensor) -> Tensor:
+    """This rank's part of the sums of all ranks; the mean of them if the number of ranks is another one now."""
+    if not totals.dim():  # of one rank
+        return totals
+    return totals[rank()] if len(totals) == world_size() else totals.mean()
 
 
 def record_updates(run: Run, training: Training) -> None:

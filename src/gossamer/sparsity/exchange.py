@@ -107,6 +107,8 @@ class Exchange:
                 score[active] = torch.where(stays, torch.inf, score[active])
                 one_budget = self.scope == "global"
                 entries = top_mask(score, sum(lengths)).nonzero()[:, 0] if one_budget else dense.top(score, lengths)
+                if not isinstance(self.addition, GradientCriterion):  # any other score may be random
+                    from_first_rank(entries)
             found.append(entries + before)
             before, n_before = before + dense.total, part.stop
         number = torch.cat(found)
@@ -134,9 +136,7 @@ class Exchange:
     def _addition_score(self, weight: SparseWeight, grad: Tensor | None) -> Tensor:
         flat = None if grad is None else grad.flatten()
         mean = weight.dense_mean().flatten()
-        score = _as_score(self.addition(WeightStats(mean=mean, grad=flat)), len(mean), "addition")
-        # Gradients are averaged over ranks already; any other score may be random.
-        return score if isinstance(self.addition, GradientCriterion) else from_first_rank(score)
+        return _as_score(self.addition(WeightStats(mean=mean, grad=flat)), len(mean), "addition")
 
     def _record(self, weights: Weights, choices: Sequence[_Choice]) -> dict[str, Any]:
         figures = {name: row for choice in choices for name, row in choice.figures.items()}
@@ -163,19 +163,20 @@ def _lengths(batch: WeightBatch, number: Tensor) -> Segments:
 
 
 def removal_scores(criterion: Criterion, batch: WeightBatch) -> Tensor:
-    """Scores of the active entries of all weights, finite and the same on every rank."""
+    """Scores of the active entries of all weights, finite."""
     if criterion in ENTRYWISE and batch.is_one_kind:
-        return from_first_rank(_as_score(criterion(batch.stats()), batch.active.total, "removal"))
-    scores = [_as_score(criterion(weight.stats()), len(weight.mean), "removal") for weight in batch.weights]
-    return torch.cat([from_first_rank(score) for score in scores])
+        return _as_score(criterion(batch.stats()), batch.active.total, "removal")
+    return torch.cat([_as_score(criterion(weight.stats()), len(weight.mean), "removal") for weight in batch.weights])
 
 
 def keep(score: Tensor, active: Segments, rate: float, scope: Scope) -> tuple[Tensor, list[int]]:
-    """Which entries stay when a share ``rate`` of lowest score leaves, and how many leave each weight."""
+    """Which entries stay when a share ``rate`` of lowest score leaves, by the first rank's scores; how many leave."""
     if scope == "layer":
         removed = [int(rate * length) for length in active.lengths]
         n_kept = [length - n for length, n in zip(active.lengths, removed, strict=True)]
-        return active.top_mask(score, n_kept), removed
+        kept = active.top_mask(score, n_kept)
+        from_first_rank(kept.view(torch.uint8))  # the choice is an eighth of the scores
+        return kept, removed
     kept = active.top_mask_of_all(score, active.total - int(rate * active.total))
     return kept, active.counts(~kept).tolist()
 

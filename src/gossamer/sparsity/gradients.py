@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gossamer.kernels import WeightMap
 from gossamer.layers import SparseWeight
 from gossamer.layers.passes import GradientSum
-from gossamer.ranks import average_over_ranks, on_any_rank
+from gossamer.ranks import on_any_rank
 from gossamer.sparsity.selection import top_mask, works_together
 
 Weights = Mapping[str, SparseWeight]
@@ -144,14 +144,12 @@ def mean_absolute(model: nn.Module, weights: Weights, loss: Callable[[], Tensor]
     return total
 
 
-def average(grads: Grads, weights: Weights) -> Grads:
-    """The mean over ranks, in place. A weight that only some ranks used counts as used, with a zero on the others."""
+def complete(grads: Grads, weights: Weights) -> Grads:
+    """A weight that only some ranks used counts as used, with a gradient of zero on the others."""
     used = on_any_rank([name in grads for name in weights], next((w.mean.device for w in weights.values()), None))
     for (name, weight), is_used in zip(weights.items(), used, strict=True):
-        if is_used:
-            if name not in grads:
-                grads[name] = weight.mean.detach().new_zeros(weight.support.shape)
-            average_over_ranks(grads[name])
+        if is_used and name not in grads:
+            grads[name] = weight.mean.detach().new_zeros(weight.support.shape)
     return grads
 
 

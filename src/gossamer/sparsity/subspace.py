@@ -23,8 +23,9 @@ from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_wei
 from gossamer.layers.curvature import IDLE
 from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
-from gossamer.ranks import from_first_rank, world_size
+from gossamer.ranks import average_over_ranks, from_first_rank, world_size
 from gossamer.schedules import constant, cosine
+from gossamer.sparsity.candidates import average_candidates
 from gossamer.sparsity.criteria import (
     REMOVAL,
     GradientCriterion,
@@ -35,7 +36,7 @@ from gossamer.sparsity.criteria import (
     snr_abs_reference,
 )
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
-from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, average, fit_whole, mean_absolute
+from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
 from gossamer.sparsity.moves import WeightBatch, after_steps
 from gossamer.types import Criterion, Rule, Schedule, Step
 
@@ -249,9 +250,13 @@ class Subspace(Rule):
 
     @torch.no_grad()
     def _update(self, closure: Callable[[], Tensor] | None) -> bool:
-        grads, trained = average(self._gradients(closure), self.weights), self._trained()
+        rate, trained = _checked_rate(self.rate(self.index), f" at step {self.index}"), self._trained()
+        grads = complete(self._gradients(closure), self.weights)
+        if type(self.addition) is GradientCriterion:
+            grads = average_candidates(grads, self.weights, rate)
+        else:  # whatever else a criterion makes of a gradient, it may need all of it
+            grads = {name: average_over_ranks(grads[name]) for name in self.weights if name in grads}
         shortlists = self._collector.take_shortlists()
-        rate = _checked_rate(self.rate(self.index), f" at step {self.index}")
         seen = trained.keys() if self.addition is random else grads.keys() | shortlists.keys()
         weights = {name: weight for name, weight in trained.items() if name in seen}
         changes = None

@@ -388,8 +388,16 @@ class Training:
         self.collector.load_state_dict(state.get("collector", {}))
         self._watch.load_state_dict(state.get("watch", {"first": None}))
         self._shift = state.get("shift", 0)
+        self._load_noise(state["random"])
+
+    def _load_noise(self, saved: dict[str, Tensor]) -> None:
+        """Each rank goes on with its own noise; one that was not there before begins with new noise."""
+        rank = self.fabric.global_rank
+        if rank >= len(saved["cpu"]):
+            torch.manual_seed(self._seed_of(self.step) + rank)
+            return
         # Copies, because torch reads the state of a view from the wrong place in memory.
-        cpu, device = (state["random"][name][self.fabric.global_rank].cpu().clone() for name in ("cpu", "device"))
+        cpu, device = (saved[name][rank].cpu().clone() for name in ("cpu", "device"))
         torch.set_rng_state(cpu)
         if len(device) and self.fabric.device.type == "cuda":  # a GPU run may be read on a machine without one
             torch.cuda.set_rng_state(device, self.fabric.device)
