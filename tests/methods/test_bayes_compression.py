@@ -38,7 +38,7 @@ def test_the_divergence_of_the_weights_is_the_same_for_every_scale(z):
 @pytest.mark.parametrize("position", [None, torch.tensor([0, 3, 5, 11])])
 @pytest.mark.parametrize("shape", [(3, 4), (4, 3, 1)])
 def test_moments_of_draws(shape, position):
-    weight, n = a_weight(shape, position), 20_000
+    weight, n = a_weight(shape, position), 5000
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         draws = torch.stack([weight.sample(generator) for _ in range(n)])
@@ -51,7 +51,7 @@ def test_moments_of_draws(shape, position):
 @pytest.mark.parametrize("kind", MAPS)
 def test_passes_have_the_moments_of_drawn_weights(kind):
     """Exact for linear maps; one pixel of a convolution has the right moments too."""
-    (shape, weight_map), n = MAPS[kind], 20_000
+    (shape, weight_map), n = MAPS[kind], 5000
     weight, bias = a_weight(shape), torch.tensor([1.0, -2.0, 0.5])
     x = torch.randn(1, *((4,) if kind == "linear" else (2, 2, 2)), generator=torch.Generator().manual_seed(2))
     torch.manual_seed(0)

@@ -65,14 +65,14 @@ def test_the_periods_double():
 
 
 @pytest.mark.parametrize("density", [0.05, 0.5, 0.97])
-def test_the_budget_is_exact_over_a_thousand_random_updates(density):
+def test_the_budget_is_exact_over_hundreds_of_random_updates(density):
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 7), nn.Linear(7, 3), nn.Conv2d(3, 4, 3))
     model = gossamer.sparsify(plain, density=density, allocation="global", keep_dense=())
     weights, total = sparse_weights(model), gossamer.active_parameters(model)
     rule = rule_of(model)
     shapes = []
-    for _ in range(1000):
+    for _ in range(300):
         rule.threshold = 10 ** float(torch.randn(()))
         for weight in weights.values():
             weight.mean.data.normal_(std=10 ** float(torch.randn(())))

@@ -56,7 +56,7 @@ def test_the_chain_visits_masks_with_their_posterior_frequencies():
     expected = posterior_of_masks(network, loss)
     assert sum(p > 0.01 for p in expected.values()) > 10  # spread over many masks, or little would be tested
     chain = BirthDeath(masks_of(network), N, COST, torch.Generator().manual_seed(1))
-    n, batches = 15_000, 30
+    n, batches = 6000, 30
     states = list(expected)
     visits = torch.zeros(batches, len(states)).double()
     for i in range(n):

@@ -80,14 +80,14 @@ def test_the_momentum_of_all_entries_is_that_of_their_gradients():
 
 
 @pytest.mark.parametrize("density", [0.05, 0.5, 0.97])
-def test_the_budget_is_exact_over_a_thousand_random_updates(density):
+def test_the_budget_is_exact_over_hundreds_of_random_updates(density):
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 7), nn.Linear(7, 3), nn.Conv2d(3, 4, 3))
     model = gossamer.sparsify(plain, density=density, allocation="global", keep_dense=())
     weights, total = sparse_weights(model), gossamer.active_parameters(model)
     _, rule = rule_of(model)
     shapes = []
-    for _ in range(1000):
+    for _ in range(300):
         rule.rate = constant(float(torch.rand(())))
         for name, weight in weights.items():
             weight.mean.data.normal_()
@@ -102,4 +102,4 @@ def test_the_budget_is_exact_over_a_thousand_random_updates(density):
         for weight in weights.values():
             weight.support.check(weight.support.position)
             assert len(weight.support.position) == len(weight.mean)
-    assert len({tuple(counts) for counts in shapes}) > 100  # entries did move between layers
+    assert len({tuple(counts) for counts in shapes}) > 20  # entries did move between layers
