@@ -137,3 +137,16 @@ def test_a_weight_is_so_many_copies():
             weighted.log_predictive(output.unsqueeze(0), packed),
             likelihood.log_predictive(output.unsqueeze(0), weighted.targets(packed)),
         )
+
+
+def test_a_target_out_of_reach_pulls_as_one_at_that_distance():
+    torch.manual_seed(0)
+    output, y = torch.randn(50, 2, dtype=torch.float64, requires_grad=True), 20 * torch.randn(50, 1).double()
+    mean, std = Gaussian().split(output)
+    near = torch.maximum(torch.minimum(y, mean + 5 * std), mean - 5 * std).detach()
+    assert 0 < int((near != y).sum()) < 50
+    (of_near,) = torch.autograd.grad(Gaussian().loss(output, near), output)
+    (found,) = torch.autograd.grad(Gaussian(reach=5.0).loss(output, y), output)
+    torch.testing.assert_close(found, of_near)
+    with pytest.raises(ValueError, match="reach must be positive"):
+        Gaussian(reach=0.0)

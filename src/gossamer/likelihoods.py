@@ -42,6 +42,12 @@ class Gaussian:
     With ``noise_std=None`` the last dimension of the output holds means, then raw stds (through a softplus): the
     network learns its noise as a function of the input.
 
+    Args:
+        noise_std: The noise, if it is known.
+        reach: A target further than so many noise stds from its mean counts as one at that distance. This is for a
+            training whose network learns its noise: while it is still wrong about a few rows, their squared errors
+            would drown all other gradients.
+
     Example:
         >>> likelihood = Gaussian(noise_std=0.1)
         >>> mean, std = likelihood.split(torch.zeros(4, 1))
@@ -50,9 +56,12 @@ class Gaussian:
     """
 
     noise_std: float | None = None
+    reach: float = math.inf
 
     def __post_init__(self) -> None:
-        """Reject a noise that is not positive."""
+        """Reject a noise or a reach that is not positive."""
+        if not self.reach > 0:
+            raise ValueError(f"reach must be positive, in noise stds; got {self.reach}")
         if self.noise_std is not None and not 0 < self.noise_std < math.inf:
             raise ValueError(
                 f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
@@ -82,7 +91,11 @@ class Gaussian:
     def _log_density(self, output: Tensor, y: Tensor, examples: int) -> Tensor:
         """One number for each index of the first ``examples`` dimensions: (batch,), or (draws, batch)."""
         mean, std = self.split(output)
-        error = (_in_shape(y, mean.shape[examples - 1 :]) - mean) / std
+        y = _in_shape(y, mean.shape[examples - 1 :])
+        if self.reach < math.inf:
+            y = mean + (y - mean).clamp(-self.reach * std, self.reach * std)
+            y = y.detach()  # it is the target that moves
+        error = (y - mean) / std
         log_density = -0.5 * error.square() - std.log() - 0.5 * math.log(2 * math.pi)
         return log_density.unsqueeze(-1).flatten(examples).sum(-1)
 

@@ -24,7 +24,7 @@ from gossamer.runs.settings import options_of
 
 # A linear model of all columns, whose posterior is known: the ELBO, and no selection.
 LINEAR = {"hidden": (), "density": 1.0, "kl_weight": 1.0, "fdr": 1.0, "lr": 0.05, "max_steps": 600}
-LINEAR |= {"random_state": 0}
+LINEAR |= {"noise": "constant", "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +99,21 @@ def test_several_targets_in_units_of_their_own(short, numbers):
     assert [bound.shape for bound in model.predict_interval(X)] == [(600, 2), (600, 2)]
 
 
-def test_noise_that_varies(numbers):
+def test_noise_that_varies_with_a_column_that_says_nothing_of_the_mean():
     rng = np.random.default_rng(0)
-    X = rng.uniform(-2, 2, size=(1000, 1))
-    y = X[:, 0] + np.exp(X[:, 0]) * 0.3 * rng.normal(size=1000)
-    model = SparseBayesRegressor(noise="varying", hidden=(16,), density=1.0, max_steps=400, random_state=0).fit(X, y)
-    std = model.predict([[-1.5], [1.5]], return_std=True)[1]
-    assert std[1] / std[0] > 5  # e³ = 20 in truth; a constant noise gives 1
+    X = rng.uniform(-2, 2, size=(1000, 3))
+    y = X[:, 0] + np.exp(X[:, 1]) * 0.3 * rng.normal(size=1000)
+    model = SparseBayesRegressor(max_steps=1000, random_state=0).fit(X, y)
+    low, high = model.predict([[0, -1.5, 0], [0, 1.5, 0]], return_std=True)[1]
+    assert 10 < high / low < 40  # e³ = 20 in truth; a constant noise gives 1
+    assert model.get_support()[0] and not model.get_support()[1]  # R² does not fall without it
+
+
+@pytest.mark.parametrize(("method", "varies"), [("ssvi", True), ("ivon", True), ("sgd", False), ("em_mcmc", False)])
+def test_noise_varies_by_default_where_each_weight_has_its_step_size(method, varies, numbers):
+    X, y = numbers
+    model = SparseBayesRegressor(method, max_steps=20, random_state=0).fit(X, y)
+    assert (np.ptp(model.prediction(X).aleatoric_std.numpy()) > 1e-6) == varies
 
 
 def test_a_constant_target(short):
@@ -268,14 +276,22 @@ def test_a_training_that_ends_too_early_says_so(numbers):
 
 
 def test_what_still_learns_gets_more_rounds(numbers, monkeypatch):
-    """Up to four of them, unless the number of steps is given."""
+    """Up to four of them, each at half the rate of the one before, unless the number of steps is given."""
     monkeypatch.setattr(plan, "PREDICT_NUMBERS", replace(plan.PREDICT_NUMBERS, min_steps=100, epochs=0))
     X, y = numbers
     settings = {"hidden": (), "density": 1.0, "fdr": 1.0, "random_state": 0}
+    run, rates = plan._run, []
+
+    def seen(recipe, trainings, *more):
+        rates.append(trainings[0].method.lr(0))
+        return run(recipe, trainings, *more)
+
+    monkeypatch.setattr(plan, "_run", seen)
     with pytest.warns(ConvergenceWarning, match="ended after 400 steps"):
-        endless = SparseBayesRegressor(**settings, lr=0.02).fit(X, X[:, 0])
+        endless = SparseBayesRegressor(**settings, lr=0.1).fit(X, X[:, 0])
     assert endless.n_steps_ == len(endless.loss_curve_) == 400
     assert endless.loss_curve_[-20:].mean() < endless.loss_curve_[80:100].mean() - 0.5
+    assert rates[2:] == [rates[1] / 2, rates[1] / 4, rates[1] / 8]  # after that of the networks that select
     settled = SparseBayesRegressor(**settings, lr=0.1).fit(X, y)
     assert settled.n_steps_ < 400
 
@@ -363,7 +379,7 @@ def test_data_frames_keep_their_names(package, short, numbers):
         ({"fdr": 0}, "fdr must be a number above 0, at most 1; got 0"),
         ({"validation_fraction": 1.0}, "validation_fraction must be a number between 0 and 1"),
         ({"device": "tpu"}, "device must be 'auto', 'cpu' or 'cuda'"),
-        ({"noise": "none"}, "noise must be 'constant' or 'varying'"),
+        ({"noise": "none"}, "noise must be 'constant', 'varying' or None"),
     ],
 )
 def test_wrong_parameters_are_named(changes, message, short, numbers):

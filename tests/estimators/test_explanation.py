@@ -77,7 +77,8 @@ def test_many_rows_are_explained_in_parts():
 
 def test_a_linear_model_is_its_slopes(numbers):
     table, y = numbers
-    model = SparseBayesRegressor(hidden=(), density=1.0, max_steps=200, members=1, random_state=0).fit(table, y)
+    settings = {"hidden": (), "density": 1.0, "max_steps": 200, "members": 1, "noise": "constant"}
+    model = SparseBayesRegressor(**settings, random_state=0).fit(table, y)
     explanation = model.explain(table[:20])
     middle = table.mean(axis=0)
     slopes = np.array([model.predict([middle + step])[0] - model.predict([middle])[0] for step in np.eye(6)])

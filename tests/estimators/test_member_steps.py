@@ -26,7 +26,8 @@ pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels 
 LIKELIHOODS = {
     "numbers": (SumOverMembers(Gaussian()), 0),
     "weighted": (SumOverMembers(Weighted(Gaussian())), 1),
-    "folds": (WithoutFolds(Gaussian(), 3), 2),
+    "reach": (SumOverMembers(Weighted(Gaussian(reach=0.8))), 1),
+    "folds": (WithoutFolds(Gaussian(reach=1.5), 3), 2),
     "classes": (SumOverMembers(Categorical()), 0),
     "weighted classes": (SumOverMembers(Weighted(Categorical())), 1),
     "folds of classes": (WithoutFolds(Categorical(), 3), 2),

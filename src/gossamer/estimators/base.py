@@ -77,6 +77,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """The base class of the classifier and the regressor, with the parameters that they share."""
 
     _likelihood: ClassVar[Likelihood]
+    _in_training: ClassVar[Likelihood]  # the same, or one whose gradients are milder
     _saved: ClassVar[Sequence[str]] = (
         "n_features_in_",
         "feature_names_in_",
@@ -300,7 +301,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return every
         fold = folds(rows.y[:, 0], N_FOLDS)
         plan = self._plan("select", rows, inputs, n_outputs, constant_noise, rng)
-        task = without_folds(task_of(rows, inputs, self._likelihood, n_outputs), rows, fold, self._likelihood)
+        task = without_folds(task_of(rows, inputs, self._in_training, n_outputs), rows, fold, self._in_training)
         draws = train_folds(plan, task, self._look(held, inputs), self.patience)
         parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
         self._rank(groups_of(draws, parts, inputs, self._columns.source, self._likelihood))
@@ -326,7 +327,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"y has {rows.y.shape[1]} targets, the first call had {len(stream.targets.columns)}")
         rows = rows._replace(y=stream.targets.apply(rows.y))
         weight = stream.weight + float(rows.weight.sum())
-        task = task_of(rows, stream.inputs, self._likelihood, n_outputs, weight)
+        task = task_of(rows, stream.inputs, self._in_training, n_outputs, weight)
         if stream.selects:  # by the networks as they were before they learnt these rows
             known = [self._draws] if stream.states else []
             self._rank(groups_of(known, [rows], stream.inputs, self._columns.source, self._likelihood))
@@ -334,7 +335,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self._keep(fitted, replace(stream, states=fitted.states, weight=weight))
 
     def _train(self, plan: TrainingPlan, rows: Rows, held: Rows | None, inputs: Scaling, n_outputs: int) -> Fitted:
-        task = task_of(rows, inputs, self._likelihood, n_outputs)
+        task = task_of(rows, inputs, self._in_training, n_outputs)
         return train(plan, task, self._look(held, inputs), self.patience)
 
     def _look(self, held: Rows | None, inputs: Scaling) -> Look | None:

@@ -30,7 +30,7 @@ are picked that matter beside the others, or all if none can be told apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -41,6 +41,7 @@ from scipy import sparse, stats
 from scipy.cluster import hierarchy
 from sklearn.covariance import ledoit_wolf_shrinkage
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from gossamer.estimators.draws import Draws
 from gossamer.estimators.table import Array, Rows, Scaling
@@ -54,7 +55,7 @@ N_COPIES = 4  # of each row: their mean has less noise
 MAX_ROWS = 4096  # enough for a t-test: evidence grows with the rows
 MIN_SHRINKAGE = 1e-4  # of covariances: equal columns have no inverse
 PICKED = 0.05  # level at which a column stands out from its group
-OTHERS = 0.1  # level at which the columns that are not selected matter together
+OTHERS = 0.25  # level at which columns that are not selected are read: to miss one costs more than to read an idle one
 MAX_COLUMNS = 256  # that are tested, beside each other: the rest have weak weights, and count as found irrelevant
 MAX_CELLS = 2**20  # rows times groups: fewer rows where many columns are read
 
@@ -116,7 +117,8 @@ def groups_of(
     alone = [[j] for group in groups if len(group) > 1 for j in group]
     networks = [_Network(one, inputs, numbers, likelihood) for one in draws]
     tested = [np.flatnonzero(np.isin(unit, one)).tolist() for one in [*groups, *alone]]
-    importance, p_value = _t_test(_rises(networks, parts, _Copies(x, weight), tested), weight)
+    rises = _rises(networks, parts, _Copies(x, weight), tested, _Network.squared_error)
+    importance, p_value = _t_test(rises / _variance(parts, weight, likelihood), weight)
     own = {j: i for i, (j, *more) in enumerate([*groups, *alone]) if not more}
     found = []
     for i, group in enumerate(groups):
@@ -130,7 +132,8 @@ def others_matter(
 ) -> bool:
     """Whether the columns that are not selected matter together: each may be needless beside the others, not all.
 
-    ``selected`` are positions in ``inputs``. The test is that of a group, at a level of 0.1.
+    ``selected`` are positions in ``inputs``. The test is that of a group, at a level of 0.25, with the negative log of
+    the predicted density or probability as its loss: what says nothing of the mean may still tell the noise.
     """
     if not len(selected):
         return True
@@ -143,7 +146,7 @@ def others_matter(
     rows, weight = _joined(parts), np.concatenate([part.weight for part in parts])
     copies = _Copies(inputs.only(numbers).apply(rows), weight)
     networks = [_Network(one, inputs, numbers, likelihood) for one in draws]
-    _, p_value = _t_test(_rises(networks, parts, copies, [others]), weight)
+    _, p_value = _t_test(_rises(networks, parts, copies, [others], _Network.log_loss), weight)
     return bool(p_value[0] < OTHERS)
 
 
@@ -281,24 +284,34 @@ class _Copies:
         return shift
 
 
-def _rises(networks: Sequence[_Network], parts: Sequence[Rows], copies: _Copies, tested: list[list[int]]) -> Array:
-    """Δ of each row for each tested set of columns, ``(sets, rows)``, in units of the variance of the target."""
+def _rises(
+    networks: Sequence[_Network],
+    parts: Sequence[Rows],
+    copies: _Copies,
+    tested: list[list[int]],
+    loss_of: Callable[[_Network, Tensor, Tensor], Tensor],
+) -> Array:
+    """Δ of each row for each tested set of columns, ``(sets, rows)``."""
     bounds = [slice(*pair) for pair in pairwise(np.cumsum([0, *(len(part.y) for part in parts)]))]
-    targets = [one.targets(part.y) for one, part in zip(networks, parts, strict=True)]
+    targets = [torch.from_numpy(part.y).float() for part in parts]
     hidden = [one.first(part.x) for one, part in zip(networks, parts, strict=True)]
-    losses = [one.loss(h, y) for one, h, y in zip(networks, hidden, targets, strict=True)]
+    losses = [loss_of(one, h, y) for one, h, y in zip(networks, hidden, targets, strict=True)]
     rises = np.zeros((len(tested), bounds[-1].stop))
     for row, columns in zip(rises, tested, strict=True):
         shifts = torch.from_numpy(copies.shifts(columns)).float()
         for one, at, h, y, loss in zip(networks, bounds, hidden, targets, losses, strict=True):
             if one.reads(columns):
-                moved = [one.loss(h + one.move(shift, columns), y) for shift in shifts[:, at]]
+                moved = [loss_of(one, h + one.move(shift, columns), y) for shift in shifts[:, at]]
                 row[at] = (torch.stack(moved).mean(0) - loss).numpy()
-    numbers, weight = torch.cat(targets).numpy(), np.concatenate([part.weight for part in parts])
-    mean = np.average(numbers, axis=0, weights=weight)
-    variance = np.average((numbers - mean) ** 2, axis=0, weights=weight).sum()
-    rises /= max(variance, 1e-12)
     return rises
+
+
+def _variance(parts: Sequence[Rows], weight: Array, likelihood: Likelihood) -> float:
+    """The variance of the targets, summed; of classes, that of their indicators."""
+    y = np.concatenate([part.y for part in parts])
+    y = y == np.unique(y) if isinstance(likelihood, Categorical) else y
+    mean = np.average(y, axis=0, weights=weight)
+    return max(float(np.average((y - mean) ** 2, axis=0, weights=weight).sum()), 1e-12)
 
 
 class _Network:
@@ -314,7 +327,9 @@ class _Network:
         _, of_tested, of_read = np.intersect1d(columns, draws.columns.numpy(), return_indices=True)
         self.tested = self.weight.new_zeros(*self.weight.shape[:2], len(columns))
         self.tested[:, :, of_tested] = self.weight[:, :, of_read]
-        self.n_outputs, self.of_classes = draws.architecture.n_outputs, isinstance(likelihood, Categorical)
+        noise = [one["raw_noise"] for one in drawn if "raw_noise" in one]
+        self.raw_noise = torch.stack(noise).float().unsqueeze(1) if noise else None
+        self.likelihood = likelihood
 
     def reads(self, columns: list[int]) -> bool:
         """Whether any of these tested columns has an active weight."""
@@ -328,16 +343,26 @@ class _Network:
         """By how much that changes if some tested columns change by ``shift``, ``(rows, columns)``."""
         return shift @ self.tested[:, :, columns].mT
 
-    def targets(self, y: Array) -> Tensor:
-        """Targets as numbers, ``(rows, targets)``: of a class, its indicator."""
-        return torch.from_numpy(np.eye(self.n_outputs)[y[:, 0].astype(np.int64)] if self.of_classes else y).float()
+    def squared_error(self, hidden: Tensor, y: Tensor) -> Tensor:
+        """That of the mean over the draws, of numbers or of class probabilities, ``(rows,)``."""
+        output = self.output(hidden)
+        if isinstance(self.likelihood, Categorical):
+            output = output.softmax(-1)
+            y = one_hot(y[:, 0].long(), output.shape[-1])
+        return (output[..., : y.shape[1]].mean(0) - y).square().sum(1)
 
-    def loss(self, hidden: Tensor, y: Tensor) -> Tensor:
-        """Squared error of the mean over the draws, ``(rows,)``."""
+    def log_loss(self, hidden: Tensor, y: Tensor) -> Tensor:
+        """Negative log of the predicted density or probability, ``(rows,)``."""
+        of_classes = isinstance(self.likelihood, Categorical)
+        return -self.likelihood.log_predictive(self.output(hidden), y[:, 0].long() if of_classes else y)
+
+    def output(self, hidden: Tensor) -> Tensor:
+        """What the network puts out where the first layer puts out ``hidden``."""
         for weight, bias in self.rest:
             hidden = hidden.relu() @ weight.mT + bias.unsqueeze(1)
-        mean = hidden.softmax(-1) if self.of_classes else hidden[..., : y.shape[1]]
-        return (mean.mean(0) - y).square().sum(1)
+        if self.raw_noise is None:
+            return hidden
+        return torch.cat([hidden, self.raw_noise.expand(*hidden.shape[:2], -1)], -1)
 
 
 def _t_test(rises: Array, weight: Array) -> tuple[Array, Array]:

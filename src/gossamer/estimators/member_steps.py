@@ -7,6 +7,7 @@ checkpoints see what they always see.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -128,16 +129,17 @@ def _shape_of(model: Members, held: set[int], task: Task) -> MemberShape:
     named = {name: p for name, p in model.networks[0].named_parameters() if id(p) not in held}
     sizes = [len(parameter) for parameter in named.values()]
     starts = dict(zip(named, (sum(sizes[:i]) for i in range(len(sizes))), strict=True))
-    noise, y = starts.pop("raw_noise", None), task.train[1]
+    noise, y, inner = starts.pop("raw_noise", None), task.train[1], _inner(task.likelihood)
     return MemberShape(
         members=len(model.networks),
         widths=(model.shapes[0][1], *(shape[0] for shape in model.shapes)),
         biases=tuple(starts.values()),
         others=sum(sizes),
         noise=noise,
-        has_classes=isinstance(_inner(task.likelihood), Categorical),
+        has_classes=isinstance(inner, Categorical),
         columns=y.shape[1] if y.dim() > 1 else 1,
         folded=isinstance(task.likelihood, WithoutFolds),
+        reach=inner.reach if isinstance(inner, Gaussian) else math.inf,
     )
 
 

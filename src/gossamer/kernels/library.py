@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 4  # of the signatures below; a library left over from another version is ignored
+VERSION = 5  # of the signatures below; a library left over from another version is ignored
 MOST_PLANS = 4  # kept for one tensor of positions: a layer may see images of several sizes
 PRECISIONS = (torch.float32, torch.bfloat16)  # of activations; sums and weights are float32
 LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
@@ -39,7 +39,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "backward": (_INT, [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 5, _INT]),
     "normals": (None, [ctypes.c_uint64, _LONG, _POINTER]),
-    "members": (_POINTER, [_POINTER] * 4),
+    "members": (_POINTER, [*[_POINTER] * 4, _FLOAT]),
     "members_free": (None, [_POINTER]),
     "members_place": (_INT, [_POINTER, _POINTER, _INT]),
     "members_gradients": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ class MemberShape:
         columns: Of the targets. Those of numbers, or one for the class; one more for the weights of rows, if any; and
             with ``folded`` one for the number of the member that ignores a row.
         folded: Whether members ignore rows.
+        reach: That of :class:`gossamer.Gaussian`.
     """
 
     members: int
@@ -40,6 +42,7 @@ class MemberShape:
     has_classes: bool
     columns: int
     folded: bool = False
+    reach: float = math.inf
 
     @property
     def targets(self) -> int:
@@ -109,6 +112,7 @@ class NativeMembers:
             _list(ctypes.c_int64, lengths),
             _list(ctypes.c_float, prior_std),
             _list(ctypes.c_void_p, buffers),
+            shape.reach,
         )
         if not self.address:
             raise no_memory(f"{shape.members} networks with {n_active} active weights")

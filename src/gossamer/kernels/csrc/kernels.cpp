@@ -19,7 +19,7 @@ static char out_of_memory;  // its address stands for a plan that could not be s
 
 extern "C" {
 
-int gossamer_version() { return 4; }
+int gossamer_version() { return 5; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -96,12 +96,14 @@ void gossamer_normals(uint64_t seed, int64_t n, float* out) {
 // Networks side by side. `shape` is a MemberShape, then the widths of all layers and the starts of the biases; `lengths`
 // and `prior_std` have one number per weight, member by member. `buffers` are values, gradient, step and both moments of
 // the means, of the raw stds and of all other parameters. Null if there was not enough memory.
-void* gossamer_members(const int32_t* shape, const int64_t* lengths, const float* prior_std, float* const* buffers) {
+void* gossamer_members(const int32_t* shape, const int64_t* lengths, const float* prior_std, float* const* buffers,
+                       float reach) {
   Members* made = nullptr;
   const int failed = status_of([&] {
     made = new Members();
     static_assert(sizeof(MemberShape) == 8 * sizeof(int32_t), "MemberShape must have the layout of the list of numbers");
     std::memcpy(&made->shape, shape, sizeof(MemberShape));
+    made->reach = reach;
     const int layers = made->shape.layers, weights = made->shape.members * layers;
     made->widths.assign(shape + 8, shape + 9 + layers);
     made->biases.assign(shape + 9 + layers, shape + 9 + 2 * layers);

@@ -225,6 +225,7 @@ struct Members {
   std::vector<float> std, variance, sigmoid;  // of the active entries, as of the last refresh
   Arena memory;
   int64_t rows = 0, padded = 0;
+  float reach = INFINITY;  // noise stds that a target may be away from its mean
   std::vector<double> losses, divergences;  // of each member
 
   const Entries& of(int member, int layer) const { return entries[member * shape.layers + layer]; }
@@ -326,7 +327,7 @@ struct Members {
   }
 
   // sum w (z^2 / 2 + log sigma + log sqrt(2 pi)) with z = (y - mu) / sigma, and its gradients: -w z / sigma of mu,
-  // w (1 - z^2) / sigma of sigma.
+  // w (1 - z^2) / sigma of sigma. A target is at most `reach` sigma away from mu.
   double of_numbers(const float* weight, const float* y, const float* outputs, const float* raw_noise,
                     float* raw_noise_grad, float* g) const {
     dvec loss = {};
@@ -336,7 +337,9 @@ struct Members {
       for (int64_t row = 0; row < padded; row += LANES) {
         vec slope;
         const vec noise = softplus(raw_noise ? splat(raw_noise[t]) : load(outputs + raw + row), &slope) + 1e-6f;
-        const vec w = load(weight + row), z = (load(y + mean + row) - load(outputs + mean + row)) / noise;
+        const vec w = load(weight + row), far = splat(reach);
+        vec z = (load(y + mean + row) - load(outputs + mean + row)) / noise;
+        z = z > far ? far : z < -far ? -far : z;  // NaN comes through
         const vec scaled = w / noise, of_raw = only_rows(scaled * (1.0f - z * z) * slope, row);
         loss += widen(only_rows(w * (0.5f * z * z + safe_logarithm(noise) + 0.91893853f), row));
         store(g + mean + row, only_rows(-scaled * z, row));
