@@ -73,7 +73,8 @@ def test_completion_finds_every_public_name():
         ("sys.exit(main(['list', 'data']))", "needs docstring_parser: pip install 'gossamer[cli]'"),
     ],
 )
-def test_a_missing_package_names_its_extra(code: str, words: str):
+def test_a_missing_package_names_its_extra(code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # a run locks its folder before it needs anything
     imports = "import torch, gossamer\nfrom gossamer.runs import Settings, train\nfrom gossamer.cli import main\n"
     done = without(OPTIONAL, imports + code)
     assert done.returncode == 1
