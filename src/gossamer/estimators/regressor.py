@@ -38,8 +38,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         lr: Learning rate. ``None`` is the method's default, but smaller for methods with one step size for all weights,
             since learnt noise makes the loss steep.
         kl_weight: β of the KL; ``None`` is 1 to select and 0.5 to predict.
-        max_steps: Optimizer steps of each stage; ``None`` is 500 to select, and to predict 2,000 or twenty epochs,
-            whichever is more, up to four times while the loss falls.
+        max_steps: Optimizer steps of each stage; ``None`` is 500 to select, and to predict 2,000 or a hundred epochs
+            (up to 10,000, but at least twenty epochs), up to four times while the loss falls.
         batch_size: Rows per step; ``None`` is 64, and 256 to predict from more than 5,000 rows or with one step size
             for all weights, then in half the steps.
         options: Other options of the method by name; samplers have a ``temperature`` of 1.
