@@ -128,8 +128,8 @@ def bad_rows(x: Tensor) -> list[int]:
         >>> bad_rows(torch.tensor([[1.0, 2.0], [torch.nan, 0.0], [3.0, torch.inf]]))
         [1, 2]
     """
-    if not x.is_floating_point() or bool(torch.isfinite(x).all()):
-        return []
+    if not x.is_floating_point() or math.isfinite(float(x.detach().sum())) or bool(torch.isfinite(x).all()):
+        return []  # one that is not finite makes the sum so; a sum that overflows says nothing
     rows: list[int] = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
     return rows
 
@@ -170,8 +170,10 @@ def first_not_finite(model: nn.Module, evaluate: Callable[[], Tensor]) -> str:
 def _largest(model: nn.Module) -> dict[str, float]:
     """The largest absolute value of each parameter, by name."""
     named = {name: parameter for name, parameter in model.named_parameters() if parameter.numel()}
-    sizes = [parameter.abs().max().double() for parameter in named.values()]
-    return dict(zip(named, _numbers(torch.stack(sizes)), strict=True)) if named else {}
+    if not named:
+        return {}
+    sizes = torch._foreach_norm(list(named.values()), math.inf)
+    return dict(zip(named, _numbers(torch.stack([size.double() for size in sizes])), strict=True))
 
 
 def _numbers(values: Tensor) -> list[float]:

@@ -19,6 +19,13 @@ int gossamer_backward(const void* plan, int64_t batch, int half, const void* x, 
                        int dv_is_factor, const float* mean, const float* std, void* dx, float* dmean, float* dstd,
                        int threads);
 void gossamer_normals(uint64_t seed, int64_t n, float* out);
+void* gossamer_members(const int32_t* shape, const int64_t* lengths, const float* prior_std, float* const* buffers);
+void gossamer_members_free(void* members);
+int gossamer_members_place(void* members, const void* const* positions, int wide);
+int gossamer_members_gradients(void* members, const float* x, int64_t rows, const void* y, int is_whole, uint64_t seed,
+                               int noisy, float scale, float* losses, int threads);
+void gossamer_members_dense(void* members, int64_t weight, float* out);
+void gossamer_members_adam(void* members, const double* options);
 }
 
 struct Case {
@@ -215,6 +222,114 @@ static void check_noise() {
   }
 }
 
+// Three networks side by side, for numbers with a noise of their own or for classes, with weights of rows and folds. The
+// gradients are held to differences of the loss along random directions, the sums of one weight to the dense gradient.
+struct Networks {
+  std::vector<int32_t> shape;
+  std::vector<int64_t> lengths;
+  std::vector<std::vector<int32_t>> positions;
+  std::vector<float> buffers[15], prior_std;
+  void* members = nullptr;
+
+  Networks(bool has_classes, bool has_folds, double density) {
+    const int32_t widths[4] = {5, 11, 7, 4}, columns = (has_classes ? 1 : 2) + (has_folds ? 2 : 0);
+    shape = {3, 3, has_classes, has_classes ? 1 : 2, columns, has_folds ? 3 : 0, -1, 22, 5, 11, 7, 4, 0, 11, 18};
+    std::uniform_real_distribution<double> uniform(0, 1);
+    size_t active = 0;
+    for (int i = 0; i < 9; ++i) {
+      std::vector<int32_t> own;
+      for (int32_t at = 0; at < widths[i % 3] * widths[i % 3 + 1]; ++at)
+        if (uniform(engine) < density) own.push_back(at);
+      lengths.push_back(static_cast<int64_t>(own.size())), active += own.size();
+      positions.push_back(own), prior_std.push_back(0.7f);
+    }
+    float* addresses[15];
+    for (int i = 0; i < 15; ++i) {
+      buffers[i] = i % 5 == 2 ? std::vector<float>(1) : std::vector<float>(i < 10 ? active : 66);
+      if (i % 5 == 0) buffers[i] = random_floats(buffers[i].size(), i == 5 ? -3.0f : -0.4f, i == 5 ? -1.0f : 0.4f);
+      addresses[i] = buffers[i].data();
+    }
+    members = gossamer_members(shape.data(), lengths.data(), prior_std.data(), addresses);
+    place();
+  }
+  ~Networks() { gossamer_members_free(members); }
+  int place() {
+    std::vector<const void*> addresses;
+    for (const auto& own : positions) addresses.push_back(own.data());
+    return gossamer_members_place(members, addresses.data(), 0);
+  }
+};
+
+static void check_members(bool has_classes, bool has_folds, double density, int64_t rows, int threads) {
+  Networks networks(has_classes, has_folds, density);
+  const int columns = networks.shape[4];
+  auto x = random_floats(rows * 5), y = random_floats(rows * columns);
+  std::vector<int64_t> classes(rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    classes[row] = row % 4;
+    if (has_classes) y[row * columns] = static_cast<float>(row % 4);
+    if (has_folds) y[row * columns + columns - 1] = static_cast<float>(row % 3);
+  }
+  const bool is_whole = has_classes && !has_folds;
+  const void* targets = is_whole ? static_cast<const void*>(classes.data()) : y.data();
+  const auto loss = [&](float* parts) {
+    networks.place();
+    return gossamer_members_gradients(networks.members, x.data(), rows, targets, is_whole, 99, 1, 0.01f, parts, threads);
+  };
+  float parts[2];
+  int failed = loss(parts);
+  for (int group = 0; group < 3; ++group) {
+    std::vector<float>& values = networks.buffers[5 * group];
+    const std::vector<float> before = values, grad = networks.buffers[5 * group + 1];
+    const auto direction = random_floats(values.size());
+    double slope = 0, size = 0;
+    for (size_t i = 0; i < grad.size(); ++i) {
+      slope += static_cast<double>(grad[i]) * direction[i], size += std::fabs(static_cast<double>(grad[i]) * direction[i]);
+    }
+    double sums[2];
+    for (int side = 0; side < 2; ++side) {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = before[i] + (side ? -1e-3f : 1e-3f) * direction[i];
+      failed |= loss(parts);
+      sums[side] = static_cast<double>(parts[0]) + parts[1];
+    }
+    values = before;
+    const double difference = (sums[0] - sums[1]) / 2e-3;
+    // Floats of the loss leave an error of 1e-7 times its size over 1e-3; a kink of a ReLU may lie on the way.
+    const double bound = 1e-3 * std::fabs(sums[0]) + 0.02 * size;
+    if (failed || !(std::fabs(difference - slope) <= bound)) {
+      std::printf("members, group %d: slope %g, difference %g\n", group, slope, difference);
+      ++failures;
+    }
+  }
+  loss(parts);
+  for (int weight = 0, first = 0; weight < 9; first += static_cast<int>(networks.lengths[weight++])) {
+    const std::vector<int32_t>& own = networks.positions[weight];
+    std::vector<float> dense(networks.shape[8 + weight % 3] * networks.shape[9 + weight % 3]);
+    gossamer_members_dense(networks.members, weight, dense.data());
+    for (size_t e = 0; e < own.size(); ++e) {
+      const float mean = networks.buffers[0][first + e], grad = networks.buffers[1][first + e];
+      if (!(std::fabs(dense[own[e]] + 0.01f * mean / 0.49f - grad) <= 1e-5f * (1 + std::fabs(grad)))) {
+        std::printf("members, weight %d: dense gradient %g, %g\n", weight, dense[own[e]], grad);
+        ++failures;
+      }
+    }
+  }
+  const double options[15] = {0.1, 0.9, 0.999, 0, 0, 0.1, 0.9, 0.999, 0, 0, 0.1, 0.9, 0.999, 0, 0};
+  const std::vector<float> before = networks.buffers[0];
+  gossamer_members_adam(networks.members, options);
+  for (size_t i = 0; i < before.size(); ++i) {  // the first step is the rate, against the sign of the gradient
+    const float grad = networks.buffers[1][i], step = networks.buffers[0][i] - before[i];
+    if (grad != 0 && !(std::fabs(step + std::copysign(0.1f, grad)) <= 1e-5f)) {
+      std::printf("members: a first step of %g\n", step);
+      ++failures;
+    }
+  }
+  if (networks.positions[0].size() > 1) {
+    std::swap(networks.positions[0][0], networks.positions[0][1]);
+    if (networks.place() != 2) std::puts("members: unsorted positions were taken"), ++failures;
+  }
+}
+
 int main() {
   if (!gossamer_runs_here()) return std::puts("this processor cannot run these kernels"), 1;
   for (const Case& c : CASES)
@@ -224,6 +339,9 @@ int main() {
   for (const int32_t* position : {outside, unsorted})
     if (gossamer_plan(CASES[0].numbers, 1, 3, position, 0)) std::puts("a bad list of positions was taken"), ++failures;
   check_noise();
+  for (double density : {0.0, 0.3, 1.0})
+    for (int64_t rows : {1, 21, 64, 100})
+      for (int kind = 0; kind < 4; ++kind) check_members(kind % 2, kind / 2, density, rows, rows > 21 ? 3 : 1);
   std::printf("version %d: %s, largest error %.1e\n", gossamer_version(), failures ? "FAILED" : "all agree", worst);
   return failures != 0;
 }

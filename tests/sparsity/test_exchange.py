@@ -301,7 +301,7 @@ def test_an_update_is_few_calls_and_waits_once(kind, monkeypatch):
     """21 weights, as a ResNet-18 has, with momentum, the working copy and the preparation of the next update."""
     *_, before = worked(set(), monkeypatch, kind=kind)
     *_, after = worked({"cpu"}, monkeypatch, kind=kind)
-    assert before.total() > 1000
+    assert before.total() > 2 * after.total()
     assert after.total() < 330
     views = ("detach", "view", "split", "slice", "select", "unbind", "expand", "lift_fresh", "alias", "as_strided")
     launched = sum(n for name, n in after.items() if not name.removeprefix("aten.").startswith(views))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Adam, Optimizer
 
 from gossamer.capture.flat_weights import flatten
-from gossamer.estimators.members import MAX_DENSE, Members, SumOverMembers, WithoutFolds
+from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds
 from gossamer.kernels import library
 from gossamer.kernels.native_members import MemberShape, NativeMembers, Trained
 from gossamer.layers import GaussianWeight, sparse_weights
@@ -26,6 +26,8 @@ from gossamer.train import EagerSteps, Training
 from gossamer.types import Likelihood, Penalty, Task, identity
 
 __all__ = ["MemberSteps", "natively"]
+
+MOST = 2**24  # entries of all layers of all members, active or not: before a move there are dense gradients of them
 
 
 @contextmanager
@@ -101,7 +103,7 @@ class MemberSteps(EagerSteps):
 
 def _is_possible(training: Training) -> bool:
     model, optimizer, likelihood = training.model, training.inner_optimizer, training.task.likelihood
-    if not isinstance(model, Members) or model.n_dense > MAX_DENSE or type(optimizer) is not Adam:
+    if not isinstance(model, Members) or model.n_dense > MOST or type(optimizer) is not Adam:
         return False
     if not library.LIBRARY or training.fabric.device.type != "cpu" or _inner(likelihood) is None:
         return False

@@ -6,7 +6,8 @@ into one dense tensor per layer, ``(members, out, in)``, and local reparameteriz
 
     y_r = x_r M_rᵀ + b_r + sqrt(x_r² V_rᵀ) · ε        for members r = 1…R
 
-On small networks a step costs calls, not arithmetic, so R members cost about as much as one.
+On small networks these steps cost calls, not arithmetic, so R members cost about as much as one; ``member_steps`` takes
+them in native code where it can.
 """
 
 from __future__ import annotations

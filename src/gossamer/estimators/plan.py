@@ -21,6 +21,7 @@ from gossamer import methods
 from gossamer.devices import OneProcess
 from gossamer.divergence import DivergenceError, OnNan
 from gossamer.estimators.draws import Architecture, Draws
+from gossamer.estimators.losses import LossCurves
 from gossamer.estimators.member_steps import natively
 from gossamer.estimators.members import (
     Members,
@@ -378,8 +379,7 @@ def _run(
     plan: TrainingPlan, trainings: Sequence[Training], last: int, look: Look | None = None, patience: int = 1
 ) -> Fitted:
     """Train the members step by step together, so that looks and losses are those of the mixture."""
-    losses: list[Tensor] = []
-    nlls: list[Tensor] = []
+    curves = LossCurves(plan.members)
     looks: list[tuple[int, float]] = []
     best: Fitted | None = None
     start = trainings[0].step
@@ -390,27 +390,28 @@ def _run(
         for training in trainings:
             stack.enter_context(natively(training))
         for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
-            for name, kept in (("loss", losses), ("nll", nlls)):
-                kept.append(sum(value[name] for value in values) / plan.members)
+            curves.add(values)
             if look is not None and (step == last or (may_stop and step % max(1, plan.steps // N_LOOKS) == 0)):
                 draws = _draw(plan, trainings)
                 looks.append((step, look(draws)))
                 if best is None or looks[-1][1] < min(loss for _, loss in looks[:-1]):
                     best = Fitted(draws, step)
-            progress.update(step, partial(_words, step, last, losses[-1], looks))
+            progress.update(step, partial(_words, step, last, curves, looks))
             if best is not None and sum(at > best.n_steps for at, _ in looks) >= patience:
                 break
     fitted = best or Fitted(_draw(plan, trainings), last)
     fitted.states = [_on_cpu(training.state_dict()) for training in trainings]
-    fitted.losses, fitted.looks = torch.stack(losses).tolist(), looks
-    if may_stop and len(losses) == plan.steps:  # a cyclical rate makes the loss rise and fall, whatever the steps
-        fitted.fall = fall_at_the_end(torch.stack(nlls).cpu().numpy())
+    fitted.losses, fitted.looks = curves.losses, looks
+    if (
+        may_stop and len(fitted.losses) == plan.steps
+    ):  # a cyclical rate makes the loss rise and fall, whatever the steps
+        fitted.fall = fall_at_the_end(np.array(curves.nlls))
     return fitted
 
 
-def _words(step: int, last: int, loss: Tensor, looks: list[tuple[int, float]]) -> str:
+def _words(step: int, last: int, curves: LossCurves, looks: list[tuple[int, float]]) -> str:
     held_out = f"  held out {looks[-1][1]:.3f}" if looks else ""
-    return f"step {step}/{last}  loss {float(loss):.3f}{held_out}"
+    return f"step {step}/{last}  loss {curves.losses[-1]:.3f}{held_out}"
 
 
 def _on_cpu(state: Any) -> Any:

@@ -19,7 +19,7 @@ from gossamer.layers import CurvatureWeight, GaussianWeight, PointWeight, Sparse
 from gossamer.layers.curvature import std_of_curvature
 from gossamer.layers.gaussian import regrown_raw_std, std_of
 from gossamer.layers.weight import RegrowStd
-from gossamer.sparsity.selection import Segments, works_together
+from gossamer.sparsity.selection import Segments
 from gossamer.types import WeightStats
 
 MOST = 1 << 15  # weights: their numbers are sorted as 16-bit integers
@@ -72,7 +72,7 @@ class WeightBatch:
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
         """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
         first = self.weights[0]
-        if not (works_together(self.device) and self.is_one_kind):
+        if not self.is_one_kind:
             masks = kept.split(self.active.lengths)
             own = [weight.regrown(mask, regrow_std) for weight, mask in zip(self.weights, masks, strict=True)]
             names = dict.fromkeys(name for values in own for name in values)

@@ -33,9 +33,11 @@ def top_mask(score: Tensor, k: int) -> Tensor:
         raise ValueError(f"top_mask takes a vector and 0 <= k <= its length, got shape {tuple(score.shape)}, k = {k}")
     if k == 0:
         return torch.zeros_like(score, dtype=torch.bool)
-    score = torch.where(score.isnan(), -torch.inf, score)
+    score = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     # topk alone breaks ties as the device likes; by position, every rank, device and rerun chooses the same entries.
     threshold = score.topk(k, sorted=False).values.amin()
+    if score.is_cpu and int((best := score >= threshold).sum()) == k:  # no ties; a GPU would have to be waited for
+        return best
     above, tied = score > threshold, score == threshold
     return above | (tied & (tied.cumsum(0) <= k - above.sum()))
 

@@ -12,10 +12,11 @@ from gossamer.types import Split, identity
 __all__ = ["Batches"]
 
 AT_ONCE = 4096  # examples augmented at a time: temporary memory must fit beside the network
+SMALL = 2**24  # bytes of a table that is gathered once per epoch: a gather per batch costs more than a small step
 
 
 class Batches:
-    """The batch of any step, from tensors on one device: one shuffle per epoch, one gather per batch.
+    """The batch of any step, from tensors on one device: one shuffle per epoch, one gather per batch or small epoch.
 
     The order and augmentation of an epoch depend only on the seed and the number of the epoch, so that a run can
     continue anywhere. An epoch is augmented at once: on a GPU that is a few kernels per epoch instead of per batch. The
@@ -47,7 +48,10 @@ class Batches:
         self.batch_size, self.seed, self.rank, self.n_ranks = batch_size, seed, rank, n_ranks
         self.augment = augment
         self.per_epoch = -(-len(self.y) // batch_size)
-        self._epoch, self._order, self._augmented = -1, torch.empty(0), self.x[:0]
+        self._is_small = self.x.nbytes + self.y.nbytes <= SMALL
+        self._epoch, self._order = -1, torch.empty(0)
+        self._ordered_x: Tensor | None = None  # those of an epoch, where they are gathered or augmented at once
+        self._ordered_y: Tensor | None = None
 
     def __getitem__(self, step: int) -> Split:
         """The batch of step ``step``, counted from 0."""
@@ -55,10 +59,9 @@ class Batches:
         if epoch != self._epoch:
             self._start(epoch)
         place = slice(index * self.batch_size, (index + 1) * self.batch_size)
-        rows = self._order[place]
-        x = self.x[rows] if self.augment is identity else self._augmented[place]
-        y = self.y[rows]
-        if len(rows) >= self.n_ranks > 1:  # all ranks take a last batch that is too small to share
+        x = self.x[self._order[place]] if self._ordered_x is None else self._ordered_x[place]
+        y = self.y[self._order[place]] if self._ordered_y is None else self._ordered_y[place]
+        if self.n_ranks > 1 and len(y) >= self.n_ranks:  # all ranks take a last batch that is too small to share
             x, y = x[self.rank :: self.n_ranks], y[self.rank :: self.n_ranks]
         return x, y
 
@@ -80,9 +83,10 @@ class Batches:
         key = self.seed * 1_000_003 + epoch
         self._order = torch.randperm(len(self.y), generator=torch.Generator().manual_seed(key)).to(self.y.device)
         self._epoch = epoch
+        if self._is_small:
+            self._ordered_x, self._ordered_y = self.x[self._order], self.y[self._order]
         if self.augment is not identity:
             device = self.x.device
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 torch.manual_seed(key)
-                parts = [self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)]
-                self._augmented = torch.cat(parts)
+                self._ordered_x = torch.cat([self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)])

@@ -247,7 +247,8 @@ class Training:
 
     def _advance(self) -> dict[str, Tensor]:
         number = self.step - self._begun + 1
-        rates = [ratio * self.method.lr(number - 1) for ratio in self._ratios]
+        rate = self.method.lr(number - 1)
+        rates = [ratio * rate for ratio in self._ratios]
         index = number - 1 + self._shift
         batch, self.eager.weight = self.batches[index], self.batches.weight(index)
         self._check_inputs(batch[0])

@@ -1,0 +1,131 @@
+"""Native steps of networks side by side trust their arguments, so every wrong one must stop in Python."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from gossamer.kernels import library
+from gossamer.kernels.native_members import MemberShape, NativeMembers, Trained
+
+pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
+
+SHAPE = MemberShape(
+    members=2, widths=(3, 4, 2), biases=(0, 4), others=6, noise=None, has_classes=False, columns=1, folded=False
+)
+LENGTHS, PRIORS = [5, 8, 5, 8], [0.5] * 4
+POSITIONS = [torch.tensor([0, 3, 4, 7, 11]), None, torch.tensor([1, 2, 5, 6, 9]), None]
+
+
+def group_of(n):
+    return Trained(torch.full((n,), -0.5), torch.zeros(n), torch.zeros(()), torch.zeros(n), torch.zeros(n))
+
+
+def members_of(shape=SHAPE, lengths=LENGTHS, priors=PRIORS, groups=None):
+    return NativeMembers(shape, lengths, priors, groups or [group_of(26), group_of(26), group_of(12)])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"members": 0},
+        {"widths": (3, 0, 2)},
+        {"widths": (3, 4, 3)},
+        {"biases": (0, 5)},
+        {"biases": (-1, 4)},
+        {"biases": (), "widths": (3,)},
+        {"others": 5},
+        {"noise": 5},
+        {"columns": 3},
+        {"columns": 0},
+        {"folded": True},
+        {"members": 2**31, "widths": (3, 4, 2)},
+    ],
+)
+def test_shapes_that_do_not_fit_together_are_errors(change):
+    with pytest.raises(ValueError, match="do not"):
+        members_of(dataclasses.replace(SHAPE, **change))
+
+
+@pytest.mark.parametrize(("lengths", "priors"), [([5, 8, 5], PRIORS), (LENGTHS, [0.5]), ([5, 8, 5, -8], PRIORS)])
+def test_every_weight_has_a_length_and_a_prior(lengths, priors):
+    with pytest.raises(ValueError, match="4 weights need"):
+        members_of(lengths=lengths, priors=priors)
+
+
+@pytest.mark.parametrize("name", Trained._fields)
+@pytest.mark.parametrize(
+    "change", [lambda t: t.double(), lambda t: torch.cat([t.view(-1), torch.zeros(1)]), lambda t: t.to("meta")]
+)
+def test_vectors_must_be_floats_of_the_right_length(name, change):
+    groups = [group_of(26), group_of(26), group_of(12)]
+    groups[1] = groups[1]._replace(**{name: change(getattr(groups[1], name))})
+    with pytest.raises(ValueError, match=f"{name} must be a float32 vector"):
+        members_of(groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("number", "position", "error"),
+    [
+        (0, torch.tensor([0, 3, 4, 7]), "as long as"),
+        (0, torch.tensor([0, 3, 4, 7, 11], dtype=torch.int32), "int32 or of int64"),
+        (0, torch.tensor([0.0, 3.0, 4.0, 7.0, 11.0]), "int32 or of int64"),
+        (0, torch.tensor([0, 3, 4, 7, 12]), "outside"),
+        (0, torch.tensor([-1, 3, 4, 7, 11]), "outside"),
+        (0, torch.tensor([0, 4, 3, 7, 11]), "not sorted"),
+        (0, torch.tensor([0, 3, 3, 7, 11]), "not sorted"),
+        (0, None, "all its entries"),
+    ],
+)
+def test_positions_must_be_sorted_and_inside(number, position, error):
+    members, positions = members_of(), list(POSITIONS)
+    positions[number] = position
+    with pytest.raises(ValueError, match=error):
+        members.place(positions)
+    with pytest.raises(ValueError, match=r"call place\(\) first"):
+        members.gradients(torch.zeros(2, 3), torch.zeros(2, 1), 0.1, 0)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (torch.zeros(2, 4), torch.zeros(2, 1)),
+        (torch.zeros(2, 3), torch.zeros(3, 1)),
+        (torch.zeros(2, 3), torch.zeros(2, 2)),
+        (torch.zeros(2, 3), torch.zeros(2)),
+        (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)),
+        (torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.float64)),
+        (torch.zeros(2, 3).double(), torch.zeros(2, 1)),
+        (torch.zeros(0, 3), torch.zeros(0, 1)),
+        (torch.zeros(2, 3, device="meta"), torch.zeros(2, 1)),
+    ],
+)
+def test_batches_must_fit(x, y):
+    members = members_of()
+    members.place(POSITIONS)
+    with pytest.raises(ValueError, match="expected float32 inputs and targets"):
+        members.gradients(x, y, 0.1, 0)
+
+
+def test_a_batch_with_gaps_is_one_without():
+    members = members_of()
+    members.place(POSITIONS)
+    torch.manual_seed(0)
+    x, y = torch.randn(5, 3), torch.randn(5, 1)
+    expected = members.gradients(x, y, 0.1, 7), members.groups[0].grad.clone()
+    spread = torch.stack([x, x], -1)[..., 0], torch.stack([y, y], -1)[..., 0]
+    assert not spread[0].is_contiguous()
+    assert torch.equal(members.gradients(*spread, 0.1, 7), expected[0])
+    assert torch.equal(members.groups[0].grad, expected[1])
+
+
+def test_dense_gradients_are_those_of_a_pass():
+    members = members_of()
+    members.place(POSITIONS)
+    with pytest.raises(ValueError, match="no gradient of weight 0"):
+        members.dense_gradient(0)
+    members.gradients(torch.randn(5, 3), torch.randn(5, 1), 0.1, 7)
+    assert members.dense_gradient(1).shape == (2, 4)
+    for number in (-1, 4):
+        with pytest.raises(ValueError, match="no gradient of weight"):
+            members.dense_gradient(number)
