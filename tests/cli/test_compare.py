@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import re
+import shlex
+import subprocess
 
 import pytest
 
@@ -231,3 +234,56 @@ def test_published_figures_are_of_one_data_set(refused, tmp_path):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('data = "digits"\n[methods.sgd]\n[published.sgd]\nsource = "us"\naccuracy = "90 %"\n')
     assert "published figures are of one data set" in refused(2, "reproduce", recipe, "--data", "digits,two_moons")
+
+
+def test_jobs_train_the_runs_and_the_same_command_collects_them(gossamer, refused, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    command = [
+        "compare",
+        "sgd,vi",
+        "--data",
+        "two_moons",
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+        "--n-draws",
+        "1",
+        "--out",
+        "a b",
+    ]
+    code, out, _ = gossamer(*command, "--print-jobs", "--workers", "4")
+    lines = out.splitlines()
+    assert (code, len(lines), lines[0].split()[-2:]) == (0, 2, ["--only", "sgd-0"])
+    assert not list(tmp_path.iterdir())
+    program, *words = shlex.split(lines[1])
+    assert (program, words[:2]) == ("gossamer", ["compare", "sgd,vi"])
+    assert gossamer(*words, "--quiet")[:2] == (0, "run: a b/vi-0\n")
+    assert [path.name for path in (tmp_path / "a b").iterdir()] == ["vi-0"]
+    assert gossamer(*words, "--quiet")[0] == 0  # a job that is started twice
+    assert gossamer(*command, "--print-jobs=shell")[1].splitlines() == lines[:1]
+    before = (tmp_path / "a b" / "vi-0" / "result.json").stat().st_mtime_ns
+    assert gossamer(*command, "--quiet")[0] == 0
+    assert (tmp_path / "a b" / "vi-0" / "result.json").stat().st_mtime_ns == before
+    assert gossamer(*command, "--print-jobs")[1:] == (
+        "",
+        "all runs are finished: the same command without --print_jobs collects them\n",
+    )
+    assert refused(2, *command, "--only", "vi-1").startswith(
+        "unknown run of this comparison 'vi-1'; did you mean 'vi-0'?"
+    )
+
+
+def test_an_array_of_slurm_runs_in_a_shell(gossamer, monkeypatch, tmp_path):
+    """With a ``gossamer`` that says what it was given."""
+    monkeypatch.chdir(tmp_path)
+    told = ["compare", "sgd,vi", "--data", "digits,two_moons", "--seeds", "2", "--out", "my runs"]
+    code, out, _ = gossamer(*told, "--print-jobs", "slurm")
+    assert code == 0
+    assert "#SBATCH --array=0-7" in out
+    (tmp_path / "gossamer").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "gossamer").chmod(0o755)
+    (tmp_path / "jobs.sh").write_text(out)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "5"}
+    done = subprocess.run(["bash", "jobs.sh"], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [*told, "--only", "two_moons/sgd-1", "--quiet"]

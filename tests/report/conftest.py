@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.report import write_comparison, write_report
+from gossamer.report import write_comparison, write_report, write_sweep
 
 
 @pytest.fixture(scope="session")
@@ -28,4 +28,5 @@ def pages(fake, tmp_path_factory):
         "several": fake.fake_comparison(root / "several"),
     }
     write = {"several": write_comparison}
-    return {name: write.get(name, write_report)(some, root / f"{name}.html") for name, some in folders.items()}
+    pages = {name: write.get(name, write_report)(some, root / f"{name}.html") for name, some in folders.items()}
+    return pages | {"sweep": write_sweep(fake.fake_sweep(root / "sweep"), root / "sweep.html")}

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from gossamer.record import Run
+from gossamer.record.sweep import SweepRecord, TrialRecord
 
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
@@ -315,6 +316,29 @@ def draw(dice, digit, noise):
         [soft(x, y) * (1 - 0.5 * noise) + dice.uniform(-grain, grain) * 0.6 for x in range(28)] for y in range(28)
     ]
     return [[round(255 * min(1, max(0, value))) for value in row] for row in values]
+
+
+def fake_sweep(folder):
+    """The folder of a sweep: finished, pruned, failed and running trials over a range and a few values."""
+    folder.mkdir(parents=True)
+    generator, trials = random.Random(7), []
+    for number in range(20):
+        state = "failed" if number == 3 else "running" if number == 19 else "pruned" if number % 3 == 2 else "finished"
+        values = {"lr": 10 ** generator.uniform(-4, -1), "removal": generator.choice(["snr", "magnitude"])}
+        values |= {"members": generator.randint(1, 4)}
+        level = 0.1 + abs(math.log10(values["lr"]) + 2) * 0.3
+        epochs = [[k, level * (1 + 2 / k)] for k in range(1, 4 if state == "pruned" else 11)]
+        objective = epochs[-1][1] if state in ("finished", "pruned") else None
+        failure = "training diverged at step 7: <b>a loss of 1e9</b>" if state == "failed" else ""
+        name = f"trial-{number:04d}"
+        trials.append(TrialRecord(number, state, name, values, objective, epochs, 0, number, 12.5, failure))
+    space = {"lr": "log:0.0001..0.1", "removal": "snr,magnitude", "members": "1..4"}
+    shares = {"lr": 0.8, "removal": 0.15, "members": 0.05}
+    told = ("first", "ssvi", "digits", "nll", "lower", "median", 20, space, shares, trials)
+    record = SweepRecord(*told, "gossamer train ssvi digits --lr 0.01")
+    record.write(folder)
+    fake_run(folder / record.best.folder)
+    return folder
 
 
 if __name__ == "__main__":

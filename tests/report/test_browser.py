@@ -19,7 +19,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-KINDS = ["single", "coloured", "unfinished", "regression", "plane", "several"]
+KINDS = ["single", "coloured", "unfinished", "regression", "plane", "several", "sweep"]
 
 
 @pytest.fixture(scope="module")

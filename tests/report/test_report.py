@@ -5,12 +5,14 @@ import re
 import struct
 import zlib
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from gossamer.record import RecordError, Run
-from gossamer.report import write_report
+from gossamer.record.sweep import SweepRecord
+from gossamer.report import write_report, write_sweep
 from gossamer.report.cost import figures as cost_figures
 from gossamer.report.images import png
 from gossamer.report.runs import group, read
@@ -80,7 +82,7 @@ def test_a_finished_run_shows_everything(pages):
     assert "unfinished" not in page.text
 
 
-@pytest.mark.parametrize("kind", ["single", "coloured", "unfinished", "regression", "plane", "several"])
+@pytest.mark.parametrize("kind", ["single", "coloured", "unfinished", "regression", "plane", "several", "sweep"])
 def test_every_page_is_well_formed_and_self_contained(pages, kind):
     page = Page(pages[kind])
     assert not [name for name, n in Counter(page.ids).items() if n > 1]
@@ -90,13 +92,15 @@ def test_every_page_is_well_formed_and_self_contained(pages, kind):
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href"):
             address = attributes.get(name, "data:")
-            assert address.startswith("data:") or (tag == "a" and re.fullmatch(r"several/\w+-\d/report.html", address))
+            assert address.startswith("data:") or (
+                tag == "a" and re.fullmatch(r"(several|sweep)/\w+-\d+/report.html", address)
+            )
     assert "url(http" not in page.source
     assert "@import" not in page.source
     assert "nan" not in page.text.lower().split()
 
 
-@pytest.mark.parametrize("kind", ["single", "regression", "plane", "several"])
+@pytest.mark.parametrize("kind", ["single", "regression", "plane", "several", "sweep"])
 def test_every_chart_has_a_title_and_a_description(pages, kind):
     page = Page(pages[kind])
     charts = page.all("svg", "chart")
@@ -108,7 +112,7 @@ def test_every_chart_has_a_title_and_a_description(pages, kind):
 
 
 def test_every_headline_number_is_explained(pages):
-    for kind in ("single", "unfinished", "regression", "several"):
+    for kind in ("single", "unfinished", "regression", "several", "sweep"):
         page = Page(pages[kind])
         assert len(page.all("p", "meaning")) == len(page.all("div", "card")) > 3
 
@@ -313,7 +317,7 @@ def test_many_classes_show_their_most_frequent_confusions(fake, tmp_path):
     assert "class 5 → class 6" in text
 
 
-@pytest.mark.parametrize("kind", ["single", "regression", "plane", "several"])
+@pytest.mark.parametrize("kind", ["single", "regression", "plane", "several", "sweep"])
 def test_every_figure_has_its_numbers_as_csv(pages, kind):
     tables = [attributes["data-csv"] for _, attributes in Page(pages[kind]).elements if "data-csv" in attributes]
     assert len(tables) == len([one for one in Page(pages[kind]).all("svg", "chart")])
@@ -459,3 +463,33 @@ def test_an_image_that_is_none_is_left_out(fake, tmp_path, image):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
     change_result(folder, lambda result: result["examples"]["surest_mistakes"][0].update(image=image))
     assert len(Page(write_report([folder], tmp_path / "report.html")).all("img")) == 11
+
+
+def test_a_sweep_shows_its_search_and_its_trials(pages):
+    page = Page(pages["sweep"])
+    found = SweepRecord.read(pages["sweep"].parent / "sweep")
+    assert page.figures == {"history", "curves", "importances", "slice", "parallel"}
+    rows = page.all("th")
+    assert len([one for one in rows if one.get("scope") == "row"]) == len(found.trials) == 20
+    for words in (
+        "Sweep of ssvi on digits",
+        "12 finished",
+        "6 pruned",
+        "1 failed",
+        "gossamer train ssvi digits --lr 0.01",
+    ):
+        assert words in page.text
+    assert "<b>a loss" not in page.source  # a failure is text
+    assert [a["href"] for a in page.all("a")] == [f"sweep/{found.best.folder}/report.html"]
+    (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith("trial,lr")]
+    written = {int(row["trial"]): float(row["nll"]) for row in csv.DictReader(text.splitlines())}
+    assert written == pytest.approx({one.number: one.objective for one in found.trials if one.objective}, rel=1e-5)
+
+
+def test_a_sweep_without_ended_trials_has_a_page(fake, tmp_path):
+    folder = fake.fake_sweep(tmp_path / "sweep")
+    record = SweepRecord.read(folder)
+    replace(record, trials=record.trials[-1:], importances={}, command="").write(folder)
+    page = Page(write_sweep(folder))
+    assert page.figures == set()
+    assert "1 running" in page.text

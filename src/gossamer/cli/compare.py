@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gossamer.cli import UsageError
-from gossamer.cli.parser import Parser, folder
-from gossamer.names import file_name
+from gossamer.cli.parser import Parser, folder, with_underscores
+from gossamer.names import file_name, unknown
 from gossamer.record import write_atomically
-from gossamer.runs.comparison import SEEDS, Comparison, csv_of, read_recipe
+from gossamer.runs.comparison import SEEDS, Comparison, csv_of, read_recipe, runs_of, train_run
 from gossamer.runs.comparison import compare as compare_runs
 from gossamer.runs.published import PublishedFigures, beside_published, read_published
 from gossamer.runs.settings import Settings, options_of
@@ -22,7 +23,13 @@ from gossamer.runs.trials import Trials
 
 DATA = "digits"
 NOT_SETTINGS = {"what", "data", "density", "seeds", "out", "json"}
-NOT_SETTINGS |= {"ood", "ood_score", "latex", "time_steps", "trust", "quiet"}
+NOT_SETTINGS |= {"ood", "ood_score", "latex", "time_steps", "workers", "print_jobs", "only", "trust", "quiet"}
+SLURM = """#!/bin/bash
+#SBATCH --job-name={title}
+#SBATCH --array=0-{last}
+# Add what your cluster asks for: --partition, --time, --gres, --cpus-per-task. Submit this file with sbatch from here.
+runs=({names})
+{command} --only "${{runs[$SLURM_ARRAY_TASK_ID]}}" --quiet"""
 
 
 def compare(given: list[str]) -> int:
@@ -33,7 +40,7 @@ def compare(given: list[str]) -> int:
     except UsageError as error:
         extra = re.match(r"unrecognized arguments: (\w[\w:]*)", str(error))
         raise UsageError(f"{extra[1]}: put commas between methods, as in sgd,{extra[1]}") if extra else error from None
-    return _compare(options, {})
+    return _compare(options, {}, ["compare", *given])
 
 
 def reproduce(given: list[str]) -> int:
@@ -49,10 +56,10 @@ def reproduce(given: list[str]) -> int:
     published = read_published(recipe)
     if not published:
         raise UsageError(f"{recipe} quotes no published figures: give it a table [published.NAME], or use compare")
-    return _compare(options, published)
+    return _compare(options, published, ["reproduce", *given])
 
 
-def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> int:
+def _compare(options: Namespace, published: Mapping[str, PublishedFigures], given: Sequence[str]) -> int:
     try:
         plans = _plans(options)
     except ValueError as error:
@@ -62,6 +69,10 @@ def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> i
     ood = _names(options.ood)
     for plan in plans:
         _refuse_unknown(plan, ood)
+    if options.print_jobs is not None:
+        return _print_jobs(plans, given, options.print_jobs)
+    if options.only is not None:
+        return _train_only(plans, options.only, options.quiet)
     # A LaTeX table can be redirected into a file, so standard output has nothing else.
     tell = (lambda text="": print(text, file=sys.stderr, flush=True)) if options.latex else print
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
@@ -71,17 +82,71 @@ def _compare(options: Namespace, published: Mapping[str, PublishedFigures]) -> i
             tell("\n")
         if len(plans) > 1:
             tell(f"{plan.data}\n")
-        way = {"ood": ood, "ood_score": options.ood_score, "quiet": options.quiet, "say": say}
+        way = {
+            "ood": ood,
+            "ood_score": options.ood_score,
+            "workers": options.workers,
+            "quiet": options.quiet,
+            "say": say,
+        }
         comparison = compare_runs(plan.entries, plan.seeds, plan.out, **way)
         found[plan.data] = comparison
         print(comparison.to_latex(plan.data) if options.latex else comparison.to_text())
         _finish(plan, comparison, options, published, tell)
     if len(plans) > 1:
-        out = plans[0].out.parent
+        out = _base(plans)
         write_atomically(out / "comparison.csv", csv_of(found))
         write_atomically(out / "comparison.tex", "\n".join(one.to_latex(data) for data, one in found.items()))
         tell(f"\nall data sets: {out / 'comparison'}.csv, .tex")
     return 1 if any(comparison.has_failures for comparison in found.values()) else 0
+
+
+def _print_jobs(plans: Sequence[DataPlan], given: Sequence[str], kind: str) -> int:
+    """Print what trains the runs that are not finished, each as a job of its own."""
+    command = ["gossamer", *_without_jobs(given)]
+    names = [name for name, (folder, _) in _runs(plans).items() if not (folder / "result.json").exists()]
+    if not names:
+        print("all runs are finished: the same command without --print_jobs collects them", file=sys.stderr)
+    elif kind == "shell":
+        print("\n".join(shlex.join([*command, "--only", name]) for name in names))
+    else:
+        title = shlex.quote(_base(plans).name)
+        print(SLURM.format(title=title, last=len(names) - 1, names=shlex.join(names), command=shlex.join(command)))
+    return 0
+
+
+def _train_only(plans: Sequence[DataPlan], name: str, quiet: bool) -> int:
+    """Train one run of all, or continue it."""
+    runs = _runs(plans)
+    if name not in runs:
+        raise UsageError(unknown("run of this comparison", name, runs))
+    folder, settings = runs[name]
+    train_run(settings, folder, quiet=quiet)
+    print(f"run: {folder}")
+    return 0
+
+
+def _runs(plans: Sequence[DataPlan]) -> dict[str, tuple[Path, Settings]]:
+    """All runs by name: their folders as seen from that of the comparison."""
+    found = [one for plan in plans for one in runs_of(plan.entries, plan.seeds, plan.out).values()]
+    return {
+        folder.relative_to(_base(plans)).as_posix(): (folder, one) for some in found for folder, one in some.items()
+    }
+
+
+def _base(plans: Sequence[DataPlan]) -> Path:
+    """The folder of the comparison, in which each of several data sets has one."""
+    return plans[0].out if len(plans) == 1 else plans[0].out.parent
+
+
+def _without_jobs(given: Sequence[str]) -> list[str]:
+    """The command without what says how to share the work."""
+    words, kept = with_underscores(given), list[str]()
+    for last, word in zip(["", *words], words, strict=False):
+        is_value = (last == "--print_jobs" and word in ("shell", "slurm")) or last == "--workers"
+        if not is_value and word.partition("=")[0] not in ("--print_jobs", "--workers"):
+            kept.append(word)
+    return kept
 
 
 def _finish(
@@ -121,6 +186,10 @@ def add_compare_flags(flags: Parser) -> Parser:
     flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
     flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
     flags.add_flag("time_steps", None, "Time training steps with native kernels and with dense products.")
+    flags.add_flag("workers", int, "Runs to train at once, each in a process of its own with its share of threads.", 1)
+    jobs = "Train nothing; print a shell line per run, or a script for an array of Slurm: then compare collects."
+    flags.add_argument("--print_jobs", nargs="?", const="shell", choices=("shell", "slurm"), help=jobs)
+    flags.add_flag("only", str | None, "Train this run alone, <label>-<seed>, and write no table.")
     flags.add_flag("trust", str | None, "Code of yours, module:function with commas, that a recipe may name.")
     flags.add_flag("quiet", None, "Show no progress.")
     skip = {"method", "data", "seed", "ranks", "options"}

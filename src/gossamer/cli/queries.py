@@ -27,7 +27,7 @@ TITLES = {  # commands that read runs
     "export": "The trained network of a run in a file for other runtimes; it reads inputs as the data set stores them.",
     "runs": "The runs in a folder and in its comparisons, the oldest first.",
     "show": "A run in a few lines: its settings, how far it is, what it reached.",
-    "report": "One HTML file about one run or several.",
+    "report": "One HTML file about one run or several, or about a sweep.",
 }
 
 
@@ -70,14 +70,21 @@ def show(given: list[str]) -> int:
 def report(given: list[str]) -> int:
     """Write one HTML file about runs and print its path."""
     options = _parse("report", given)
-    from gossamer.report import write_report
+    from gossamer.record.sweep import SWEEP
+    from gossamer.report import write_report, write_sweep
     from gossamer.runs.inventory import find_runs
 
     given_folders = [folder(run) for run in options.runs]
+    out = folder(options.out) if options.out else None
+    if len(given_folders) == 1 and (given_folders[0] / SWEEP).exists():
+        print(write_sweep(given_folders[0], out))
+        return 0
     found = [run.folder for one in given_folders for run in find_runs(one)]
     if not found:
-        raise RecordError(f"{given_folders[0]} is neither a run nor the folder of a comparison: give one of these")
-    print(write_report(found, folder(options.out) if options.out else given_folders[0] / "report.html"))
+        raise RecordError(
+            f"{given_folders[0]} is neither a run nor the folder of a comparison or a sweep: give one of these"
+        )
+    print(write_report(found, out or given_folders[0] / "report.html"))
     return 0
 
 
@@ -88,7 +95,7 @@ def _parse(command: str, given: list[str]) -> Any:
 def _add_flags(parser: Parser, command: str) -> Parser:
     """The flags of a command that reads runs."""
     if command == "report":
-        parser.add_argument("runs", nargs="+", help="Run folders, or the folder of a comparison.")
+        parser.add_argument("runs", nargs="+", help="Run folders, or the folder of a comparison or a sweep.")
         parser.add_flag("out", str | None, "The HTML file; report.html in the first folder if not given.")
         return parser
     if command == "runs":

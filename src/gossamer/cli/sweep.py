@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
-from gossamer import data, methods
+from gossamer import methods
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder, with_underscores
-from gossamer.cli.train import command_of, flags_of, positions, read_config, take_value
+from gossamer.cli.train import flags_of, positions, read_config, take_value
 from gossamer.formats import plain
 from gossamer.metrics.registry import METRICS
-from gossamer.names import needs
+from gossamer.names import file_name, needs
 from gossamer.record.sweep import SweepRecord
-from gossamer.runs.search import EXAMPLES, read_space, with_values
+from gossamer.runs.search import EXAMPLES, read_space
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
 from gossamer.runs.study import Pruner
 from gossamer.runs.sweep import TRIALS
@@ -53,7 +53,11 @@ def sweep(given: list[str]) -> int:
         found = run_sweep(settings, space, options.study, out, storage=storage, say=_say(options.quiet), **told)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return _finish(found, settings)
+    code = _finish(found)
+    from gossamer.report import write_sweep
+
+    print(f"report: {write_sweep(out or folder(f'runs/{file_name(options.study)}'))}")
+    return code
 
 
 def add_sweep_flags(parser: Parser, method: str) -> Parser:
@@ -114,7 +118,7 @@ def _say(quiet: bool) -> Any:
     return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
 
 
-def _finish(found: SweepRecord, settings: Settings) -> int:
+def _finish(found: SweepRecord) -> int:
     """Print what the sweep found, and how to go on."""
     counts = {state: found.count(state) for state in ("finished", "pruned", "failed", "running")}
     said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
@@ -128,11 +132,5 @@ def _finish(found: SweepRecord, settings: Settings) -> int:
     metric = METRICS[found.metric]
     values = "  ".join(f"{name}={value}" for name, value in best.values.items())
     print(f"best: {best.folder}, {metric.heading} {plain(metric.format(best.objective or 0.0))}  {values}")
-    chosen = _on_all_data(with_values(settings, best.values))
-    print(f"train it on all training data:\n  {command_of(chosen, always=best.values.keys())}")
+    print(f"train it on all training data:\n  {found.command}")
     return 0
-
-
-def _on_all_data(settings: Settings) -> Settings:
-    """The settings without held-out examples, where the data set lets one choose."""
-    return replace(settings, n_train=None, n_val=0 if "n_val" in data.options_of(settings.data) else None)

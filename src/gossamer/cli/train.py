@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder, with_underscores
 from gossamer.names import refuse_foreign_code, unknown
 from gossamer.record import Run, to_toml
-from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of, with_defaults
+from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, options_of
 from gossamer.tables import columns
 
 SWITCHES = {"--quiet", "--tensorboard", "--print_config", "--help", "-h"}
@@ -108,23 +108,6 @@ def _resume(given: Sequence[str]) -> int:
         print(f"{run.folder} is finished already; nothing was trained", file=sys.stderr)
     _print_run(run)
     return 0
-
-
-def command_of(settings: Settings, always: Collection[str] = ()) -> str:
-    """The command that trains these settings, as a shell takes it; what has its default is only told ``always``.
-
-    Example:
-        >>> print(command_of(Settings("ssvi", "two_moons", epochs=5, options={"lr": 0.01, "optimizer": "adam"})))
-        gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
-    """
-    usual = {item.name: item.default for item in fields(Settings)} | with_defaults(settings.method, {})
-    config = settings.to_config()
-    told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}
-    flags = []
-    for key, value in (told | config["options"]).items():
-        if value != usual[key] or key in always:
-            flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
-    return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])
 
 
 def _print_run(run: Run) -> None:

@@ -49,6 +49,7 @@ class SweepRecord:
     space: Mapping[str, str]
     importances: Mapping[str, float]  # shares by searched option; none while too few trials have finished
     trials: Sequence[TrialRecord]
+    command: str = ""  # that trains the best on all training data
 
     @property
     def best(self) -> TrialRecord | None:

@@ -134,8 +134,18 @@ def histogram(
     return Chart(svg(words, join([frame.drawing, *drawn, top]), names), heads, rows)
 
 
-def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words, steps: Sequence[Point] = ()) -> Chart:
-    """Points with areas, error bars and names; small dots without names; ``steps`` are joined by a stair."""
+def scatter(
+    marks: Sequence[Mark],
+    x: Axis,
+    y: Axis,
+    words: Words,
+    steps: Sequence[Point] = (),
+    names: Sequence[tuple[str, int]] = (),
+) -> Chart:
+    """Points with areas, error bars and names; small dots without names; ``steps`` are joined by a stair.
+
+    ``names`` of colours stand in a legend.
+    """
     ys = [mark.y + sign * mark.error for mark in marks for sign in (-1, 1)]
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
     drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
@@ -148,9 +158,9 @@ def scatter(marks: Sequence[Mark], x: Axis, y: Axis, words: Words, steps: Sequen
         before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
         place, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
         labels.append(element("text", shorten(mark.label), x=place, y=height + 4, class_=kind))
-    rows = [(mark.label, mark.x, mark.y, mark.error) for mark in marks if mark.label]
+    rows = [(mark.label, mark.x, mark.y, mark.error) for mark in marks if mark.label or names]
     drawing = join([frame.drawing, _stair(steps, frame), *drawn, *labels])
-    return Chart(svg(words, drawing), ("name", x.label, y.label, "standard error"), rows)
+    return Chart(svg(words, drawing, names), ("name", x.label, y.label, "standard error"), rows)
 
 
 def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:

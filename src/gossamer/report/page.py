@@ -7,10 +7,11 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
-from gossamer.formats import count, duration, integer, is_number, macs, percent, size
+from gossamer.formats import count, duration, integer, is_number, macs, number, percent, size
 from gossamer.metrics import METRICS, shown
 from gossamer.record import RecordError, write_atomically
-from gossamer.report import classes, compare, cost, learning_curves, maps, numbers, ood, weights
+from gossamer.record.sweep import SweepRecord
+from gossamer.report import classes, compare, cost, learning_curves, maps, numbers, ood, sweep, weights
 from gossamer.report.details import again, examples, measurements, notices
 from gossamer.report.figure import Figure
 from gossamer.report.markup import Html, element, join
@@ -69,6 +70,54 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     for folder in folders:
         write_report([folder], folder)
     return write_report(folders, out)
+
+
+def write_sweep(folder: Path, out: Path | None = None) -> Path:
+    """Write the page of a sweep from its ``sweep.json``, and the report of its best trial, as far as they are here.
+
+    Args:
+        folder: The folder of the sweep.
+        out: The file; ``report.html`` in the folder if not given.
+    """
+    record = SweepRecord.read(folder)
+    best, out = record.best, out or folder / "report.html"
+    out = out / "report.html" if out.is_dir() else out
+    if best is not None and (folder / best.folder / "config.toml").exists():
+        write_report([folder / best.folder], folder / best.folder)
+    write_atomically(out, _document(*_sweep(record, folder, out)))
+    return out
+
+
+def _sweep(record: SweepRecord, folder: Path, out: Path) -> tuple[str, Html]:
+    title = f"Sweep of {record.method} on {record.data}"
+    states = [f"{n} {state}" for state in ("finished", "pruned", "failed", "running") if (n := record.count(state))]
+    seconds = sum(one.seconds or 0.0 for one in record.trials)
+    took = [f"{duration(seconds)} of training"] if seconds else []
+    subtitle = " · ".join([record.study, f"{len(record.trials)} of {record.asked} trials", *states, *took])
+    again = element("pre", element("code", record.command), class_="command wide")
+    parts = [
+        element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
+        _headline(_best(record)),
+        _section("Search", sweep.figures(record), "All by the held-out examples; the test data have chosen nothing."),
+        _section("All trials", [sweep.table(record, folder, out)], "A heading sorts."),
+        _section("Failures", sweep.failures(record)),
+        _section("Train the best on all training data", [again]) if record.command else None,
+    ]
+    return title, join(parts)
+
+
+def _best(record: SweepRecord) -> list[Html]:
+    """The best trial: what it reached, and its values."""
+    best, metric = record.best, METRICS[record.metric]
+    if best is None:
+        return []
+    label = f"Best {metric.label}, held out"
+    cards = [_card(record.metric, metric.format(best.objective or 0.0), f"Trial {best.number}.", label=label)]
+    for name, value in best.values.items():
+        text = number(value) if is_number(value) else str(value)
+        searched = element("p", f"Searched in {record.space[name]}.", class_="meaning")
+        cards.append(element("div", element("h3", name), element("p", text, class_="value"), searched, class_="card"))
+    return cards
 
 
 def _document(title: str, body: Html) -> str:

@@ -21,9 +21,11 @@ from gossamer.record import RecordError, Run, write_atomically
 from gossamer.record.files import one_line, unwritable
 from gossamer.runs.interrupt import Interrupted
 from gossamer.runs.settings import Settings, with_defaults
+from gossamer.runs.workers import train_here, train_side_by_side
 from gossamer.tables import Table
 
 SEEDS = 3
+WAY_ON = "give the same command again: what is finished is kept"
 ARROWS = {"higher": "↑", "lower": "↓"}
 WIDTH = 100  # of the table in a terminal
 GIVE_WAY = ("peak_memory_bytes", "crps", "coverage90", "ece")  # where there is no room, the last of these first
@@ -222,6 +224,7 @@ def compare(
     *,
     ood: Sequence[str] = (),
     ood_score: str | None = None,
+    workers: int = 1,
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
@@ -236,6 +239,7 @@ def compare(
         out: Folder of the comparison, where ``comparison.md``, ``.tex``, ``.csv`` and ``.json`` are written.
         ood: Sets from outside, see :func:`gossamer.runs.outside.outside`: a column has the AUROC of each.
         ood_score: The score of that column; ``None`` is ``"entropy"`` for classes and ``"std"`` for numbers.
+        workers: How many runs to train at once, each in a process of its own with its share of the threads.
         quiet: Show no progress.
         say: Called with what is being trained, as text.
 
@@ -245,15 +249,9 @@ def compare(
         >>> compare(entries, seeds=2, out=tempfile.mkdtemp(), quiet=True).table()[0]["seeds"]
         2
     """
-    if seeds < 1:
-        raise ValueError(f"seeds must be at least 1; got {seeds}")
-    if any(settings.ranks > 1 for settings in entries.values()):
-        raise ValueError("compare trains in one process: set ranks to 1, or train run by run and report on them")
-    out = Path(out)
-    plan = {
-        label: {out / f"{file_name(label)}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
-        for label, settings in entries.items()
-    }
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1; got {workers}")
+    out, plan = Path(out), runs_of(entries, seeds, Path(out))
     # Whatever can be known now is an error now, not after an hour of training.
     for runs in plan.values():
         for folder, settings in runs.items():
@@ -261,17 +259,89 @@ def compare(
     _make_folder(out)
     for label, runs in plan.items():
         _check_first(label, runs)
-    with trusting(*own_code([settings.to_config() for settings in entries.values()])):  # the caller's own choice
-        comparison = _train_all(plan, quiet, say)
+    trusted = own_code([settings.to_config() for settings in entries.values()])  # the caller's own choice
+    with trusting(*trusted):
+        comparison = _collect(plan, _side_by_side(plan, workers, trusted, quiet), quiet, say)
         if ood:
             comparison = _with_ood(comparison, ood, ood_score)
     comparison.write(out)
     return comparison
 
 
-def _train_all(plan: Mapping[str, Mapping[Path, Settings]], quiet: bool, say: Callable[[str], None]) -> Comparison:
-    trained: list[Path] = []
-    rows = [_entry(label, runs, trained, quiet, say) for label, runs in plan.items()]
+def runs_of(entries: Mapping[str, Settings], seeds: int, out: Path) -> dict[str, dict[Path, Settings]]:
+    """The runs of a comparison, by label and folder.
+
+    Example:
+        >>> runs_of({"sgd": Settings("sgd", "digits")}, 2, Path("runs"))["sgd"][Path("runs/sgd-1")].seed
+        1
+    """
+    if seeds < 1:
+        raise ValueError(f"seeds must be at least 1; got {seeds}")
+    if any(settings.ranks > 1 for settings in entries.values()):
+        raise ValueError("compare trains in one process: set ranks to 1, or train run by run and report on them")
+    return {
+        label: {out / f"{file_name(label)}-{seed}": replace(settings, seed=seed) for seed in range(seeds)}
+        for label, settings in entries.items()
+    }
+
+
+def train_run(settings: Settings, folder: Path, *, quiet: bool = False) -> None:
+    """Train one of :func:`runs_of`, or continue it: any number of jobs can share the work, and ``compare`` collects it.
+
+    Args:
+        settings: Those of the run.
+        folder: Its folder, in that of the comparison.
+        quiet: Show no progress.
+    """
+    _refuse_other_settings(folder, settings)
+    _make_folder(folder.parent)
+    with trusting(*own_code(settings.to_config())):
+        failure = _train_here(folder, settings, quiet)
+    if failure:
+        raise RecordError(f"{folder.name}: {failure}")
+
+
+def _side_by_side(
+    plan: Mapping[str, Mapping[Path, Settings]], workers: int, trusted: set[str], quiet: bool
+) -> dict[Path, str]:
+    """What went wrong with each run that other processes have trained; none where this one is to train all."""
+    runs = {folder: one for some in plan.values() for folder, one in some.items()}
+    left = {folder: one for folder, one in runs.items() if not (folder / "result.json").exists()}
+    if workers == 1 or not left:
+        return {}
+    try:
+        return train_side_by_side(left, workers, frozenset(trusted), quiet=quiet)
+    except KeyboardInterrupt:
+        raise Interrupted(next(iter(left)), WAY_ON) from None
+
+
+def _train_here(folder: Path, settings: Settings, quiet: bool) -> str:
+    try:
+        return train_here(folder, settings, quiet=quiet)
+    except Interrupted:
+        raise Interrupted(folder, WAY_ON) from None
+
+
+def _collect(
+    plan: Mapping[str, Mapping[Path, Settings]], ended: Mapping[Path, str], quiet: bool, say: Callable[[str], None]
+) -> Comparison:
+    """The results of all runs; those that no other process has trained are trained here."""
+    rows, trained = [], list[Path]()
+    for label, runs in plan.items():
+        failures = dict[str, list[str]]()  # what went wrong -> the seeds it happened to
+        results = []
+        for folder, settings in runs.items():
+            if folder not in ended:
+                say(f"{label}, seed {settings.seed}")
+            failure = ended[folder] if folder in ended else _train_here(folder, settings, quiet)
+            if failure:
+                failures.setdefault(failure, []).append(str(settings.seed))
+                say(f"{label}, seed {settings.seed} failed: {failure}")
+                continue
+            results.append(Run.open(folder).result() or {})
+            trained.append(folder)
+        why = "; ".join(f"seed {', '.join(seeds)}: {why}" for why, seeds in failures.items())
+        rows.append(Entry(label, results, why))
     return Comparison(rows, trained)
 
 
@@ -340,33 +410,6 @@ def load_recipe(path: Path) -> dict[str, Any]:
     if not recipe["methods"]:
         raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
     return recipe
-
-
-def _entry(
-    label: str, runs: Mapping[Path, Settings], trained: list[Path], quiet: bool, say: Callable[[str], None]
-) -> Entry:
-    """Train the runs of one label, or continue them; the folders of those that finish are added to ``trained``."""
-    from gossamer.runs.job import resume, train
-
-    results: list[dict[str, Any]] = []
-    failures: dict[str, list[str]] = {}  # what went wrong -> the seeds it happened to
-    for folder, settings in runs.items():
-        say(f"{label}, seed {settings.seed}")
-        try:
-            has_begun = (folder / "config.toml").exists()
-            run = resume(folder, quiet=quiet) if has_begun else train(settings, folder, quiet=quiet)
-            result = run.result()
-        except Interrupted:
-            raise Interrupted(folder, "give the same command again: what is finished is kept") from None
-        except Exception as error:  # the others go on; the row says what happened
-            kind = "" if isinstance(error, RecordError | ValueError) else f"{type(error).__name__}: "
-            failures.setdefault(f"{kind}{one_line(error)}", []).append(str(settings.seed))
-            say(f"{label}, seed {settings.seed} failed: {kind}{one_line(error)}")
-        else:
-            assert result is not None  # a finished run has one
-            results.append(result)
-            trained.append(folder)
-    return Entry(label, results, "; ".join(f"seed {', '.join(seeds)}: {why}" for why, seeds in failures.items()))
 
 
 def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -> Comparison:

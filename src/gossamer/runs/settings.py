@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import shlex
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -189,6 +190,23 @@ def options_of(method: str) -> dict[str, tuple[Any, Any]]:
     function = methods.find(method)
     hints, parameters = get_type_hints(function), inspect.signature(function).parameters
     return {name: (hints[name], item.default) for name, item in parameters.items() if name not in ("task", "steps")}
+
+
+def command_of(settings: Settings, always: Collection[str] = ()) -> str:
+    """The command that trains these settings, as a shell takes it; what has its default is only told ``always``.
+
+    Example:
+        >>> print(command_of(Settings("ssvi", "two_moons", epochs=5, options={"lr": 0.01, "optimizer": "adam"})))
+        gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
+    """
+    usual = {item.name: item.default for item in fields(Settings)} | with_defaults(settings.method, {})
+    config = settings.to_config()
+    told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}
+    flags = []
+    for key, value in (told | config["options"]).items():
+        if value != usual[key] or key in always:
+            flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])
 
 
 def parse_value(text: str, hint: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from gossamer import data
 from gossamer.data import fingerprint
 from gossamer.divergence import DivergenceError
 from gossamer.formats import number, plain
@@ -28,7 +29,7 @@ from gossamer.record.files import one_line
 from gossamer.record.sweep import SweepRecord, TrialRecord
 from gossamer.runs.interrupt import Interrupted, SeenEnough
 from gossamer.runs.search import Space, with_values
-from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
+from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
 from gossamer.runs.study import GRACE, WAY_ON, Pruner, ask, beat, beating, importances, opened_study, sampler, waited
 from gossamer.types import Task
 
@@ -118,13 +119,13 @@ class _Part:
     way: Mapping[str, Any]  # of running: options of train
     say: Callable[[str], None]
 
-    def agree(self, data: Mapping[str, str]) -> None:
+    def agree(self, prints: Mapping[str, str]) -> None:
         """Raise unless all processes of the study search the same."""
         free = ("data_dir", "device", "ranks", "options")
         config = self.settings.to_config()
         told = {key: value for key, value in config.items() if key not in free} | config["options"]
         told |= {f"search {name}": str(one) for name, one in self.space.items()} | {"metric": self.metric}
-        told |= {"data": self.settings.data_name} | {f"data ({name})": one for name, one in data.items()}
+        told |= {"data": self.settings.data_name} | {f"data ({name})": one for name, one in prints.items()}
         if "plan" not in self.study.user_attrs:
             self.study.set_user_attr("plan", told)
         known = self.study.user_attrs["plan"]
@@ -290,9 +291,17 @@ class _Part:
             record = self.record()
             if with_importances:
                 record = replace(record, importances=importances(self.study))
+            if record.best is not None:
+                record = replace(record, command=_command(self.settings, record.best.values))
             record.write(self.folder)
             if [one.state for one in self.record().trials] == [one.state for one in record.trials]:
                 return record
+
+
+def _command(settings: Settings, values: Mapping[str, Any]) -> str:
+    """What trains these values without held-out examples, where the data set lets one choose."""
+    n_val = 0 if "n_val" in data.options_of(settings.data) else None
+    return command_of(replace(with_values(settings, values), n_train=None, n_val=n_val), always=values.keys())
 
 
 def _check(settings: Settings, task: Task, metric: str, pruner: str) -> None:

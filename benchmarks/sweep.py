@@ -1,0 +1,178 @@
+"""A sweep by three processes, two of which are killed again and again: is any trial lost, or counted twice?
+
+    python -m benchmarks.sweep --json results/sweep.json [--trials 30] [--kills 3] [--seed 0] [--storage URL]
+
+All three give the same command. Two of them are ended by SIGKILL at random times after their first trial has begun, and
+started again. Then every trial that a kill has met is trained once more without one, and must come to the same numbers,
+to the bit. A few minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gossamer.record import Run, write_atomically
+from gossamer.record.environment import environment
+from gossamer.record.files import json_by_rows
+from gossamer.record.sweep import SweepRecord
+from gossamer.runs.job import settings_of, train
+from gossamer.runs.reader import evaluate_run
+from gossamer.runs.trials import FROM_ENVIRONMENT
+
+__all__ = ["Kill", "Outcome", "attack"]
+
+KIND = "sweep-kills"
+N_PROCESSES, N_VICTIMS = 3, 2
+SEARCH = ("lr=log:1e-3..1", "density=0.02,0.05,0.1", "weight_decay=log:1e-5..1e-3")
+SETTINGS = ("ssvi", "--data=digits", "--epochs=10", "--n_draws=3", "--device=cpu", "--checkpoint_seconds=0.2")
+WAIT = (0.0, 6.0)  # seconds from the first trial of a process to its end
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A kill: which process had which trial, when, and at which epoch the run was."""
+
+    process: int
+    trial: str
+    epoch: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the trials."""
+
+    asked: int
+    finished: int
+    pruned: int
+    failed: int
+    lost: int  # asked for, but without an end
+    duplicated: int  # numbers that occur twice, folders without a trial, epochs recorded twice
+    killed: int  # trials whose process was killed while it had them
+    differing: int  # of these, and not pruned, those that end with other numbers than without a kill
+    seconds: float
+
+
+class Process:
+    """A process of the sweep, started again after each of its kills."""
+
+    def __init__(self, place: int, command: Sequence[str], folder: Path, kills: Sequence[float]) -> None:
+        self.place, self.command, self.folder, self.kills = place, command, folder, list(kills)
+        self.done: list[Kill] = []
+        self.began = time.monotonic()
+        self.start()
+
+    def start(self) -> None:
+        """Give the command, with its progress in a file."""
+        self.log = self.folder.parent / f"process-{self.place}-{len(self.done)}.log"
+        self.due: float | None = None
+        with self.log.open("w") as log:
+            self.running = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"}
+            )
+
+    def trial(self) -> str:
+        """The trial that it said last to have begun."""
+        begun = re.findall(r"^(trial-\d+): \w+ [^;]*,", self.log.read_text(), re.MULTILINE)
+        return begun[-1] if begun else ""
+
+    def look(self) -> bool:
+        """Kill it if its time has come; returns whether it still runs."""
+        if self.running.poll() is not None:
+            return False
+        trial = self.trial()
+        if self.kills and trial and self.due is None:
+            self.due = time.monotonic() + self.kills[0]
+        if self.due is not None and time.monotonic() >= self.due:
+            self.running.send_signal(signal.SIGKILL)
+            self.running.wait()
+            if self.running.returncode == -signal.SIGKILL:  # it might have ended just before
+                del self.kills[0]
+                rows = Run.open(self.folder / trial).metrics() if (self.folder / trial / "config.toml").exists() else []
+                epoch = rows[-1]["epoch"] if rows else 0
+                self.done.append(Kill(self.place, trial, epoch, round(time.monotonic() - self.began, 1)))
+                self.start()
+        return True
+
+
+def attack(folder: Path, trials: int, kills: int, seed: int, storage: str | None = None) -> tuple[Outcome, list[Kill]]:
+    """Run the sweep in a folder, with so many kills of each victim."""
+    draw = random.Random(seed)
+    searched = [f"--search={text}" for text in SEARCH]
+    command = [sys.executable, "-m", "gossamer", "sweep", *SETTINGS, *searched, "--study=attack", f"--trials={trials}"]
+    command += [f"--out={folder}", *([f"--storage={storage}"] if storage else [])]
+    began = time.monotonic()
+    plans = [[draw.uniform(*WAIT) for _ in range(kills if place < N_VICTIMS else 0)] for place in range(N_PROCESSES)]
+    processes = [Process(place, command, folder, plan) for place, plan in enumerate(plans)]
+    while any([one.look() for one in processes]):  # each of them, not up to the first that runs
+        time.sleep(0.02)
+    for one in processes:
+        if one.running.returncode != 0:
+            raise RuntimeError(f"process {one.place} has failed:\n{one.log.read_text()[-2000:]}")
+    seconds = round(time.monotonic() - began, 1)
+    done = [kill for one in processes for kill in one.done]
+    return _judge(folder, trials, {kill.trial for kill in done}, seconds), done
+
+
+def _judge(folder: Path, trials: int, killed: set[str], seconds: float) -> Outcome:
+    record = SweepRecord.read(folder)
+    counts = {state: record.count(state) for state in ("finished", "pruned", "failed")}
+    folders = {path.name for path in folder.glob("trial-*") if (path / "config.toml").exists()}
+    numbers = [one.number for one in record.trials]
+    epochs = [[row["epoch"] for row in Run.open(folder / name).metrics()] for name in folders]
+    twice = len(numbers) - len(set(numbers)) + len(folders - {one.folder for one in record.trials})
+    twice += sum(found != list(range(1, len(found) + 1)) for found in epochs)
+    ended = [one for one in record.trials if one.folder in killed and one.state == "finished"]
+    differing = sum(_again(folder / one.folder) != one.objective for one in ended)
+    lost = trials - sum(counts.values())
+    return Outcome(
+        trials, **counts, lost=lost, duplicated=twice, killed=len(killed), differing=differing, seconds=seconds
+    )
+
+
+def _again(folder: Path) -> float:
+    """The objective of a run that nothing interrupts."""
+    with tempfile.TemporaryDirectory() as other:
+        train(settings_of(Run.open(folder)), Path(other) / "run", quiet=True)
+        return evaluate_run(Path(other) / "run", split="val")["nll"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Attack a sweep, print and store what became of it; fails if anything was lost, duplicated or differs."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--kills", type=int, default=3, help="of each of the two victims")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--storage", help="URL of a database; a SQLite file if not given")
+    told = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome, kills = attack(Path(folder) / "sweep", told.trials, told.kills, told.seed, told.storage)
+    known = environment()
+    content: dict[str, Any] = {"format": 1, "kind": KIND, "environment": {"date": known["time"][:10]}}
+    content["environment"] |= {key: known[key] for key in FROM_ENVIRONMENT}
+    content |= {"storage": (told.storage or "sqlite").partition(":")[0].partition("+")[0], "processes": N_PROCESSES}
+    content |= {"victims": N_VICTIMS, "seed": told.seed, "kills_per_victim": told.kills}
+    content |= {"command": shlex.join(["gossamer", "sweep", *SETTINGS, *(f"--search={text}" for text in SEARCH)])}
+    content |= asdict(outcome) | {"kills": [asdict(kill) for kill in kills]}
+    print(json_by_rows(content), end="")
+    if told.json:
+        write_atomically(told.json, json_by_rows(content))
+    return 1 if outcome.lost or outcome.duplicated or outcome.differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
