@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import signal
 import sys
 import warnings
@@ -15,6 +16,12 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("fixed")
+
+
+def pytest_collection_finish():
+    """What is imported and collected by now stays to the end: no collection of garbage need look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

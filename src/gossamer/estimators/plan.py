@@ -84,13 +84,13 @@ class Recipe:
 # deviations from curvature the held-out log density was worse on seven of nine tables, and sun3 lost its variables.
 SELECT = Recipe(kl_weight=1.0, max_density=0.1, min_active=500, active_per_row=0.25, min_steps=500)
 STREAM = replace(SELECT, min_steps=1000)
-# What predicts numbers was compared on held-out rows of the UCI sets and diabetes, and on noisy simulations (Friedman with
-# noise 5, a linear one of R² 0.2), two to eight splits each. Standard deviations from curvature at T = 0.5 and 1 had a
-# worse log density on both simulations. Half the steps in batches of 256 were worse than 2,000 of 64 on yacht, boston and
-# the simulations. Protein, with 45,000 rows, needed sixty epochs rather than twenty, and those rather than three; power
-# and kin8nm gained by twice their steps, boston lost. Where there is little noise, what is learnt of it shrinks for long:
-# four rounds had a better log density and coverage than one on yacht and energy. Rounds at half the rate of the one
-# before were shorter and as good as at the full rate, and better on naval.
+# What predicts numbers was compared on held-out rows of the UCI sets and diabetes, and on noisy simulations (Friedman
+# with noise 5, a linear one of R² 0.2), two to eight splits each. Standard deviations from curvature at T = 0.5 and 1
+# had a worse log density on both simulations. Half the steps in batches of 256 were worse than 2,000 of 64 on yacht,
+# boston and the simulations. Protein, with 45,000 rows, needed sixty epochs rather than twenty, and those rather than
+# three; power and kin8nm gained by twice their steps, boston lost. Where there is little noise, what is learnt of it
+# shrinks for long: four rounds had a better log density and coverage than one on yacht and energy. Rounds at half the
+# rate of the one before were shorter and as good as at the full rate, and better on naval.
 PREDICT_NUMBERS = Recipe(
     kl_weight=0.5,
     max_density=0.3,
