@@ -14,7 +14,7 @@ ORDER = [
     {"kernels", "priors", "likelihoods"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert", "capture", "compaction", "metrics", "container"},
+    {"convert", "sharding", "capture", "compaction", "metrics", "container"},
     {"methods", "checkpoint"},
     {"train", "evaluate", "saving", "exporting"},
     {"runs"},

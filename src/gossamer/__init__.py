@@ -10,6 +10,7 @@ from gossamer.layers import active_parameters, density, kl, param_groups, summar
 from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.optim import Curvature
 from gossamer.posterior import Prediction, averaged, calibrate, draw, predict
+from gossamer.sharding import shard
 from gossamer.sparsity import Subspace
 
 __version__ = "0.2.0"
@@ -46,6 +47,7 @@ __all__ = [
     "priors",
     "save",
     "schedules",
+    "shard",
     "sparsify",
     "sparsity",
     "summary",

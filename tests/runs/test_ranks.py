@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -131,17 +132,17 @@ def test_a_rank_that_hangs_because_another_is_gone_ends_with_the_same_line(tmp_p
 
 def test_what_torchrun_starts_again_goes_on_from_its_checkpoint(runs, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "RUN_ID": "none", "MAX_RESTARTS": 3, "RESTART_COUNT": 0}
+    place = {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_MAX_RESTARTS": "3"}
     for name, value in place.items():
-        torchelastic = name in ("RUN_ID", "MAX_RESTARTS", "RESTART_COUNT")
-        monkeypatch.setenv(f"TORCHELASTIC_{name}" if torchelastic else name, str(value))
+        monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match="name the run folder with --out"):
         train_run(settings_of_new())
     with pytest.raises(Interrupted):
         train_run(settings_of_new(), folder, quiet=True, stop_after=0)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
     with pytest.raises(RecordError, match="holds an unfinished run"):
         train_run(settings_of_new(), folder, quiet=True)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     with pytest.raises(RecordError, match=r"other settings \(seed\): give another --out"):
         train_run(replace(settings_of_new(), seed=1), folder, quiet=True)
     train_run(settings_of_new(), folder, quiet=True)
@@ -187,3 +188,28 @@ def test_torchrun_starts_killed_ranks_again_and_loses_nothing(tmp_path):
     one, two = (checkpoint.load(tmp_path / run / "checkpoint")["training"]["model"] for run in ("whole", "killed"))
     for name, value in one.items():
         assert torch.equal(two[name], value), name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
+def test_agents_of_two_machines_start_killed_ranks_again(tmp_path):
+    folder = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"localhost:{free.getsockname()[1]}"
+    start = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"]
+    start += ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=1", "-m", "gossamer", "train"]
+    new = ["ssvi", "two_moons", "--epochs=60", "--n_draws=1", "--device=cpu", "--quiet", "--checkpoint_seconds=0.1"]
+    own_store = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    agents = [
+        subprocess.Popen([*start, *new, f"--out={folder}"], env=ENVIRONMENT | own_store, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]
+    while not (folder / "checkpoint" / "latest.json").exists():
+        assert all(agent.poll() is None for agent in agents)
+        time.sleep(0.05)
+    (worker,) = Path(f"/proc/{agents[1].pid}/task/{agents[1].pid}/children").read_text().split()
+    os.kill(int(worker), signal.SIGKILL)
+    assert [agent.wait(timeout=100) for agent in agents] == [0, 0]
+    run = Run.open(folder)
+    assert run.result() is not None
+    assert [row["epoch"] for row in run.metrics()] == list(range(1, 61))

@@ -38,10 +38,10 @@ from gossamer.runs.processes import (
     check_restarts,
     is_first_process,
     launch,
+    may_be_restarted,
     part,
     together,
     under_torchrun,
-    was_restarted,
 )
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
@@ -76,7 +76,8 @@ def train(
     Args:
         settings: What to train, and how.
         out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``, with
-            a number after it if there is such a folder.
+            a number after it if there is such a folder. Under ``torchrun --max-restarts``, which gives the same command
+            again, a run that is there is continued.
         quiet: Show no progress.
         checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
@@ -99,7 +100,7 @@ def train(
         needs("tensorboard", extra="tensorboard")
     settings = as_started(settings)
     check_restarts(out)
-    if was_restarted() and out is not None and (Path(out) / "config.toml").exists():
+    if may_be_restarted() and out is not None and (Path(out) / "config.toml").exists():
         _refuse_other_settings(Path(out), settings)
         return resume(
             out,

@@ -109,14 +109,17 @@ def under_torchrun() -> bool:
     return dist.is_available() and dist.is_torchelastic_launched()
 
 
-def was_restarted() -> bool:
-    """Whether ``torchrun --max-restarts`` has started the processes again, after one of them was gone."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
+def may_be_restarted() -> bool:
+    """Whether ``torchrun --max-restarts`` gives the same command again when a process is gone.
+
+    Agents of other machines do not count these restarts, so that their number tells nothing.
+    """
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0
 
 
 def check_restarts(out: Path | str | None) -> None:
     """Refuse a ``torchrun --max-restarts`` that could not go on with the run: it gives the same command again."""
-    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) == 0:
+    if not may_be_restarted():
         return
     if out is None:
         raise ValueError("torchrun --max-restarts gives the same command again: name the run folder with --out")
