@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gossamer.container import Entries, from_bytes, read, to_bytes, write
+from gossamer.container import from_bytes, read, to_bytes, write
 
 TREE = {
     "weights": torch.arange(6.0).reshape(2, 3),
@@ -128,16 +128,3 @@ def test_kinds_and_formats(tmp_path: Path):
         read(file, "gossamer estimator", 2)
     with pytest.raises(OSError, match="could not be written"):
         write(tmp_path / "no" / "folder", "gossamer network", 1, {})
-
-
-def test_entries_name_file_and_field():
-    entries = Entries(Path("a.safetensors"), {"flag": True, "count": 2, "inner": {"names": ["x", 3]}, "rows": []})
-    assert entries.get("count", float) == 2.0
-    for call, words in [
-        (lambda: entries.get("flag", int), "a.safetensors: flag must be a int, not a bool"),
-        (lambda: entries.get("other", int), "a.safetensors: other is missing"),
-        (lambda: entries.inside("inner").texts("names"), "a.safetensors: inner/names must be a list of names"),
-        (lambda: entries.each("rows"), "a.safetensors: rows must be a list of dictionaries"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            call()

@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
-    {"names", "tables", "progress", "formats", "ranks", "devices", "columns"},
+    {"schema", "names", "tables", "progress", "formats", "ranks", "devices", "columns"},
     {"types", "schedules", "divergence", "conformal"},
     {"kernels", "priors", "likelihoods"},
     {"layers"},
@@ -25,8 +25,8 @@ ORDER = [
 # Rooms beside the line, and all that they may import.
 BESIDE = {
     "models": {"types", "names"},
-    "data": {"types", "names", "likelihoods", "columns"},
-    "record": set(),
+    "data": {"schema", "types", "names", "likelihoods", "columns"},
+    "record": {"schema"},
     "report": {"formats", "metrics", "record"},
 }
 

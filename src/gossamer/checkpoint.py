@@ -10,12 +10,14 @@ import hashlib
 import json
 import re
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypedDict
 
 from gossamer.container import from_bytes, to_bytes
 from gossamer.record import RecordError, write_atomically
-from gossamer.record.files import unreadable, unwritable
+from gossamer.record.files import read_file, unreadable, unwritable
+from gossamer.schema import Count
 
 __all__ = ["exists", "load", "save"]
 
@@ -75,35 +77,40 @@ def exists(folder: Path) -> bool:
     return (folder / "latest.json").exists()
 
 
-class _Entry(NamedTuple):
+@dataclass(frozen=True)
+class _Entry:
     """A line of ``latest.json``."""
 
     file: str
-    step: int
+    step: Count
     sha256: str
+
+
+class _Index(TypedDict):
+    """Of ``latest.json``."""
+
+    format: Count
+    checkpoints: list[_Entry]
 
 
 def _index(folder: Path) -> list[_Entry]:
     """The checkpoints that ``latest.json`` names, the newest first."""
     path = folder / "latest.json"
-    if not path.exists():
+    content = read_file(path, _start_again(folder), _Index)
+    if content is None:
         return []
-    try:
-        content = json.loads(_read(path))
-        number, entries = int(content["format"]), [_Entry(**entry) for entry in content["checkpoints"]]
-        if not all(re.fullmatch(r"step-\d+\.safetensors", entry.file) for entry in entries):
-            raise ValueError("a file that is no checkpoint")
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is broken: {_start_again(folder)}") from error
-    if number > FORMAT:
+    entries = [_Entry(**entry) for entry in content["checkpoints"]]
+    if not all(re.fullmatch(r"step-\d+\.safetensors", entry.file) for entry in entries):
+        raise RecordError(f"{path} is broken: it names a file that is no checkpoint; {_start_again(folder)}")
+    if content["format"] > FORMAT:
         raise RecordError(
-            f"{path} has format {number}, this version of gossamer reads up to {FORMAT}: upgrade gossamer"
+            f"{path} has format {content['format']}, this version of gossamer reads up to {FORMAT}: upgrade gossamer"
         )
     return entries
 
 
 def _write_index(folder: Path, entries: list[_Entry]) -> None:
-    index = {"format": FORMAT, "checkpoints": [entry._asdict() for entry in entries]}
+    index = {"format": FORMAT, "checkpoints": [asdict(entry) for entry in entries]}
     write_atomically(folder / "latest.json", json.dumps(index, indent=1))
 
 

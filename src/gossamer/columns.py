@@ -93,6 +93,19 @@ class Columns:
         of_levels = [self._one_hot(j, labels[j]) for j in self.levels]
         return np.hstack([numbers[:, self._plain], where.astype(numbers.dtype), *of_levels])
 
+    def is_consistent(self) -> bool:
+        """Whether all parts speak of columns that there are, each of one kind: a file may say anything."""
+        missing, kinds = self.missing.tolist(), self.missing.dtype.kind + self.fill.dtype.kind
+        named = [*missing, *self.levels]
+        return (
+            kinds == "if"
+            and self.missing.shape == self.fill.shape == (len(missing),)
+            and bool(np.isfinite(self.fill).all())
+            and len(set(named)) == len(named)
+            and all(0 <= j < self.n_columns for j in named)
+            and (self.names is None or len(self.names) == self.n_columns)
+        )
+
     def with_medians_of(self, numbers: Any, weight: Array) -> Columns:
         """The same with the medians of some rows, given as :meth:`apply` made them."""
         place, where = self._filled(numbers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from gossamer import __version__
 from gossamer.record import RecordError, write_atomically
+from gossamer.schema import Entries
 
-__all__ = ["Entries", "from_bytes", "read", "to_bytes", "write"]
+__all__ = ["from_bytes", "read", "to_bytes", "write"]
 
 FORMAT = 2  # 1: no checksum, and positions as they are
 READERS = {  # kind of file -> who reads it
@@ -30,7 +31,6 @@ READERS = {  # kind of file -> who reads it
 }
 WIDTHS = (torch.uint8, torch.uint16, torch.int32)  # of differences; int64 holds any
 _TREE = "__tree__"
-_Kind = TypeVar("_Kind")
 
 
 def to_bytes(tree: dict[str, Any]) -> bytes:
@@ -87,53 +87,6 @@ def read(path: Path, kind: str, number: int) -> Entries:
         version = entries.get("gossamer", str)
         raise ValueError(f"{path} has format {given} (gossamer {version:.20}): upgrade gossamer to read it")
     return entries
-
-
-class Entries:
-    """A dictionary of a file whose entries are checked as they are read: an error names the file, the entry and a fix.
-
-    Example:
-        >>> Entries(Path("net.safetensors"), {"rank": "two"}).get("rank", int)
-        Traceback (most recent call last):
-        ...
-        ValueError: net.safetensors: rank must be a int, not a str; write the file again
-    """
-
-    def __init__(self, path: Path, content: dict[Any, Any], name: str = "") -> None:
-        self.path, self.content, self.name = path, content, name
-
-    def get(self, key: str, kind: type[_Kind]) -> _Kind:
-        """The entry ``key``, which must be of a type; a bool is no number, and a whole number is a float too."""
-        if key not in self.content:
-            raise self.error(key, "is missing")
-        value = self.content[key]
-        if kind is float and type(value) is int:
-            return kind(value)  # type: ignore[call-arg]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self.error(key, f"must be a {kind.__name__}, not a {type(value).__name__}")
-        return value
-
-    def inside(self, key: str) -> Entries:
-        """The entry ``key``, a dictionary itself."""
-        return Entries(self.path, self.get(key, dict), f"{self.name}{key}/")
-
-    def each(self, key: str) -> list[Entries]:
-        """The entry ``key``, a list of dictionaries with at least one."""
-        items = self.get(key, list)
-        if not items or not all(isinstance(item, dict) for item in items):
-            raise self.error(key, "must be a list of dictionaries")
-        return [Entries(self.path, item, f"{self.name}{key}/{i}/") for i, item in enumerate(items)]
-
-    def texts(self, key: str) -> list[str]:
-        """The entry ``key``, a list of strings."""
-        items = self.get(key, list)
-        if not all(isinstance(item, str) for item in items):
-            raise self.error(key, "must be a list of names")
-        return items
-
-    def error(self, key: str, problem: str, fix: str = "write the file again") -> ValueError:
-        """The error about an entry."""
-        return ValueError(f"{self.path}: {self.name}{key:.100} {problem}; {fix}")
 
 
 def _checksum(number: int, text: str, tensors: dict[str, Tensor]) -> int:

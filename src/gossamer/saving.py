@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from gossamer import container
-from gossamer.container import Entries
 from gossamer.convert import convert
 from gossamer.layers import SparseModule, SparseWeight, find, replica, sparse_weights
 from gossamer.methods.laplace import LastLayerPosterior
@@ -39,6 +38,7 @@ from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.dropout import dropout_layers
 from gossamer.posterior.in_layers import Refreshing
 from gossamer.posterior.snapshots import pack_state, unpack
+from gossamer.schema import Entries
 from gossamer.types import Posterior
 
 __all__ = ["load", "save"]
@@ -223,6 +223,8 @@ def _posterior(entries: Entries, model: nn.Module, refresh: Refreshing | None) -
     if name == "SwagPosterior":
         mean = parameters_to_vector(model.parameters()).detach()
         var, deviations = _like(entries, "var", mean), _like(entries, "deviations", mean, rows=True)
+        if entries.get("scale", float) < 0 or bool((var < 0).any()):
+            raise entries.error("scale", "and var must not be negative")
         return SwagPosterior(model, mean, var, deviations, entries.get("scale", float), refresh)
     if name == "LastLayerPosterior":
         return _last_layer(entries, model)
@@ -232,7 +234,7 @@ def _posterior(entries: Entries, model: nn.Module, refresh: Refreshing | None) -
 def _network(entries: Entries, model: nn.Module) -> nn.Module:
     """The network, converted as the file says, with the last state of the file; all of them are checked."""
     made = entries.inside("network")
-    layers, kind = made.texts("layers"), made.get("weight", str)
+    layers, kind = made.get("layers", list[str]), made.get("weight", str)
     if layers:
         model = _converted(made, layers, kind, model)
     elif sparse_weights(model):
@@ -246,7 +248,7 @@ def _network(entries: Entries, model: nn.Module) -> nn.Module:
             reason = " ".join(str(error).split())[:300]
             raise entries.error("states", f"do not fit the network: {reason}", OTHER_NETWORK) from error
     weights = sparse_weights(model)
-    for name in made.texts("shares_budget"):
+    for name in made.get("shares_budget", list[str]):
         if name in weights:
             weights[name].support.shares_budget = True
     return model

@@ -100,7 +100,7 @@ def test_a_file_may_name_the_folder(gossamer, write, tmp_path):
         ('method = "ssvi"\n', "the following arguments are required: data"),
         ('data = "digits"\n', "the file names no method"),
         ("method = \n", "is broken: Invalid value (at line 1, column 10)"),
-        ("options = 3\n", "must hold keys and values"),
+        ("options = 3\n", "options must be a table; got 3; write keys and values"),
         ('data = "digits"\n[methods.vi]\n', "config.toml is a recipe: gossamer compare '"),
     ],
 )
@@ -110,11 +110,13 @@ def test_what_is_wrong_in_a_file(refused, write, text, message):
 
 def test_a_broken_yaml_file_and_one_that_holds_a_list(refused, write):
     assert "config.yml is broken" in refused(2, "train", "--config", write("a: [1", "config.yml"))
-    assert "must hold keys and values" in refused(2, "train", "--config", write("- 1\n", "config.yml"))
+    assert "it must be a table; got list; write keys and values" in refused(
+        2, "train", "--config", write("- 1\n", "config.yml")
+    )
 
 
 def test_files_that_cannot_be_read(refused, tmp_path):
     assert "cannot read" in refused(2, "train", "--config", tmp_path / "no.toml")
     assert "Is a directory" in refused(2, "train", "--config", tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    assert "it is not text" in refused(2, "train", "--config", tmp_path / "bytes.toml")
+    assert "codec can't decode" in refused(2, "train", "--config", tmp_path / "bytes.toml")

@@ -52,15 +52,15 @@ def test_a_failure_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "bytes"}, "its kind is 'bytes', format 1; this version of gossamer reads 'trials', format 1"),
-        ({"format": 2}, "its kind is 'trials', format 2"),
-        ({"trials": [{"label": "a"}]}, "a Trial has label, seed, settings, metrics, cost; got"),
+        ({"kind": "bytes"}, "kind must be 'trials'; got 'bytes'; give a file that gossamer compare --json"),
+        ({"format": 2}, "format must be 1; got 2"),
+        ({"trials": [{"label": "a"}]}, "trials/0/cost is missing"),
     ],
 )
 def test_other_files_are_refused(tmp_path, change, message):
     content = {"format": 1, "kind": "trials", "environment": {}, "failures": {}, "trials": []}
     (tmp_path / "kept.json").write_text(json.dumps(content | change))
-    with pytest.raises(RecordError, match=f"kept.json is no comparison: {message}"):
+    with pytest.raises(RecordError, match=f"kept.json is broken: {message}"):
         Trials.read(tmp_path / "kept.json")
 
 

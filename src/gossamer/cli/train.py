@@ -6,13 +6,12 @@ import json
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
-from gossamer import methods
+from gossamer import methods, schema
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder, with_underscores
 from gossamer.names import refuse_foreign_code, unknown
@@ -177,25 +176,20 @@ def _settings(method: str, values: dict[str, Any]) -> Settings:
     return Settings(method, **common, options={name: values[name] for name in options_of(method)})
 
 
+class _Config(TypedDict, total=False):
+    """Of a file of settings; they are checked as flags."""
+
+    options: dict[str, Any]
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """The keys of a TOML or YAML file; options of the method stand among the others."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
-    try:
-        if path.suffix in (".yaml", ".yml"):
-            import yaml
-
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-                raise ValueError("it has aliases (*name), which may grow without bound: write the values out")
-            content = yaml.safe_load(text) or {}
-        else:
-            content = tomllib.loads(text)
-    except Exception as error:  # each of the two parsers has its own
-        raise UsageError(f"{path} is broken: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("options", {}), dict):
-        raise UsageError(f"{path} must hold keys and values")
+        content: dict[str, Any] = schema.read(path, _Config, "write keys and values")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        ) from error
     if isinstance(content.get("methods"), dict):
         raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
     try:

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.data._files import DataNotFoundError
+from gossamer.data._files import DataNotFoundError, one_line, read_npy_header
 from gossamer.data._images import LUMA, grey
 from gossamer.names import unknown
 
@@ -75,9 +75,10 @@ def read_corrupted(folder: str | Path, name: str, severity: int) -> tuple[Tensor
         Bytes ``(n, channels, height, width)`` and class numbers ``(n,)`` of one severity.
     """
     x, labels = (_npy(Path(folder) / f"{file}.npy") for file in (name, "labels"))
-    if x.dtype != np.uint8 or x.ndim != 4 or len(x) % len(SEVERITIES) or labels.shape != x.shape[:1]:
+    right = x.dtype == np.uint8 and x.ndim == 4 and labels.dtype.kind in "iu"
+    if not right or len(x) % len(SEVERITIES) or labels.shape != x.shape[:1]:
         raise ValueError(
-            f"{Path(folder) / name}.npy: found {x.dtype} of shape {x.shape} and {len(labels)} labels, expected bytes "
+            f"{Path(folder) / name}.npy: found {x.dtype} of shape {x.shape} and {labels.size} labels, expected bytes "
             "(5 n, height, width, channels), a fifth for each severity, and as many labels"
         )
     n = len(x) // len(SEVERITIES)
@@ -398,11 +399,16 @@ CHROMINANCE = _table(  # Table K.2
 
 
 def _npy(path: Path) -> Any:
+    """The array, mapped: only the rows of a severity are read."""
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            shape, is_fortran, dtype = read_npy_header(stream, size)
+            start = stream.tell()
+        return np.memmap(path, dtype, "r", start, shape, "F" if is_fortran else "C")
     except FileNotFoundError:
         raise DataNotFoundError(
             f"{path} is missing: give the folder of CIFAR-10-C (zenodo.org/records/2535967), unpacked"
         ) from None
     except (OSError, EOFError, ValueError) as error:
-        raise ValueError(f"{path} is not a .npy array: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{path} is not a .npy array: {one_line(error)}; get it again") from error

@@ -19,13 +19,25 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError)  # what gzip and tarfile raise for damaged files
+# What gzip and tarfile, and zipfile and numpy, raise for damaged files.
+UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, OverflowError)
+UNREADABLE_NPZ = (
+    ValueError,
+    EOFError,
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    RuntimeError,
+    LookupError,
+    struct.error,
+)
 
 Arrays = dict[str, npt.NDArray[Any]]
 """``x``, ``y``, or both."""
@@ -33,6 +45,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 CIFAR_SHAPE = (3, 32, 32)
 
 LARGEST = 2**30  # bytes of an unpacked file: five times the largest that is published
+PART = 2**20
 
 
 WHERE = "Name the folder: --data_dir on the command line, root=… in Python, or the environment variable GOSSAMER_DATA"
@@ -65,10 +78,10 @@ def read_blobs(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, by
             raise DataNotFoundError(f"{place / name} is missing")
         try:
             with gzip.open(path) if path.name == f"{name}.gz" else path.open("rb") as file:
-                blob = file.read(LARGEST + 1)
-            yield str(path), name, _bounded(path, len(blob), blob)
+                blob = read_bounded(file)
         except UNREADABLE as error:
-            raise ValueError(f"{path}: truncated or damaged ({error})") from error
+            raise ValueError(f"{path}: truncated or damaged ({one_line(error)})") from error
+        yield str(path), name, blob
 
 
 def is_archive(place: Path) -> bool:
@@ -94,9 +107,9 @@ def read_npz(blob: bytes, part: str) -> Arrays:
     try:
         with zipfile.ZipFile(io.BytesIO(blob)) as file:
             found = [name.removesuffix(".npy") for name in file.namelist()]
-            arrays = {key: _member(file, f"{key}.npy") for key in (f"x_{part}", f"y_{part}") if key in found}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
-        raise ValueError(f"no readable .npz file ({error})") from error
+            arrays = {key: read_npz_member(file, f"{key}.npy") for key in (f"x_{part}", f"y_{part}") if key in found}
+    except UNREADABLE_NPZ as error:
+        raise ValueError(f"no readable .npz file ({one_line(error)})") from error
     if lost := {f"x_{part}", f"y_{part}"} - arrays.keys():
         raise DataNotFoundError(f"holds no {' and no '.join(sorted(lost))}, only {', '.join(found) or 'nothing'}")
     x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
@@ -113,26 +126,39 @@ def read_npy(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
         >>> read_npy(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
         array([0, 1, 2])
     """
+    shape, is_fortran, dtype = read_npy_header(stream, size)
+    array = np.frombuffer(stream.read(size), dtype)
+    return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
+
+
+def read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran's order, and type of an array of numbers or texts that fills the file exactly."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of numpy's format is not read: save the array again")
     head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = head(stream)
+    try:
+        shape, is_fortran, dtype = head(stream)
+    except (SyntaxError, TokenError, TypeError, RecursionError, MemoryError) as error:  # numpy parses it as Python
+        raise ValueError(f"its header is broken ({type(error).__name__})") from error
     promised, found = dtype.itemsize * math.prod(shape), size - stream.tell()
     if dtype.hasobject:
         raise ValueError("it holds Python objects, which only a pickle can: save numbers")
-    if promised != found:
+    if promised != found or not all(type(n) is int and 0 <= n <= size for n in shape) or not dtype.itemsize:
         raise ValueError(f"the header promises {promised:,} bytes of {str(dtype)[:20]}, the file has {found:,}")
-    array = np.frombuffer(stream.read(promised), dtype)
-    return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
+    return shape, is_fortran, dtype
 
 
-def _member(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    size = file.getinfo(name).file_size
-    if size > LARGEST:
-        raise ValueError(f"{name} unpacks to {size:,} bytes, which no published file does")
+def read_npz_member(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
+    """An array of a ``.npz`` file; its packed bytes are unpacked a part at a time."""
     with file.open(name) as stream:
-        return read_npy(io.BytesIO(stream.read(size + 1)), size)
+        blob = read_bounded(stream)
+    return read_npy(io.BytesIO(blob), len(blob))
+
+
+def one_line(error: BaseException) -> str:
+    """The text of an error without its line breaks, and not too long."""
+    return " ".join(str(error).split())[:200]
 
 
 def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
@@ -168,7 +194,7 @@ def read_mat(blob: bytes, part: str) -> Arrays:
     try:
         content = dict(_matrices(blob))
     except (ValueError, LookupError, struct.error, zlib.error) as error:
-        raise ValueError(f"no readable MATLAB file of version 5 ({error})") from error
+        raise ValueError(f"no readable MATLAB file of version 5 ({one_line(error)})") from error
     x, y = content.get("X"), content.get("y")
     if x is None or y is None or x.ndim != 4:
         raise ValueError(f"no SVHN file: expected X (height, width, channels, n) and y, found {sorted(content)}")
@@ -224,18 +250,21 @@ def _from_archive(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str,
                 stream = archive.extractfile(member) if name in left else None  # None for a folder, too
                 if stream is not None:
                     left.remove(name)
-                    _bounded(place, member.size)
-                    yield f"{place}:{member.name}", name, stream.read()
+                    yield f"{place}:{member.name}", name, read_bounded(stream)
     except UNREADABLE as error:
-        raise ValueError(f"{place}: truncated or damaged ({error})") from error
+        raise ValueError(f"{place}: truncated or damaged ({one_line(error)})") from error
     if left:
         raise ValueError(f"{place}: lacks {', '.join(sorted(left))}")
 
 
-def _bounded(path: Path, size: int, blob: bytes = b"") -> bytes:
-    if size > LARGEST:
-        raise ValueError(f"{path}: unpacks to more than {LARGEST:,} bytes, which no published file does; get it again")
-    return blob
+def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:
+    """All bytes of a stream, a part at a time: neither a header nor a packed file can ask for memory at once."""
+    blob = bytearray()
+    while part := stream.read(PART):
+        blob += part
+        if len(blob) > LARGEST:
+            raise ValueError(f"it unpacks to more than {LARGEST:,} bytes, which no published file does; get it again")
+    return bytes(blob)
 
 
 def _in_folder(place: Path, name: str) -> Path | None:

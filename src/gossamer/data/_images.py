@@ -22,6 +22,7 @@ from gossamer.data._files import (
     data_root,
     is_archive,
     missing,
+    one_line,
     read_blobs,
     read_idx,
     read_npz,
@@ -220,8 +221,10 @@ def _read(images: ImageSet, layout: Layout, place: Path, parts: Sequence[str], v
             if name in layout.files[part]:
                 try:
                     pieces[part, name] = layout.read(blob, part)
-                except (ValueError, DataNotFoundError) as error:
-                    raise type(error)(f"{where}: {error}") from error
+                except DataNotFoundError as error:
+                    raise DataNotFoundError(f"{where}: {error}") from error
+                except ValueError as error:
+                    raise ValueError(f"{where}: {one_line(error)}") from error
     result = {}
     for part in parts:
         files = layout.files[part]

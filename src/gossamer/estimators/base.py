@@ -20,7 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, _num_sample
 from gossamer.columns import Columns, is_data_frame
 from gossamer.divergence import OnNan
 from gossamer.estimators import files
-from gossamer.estimators.draws import Architecture, Draws, held_out_loss
+from gossamer.estimators.draws import Architecture, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley
 from gossamer.estimators.importance import (
     ColumnGroup,
@@ -36,6 +36,7 @@ from gossamer.estimators.plan import (
     Fitted,
     Look,
     Stage,
+    Stream,
     TrainingPlan,
     check_parameters,
     method_options,
@@ -48,6 +49,7 @@ from gossamer.estimators.plan import (
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of, without_folds
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
+from gossamer.schema import made
 from gossamer.types import Likelihood
 
 INPUTS: dict[str, Any] = {
@@ -58,18 +60,6 @@ INPUTS: dict[str, Any] = {
 """Arrays that are accepted, for scikit-learn's validation; of a data frame it checks only the names."""
 N_FOLDS = 3  # networks of stage 1
 N_TEST_DRAWS = 5  # of each
-
-
-@dataclass(frozen=True)
-class Stream:
-    """Everything ``partial_fit`` needs to continue."""
-
-    plan: TrainingPlan
-    inputs: Scaling
-    targets: Scaling
-    states: list[dict[str, Any]]  # of the members; none before the first step
-    weight: float  # of all rows seen so far
-    selects: bool = False  # whether its draws say which columns matter; after ``fit`` its first stage has said it
 
 
 @dataclass(eq=False, repr=False)
@@ -171,24 +161,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | Path) -> Self:
         """Read an estimator that :meth:`save` wrote."""
         parameters, kept = files.read(Path(path), cls.__name__)
-        try:
-            return cls._from(parameters, kept)
-        except (LookupError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(
-                f"{path} does not hold what {cls.__name__}.save writes ({type(error).__name__}: {error!s:.80}): save "
-                "the estimator again"
-            ) from error
-
-    @classmethod
-    def _from(cls, parameters: dict[str, Any], kept: dict[str, Any]) -> Self:
-        estimator = cls(**parameters)
-        for name, value in kept["learnt"].items():
-            setattr(estimator, name, value)
-        estimator.groups_ = unpacked(kept["groups"])
-        estimator._draws = Draws(**kept["draws"] | {"architecture": Architecture(**kept["draws"]["architecture"])})
-        estimator._inputs, estimator._targets = Scaling(**kept["inputs"]), Scaling(**kept["targets"])
-        estimator._stream = _stream_from(kept["stream"])
-        estimator._columns = Columns(**kept["columns"])
+        estimator = made(cls, parameters, f"{path}, parameters,", files.FIX)
+        for name in cls._saved:
+            if name in kept.learnt:
+                setattr(estimator, name, kept.learnt[name])  # type: ignore[literal-required]
+        estimator.groups_ = unpacked(kept.groups)
+        estimator._draws, estimator._inputs, estimator._targets = kept.draws, kept.inputs, kept.targets
+        estimator._stream, estimator._columns = kept.stream, kept.columns
         return estimator
 
     def __sklearn_tags__(self) -> Any:
@@ -387,10 +366,3 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """No scaling: targets are the numbers of classes, unless a subclass says otherwise."""
         n = rows.y.shape[1]
         return Scaling(np.arange(n), np.zeros(n), np.ones(n))
-
-
-def _stream_from(state: dict[str, Any] | None) -> Stream | None:
-    if state is None:
-        return None
-    plan = TrainingPlan(**state["plan"] | {"architecture": Architecture(**state["plan"]["architecture"])})
-    return Stream(**state | {"plan": plan} | {name: Scaling(**state[name]) for name in ("inputs", "targets")})

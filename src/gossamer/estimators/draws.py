@@ -102,6 +102,10 @@ class Draws:
         position[first] = row * len(columns) + torch.searchsorted(columns, column)
         return cls(replace(architecture, n_inputs=len(columns)), columns, position, values)
 
+    def shapes(self) -> dict[str, torch.Size]:
+        """Shapes of the parameters of the network."""
+        return _shapes(_skeleton(self.architecture))
+
     def take(self, chosen: slice) -> Draws:
         """Some of the networks, which read the columns that all of them read."""
         return replace(self, values={name: values[chosen] for name, values in self.values.items()})

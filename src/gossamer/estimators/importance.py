@@ -30,10 +30,10 @@ are picked that matter beside the others, or all if none can be told apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -181,7 +181,14 @@ def select(groups: Sequence[ColumnGroup], n_columns: int, fdr: float) -> Array:
     return mask
 
 
-def packed(groups: Sequence[ColumnGroup]) -> dict[str, Array]:
+class PackedGroups(TypedDict):
+    """Of each group its size, importance and p-value, and of each column of the groups the same but for the size."""
+
+    groups: Array
+    columns: Array
+
+
+def packed(groups: Sequence[ColumnGroup]) -> PackedGroups:
     """The groups as a few arrays, which take little room in a file."""
     of_groups = ([len(group.columns), group.importance, group.p_value] for group in groups)
     of_columns = (np.column_stack([group.columns, group.of_columns, group.p_values]) for group in groups)
@@ -191,7 +198,7 @@ def packed(groups: Sequence[ColumnGroup]) -> dict[str, Array]:
     }
 
 
-def unpacked(arrays: Mapping[str, Array]) -> list[ColumnGroup]:
+def unpacked(arrays: PackedGroups) -> list[ColumnGroup]:
     """The inverse of :func:`packed`.
 
     Example:

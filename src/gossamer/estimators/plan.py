@@ -31,11 +31,12 @@ from gossamer.estimators.members import (
     can_train_together,
     for_members,
 )
-from gossamer.estimators.table import Array
+from gossamer.estimators.table import Array, Scaling
 from gossamer.names import unknown
 from gossamer.posterior import Mixture, Snapshots
 from gossamer.progress import Progress
-from gossamer.runs.settings import check_type, options_of
+from gossamer.runs.settings import options_of
+from gossamer.schema import check_type
 from gossamer.train import Batches, Training
 from gossamer.types import Method, Schedule, Split, Task
 
@@ -151,6 +152,18 @@ class TrainingPlan:
     verbose: int = 0
     rounds: int = 1  # at most so often all the steps, while the loss falls
     on_nan: OnNan = "stop"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Everything ``partial_fit`` needs to continue."""
+
+    plan: TrainingPlan
+    inputs: Scaling
+    targets: Scaling
+    states: list[dict[str, Any]]  # of the members; none before the first step
+    weight: float  # of all rows seen so far
+    selects: bool = False  # whether its draws say which columns matter; after ``fit`` its first stage has said it
 
 
 @dataclass

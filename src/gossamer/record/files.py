@@ -9,9 +9,10 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
+
+from gossamer import schema
 
 Row = dict[str, Any]
 _Data = TypeVar("_Data")
@@ -53,32 +54,39 @@ def json_by_rows(content: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(f'"{key}": {lines(value)}' for key, value in content.items()) + "\n}\n"
 
 
-def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
-    """Instances of a dataclass from the rows of a file; keys that are not its fields are a ``ValueError``.
+def read_file(path: Path, fix: str, hint: Any = dict[str, Any]) -> Any:
+    """The content of a JSON or TOML file, ``None`` if there is no file; the error for a broken one recommends ``fix``.
 
-    Only fields with a default may be missing: they came later than the file.
+    ``hint`` says what it must hold, see :mod:`gossamer.schema`.
     """
-    names = [item.name for item in fields(cast(Any, kind))]
-    needed = {item.name for item in fields(cast(Any, kind)) if item.default is item.default_factory is MISSING}
-    for row in rows:
-        if not isinstance(row, dict) or not needed <= set(row) <= set(names):
-            raise ValueError(f"a {kind.__name__} has {', '.join(names)}; got {row!r:.60}")
-    return [kind(**row) for row in rows]
-
-
-def read_json(path: Path, fix: str) -> dict[str, Any] | None:
-    """The object in a JSON file, ``None`` if there is no file; the error for a broken one recommends ``fix``."""
     try:
-        data = json.loads(path.read_bytes())
-        if not isinstance(data, dict):
-            raise ValueError("it holds no JSON object")
+        return schema.read(path, hint, fix)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is broken: {one_line(error)}; {fix}") from error
-    return data
+    except ValueError as error:
+        raise RecordError(str(error)) from error
+
+
+def read_json(path: Path, fix: str) -> dict[str, Any] | None:
+    """The object in a JSON file, as :func:`read_file` reads it."""
+    found: dict[str, Any] | None = read_file(path, fix)
+    return found
+
+
+def checked(value: Any, hint: Any, where: object, fix: str) -> Any:
+    """The value, if it is what ``hint`` says."""
+    try:
+        return schema.check(value, hint, where, fix)
+    except ValueError as error:
+        raise RecordError(str(error)) from error
+
+
+def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
+    """Instances of a dataclass from the rows of a file; only fields with a default may be missing: they came later."""
+    schema.check(rows, list[dict[str, Any]], f"rows of {kind.__name__}", "make the file again")
+    return [schema.made(kind, row, kind.__name__, "make the file again") for row in rows]
 
 
 def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from gossamer import schema
+from gossamer.record.contents import MetricsRow, Sum
 from gossamer.record.files import BINARY, RecordError, Row, sync_folder, to_json, unreadable, unwritable, write_all
-
-
-class Sum(TypedDict):
-    """The first bytes of a journal: how many, and their SHA-256."""
-
-    bytes: int
-    sha256: str
 
 
 class Journal:
@@ -71,14 +65,16 @@ class Journal:
         lines = self._content().splitlines(keepends=True)
         rows: list[tuple[bytes, Row]] = []
         for number, line in enumerate(lines, start=1):
+            fix = "delete that line, or restore the file"
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if isinstance(row, dict) and line.endswith(b"\n"):
-                rows.append((line, row))
-            elif number < len(lines):
-                raise RecordError(f"{self.path}, line {number} is broken: delete that line, or restore the file")
+                row: Any = schema.check(schema.parse(self.path, line, fix), MetricsRow, self.path, fix)
+            except ValueError as error:
+                if number < len(lines):
+                    problem = str(error).removeprefix(str(self.path))
+                    raise RecordError(f"{self.path}, line {number}{problem}") from error
+            else:
+                if line.endswith(b"\n"):
+                    rows.append((line, row))
         return rows
 
     def sync(self) -> Sum:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gossamer.record import files
+from gossamer.record.contents import (
+    CONFIG,
+    DATA,
+    ENVIRONMENT,
+    EVALUATION,
+    METRICS,
+    RESULT,
+    UPDATES,
+    Data,
+    Environment,
+    Evaluation,
+    Files,
+    Result,
+)
 from gossamer.record.environment import environment
 from gossamer.record.files import RecordError, Row
 from gossamer.record.journal import EMPTY, Journal
 from gossamer.record.lock import LOCK, Lock
 
-CONFIG, ENVIRONMENT, DATA, RESULT = "config.toml", "environment.json", "data.json", "result.json"
-METRICS, UPDATES = "metrics.jsonl", "subspace.jsonl"
 FREE = ("data_dir", "device", "ranks")  # settings that say where a run trains, not what; its data has a fingerprint
 FORMAT = 1
 """The format that this version writes; it reads this one and all earlier ones."""
@@ -88,18 +99,13 @@ class Run:
         folder, path = Path(folder), Path(folder) / CONFIG
         if not folder.is_dir():
             raise RecordError(f"{folder} does not exist: check the path of the run folder")
-        try:
-            config = tomllib.loads(path.read_bytes().decode())
-        except FileNotFoundError:
+        config = files.read_file(path, "restore the file or run again")
+        if config is None:
             way_on = "nothing was trained yet, give the command that began it again"
             way_on = way_on if (folder / LOCK).exists() else f"{folder} is not a run folder, give one that has it"
-            raise RecordError(f"{path} is missing: {way_on}") from None
-        except OSError as error:
-            raise files.unreadable(path, error) from error
-        except ValueError as error:  # both broken TOML and broken UTF-8
-            raise RecordError(f"{path} is broken: {files.one_line(error)}; restore the file or run again") from error
+            raise RecordError(f"{path} is missing: {way_on}")
         _check_format(path, config.pop("format", None))
-        notes = files.read_json(folder / ENVIRONMENT, "delete it, the run does not need it")
+        notes = files.read_file(folder / ENVIRONMENT, "delete it, the run does not need it", Environment)
         return cls(folder, config, notes or {}, lock)
 
     def complete(self, data: Mapping[str, Any] | None, effective: Mapping[str, Any] | None = None) -> None:
@@ -117,7 +123,8 @@ class Run:
 
     def data(self) -> dict[str, Any] | None:
         """The fingerprint of what the run trains on; ``None`` where an earlier version stored none."""
-        return files.read_json(self.folder / DATA, "restore the file, or train again")
+        found: dict[str, Any] | None = files.read_file(self.folder / DATA, "restore the file, or train again", Data)
+        return found
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add a line to ``metrics.jsonl``."""
@@ -153,6 +160,8 @@ class Run:
 
     def check(self, known: Mapping[str, Any]) -> None:
         """Raise if a file differs from what :meth:`checksums` found; records may have grown since."""
+        fix = "delete the folder, and --resume trains the run again from its first step"
+        files.checked(known, Files, self.checkpoint_folder, fix)
         before, now = known[CONFIG], _binding(self.config)
         for key in before | now:
             if before.get(key) != now.get(key):
@@ -193,7 +202,7 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """What :meth:`write_result` wrote, or ``None`` if the run is not finished."""
         path = self.folder / RESULT
-        result = files.read_json(path, "delete it and evaluate the run again")
+        result: dict[str, Any] | None = files.read_file(path, "delete it, and --resume writes it again", Result)
         if result is not None:
             _check_format(path, result.get("format"))
             self._check_result(path, result)
@@ -202,15 +211,22 @@ class Run:
     def add_evaluation(self, kind: str, found: Mapping[str, Any]) -> None:
         """Put one kind of evaluation into ``evaluation.json``: entries of other names and kinds stay as they are."""
         content = {"format": FORMAT} | self.evaluation()
-        content[kind] = content.get(kind, {}) | dict(found)
-        files.write_atomically(self.folder / "evaluation.json", files.to_json(content, indent=1))
+        fix = "delete it and evaluate the run again"
+        known = files.checked(content.get(kind, {}), dict, f"{self.folder / EVALUATION}: {kind}", fix)
+        content[kind] = known | dict(found)
+        content = json.loads(files.to_json(content))
+        text = files.to_json(content | {"checksum": _digest(content)}, indent=1)
+        files.write_atomically(self.folder / EVALUATION, text)
 
     def evaluation(self) -> dict[str, Any]:
         """What ``gossamer evaluate`` measured beyond the metrics of the result, by kind; empty if nothing."""
-        path = self.folder / "evaluation.json"
-        found = files.read_json(path, "delete it and evaluate the run again")
+        path, fix = self.folder / EVALUATION, "delete it and evaluate the run again"
+        found: dict[str, Any] | None = files.read_file(path, fix, Evaluation)
         if found is None:
             return {}
+        known = found.pop("checksum", None)  # earlier versions wrote none
+        if known not in (None, _digest(found)):
+            raise RecordError(f"{path} was changed after it was measured: {fix}")
         _check_format(path, found.pop("format", None))
         return found
 
@@ -219,7 +235,7 @@ class Run:
         known = result.pop("checksums", None)
         if known is None:
             return
-        if not isinstance(known, dict) or known.get("result") != _digest(result):
+        if known["result"] != _digest(result):
             raise RecordError(f"{path} was changed after the run: delete it, and --resume writes it again")
         for name, journal in self._journals.items():
             if journal.path.exists():  # a finished run may be kept without its records
@@ -252,7 +268,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def _check_format(path: Path, found: object) -> None:
-    if not isinstance(found, int):
+    if type(found) is not int:
         raise RecordError(f"{path} has no format number: restore the file, or run again")
     if found > FORMAT:
         raise RecordError(f"{path} has format {found}, this version of gossamer reads up to {FORMAT}: upgrade gossamer")

@@ -8,20 +8,20 @@ import json
 import math
 import statistics
 import textwrap
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from gossamer.formats import column
 from gossamer.metrics.registry import METRICS, Metric, shown
 from gossamer.names import file_name, own_code, trusting
 from gossamer.record import RecordError, Run, write_atomically
-from gossamer.record.files import one_line, unwritable
+from gossamer.record.files import one_line, read_file, unwritable
 from gossamer.runs.interrupt import Interrupted
 from gossamer.runs.settings import Settings, with_defaults
 from gossamer.runs.workers import train_here, train_side_by_side
+from gossamer.schema import Within
 from gossamer.tables import Table
 
 SEEDS = 3
@@ -381,8 +381,6 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
     recipe = load_recipe(path)
     tables, seeds = recipe.pop("methods"), recipe.pop("seeds", SEEDS)
     recipe.pop("published")
-    if not isinstance(seeds, int) or seeds < 1:
-        raise RecordError(f"{path}: seeds must be a whole number from 1; got {seeds!r}")
     names = {item.name for item in fields(Settings)} - {"options", "seed"}
     entries = {}
     for label, table in tables.items():
@@ -395,18 +393,20 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
     return entries, seeds
 
 
+class _Recipe(TypedDict, total=False):
+    """Of a recipe; its other keys are settings."""
+
+    methods: dict[str, dict[str, Any]]
+    published: dict[str, dict[str, Any]]
+    seeds: Annotated[int, Within(1)]
+
+
 def load_recipe(path: Path) -> dict[str, Any]:
     """The content of a recipe, with its tables ``methods`` and ``published``."""
-    try:
-        recipe = {"methods": {}, "published": {}} | tomllib.loads(path.read_text())
-    except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise RecordError(f"{path} is broken: {one_line(error)}") from error
-    for name in ("methods", "published"):
-        tables = recipe[name]
-        if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-            raise RecordError(f"{path}: {name} must be a table for each method, [{name}.NAME]")
+    found = read_file(path, "give each method a table [methods.NAME]", _Recipe)
+    if found is None:
+        raise RecordError(f"cannot read {path}: No such file or directory")
+    recipe: dict[str, Any] = {"methods": {}, "published": {}} | found
     if not recipe["methods"]:
         raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
     return recipe

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.data._own import images, read, table
+from gossamer.data._own import images, read
 from gossamer.data._own.arrays import read_array
 from gossamer.data._own.frames import read_frame
+from gossamer.data._own.record import columns_of
 from gossamer.record import RecordError
 from gossamer.types import Task
 
@@ -101,7 +102,7 @@ def _rows_of(lost: Tensor, x: Tensor) -> Tensor:
 
 def _column(task: Task, j: int) -> str:
     if task.record is not None and task.record["kind"] == "table":
-        columns = table.columns_of(task.record)
+        columns = columns_of(task.record)
         return f"column {(columns.names or [])[int(columns.source[j])]!r}: "
     return f"column {j + 1}: " if task.test[0].dim() == 2 else ""
 
@@ -133,8 +134,9 @@ def _checked(path: Path | str, x: Tensor, task: Task) -> Tensor:
     stored = task.test[0]
     if not len(x):
         raise RecordError(f"{path} has no examples")
-    if not bool(torch.isfinite(x).all()):
-        row = int((~torch.isfinite(x)).flatten(1).any(1).nonzero()[0]) + 1
+    finite = torch.isfinite(x if stored.dtype == torch.uint8 else x.to(stored.dtype))  # 1e300 is none in float32
+    if not bool(finite.all()):
+        row = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
         raise RecordError(f"{path} has numbers that are not finite, the first in row {row}")
     if stored.dtype == torch.uint8 and bool(((x < 0) | (x > 255) | (x != x.round())).any()):
         raise RecordError(f"{path} must have whole numbers from 0 to 255: {task.name} stores its pixels so")

@@ -45,6 +45,7 @@ from gossamer.runs.processes import (
 )
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
+from gossamer.runs.stored import stored_record
 from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
 from gossamer.runs.tensorboard import Log, event_log, no_log
 from gossamer.train import Training
@@ -226,7 +227,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
             job.training.load_state_dict(state["training"])
             job.tally.load_state_dict(state["tally"])
             job.ranks_before = len(state["training"]["random"]["cpu"])
-        except (KeyError, ValueError, RuntimeError, IndexError) as error:
+        except Exception as error:  # a state that does not fit may raise anything, and names no file
             reason = " ".join(str(error).split())[:200]
             raise RecordError(
                 f"{run.checkpoint_folder} does not fit the data and the network of {run.folder / 'config.toml'}: have "
@@ -354,8 +355,8 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
 
 
 def _refuse_other_data(run: Run, task: Task) -> None:
-    stored = run.data() or {}
-    own = stored.pop("own", None)
+    own, stored = stored_record(run), run.data() or {}
+    stored.pop("own", None)
     differs = changed(stored, fingerprint(task)) if stored else []
     if differs and own is not None and task.record is not None:
         raise RecordError(_other_file(run, own["source"], task.record["source"]))

@@ -21,6 +21,7 @@ from gossamer.record import RecordError, Run
 from gossamer.runs.draw_progress import showing_draws
 from gossamer.runs.inputs import named_inputs, outside_range, read_inputs
 from gossamer.runs.result import predict_seeded, predict_split
+from gossamer.runs.stored import stored_record, stored_result
 from gossamer.types import Task
 
 if TYPE_CHECKING:
@@ -45,30 +46,26 @@ def show(folder: Path | str) -> str:
     known = run.environment | run.environment.get("versions", {})
     made_by = [f"{key} {known[key]}" for key in ("gossamer", "torch", "python") if known.get(key)]
     lines.append("  made by    " + "  ".join(made_by))
-    own = (run.data() or {}).get("own")
+    own = stored_record(run)
     if own is not None:
         lines += [f"  data       {describe_data(own)}".replace("\n", "\n  ")]
-    result = run.result()
-    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(run, result))])
+    result = stored_result(run)
+    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(result))])
 
 
 def _position(run: Run) -> list[str]:
     rows = run.metrics()
-    last = f"epoch {rows[-1]['epoch']} of {run.config.get('epochs')}" if rows else "no epoch is finished"
+    last = f"epoch {rows[-1].get('epoch')} of {run.config.get('epochs')}" if rows else "no epoch is finished"
     return [f"  unfinished {last}; continue with: gossamer train --resume {shlex.quote(str(run.folder))}"]
 
 
-def _outcome(run: Run, result: dict[str, Any]) -> list[str]:
-    try:
-        cost = result["cost"]
-        return [
-            "  test       " + "  ".join(f"{key} {value:.4g}" for key, value in result["metrics"].items()),
-            f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active  "
-            f"{cost['seconds']:.1f} s of training  checkpoint {cost['checkpoint_bytes']:,} bytes",
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        path = run.folder / "result.json"
-        raise RecordError(f"{path} is broken ({error!r}): delete it and --resume the run") from error
+def _outcome(result: dict[str, Any]) -> list[str]:
+    cost, known = result["cost"], {key: value for key, value in result["metrics"].items() if value is not None}
+    return [
+        "  test       " + "  ".join(f"{key} {value:.4g}" for key, value in known.items()),
+        f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active  "
+        f"{cost['seconds']:.1f} s of training  checkpoint {cost['checkpoint_bytes']:,} bytes",
+    ]
 
 
 def evaluate_run(
@@ -119,7 +116,7 @@ def predict_run(
     """
     if not 0 < level < 1:
         raise ValueError(f"level is a probability between 0 and 1; got {level}")
-    own = (Run.open(Path(folder)).data() or {}).get("own")
+    own = stored_record(Run.open(Path(folder)))
     changes = {"n_draws": n_draws, "data": data}
     job = restored(folder, **changes) if own is None else None
     task = job.task if job is not None else task_without_data(own or {})

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from gossamer.names import unknown
-from gossamer.runs.settings import Settings, check_type, options_of, parse_value
+from gossamer.runs.settings import Settings, options_of, parse_value
+from gossamer.schema import check_type
 
 if TYPE_CHECKING:
     import optuna

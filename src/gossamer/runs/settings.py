@@ -1,4 +1,4 @@
-"""The settings of a run, as ``config.toml`` holds them, and the check of their types."""
+"""The settings of a run, as ``config.toml`` holds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import json
 import shlex
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -18,6 +18,7 @@ from gossamer import data, methods, models
 from gossamer.divergence import OnNan
 from gossamer.kernels.fused import Fused
 from gossamer.names import refuse_foreign_code, unknown
+from gossamer.schema import check_type, describe_type
 from gossamer.types import Task
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -231,30 +232,3 @@ def parse_value(text: str, hint: Any) -> Any:
         check_type("", value, hint)
         return value
     raise ValueError(f"must be {describe_type(hint)}; got {text!r}")
-
-
-def check_type(name: str, value: Any, hint: Any) -> None:
-    """Reject a value that a type hint does not allow."""
-    if not _fits(value, hint):
-        raise ValueError(f"{name} must be {describe_type(hint)}; got {value!r}")
-
-
-def describe_type(hint: Any) -> str:
-    """A type in words."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(describe_type(part) for part in get_args(hint))
-    if get_origin(hint) is Literal:
-        return " or ".join(map(repr, get_args(hint)))
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}
-    return words.get(hint, "a function" if get_origin(hint) is Callable else getattr(hint, "__name__", str(hint)))
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(_fits(value, part) for part in get_args(hint))
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if hint in (int, float) and isinstance(value, bool):  # Python counts True as 1
-        return False
-    plain = get_origin(hint) or hint
-    return isinstance(value, int | float) if plain is float else not isinstance(plain, type) or isinstance(value, plain)

@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, TypedDict
 
+from gossamer import schema
 from gossamer.record import RecordError, Run, write_atomically
-from gossamer.record.files import json_by_rows, read_json, rows_of
+from gossamer.record.contents import CONFIG
+from gossamer.record.files import checked, json_by_rows, read_file
 from gossamer.runs.comparison import Comparison
+from gossamer.runs.stored import stored_result
 
 FORMAT = 1
 KIND = "trials"
+FIX = "give a file that gossamer compare --json of this version wrote"
 FROM_CONFIG = ("method", "data", "model", "epochs", "batch_size", "n_train", "n_draws", "options")
 FROM_COST = (
     "active_parameters",
@@ -39,6 +43,16 @@ class Trial:
     settings: Mapping[str, Any]
     metrics: Mapping[str, float]
     cost: Mapping[str, float]
+
+
+class _Content(TypedDict):
+    """Of the file."""
+
+    format: Literal[1]
+    kind: Literal["trials"]
+    environment: dict[str, Any]
+    failures: dict[str, str]
+    trials: list[Trial]
 
 
 @dataclass(frozen=True)
@@ -82,31 +96,31 @@ class Trials:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         """From the object that :meth:`to_json` writes; anything else is a ``ValueError`` that says what is wrong."""
-        if (content.get("kind"), content.get("format")) != (KIND, FORMAT):
-            found = f"{content.get('kind')!r}, format {content.get('format')!r}"
-            raise ValueError(f"its kind is {found}; this version of gossamer reads {KIND!r}, format {FORMAT}")
-        return cls(rows_of(Trial, content["trials"]), content["environment"], content["failures"])
+        schema.check(content, _Content, "this comparison", FIX)
+        return cls([Trial(**row) for row in content["trials"]], content["environment"], content["failures"])
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file that ``gossamer compare --json`` wrote."""
-        content = read_json(path, "give a file that gossamer compare --json wrote")
+        content = read_file(path, FIX, _Content)
         if content is None:
             raise RecordError(f"{path} does not exist: gossamer compare … --json {path} makes it")
-        try:
-            return cls.from_dict(content)
-        except (ValueError, KeyError) as error:
-            raise RecordError(f"{path} is no comparison: {error}") from error
+        return cls.from_dict(content)
 
 
 def _trial(label: str, run: Run) -> Trial:
-    result = run.result()
+    result = stored_result(run)
     if result is None:
         raise RecordError(f"{run.folder} is not finished: gossamer train --resume {run.folder} continues it")
     told = {"model": result["model"]} | run.config  # the settings may leave the choice of the network to the data
     settings = {key: told.get(key) for key in FROM_CONFIG}
-    cost = {key: result["cost"][key] for key in FROM_COST if key in result["cost"]}  # fewer in an earlier version
-    return Trial(label, run.config["seed"], settings, result["metrics"], cost)
+    cost = {key: result["cost"].get(key) for key in FROM_COST}  # fewer in an earlier version
+    seed = checked(run.config.get("seed"), int, f"{run.folder / CONFIG}: seed", "restore the file")
+    return Trial(label, seed, settings, _measured(result["metrics"]), _measured(cost))
+
+
+def _measured(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _common_environment(runs: Sequence[Run]) -> dict[str, Any]:

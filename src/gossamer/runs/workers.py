@@ -23,6 +23,7 @@ from gossamer.record import RecordError
 from gossamer.record.files import one_line
 from gossamer.runs.interrupt import Interrupted, handled_by
 from gossamer.runs.settings import Settings
+from gossamer.runs.stored import stored_result
 
 
 def train_here(folder: Path, settings: Settings, **way: Any) -> str:
@@ -31,7 +32,7 @@ def train_here(folder: Path, settings: Settings, **way: Any) -> str:
 
     try:
         has_begun = (folder / "config.toml").exists()
-        _ = resume(folder, **way) if has_begun else train(settings, folder, **way)
+        stored_result(resume(folder, **way) if has_begun else train(settings, folder, **way))  # or it is damaged
     except Interrupted:
         raise
     except Exception as error:  # other runs go on; the caller says what happened

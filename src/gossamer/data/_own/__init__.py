@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +33,8 @@ def kind_of(name: str) -> str | None:
     path = Path(name).expanduser()
     if not name:
         return None
-    return SUFFIXES.get(path.suffix.lower()) or ("images" if path.is_dir() or path.is_absolute() else None)
+    is_folder = os.path.isdir(path) or path.is_absolute()  # noqa: PTH112 (Path.is_dir raises if the name is too long)
+    return SUFFIXES.get(path.suffix.lower()) or ("images" if is_folder else None)
 
 
 def find(name: str, kind: str) -> Callable[..., Task]:

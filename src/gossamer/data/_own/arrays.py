@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gossamer.data._files import DataNotFoundError, read_npy
+from gossamer.data._files import UNREADABLE_NPZ, DataNotFoundError, one_line, read_npy, read_npz_member
 from gossamer.data._images import split_rows
 from gossamer.data._own.record import Labels, own_task, split_examples
 from gossamer.types import Task
@@ -72,13 +70,11 @@ def _opened(path: Path) -> Any:
             with path.open("rb") as stream:
                 return np.array(read_npy(stream, path.stat().st_size))  # a copy that may be written to
         with zipfile.ZipFile(path) as file:
-            sizes = {one.filename: one.file_size for one in file.infolist()}
-            read = {name: io.BytesIO(file.read(name)) for name in sizes}
-        return {name.removesuffix(".npy"): np.array(read_npy(stream, sizes[name])) for name, stream in read.items()}
+            return {name.removesuffix(".npy"): np.array(read_npz_member(file, name)) for name in file.namelist()}
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
-        raise ValueError(f"{path} is not a readable NumPy file: {str(error).splitlines()[0]}") from error
+    except UNREADABLE_NPZ as error:
+        raise ValueError(f"{path} is not a readable NumPy file: {one_line(error)}") from error
 
 
 def _parts(path: Path, arrays: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.columns import Frame
-from gossamer.data._files import DataNotFoundError
+from gossamer.data._files import DataNotFoundError, one_line
 from gossamer.names import needs
 
 Array = npt.NDArray[Any]
@@ -95,8 +95,8 @@ def _from_parquet(path: Path) -> Frame:
 
     try:
         table = pl.read_parquet(path)
-    except pl.exceptions.PolarsError as error:
-        raise ValueError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ValueError(f"{path} is not a Parquet file: {one_line(error)}") from error
     return Frame({series.name: _array_of(series) for series in table})
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.data._files import DataNotFoundError
+from gossamer.data._files import DataNotFoundError, one_line
 from gossamer.data._images import split_rows
 from gossamer.data._own.record import Labels, own_task, split_examples
 from gossamer.names import needs
@@ -86,7 +86,7 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 def read_images(files: Sequence[Path], size: int | None, channels: int | None = None) -> Array:
     """Bytes ``(n, channels, height, width)``: grey if all images are, otherwise in colour."""
     needs("PIL", extra="images")
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     opened = []
     for file in files:
@@ -95,8 +95,8 @@ def read_images(files: Sequence[Path], size: int | None, channels: int | None = 
                 mode = "L" if image.mode in GREY else "RGB"
                 small = image.convert(mode)
                 opened.append(small if size is None else small.resize((size, size), Image.Resampling.BILINEAR))
-        except (UnidentifiedImageError, OSError) as error:
-            raise ValueError(f"{file} is not a readable image: {error}") from error
+        except Exception as error:  # each of Pillow's formats has its own, as SyntaxError for PNG
+            raise ValueError(f"{file} is not a readable image: {one_line(error)}; replace or remove it") from error
     sizes = Counter(image.size for image in opened)
     if len(sizes) > 1:
         (usual, _), *others = sizes.most_common()

@@ -1,34 +1,25 @@
-"""The record of own data, plain values for JSON, and the task that it describes.
-
-| key | content |
-|---|---|
-| ``kind``, ``name`` | ``"table"``, ``"arrays"`` or ``"images"``; the file's name without its ending |
-| ``source`` | ``path``, ``bytes`` and ``sha256`` of the file, or of all files of a folder |
-| ``sizes`` | examples in ``train``, ``val`` and ``test`` |
-| ``shape``, ``dtype`` | of one stored input |
-| ``transform`` | ``mean`` and ``std`` by column or channel, over the training examples |
-| ``low``, ``high`` | range of the training inputs by column, or over all pixels |
-| ``target`` | ``name``, and ``classes`` or ``mean`` and ``std`` |
-| ``columns`` | of a table: see :class:`gossamer.columns.Columns` |
-"""
+"""The record of own data, plain values for JSON, and the task that it describes."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gossamer.columns import Columns
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._images import Normalize, split_rows
 from gossamer.data.uci import Standardize, mean_and_std
 from gossamer.likelihoods import Categorical, Gaussian
+from gossamer.schema import Count, Finite, check
 from gossamer.types import Split, Task
 
 Array = npt.NDArray[Any]
@@ -36,6 +27,110 @@ Array = npt.NDArray[Any]
 TEST_SHARE = 5  # a fifth of the examples is for testing, where the data do not say which
 MAX_CLASSES = 20  # whole numbers with more distinct values than this are quantities
 MIN_ROWS = 10
+MAX_INPUTS = 2**26  # numbers of one example
+
+
+class Source(TypedDict):
+    """The file, or all files of a folder."""
+
+    path: str
+    bytes: Count
+    sha256: str
+
+
+class Sizes(TypedDict):
+    """Numbers of examples."""
+
+    train: Count
+    val: Count
+    test: Count
+
+
+class Transform(TypedDict):
+    """By column or channel, over the training examples."""
+
+    mean: list[Finite]
+    std: list[Finite]
+
+
+class Target(TypedDict):
+    """Its name, and ``classes`` or ``mean`` and ``std``."""
+
+    name: str
+    classes: NotRequired[list[str]]
+    mean: NotRequired[Finite]
+    std: NotRequired[Finite]
+
+
+class TableColumns(TypedDict):
+    """See :class:`gossamer.columns.Columns`."""
+
+    names: list[str]
+    missing: list[Count]
+    fill: list[Finite]
+    levels: dict[str, list[str | None]]
+
+
+class Record(TypedDict):
+    """What is kept of own data.
+
+    ``shape`` and ``dtype`` are those of one stored input, ``low`` and ``high`` the range of the training inputs by
+    column, or over all pixels.
+    """
+
+    kind: Literal["table", "arrays", "images"]
+    name: str
+    source: Source
+    sizes: Sizes
+    shape: list[Count]
+    dtype: Literal["uint8", "float32", "float64"]
+    transform: Transform
+    low: list[Finite]
+    high: list[Finite]
+    target: Target
+    columns: NotRequired[TableColumns]
+    dropped: NotRequired[list[str]]
+    n_without_target: NotRequired[Count]
+    resized: NotRequired[bool]
+
+
+OF_KIND = {"table": {"columns", "dropped", "n_without_target"}, "arrays": set[str](), "images": {"resized"}}
+
+
+def check_record(record: dict[str, Any], where: object) -> dict[str, Any]:
+    """The record, if a task can be made of it; otherwise a ``ValueError`` that names the file and the field."""
+    fix = "restore the file, or train again"
+    check(record, Record, where, fix)
+    shape, target, scale = record["shape"], record["target"], record["transform"]
+    n_inputs = len(shape) and shape[0]
+    lists = [scale["mean"], scale["std"], *((record["low"], record["high"]) if len(shape) == 1 else ())]
+    n_expected = (
+        len(columns_of(record, where).source) if record["kind"] == "table" and "columns" in record else n_inputs
+    )
+    for holds, field, problem in [
+        (len(shape) in (1, 3) and 0 < math.prod(shape) <= MAX_INPUTS, "shape", f"must be of one example; got {shape}"),
+        (all(len(part) == n_inputs for part in lists), "transform", f"must have {n_inputs} means and stds"),
+        (len(record["low"]) == len(record["high"]) > 0, "low", "must be as long as high"),
+        (target.get("classes") or {"mean", "std"} <= target.keys(), "target", "must have classes, or mean and std"),
+        (OF_KIND[record["kind"]] <= record.keys(), "kind", f"is {record['kind']}, whose fields are missing"),
+        (n_expected == n_inputs, "columns", f"must give {n_inputs} inputs"),
+        (all(std > 0 for std in scale["std"]), "transform/std", "must be positive"),
+    ]:  # fmt: skip
+        if not holds:
+            raise ValueError(f"{where}: own/{field} {problem}; {fix}")
+    return record
+
+
+def columns_of(record: Mapping[str, Any], where: object = "the record") -> Columns:
+    """How the columns of a table became numbers."""
+    plain = record["columns"]
+    n = len(plain["names"])
+    levels = {int(j) if j.isascii() and j.isdigit() else -1: list(levels) for j, levels in plain["levels"].items()}
+    missing, fill = np.array(plain["missing"], dtype=np.int64), np.array(plain["fill"], dtype=np.float64)
+    columns = Columns(n, list(plain["names"]), missing, fill, levels)
+    if not columns.is_consistent():
+        raise ValueError(f"{where}: own/columns do not fit each other; restore the file, or train again")
+    return columns
 
 
 @dataclass(frozen=True)

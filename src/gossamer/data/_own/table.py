@@ -15,7 +15,7 @@ from gossamer.columns import Columns, Frame
 from gossamer.data._own import shortened
 from gossamer.data._own.arrays import read_array
 from gossamer.data._own.frames import read_frame
-from gossamer.data._own.record import Labels, own_task, split_examples
+from gossamer.data._own.record import Labels, columns_of, own_task, split_examples
 from gossamer.names import unknown
 from gossamer.types import Task
 
@@ -102,18 +102,6 @@ def describe(record: Mapping[str, Any]) -> dict[str, str]:
         "left out": f"{record['n_without_target']} rows without a target" if record["n_without_target"] else "",
     }
     return {name: text for name, text in found.items() if text}
-
-
-def columns_of(record: Mapping[str, Any]) -> Columns:
-    """How the columns of the table became numbers."""
-    plain = record["columns"]
-    return Columns(
-        len(plain["names"]),
-        list(plain["names"]),
-        np.array(plain["missing"], dtype=np.int64),
-        np.array(plain["fill"], dtype=np.float64),
-        {int(j): list(levels) for j, levels in plain["levels"].items()},
-    )
 
 
 def _plain(columns: Columns) -> dict[str, Any]:
