@@ -19,7 +19,8 @@ int gossamer_backward(const void* plan, int64_t batch, int half, const void* x, 
                        int dv_is_factor, const float* mean, const float* std, void* dx, float* dmean, float* dstd,
                        int threads);
 void gossamer_normals(uint64_t seed, int64_t n, float* out);
-void* gossamer_members(const int32_t* shape, const int64_t* lengths, const float* prior_std, float* const* buffers);
+void* gossamer_members(const int32_t* shape, const int64_t* lengths, const float* prior_std, float* const* buffers,
+                       float reach);
 void gossamer_members_free(void* members);
 int gossamer_members_place(void* members, const void* const* positions, int wide);
 int gossamer_members_gradients(void* members, const float* x, int64_t rows, const void* y, int is_whole, uint64_t seed,
@@ -249,7 +250,7 @@ struct Networks {
       if (i % 5 == 0) buffers[i] = random_floats(buffers[i].size(), i == 5 ? -3.0f : -0.4f, i == 5 ? -1.0f : 0.4f);
       addresses[i] = buffers[i].data();
     }
-    members = gossamer_members(shape.data(), lengths.data(), prior_std.data(), addresses);
+    members = gossamer_members(shape.data(), lengths.data(), prior_std.data(), addresses, 5.0f);
     place();
   }
   ~Networks() { gossamer_members_free(members); }
