@@ -53,7 +53,7 @@ def runs(block: Block) -> bool:
     return block.language in ("python", "pycon", "console") and "no-run" not in block.info
 
 
-LONG = {"command-line", "shift", "paper", "tables", "prediction", "samplers"}  # pages whose code takes long
+LONG = {"command-line", "shift", "sweep", "paper", "tables", "prediction", "samplers"}  # pages whose code takes long
 RUN = [
     pytest.param(page, marks=[pytest.mark.slow] * (page.stem in LONG), id=page.stem)
     for page in GUIDES
@@ -115,6 +115,8 @@ def run(command: list[str], label: str) -> None:
         command = [*command, *(["--print_config"] if in_file else [*quick, "--quiet"])]
     elif command[0] == "compare":
         command = [*command, *quick, "--seeds=1", "--quiet"]
+    elif command[0] == "sweep":
+        command = [*command, *quick, "--trials=2", "--quiet"]
     assert main([*command, "--debug"]) == 0, label
 
 

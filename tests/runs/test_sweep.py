@@ -1,6 +1,7 @@
 """A sweep and its processes: which trials are whose, what is counted, what becomes of trials that fail."""
 
 import contextlib
+import statistics
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -72,11 +73,9 @@ def test_pruned_trials_are_worse_than_the_median_and_can_be_continued(searched):
     assert pruned
     for one in pruned:
         assert len(one.epochs) < SETTINGS.epochs
-        epoch, value = one.epochs[-1]
-        before = [
-            dict(map(tuple, other.epochs))[epoch] for other in found.trials[: one.number] if len(other.epochs) >= epoch
-        ]
-        assert value > sorted(before)[len(before) // 2 - 1]
+        last, best = one.epochs[-1][0], min(value for _, value in one.epochs)
+        finished = [other for other in found.trials[: one.number] if other.state == "finished"]
+        assert best > statistics.median(dict(map(tuple, other.epochs))[last] for other in finished)
         assert (folder / one.folder / "checkpoint" / "latest.json").exists()
 
 
@@ -158,6 +157,19 @@ def test_processes_of_a_study_search_the_same(untrained, tmp_path):
         run(tmp_path, 1, space=read_space("sgd", ["lr=0.1..1", "momentum=0.5,0.9"]))
     with pytest.raises(RecordError, match=r"has metric nll, not accuracy"):
         run(tmp_path, 1, metric="accuracy")
+
+
+def test_a_folder_belongs_to_one_study(tmp_path, untrained):
+    run(tmp_path, 1)
+    with pytest.raises(RecordError, match=r"holds the study moons, not others: give another --out"):
+        sweep(SETTINGS, SPACE, "others", tmp_path, trials=1, quiet=True)
+
+
+def test_a_run_of_other_values_is_not_taken_for_the_trial(tmp_path):
+    """Such as that of a study of this name in another storage."""
+    Run.create(tmp_path / "trial-0000", replace(SETTINGS, options={"lr": 0.5}).to_config())
+    with pytest.raises(RecordError, match=r"trial-0000 holds a run with lr 0.5, not"):
+        run(tmp_path, 1)
 
 
 @pytest.mark.parametrize(

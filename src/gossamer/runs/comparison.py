@@ -255,7 +255,7 @@ def compare(
     # Whatever can be known now is an error now, not after an hour of training.
     for runs in plan.values():
         for folder, settings in runs.items():
-            _refuse_other_settings(folder, settings)
+            refuse_other_settings(folder, settings)
     _make_folder(out)
     for label, runs in plan.items():
         _check_first(label, runs)
@@ -293,7 +293,7 @@ def train_run(settings: Settings, folder: Path, *, quiet: bool = False) -> None:
         folder: Its folder, in that of the comparison.
         quiet: Show no progress.
     """
-    _refuse_other_settings(folder, settings)
+    refuse_other_settings(folder, settings)
     _make_folder(folder.parent)
     with trusting(*own_code(settings.to_config())):
         failure = _train_here(folder, settings, quiet)
@@ -423,7 +423,8 @@ def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -
     return Comparison(entries, comparison.folders, f"AUROC by {', '.join(scores)}" if scores else "")
 
 
-def _refuse_other_settings(folder: Path, settings: Settings) -> None:
+def refuse_other_settings(folder: Path, settings: Settings) -> None:
+    """Raise if a run with other settings has begun in a folder."""
     if not (folder / "config.toml").exists():
         return
     # Settings that were added since the version of the run have their defaults there.

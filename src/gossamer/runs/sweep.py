@@ -27,6 +27,7 @@ from gossamer.names import file_name, needs, own_code, trusting, unknown
 from gossamer.record import Lock, RecordError, Run, TakenError, write_atomically
 from gossamer.record.files import one_line
 from gossamer.record.sweep import SweepRecord, TrialRecord
+from gossamer.runs.comparison import refuse_other_settings
 from gossamer.runs.interrupt import Interrupted, SeenEnough
 from gossamer.runs.search import Space, with_values
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
@@ -94,7 +95,7 @@ def sweep(
         _check(settings, task, metric, pruner)
         with opened_study(folder, study, storage, metric, pruner, settings.epochs) as opened:
             way = {"quiet": quiet, "checkpoint_seconds": checkpoint_seconds}
-            part = _Part(opened, folder, _home(folder), settings, space, trials, metric, pruner, way, say)
+            part = _Part(opened, folder, _home(folder, study), settings, space, trials, metric, pruner, way, say)
             part.agree(fingerprint(task))
             try:
                 while part.train_one():
@@ -238,8 +239,11 @@ class _Part:
         if seen and trial.should_prune():  # its process had found that, and could not say it
             raise SeenEnough(folder)
         told = {**self.way, "lock": lock} | ({} if self.pruner == "none" else {"watch": watch})
-        has_begun = (folder / "config.toml").exists()
-        _ = resume(folder, **told) if has_begun else train(settings, folder, **told)
+        if (folder / "config.toml").exists():
+            refuse_other_settings(folder, replace(settings, data=Run.open(folder).config["data"]))
+            resume(folder, data=settings.data, **told)  # the data may have another path on another machine
+        else:
+            train(settings, folder, **told)
         objective = evaluate_run(folder, split="val", quiet=self.way["quiet"])[self.metric]
         if not np.isfinite(objective):
             raise DivergenceError(f"{self.metric} of the held-out examples is {objective}")
@@ -328,13 +332,16 @@ def _refuse_run(folder: Path) -> None:
         raise RecordError(f"{folder} is the folder of a run: a sweep needs one of its own, give another --out")
 
 
-def _home(folder: Path) -> str:
+def _home(folder: Path, study: str) -> str:
     """What identifies the folder of a sweep, also where another machine has it under another path."""
     path = folder / HOME
     with waited(folder):
         if not path.exists():
-            write_atomically(path, secrets.token_hex(8))
-        return path.read_text()
+            write_atomically(path, f"{secrets.token_hex(8)} {study}")
+        home = path.read_text()
+    if home.partition(" ")[2] != study:
+        raise RecordError(f"{folder} holds the study {home.partition(' ')[2]}, not {study}: give another --out")
+    return home
 
 
 def _record(one: optuna.trial.FrozenTrial, space: Space) -> TrialRecord:
