@@ -44,7 +44,7 @@ def sparse_bayes(x: Array, y: Array, x_new: Array, seed: int, **arguments: Any) 
     model = SparseBayesRegressor(random_state=seed, **arguments).fit(x, y)
     # The targets are standardised already, so those that the network sees have the same units.
     mean, std = (part[..., 0].numpy() for part in Gaussian().split(model.prediction(x_new).outputs))
-    return rivals.Mixture(mean, std)
+    return rivals.Mixture(mean, std, rare=1 / (len(y) + 1))
 
 
 # The rows of BEFORE in the file were measured at commit eacb305, whose default it was.
@@ -101,18 +101,23 @@ def measure(name: str, split: int, method: str, data: Path | None) -> list[dict[
     named = found if isinstance(found, dict) else {method: found}
     where = {"set": name, "split": split}
     return [
-        where | {"method": label} | scores(one, y_new, task.target_std) | {"seconds": seconds}
+        where | {"method": label} | scores(one, y_new, task.target_std, 1 / (len(y) + 1)) | {"seconds": seconds}
         for label, one in named.items()
     ]
 
 
-def scores(found: rivals.Mixture, y: Array, unit: float) -> dict[str, float]:
-    """Predictions of standardised targets ``y``, scored in the original unit."""
+def scores(found: rivals.Mixture, y: Array, unit: float, rare: float) -> dict[str, float]:
+    """Predictions of standardised targets ``y``, scored in the original unit.
+
+    ``nll_succession`` is the NLL by the rule of succession: with probability ``rare`` a row is like none before, as in
+    :meth:`gossamer.SparseBayesRegressor.predict_log_density`.
+    """
     low, high = interval(found)
     mean, std, targets = map(torch.from_numpy, (found.mean, found.std, y))
     found_scores = {
         "rmse": unit * np.sqrt(np.mean((y - found.mean.mean(0)) ** 2)),
         "nll": math.log(unit) - found.log_density(y).mean(),
+        "nll_succession": math.log(unit) - found._replace(rare=rare).log_density(y).mean(),
         "crps": unit * gaussian_mixture_crps(mean, std, targets),
         "coverage": np.mean((low <= y) & (y <= high)),
     }

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.stats import norm
 from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -33,16 +34,22 @@ EPOCHS, SHORTEST, LONGEST = (
 
 
 class Mixture(NamedTuple):
-    """A mixture of normal distributions for each row; means and stds are ``(components, rows)``."""
+    """A mixture of normal distributions for each row; means and stds are ``(components, rows)``.
+
+    With probability ``rare`` a row is like none before: its target is a standard normal number.
+    """
 
     mean: Array
     std: Array
+    rare: float = 0.0
 
     def log_density(self, y: Array) -> Array:
         """Log density of each target."""
-        of_each = -0.5 * ((y - self.mean) / self.std) ** 2 - np.log(self.std) - 0.5 * math.log(2 * math.pi)
+        of_each = norm.logpdf(y, self.mean, self.std)
         found: Array = np.logaddexp.reduce(of_each) - math.log(len(of_each))
-        return found
+        if not self.rare:
+            return found
+        return np.logaddexp(found + math.log1p(-self.rare), norm.logpdf(y) + math.log(self.rare))
 
 
 def bayesian_ridge(x: Array, y: Array, x_new: Array, seed: int) -> Mixture:

@@ -23,7 +23,9 @@ def test_scores_of_one_normal_distribution(line):
     """In the original unit, whatever the standardisation."""
     *_, y = line
     law = stats.norm(5.0, 20.0)
-    found = uci.scores(uci_rivals.Mixture(np.full((1, len(y)), 0.5), np.full((1, len(y)), 2.0)), y, unit=10.0)
+    found = uci.scores(
+        uci_rivals.Mixture(np.full((1, len(y)), 0.5), np.full((1, len(y)), 2.0)), y, unit=10.0, rare=0.01
+    )
     low, high = law.interval(0.9)
     assert found["nll"] == pytest.approx(-law.logpdf(10 * y).mean(), rel=1e-5)  # six digits are kept
     assert found["rmse"] == pytest.approx(math.sqrt(np.mean((10 * y - 5) ** 2)), rel=1e-5)
@@ -35,7 +37,10 @@ def test_scores_of_one_normal_distribution(line):
 
 def test_density_of_a_mixture():
     found = uci_rivals.Mixture(np.array([[0.0], [3.0]]), np.array([[1.0], [2.0]])).log_density(np.array([1.0]))
-    assert np.exp(found) == pytest.approx((stats.norm.pdf(1, 0, 1) + stats.norm.pdf(1, 3, 2)) / 2)
+    density = (stats.norm.pdf(1, 0, 1) + stats.norm.pdf(1, 3, 2)) / 2
+    assert np.exp(found) == pytest.approx(density)
+    rarely = uci_rivals.Mixture(np.array([[0.0], [3.0]]), np.array([[1.0], [2.0]]), rare=0.1)
+    assert np.exp(rarely.log_density(np.array([1.0]))) == pytest.approx(0.9 * density + 0.1 * stats.norm.pdf(1))
 
 
 @pytest.mark.parametrize("method", [method for method in uci.METHODS if method != OURS])
@@ -44,7 +49,7 @@ def test_every_rival_learns_a_line_and_its_noise(line, method, monkeypatch):
     x, y, x_new, y_new = line
     found = uci.METHODS[method](x, y, x_new, 0)
     for mixture in found.values() if isinstance(found, dict) else [found]:
-        reached = uci.scores(mixture, y_new, unit=1.0)
+        reached = uci.scores(mixture, y_new, unit=1.0, rare=0.01)
         assert reached["rmse"] < 0.5 * y_new.std()  # 0.2 of 1 is noise; trees with 200 rows reach 0.25
         # 200 rows: a standard error of 0.021 at a coverage of 0.9, and trees and ensembles are not exact
         assert 0.75 < reached["coverage"] < 0.99

@@ -72,7 +72,8 @@ def test_log_densities_are_those_of_the_mixture(fitted, numbers):
     prediction = fitted.prediction(X)
     means, noise = (part.numpy()[..., 0] * y.std() for part in fitted._likelihood.split(prediction.outputs))
     densities = stats.norm.pdf(y, means + y.mean(), noise)  # each member has learnt a noise of its own
-    np.testing.assert_allclose(fitted.predict_log_density(X, y), np.log(densities.mean(0)), rtol=1e-6)
+    density = (len(y) * densities.mean(0) + stats.norm.pdf(y, y.mean(), y.std())) / (len(y) + 1)
+    np.testing.assert_allclose(fitted.predict_log_density(X, y), np.log(density), rtol=1e-6)
 
 
 def test_intervals_hold_the_share_they_promise(fitted):
@@ -115,6 +116,15 @@ def test_noise_varies_by_default_where_each_weight_has_its_step_size(method, var
     X, y = numbers
     model = SparseBayesRegressor(method, max_steps=20, random_state=0).fit(X, y)
     assert (np.ptp(model.prediction(X).aleatoric_std.numpy()) > 1e-6) == varies
+
+
+def test_a_row_like_none_before_costs_what_the_rule_of_succession_says(fitted, numbers):
+    X, y = numbers
+    far = y.max() + 1000 * y.std()
+    found = fitted.predict_log_density(X[:1], [far])[0]
+    expected = stats.norm(y.mean(), y.std()).logpdf(far) - np.log(len(y) + 1)
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert fitted.n_samples_seen_ == len(y)
 
 
 def test_a_constant_target(short):
@@ -278,7 +288,7 @@ def test_a_training_that_ends_too_early_says_so(numbers):
 
 def test_what_still_learns_gets_more_rounds(numbers, monkeypatch):
     """Up to four of them, each at half the rate of the one before, unless the number of steps is given."""
-    monkeypatch.setattr(plan, "PREDICT_NUMBERS", replace(plan.PREDICT_NUMBERS, min_steps=100, epochs=0))
+    monkeypatch.setattr(plan, "PREDICT_NUMBERS", replace(plan.PREDICT_NUMBERS, min_steps=100, epochs=0, more_epochs=0))
     X, y = numbers
     settings = {"hidden": (), "density": 1.0, "fdr": 1.0, "random_state": 0}
     run, rates = plan._run, []
@@ -308,7 +318,7 @@ def test_a_later_round_that_diverges_does_not_count(numbers, monkeypatch):
         return replace(run(*parts), fall=1.0)
 
     monkeypatch.setattr(plan, "_run", once)
-    monkeypatch.setattr(plan, "PREDICT_NUMBERS", replace(plan.PREDICT_NUMBERS, min_steps=20, epochs=0))
+    monkeypatch.setattr(plan, "PREDICT_NUMBERS", replace(plan.PREDICT_NUMBERS, min_steps=20, epochs=0, more_epochs=0))
     model = SparseBayesRegressor(hidden=(), density=1.0, fdr=1.0, lr=0.02, random_state=0)
     with pytest.warns(ConvergenceWarning, match="ended after 20 steps"):
         model.fit(*numbers)

@@ -73,6 +73,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         "feature_names_in_",
         "feature_importances_",
         "n_steps_",
+        "n_samples_seen_",
         "loss_curve_",
         "validation_curve_",
         "conformal_scores_",
@@ -325,7 +326,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__.pop("conformal_scores_", None)  # it was of the networks before
         self._stream: Stream | None = stream  # None after loading a file without it
         self._inputs = stream.inputs.only(fitted.draws.columns.numpy())
-        self.n_steps_ = fitted.n_steps
+        self.n_steps_, self.n_samples_seen_ = fitted.n_steps, stream.weight
         self.loss_curve_ = np.array(fitted.losses)
         self.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
 

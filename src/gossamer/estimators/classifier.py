@@ -59,6 +59,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             :class:`gossamer.estimators.importance.ColumnGroup` with its importance and p-value; the most important
             first.
         n_steps_: Steps after which the kept networks were drawn.
+        n_samples_seen_: Rows that they were trained on, or the sum of their weights.
         loss_curve_: Loss of each step, ``(steps,)``.
         validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
         n_features_in_: Number of columns.
