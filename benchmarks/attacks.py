@@ -104,7 +104,8 @@ class Ground:
         source = self.root / f"stopped-{method}"
         if not source.exists():
             process, _ = start(train_command(method, source, *EACH_STEP))
-            wait_for_step(process, source, 8)
+            if not wait_for_step(process, source, 8):
+                raise RuntimeError(f"{source} ended before it could be killed")
             kill(process)
         return Path(shutil.copytree(source, self.folder()))
 
@@ -153,8 +154,7 @@ def run_to_end(given: Sequence[str], before: Callable[[], None] = lambda: None) 
 
 def kill(process: int) -> None:
     """End a process at once, wherever it is."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
+    os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
 
 
@@ -167,12 +167,13 @@ def check(ended: Ended) -> None:
 def wait_for_step(process: int, folder: Path, step: int) -> bool:
     """Whether a checkpoint of the step, or of a later one, was there before the process ended."""
     index = folder / "checkpoint" / "latest.json"
-    while os.waitpid(process, os.WNOHANG)[0] == 0:
+    while os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         with contextlib.suppress(FileNotFoundError, ValueError):
             if json.loads(index.read_bytes())["checkpoints"][0]["step"] >= step:
                 return True
         time.sleep(0.002)
-    raise RuntimeError(f"{folder} ended before it could be killed")
+    os.waitpid(process, 0)
+    return False
 
 
 def count_calls(counter: Path) -> None:
@@ -238,7 +239,8 @@ def while_training(ground: Ground) -> str:
     """A kill at a random moment."""
     method, folder = ground.method(), ground.folder()
     process, _ = start(train_command(method, folder, *EACH_STEP))
-    wait_for_step(process, folder, ground.generator.randrange(1, 20))
+    if not wait_for_step(process, folder, ground.generator.randrange(1, 20)):
+        return while_training(ground)  # it was faster than the attack
     time.sleep(ground.generator.random() / 100)
     kill(process)
     return continued(ground, method, folder)
@@ -250,7 +252,8 @@ def while_resuming(ground: Ground) -> str:
     folder = ground.stopped(method)
     for step in sorted(ground.generator.sample(range(9, 21), 2)):
         process, _ = start(["train", "--resume", str(folder), "--quiet", *EACH_STEP])
-        wait_for_step(process, folder, step)
+        if not wait_for_step(process, folder, step):
+            return while_resuming(ground)  # it was faster than the attack
         kill(process)
     return continued(ground, method, folder)
 
