@@ -16,13 +16,13 @@ $(STAMP): pyproject.toml setup.py constraints.txt requirements.lock $(wildcard s
 	@set -e; \
 	if [ ! -x $(BIN)/python ]; then \
 		for python in $(PYTHONS); do \
-			if $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11, 5))' 2>/dev/null; then \
+			if $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 				echo "making .venv with $$python"; $$python -m venv .venv; break; \
 			fi; \
 		done; \
 	fi; \
 	if [ ! -x $(BIN)/python ]; then \
-		echo "the checks need Python 3.11.5 or newer with its venv module; tried: $(PYTHONS)" >&2; exit 1; \
+		echo "the checks need Python 3.11 or newer with its venv module; tried: $(PYTHONS)" >&2; exit 1; \
 	fi
 	$(BIN)/python -m pip install --quiet --no-compile torch==2.13.0
 	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --no-deps -r requirements.lock
@@ -38,8 +38,9 @@ LOCKED := requirements.lock
 lock: ## pin every package again, with checksums, in requirements.lock and constraints.txt (needs uv)
 	@command -v uv > /dev/null || { echo "make lock needs uv: pip install uv" >&2; exit 1; }
 	@$(FOLDER); torch=$$(grep '^torch==' constraints.txt); echo "$$torch" > $$folder/torch; \
-	uv pip compile pyproject.toml --extra dev --extra docs --universal --python-version 3.11.5 --quiet --no-header \
-		--no-annotate --generate-hashes $(OF_TORCH:%=--no-emit-package %) -c $$folder/torch -o $$folder/lock; \
+	uv pip compile pyproject.toml --extra dev --extra docs --universal --python-version 3.11 --fork-strategy fewest \
+		--prerelease disallow --quiet \
+		--no-header --no-annotate --generate-hashes $(OF_TORCH:%=--no-emit-package %) -c $$folder/torch -o $$folder/lock; \
 	{ sed '/^#/!d' $(LOCKED); cat $$folder/lock; } > $$folder/new; cp $$folder/new $(LOCKED); \
 	{ sed '/^#/!d' constraints.txt; { grep '^[^ #].*==' $(LOCKED) | sed 's/ *\\$$//'; echo "$$torch"; } | LC_ALL=C sort -f; } \
 		> $$folder/new; cp $$folder/new constraints.txt
@@ -94,7 +95,8 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 	$(BIN)/python -m benchmarks show results/bench-cpu.json --into docs/guides/cpu.md --plot docs/images/bench-cpu.svg
 	$(BIN)/python -m benchmarks show results/bench-gpu.json --into docs/guides/gpu.md
 	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/guides/gpu.md docs/citizen.md \
-		docs/studies/learned-std.md docs/uci.md docs/guides/variable-selection.md docs/guides/which-method.md
+		docs/studies/learned-std.md docs/uci.md docs/reliability.md docs/guides/variable-selection.md \
+		docs/guides/which-method.md
 	for name in $(REPRODUCED); do \
 		$(BIN)/python -m reproductions show results/$$name.json --into docs/guides/variable-selection.md \
 			--plot docs/images/$$name.svg > /dev/null || exit 1; \

@@ -36,9 +36,8 @@ from gossamer import checkpoint
 from gossamer.cli import main as command
 from gossamer.record import Run, write_atomically
 from gossamer.record.files import json_by_rows
-from gossamer.tables import Table
 
-__all__ = ["ATTACKS", "KIND", "attack_tables", "differ"]
+__all__ = ["ATTACKS", "KIND", "differ"]
 
 KIND = "attacks"
 METHODS = {  # six, of six families
@@ -453,14 +452,6 @@ def _difference(a: Any, b: Any, where: str) -> str:
 def _rows(path: Path) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [{key: value for key, value in row.items() if key not in NOT_REPEATABLE} for row in rows]
-
-
-def attack_tables(content: Mapping[str, Any]) -> dict[str, Table]:
-    """The counts as a table."""
-    columns = ("tries", "lost", "wrong")
-    rows = [(row["attack"], *(f"{row[name]:,}" for name in columns)) for row in content["rows"]]
-    totals = ("all", *(f"{sum(row[name] for row in content['rows']):,}" for name in columns))
-    return {KIND: Table("Attacks on runs", "", ("attack", *columns), [*rows, totals])}
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,8 @@ from benchmarks.timing import THREAD
 from gossamer.cli import UsageError
 from gossamer.record import RecordError, write_atomically
 from gossamer.record.files import json_by_rows
-from gossamer.tables import Table
 
-__all__ = ["KIND", "Outcome", "attack", "changed_bytes", "changed_tree", "mutation_tables"]
+__all__ = ["KIND", "Outcome", "attack", "changed_bytes", "changed_tree"]
 
 KIND = "mutations"
 SECONDS = 5
@@ -300,14 +299,6 @@ def run(n: int, seed: int, names: Sequence[str] = ()) -> Iterator[list[Outcome]]
                 with tempfile.TemporaryDirectory(dir=root) as folder:
                     known.add(attack(kind, Path(folder), range(known.tried, max(1, round(done * share))), seed))
             yield sums
-
-
-def mutation_tables(content: Mapping[str, Any]) -> dict[str, Table]:
-    """The counts as a table."""
-    columns = ("tried", "loaded", "refused", "other")
-    rows = [(row["kind"], *(f"{row[name]:,}" for name in columns)) for row in content["rows"]]
-    totals = ("all", *(f"{sum(row[name] for row in content['rows']):,}" for name in columns))
-    return {KIND: Table("Files changed at random", "", ("file", *columns), [*rows, totals])}
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -39,6 +39,7 @@ from benchmarks.timing import WALL
 from gossamer.data import digits
 
 CASES: dict[str, float | None] = {"dense": None, "dense VI": 1.0, "10 %": 0.1, "5 %": 0.05, "1 %": 0.01}
+KIND = "ranks"
 SCALED = ("dense VI", "5 %")
 SIZES, BATCH, LR = (64, 512, 512, 10), 64, 0.05  # examples per process and step
 COLLECTIVES = {"all_reduce": 0, "broadcast": 0, "all_gather": 1}  # and which argument holds a rank's own tensor
@@ -129,6 +130,7 @@ def measure(plan: Plan) -> dict[str, Any]:
             speeds[-1]["efficiency"] = speeds[-1]["examples_per_second"] / (processes * one)
             print(f"{case} on {processes}: {speeds[-1]['examples_per_second']:,.0f} examples per second", flush=True)
     return {
+        "kind": KIND,
         "environment": surroundings(WALL),
         "cores": len(os.sched_getaffinity(0)),
         "network": "MLP " + "-".join(map(str, SIZES)),

@@ -23,6 +23,7 @@ PAGES = [
         "docs/citizen.md",
         "docs/studies/learned-std.md",
         "docs/uci.md",
+        "docs/reliability.md",
         "docs/guides/variable-selection.md",
         "docs/guides/which-method.md",
     )
