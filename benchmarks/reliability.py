@@ -71,6 +71,6 @@ def _scaling(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _sweep(content: Mapping[str, Any]) -> Table:
-    columns = ("asked", "finished", "pruned", "failed", "killed", "lost", "duplicated", "differing")
+    columns = ("asked", "finished", "pruned", "failed", "killed", "lost", "duplicated", "compared", "differing")
     cells = [str(content["processes"]), str(len(content["kills"])), *(integer(content[name]) for name in columns)]
     return Table("", "", ("processes", "kills", *columns), [cells], n_labels=0)

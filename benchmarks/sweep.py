@@ -2,14 +2,15 @@
 
     python -m benchmarks.sweep --json results/sweep.json [--trials 30] [--kills 3] [--seed 0] [--storage URL]
 
-All three give the same command. Two of them are ended by SIGKILL at random times after their first trial has begun, and
-started again. Then every trial that a kill has met is trained once more without one, and must come to the same numbers,
-to the bit. A few minutes on two cores.
+All three give the same command. Two of them are ended by SIGKILL at random times, up to half a second after a random
+epoch of a trial, and started again. Then every trial that a kill has met is trained once more without one, and must
+come to the same numbers, to the bit. A few minutes on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import re
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from typing import Any
 from gossamer.record import Run, write_atomically
 from gossamer.record.environment import environment
 from gossamer.record.files import json_by_rows
-from gossamer.record.sweep import SweepRecord
+from gossamer.record.sweep import SweepRecord, TrialRecord
+from gossamer.runs.interrupt import SeenEnough
 from gossamer.runs.job import settings_of, train
 from gossamer.runs.reader import evaluate_run
 from gossamer.runs.trials import FROM_ENVIRONMENT
@@ -38,7 +40,7 @@ KIND = "sweep-kills"
 N_PROCESSES, N_VICTIMS = 3, 2
 SEARCH = ("lr=log:1e-3..1", "density=0.02,0.05,0.1", "weight_decay=log:1e-5..1e-3")
 SETTINGS = ("ssvi", "--data=digits", "--epochs=10", "--n_draws=3", "--device=cpu", "--checkpoint_seconds=0.2")
-WAIT = (0.0, 6.0)  # seconds from the first trial of a process to its end
+LAST_EPOCH, WAIT = 6, 0.5  # of a trial, after which a kill comes, and the longest time from there, in seconds
 
 
 @dataclass(frozen=True)
@@ -62,14 +64,15 @@ class Outcome:
     lost: int  # asked for, but without an end
     duplicated: int  # numbers that occur twice, folders without a trial, epochs recorded twice
     killed: int  # trials whose process was killed while it had them
-    differing: int  # of these, and not pruned, those that end with other numbers than without a kill
+    compared: int  # of these, finished or pruned ones that were trained again without a kill
+    differing: int  # of those, the ones with other numbers after any epoch or at the end
     seconds: float
 
 
 class Process:
     """A process of the sweep, started again after each of its kills."""
 
-    def __init__(self, place: int, command: Sequence[str], folder: Path, kills: Sequence[float]) -> None:
+    def __init__(self, place: int, command: Sequence[str], folder: Path, kills: Sequence[tuple[int, float]]) -> None:
         self.place, self.command, self.folder, self.kills = place, command, folder, list(kills)
         self.done: list[Kill] = []
         self.began = time.monotonic()
@@ -89,21 +92,24 @@ class Process:
         begun = re.findall(r"^(trial-\d+): \w+ [^;]*,", self.log.read_text(), re.MULTILINE)
         return begun[-1] if begun else ""
 
+    def epoch(self, trial: str) -> int:
+        """How many epochs a trial has."""
+        path = self.folder / trial / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
     def look(self) -> bool:
         """Kill it if its time has come; returns whether it still runs."""
         if self.running.poll() is not None:
             return False
         trial = self.trial()
-        if self.kills and trial and self.due is None:
-            self.due = time.monotonic() + self.kills[0]
+        if self.kills and trial and self.due is None and self.epoch(trial) >= self.kills[0][0]:
+            self.due = time.monotonic() + self.kills[0][1]
         if self.due is not None and time.monotonic() >= self.due:
             self.running.send_signal(signal.SIGKILL)
             self.running.wait()
             if self.running.returncode == -signal.SIGKILL:  # it might have ended just before
                 del self.kills[0]
-                rows = Run.open(self.folder / trial).metrics() if (self.folder / trial / "config.toml").exists() else []
-                epoch = rows[-1]["epoch"] if rows else 0
-                self.done.append(Kill(self.place, trial, epoch, round(time.monotonic() - self.began, 1)))
+                self.done.append(Kill(self.place, trial, self.epoch(trial), round(time.monotonic() - self.began, 1)))
                 self.start()
         return True
 
@@ -115,7 +121,8 @@ def attack(folder: Path, trials: int, kills: int, seed: int, storage: str | None
     command = [sys.executable, "-m", "gossamer", "sweep", *SETTINGS, *searched, "--study=attack", f"--trials={trials}"]
     command += [f"--out={folder}", *([f"--storage={storage}"] if storage else [])]
     began = time.monotonic()
-    plans = [[draw.uniform(*WAIT) for _ in range(kills if place < N_VICTIMS else 0)] for place in range(N_PROCESSES)]
+    plans = [[(draw.randint(0, LAST_EPOCH), draw.uniform(0, WAIT)) for _ in range(kills)] for _ in range(N_VICTIMS)]
+    plans += [[]] * (N_PROCESSES - N_VICTIMS)
     processes = [Process(place, command, folder, plan) for place, plan in enumerate(plans)]
     while any([one.look() for one in processes]):  # each of them, not up to the first that runs
         time.sleep(0.02)
@@ -135,19 +142,25 @@ def _judge(folder: Path, trials: int, killed: set[str], seconds: float) -> Outco
     epochs = [[row["epoch"] for row in Run.open(folder / name).metrics()] for name in folders]
     twice = len(numbers) - len(set(numbers)) + len(folders - {one.folder for one in record.trials})
     twice += sum(found != list(range(1, len(found) + 1)) for found in epochs)
-    ended = [one for one in record.trials if one.folder in killed and one.state == "finished"]
-    differing = sum(_again(folder / one.folder) != one.objective for one in ended)
-    lost = trials - sum(counts.values())
-    return Outcome(
-        trials, **counts, lost=lost, duplicated=twice, killed=len(killed), differing=differing, seconds=seconds
-    )
+    ended = [one for one in record.trials if one.folder in killed and one.state in ("finished", "pruned")]
+    differing = sum(_differs(folder, one) for one in ended)
+    found = {"lost": trials - sum(counts.values()), "duplicated": twice, "killed": len(killed)}
+    return Outcome(trials, **counts, **found, compared=len(ended), differing=differing, seconds=seconds)
 
 
-def _again(folder: Path) -> float:
-    """The objective of a run that nothing interrupts."""
+def _differs(folder: Path, trial: TrialRecord) -> bool:
+    """Whether the trial has other numbers than one that nothing interrupts."""
+    seen = list[list[float]]()
+
+    def watch(row: Mapping[str, Any]) -> bool:
+        seen.append([row["epoch"], row["val_nll"]])
+        return len(seen) < len(trial.epochs)
+
     with tempfile.TemporaryDirectory() as other:
-        train(settings_of(Run.open(folder)), Path(other) / "run", quiet=True)
-        return evaluate_run(Path(other) / "run", split="val")["nll"]
+        with contextlib.suppress(SeenEnough):
+            train(settings_of(Run.open(folder / trial.folder)), Path(other) / "run", quiet=True, watch=watch)
+        objective = evaluate_run(Path(other) / "run", split="val")["nll"]
+    return seen != trial.epochs or (trial.state == "finished" and objective != trial.objective)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
