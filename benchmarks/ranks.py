@@ -101,8 +101,11 @@ def traffic(case: str, ranks: int, steps: int) -> dict[str, Any]:
 
 
 def scaling(case: str, processes: int, plan: Plan) -> dict[str, Any]:
-    """Examples per second of all processes together: the median of the rounds, the least and the most."""
-    speed = _together(partial(_speed, case, plan), processes)
+    """Examples per second of all processes together: the median of the rounds, the least and the most.
+
+    The CPU time of a step on one process, with its part of the messages, depends less on what else the machine does.
+    """
+    speed, cpu = zip(*_together(partial(_speed, case, plan), processes), strict=True)
     return {
         "case": case,
         "processes": processes,
@@ -110,6 +113,7 @@ def scaling(case: str, processes: int, plan: Plan) -> dict[str, Any]:
         "examples_per_second": statistics.median(speed),
         "least": min(speed),
         "most": max(speed),
+        "cpu_seconds_per_step": statistics.median(cpu),
     }
 
 
@@ -126,8 +130,9 @@ def measure(plan: Plan) -> dict[str, Any]:
     for case in SCALED:
         for processes in (1, 2, 4):
             speeds.append(scaling(case, processes, plan))
-            one = next(row for row in speeds if row["case"] == case)["examples_per_second"]
-            speeds[-1]["efficiency"] = speeds[-1]["examples_per_second"] / (processes * one)
+            one, now = next(row for row in speeds if row["case"] == case), speeds[-1]
+            now["efficiency"] = now["examples_per_second"] / (processes * one["examples_per_second"])
+            now["cpu_efficiency"] = one["cpu_seconds_per_step"] / now["cpu_seconds_per_step"]
             print(f"{case} on {processes}: {speeds[-1]['examples_per_second']:,.0f} examples per second", flush=True)
     return {
         "kind": KIND,
@@ -185,16 +190,18 @@ def _traffic(case: str, steps: int) -> list[dict[str, Any]]:
     ]
 
 
-def _speed(case: str, plan: Plan) -> list[float]:
+def _speed(case: str, plan: Plan) -> list[tuple[float, float]]:
+    """Examples per second of all, and seconds of CPU per step here, round by round."""
     trainer, n_processes = Trainer(case, 1_000_000), dist.get_world_size() if dist.is_initialized() else 1
-    speeds = []
+    rounds = []
     for _ in range(plan.rounds + 1):
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for _ in range(plan.round_steps):
             trainer.step()
             trainer.move()
-        speeds.append(n_processes * BATCH * plan.round_steps / (time.perf_counter() - start))
-    return speeds[1:]  # the first one warms up
+        speed = n_processes * BATCH * plan.round_steps / (time.perf_counter() - start)
+        rounds.append((speed, (time.process_time() - cpu) / plan.round_steps))
+    return rounds[1:]  # the first one warms up
 
 
 def _together(work: Callable[[], Any], n_processes: int) -> Any:

@@ -55,7 +55,7 @@ def _traffic(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _scaling(rows: Sequence[Mapping[str, Any]]) -> Table:
-    head = ("network", "processes", "examples per second", "least … most", "rounds", "efficiency")
+    head = ("network", "processes", "examples per second", "least … most", "rounds", "efficiency", "CPU ms per step")
     cells = [
         [
             row["case"],
@@ -64,6 +64,7 @@ def _scaling(rows: Sequence[Mapping[str, Any]]) -> Table:
             f"{integer(round(row['least']))} … {integer(round(row['most']))}",
             integer(row["rounds"]),
             percent(row["efficiency"]),
+            f"{1e3 * row['cpu_seconds_per_step']:.1f}",
         ]
         for row in rows
     ]

@@ -16,9 +16,11 @@ import torch
 import torch.distributed as dist
 
 from gossamer import checkpoint
+from gossamer.devices import OneProcess
 from gossamer.record import RecordError, Run
-from gossamer.runs import Interrupted, Settings, resume
+from gossamer.runs import Interrupted, Settings, job, resume
 from gossamer.runs import train as train_run
+from gossamer.runs.job import restore, settings_of, start
 from gossamer.runs.processes import as_started
 
 pytestmark = pytest.mark.skipif(
@@ -83,6 +85,16 @@ def test_a_run_goes_on_with_another_number_of_ranks(runs, tmp_path):
         [row["loss"] for row in runs[0].metrics()], rel=1e-5
     )
     assert changed["tally"]["examples"] == 2 * 121
+
+
+def test_ranks_do_not_go_on_with_weights_that_one_process_has_removed(tmp_path, monkeypatch):
+    run = train_run(replace(settings_of_new(), method="magnitude", options={}), tmp_path / "run", quiet=True)
+    (run.folder / "result.json").unlink()
+    told = replace(settings_of(run), method="sgd", options={}, ranks=2)
+    monkeypatch.setattr(job, "start", lambda *args: start(settings_of(run), *args[1:]))  # a method that ranks accept
+    monkeypatch.setattr(job, "launch", lambda settings: OneProcess("cpu"))
+    with pytest.raises(RecordError, match=r"has removed weights for good, .* continue it with --ranks 1"):
+        restore(run, told)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from gossamer.layers import CurvatureWeight, sparse_weights
-from gossamer.ranks import average_over_ranks, on_any_rank, world_size
+from gossamer.ranks import average_over_ranks, world_size
 from gossamer.types import Rule, Step
 
 __all__ = ["Curvature"]
@@ -199,14 +199,13 @@ class Curvature(Rule):
         """The mean over ranks. A weight that only some ranks used counts as used, with a zero on the others."""
         if world_size() == 1 or not estimates:
             return estimates
-        device = next(iter(estimates)).curvature.device
-        used = on_any_rank([estimate is not None for estimate in estimates.values()], device)
-        names = [weight for weight, is_used in zip(estimates, used, strict=True) if is_used]
-        own = [torch.zeros_like(w.curvature) if (e := estimates[w]) is None else e for w in names]
-        if not own:
-            return estimates
-        parts = average_over_ranks(torch.cat(own)).split([len(part) for part in own])
-        return estimates | dict(zip(names, parts, strict=True))
+        # Who used which weight travels with the numbers: a second message would cost as much as the first.
+        used = [float(estimate is not None) for estimate in estimates.values()]
+        own = [torch.zeros_like(weight.curvature) if e is None else e for weight, e in estimates.items()]
+        sizes = [len(part) for part in own]
+        *parts, shares = average_over_ranks(torch.cat([*own, own[0].new_tensor(used)])).split([*sizes, len(used)])
+        means = zip(estimates, parts, shares.tolist(), strict=True)
+        return {weight: mean if share > 0 else None for weight, mean, share in means}
 
 
 def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:

@@ -222,6 +222,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
     job.checksums = state.get("files")
     if task is None:
         _refuse_other_data(run, job.task)
+    shapes = [parameter.shape for parameter in job.training.model.parameters()]
     if state:
         try:
             job.training.load_state_dict(state["training"])
@@ -233,6 +234,10 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
                 f"{run.checkpoint_folder} does not fit the data and the network of {run.folder / 'config.toml'}: have "
                 f"they changed since the training? ({reason})"
             ) from error
+    if settings.ranks > 1 and shapes != [parameter.shape for parameter in job.training.model.parameters()]:
+        raise RecordError(
+            f"{run.folder} has removed weights for good, which several ranks cannot follow: continue it with --ranks 1"
+        )
     return job
 
 
