@@ -31,6 +31,8 @@ def test_a_regressor_comes_back(noise, short, numbers, tmp_path):
     again = SparseBayesRegressor.load(tmp_path / "model")
     for one, other in zip(again.predict(X, return_std=True), model.predict(X, return_std=True), strict=True):
         np.testing.assert_array_equal(one, other)
+    targets = np.column_stack([y, y])
+    np.testing.assert_array_equal(again.predict_log_density(X, targets), model.predict_log_density(X, targets))
     np.testing.assert_array_equal(again.validation_curve_, model.validation_curve_)
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
 

@@ -140,8 +140,9 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         like_known_rows = self._likelihood.log_predictive(prediction.outputs, standardised).numpy()
         like_none = norm.logpdf(standardised.numpy()).sum(axis=1)
         n = self.n_samples_seen_
-        log_density: Array = np.logaddexp(like_known_rows + np.log(n), like_none) - np.log(n + 1)
-        return log_density + np.log(self._targets.scale).sum()
+        of_standardised = np.logaddexp(like_known_rows + np.log(n), like_none) - np.log(n + 1)
+        log_density: Array = of_standardised + np.log(self._targets.scale).sum()
+        return log_density
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
