@@ -28,7 +28,7 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module] = (), **options: Any) ->
     Args:
         model: A network converted by :func:`gossamer.bayesianize` or :func:`gossamer.sparsify`.
         blocks: Parts of the network whose parameters are gathered together, such as the layers of a transformer.
-        options: Of ``fully_shard``: ``mesh``, ``mp_policy``, ``offload_policy``…
+        options: Passed to ``fully_shard``: ``mesh``, ``mp_policy``, ``offload_policy``…
 
     Returns:
         ``model``.

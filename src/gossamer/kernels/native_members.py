@@ -28,10 +28,10 @@ class MemberShape:
         others: How many of these a member has.
         noise: Where the raw noise stds start among them; ``None`` if the noise is the second half of the outputs.
         has_classes: Whether outputs are logits and targets classes; otherwise both are numbers.
-        columns: Of the targets. Those of numbers, or one for the class; one more for the weights of rows, if any; and
+        columns: How many the targets have: those of numbers, or one for the class; one more for the weights of rows, if any; and
             with ``folded`` one for the number of the member that ignores a row.
         folded: Whether members ignore rows.
-        reach: That of :class:`gossamer.Gaussian`.
+        reach: How far a target may be from its mean, as for :class:`gossamer.Gaussian`.
     """
 
     members: int
@@ -86,7 +86,7 @@ class NativeMembers:
     """Networks side by side, which take steps by Adam on the vectors they were made of.
 
     Args:
-        shape: That of the networks.
+        shape: The networks, and the layout of the targets.
         lengths: Active entries of each weight, member by member.
         prior_std: The prior of each weight.
         groups: Means and raw stds of the active entries, then all other parameters, member by member.

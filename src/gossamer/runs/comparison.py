@@ -289,7 +289,7 @@ def train_run(settings: Settings, folder: Path, *, quiet: bool = False) -> None:
     """Train one of :func:`runs_of`, or continue it: any number of jobs can share the work, and ``compare`` collects it.
 
     Args:
-        settings: Those of the run.
+        settings: How the run is trained.
         folder: Its folder, in that of the comparison.
         quiet: Show no progress.
     """
