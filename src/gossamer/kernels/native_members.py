@@ -28,8 +28,8 @@ class MemberShape:
         others: How many of these a member has.
         noise: Where the raw noise stds start among them; ``None`` if the noise is the second half of the outputs.
         has_classes: Whether outputs are logits and targets classes; otherwise both are numbers.
-        columns: How many the targets have: those of numbers, or one for the class; one more for the weights of rows, if any; and
-            with ``folded`` one for the number of the member that ignores a row.
+        columns: How many the targets have: those of numbers, or one for the class; one more for the weights of rows, if
+            any; and with ``folded`` one for the number of the member that ignores a row.
         folded: Whether members ignore rows.
         reach: How far a target may be from its mean, as for :class:`gossamer.Gaussian`.
     """
