@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import importlib
 import json
 import os
 import random
@@ -52,6 +53,19 @@ COMMON = ["--epochs=2", "--batch_size=128", "--n_draws=2", "--device=cpu", "--mo
 EACH_STEP = ["--checkpoint_seconds=0"]
 NOT_REPEATABLE = {"seconds", "examples_per_second"}
 RECORDS = ("config.toml", "environment.json", "data.json", "metrics.jsonl", "subspace.jsonl")
+IMPORTS = (  # what takes long is done once, before the forks
+    "sklearn.datasets",
+    "tomli_w",
+    "torch._dynamo",
+    "torch.onnx",
+    "gossamer.data.digits",
+    "gossamer.runs.job",
+    "gossamer.cli.train",
+    "gossamer.cli.compare",
+    "gossamer.cli.queries",
+    "gossamer.report",
+    *(f"gossamer.methods.{method}" for method in METHODS),
+)
 CALLS = ("open", "write", "fsync", "replace")
 
 
@@ -393,10 +407,11 @@ ATTACKS: Mapping[str, Callable[[Ground], str]] = {
 
 def continued(ground: Ground, method: str, folder: Path) -> str:
     """Resume the run, or begin it where nothing was trained yet, and compare it with one that nobody touched."""
-    begun = (folder / "config.toml").exists()
-    ended = run_to_end(["train", "--resume", str(folder), "--quiet"] if begun else train_command(method, folder))
-    if ended.code or ended.said:
-        return f"lost: exit code {ended.code}: {ended.said}"
+    if not (folder / "result.json").exists():
+        begun = (folder / "config.toml").exists()
+        ended = run_to_end(["train", "--resume", str(folder), "--quiet"] if begun else train_command(method, folder))
+        if ended.code or ended.said:
+            return f"lost: exit code {ended.code}: {ended.said}"
     found = differ(folder, ground.whole(method))
     return f"wrong: {found}" if found else ""
 
@@ -463,6 +478,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="write the counts to this file")
     options = parser.parse_args(given)
     torch.set_num_threads(1)  # a pool of threads would not survive the forks
+    for module in IMPORTS:
+        importlib.import_module(module)
     tallies = {name: Tally(name) for name in options.only}
     with tempfile.TemporaryDirectory(prefix="attacks-") as root:
         ground = Ground(Path(root), random.Random(options.seed))

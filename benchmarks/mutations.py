@@ -257,7 +257,16 @@ def _mutant(kind: FileKind, generator: random.Random) -> bytes:
     while True:
         try:
             return kind.encode(changed_tree(generator, kind.decode(kind.blob)))
-        except (TypeError, ValueError, RecordError, AttributeError, LookupError, OverflowError, struct.error):
+        except (
+            TypeError,
+            ValueError,
+            RecordError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            OverflowError,
+            struct.error,
+        ):
             continue  # the format cannot say this
 
 

@@ -164,6 +164,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         parameters, kept = files.read(Path(path), cls.__name__)
         estimator = made(cls, parameters, f"{path}, parameters,", files.FIX)
         for name in cls._saved:
+            if name not in kept.learnt and name not in SparseBayesEstimator._saved:
+                raise ValueError(f"{path}: learnt/{name} is missing; {files.FIX}")
             if name in kept.learnt:
                 setattr(estimator, name, kept.learnt[name])  # type: ignore[literal-required]
         estimator.groups_ = unpacked(kept.groups)

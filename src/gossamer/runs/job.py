@@ -48,6 +48,8 @@ from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.runs.stored import stored_record
 from gossamer.runs.tally import Tally, describe, record_epoch, record_updates, work_of
 from gossamer.runs.tensorboard import Log, event_log, no_log
+from gossamer.schema import Count
+from gossamer.schema import check as check_value
 from gossamer.train import Training
 from gossamer.types import Task
 
@@ -225,6 +227,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
     shapes = [parameter.shape for parameter in job.training.model.parameters()]
     if state:
         try:
+            check_value(state["training"]["step"], Count, "the step", "restore the checkpoint")
             job.training.load_state_dict(state["training"])
             job.tally.load_state_dict(state["tally"])
             job.ranks_before = len(state["training"]["random"]["cpu"])

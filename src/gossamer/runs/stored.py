@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from gossamer.data._own.record import check_record
 from gossamer.record import RecordError, Run
@@ -20,15 +20,21 @@ class _Cost(TypedDict):
 
 class _Outcome(TypedDict):
     model: str
-    metrics: dict[str, float | None]
     cost: _Cost
+
+
+class _Numbers(TypedDict):
+    metrics: dict[str, float | None]
+    cost: dict[str, float | None]
+    shift: NotRequired[dict[str, float | None]]
 
 
 def stored_result(run: Run) -> dict[str, Any] | None:
     """The result of a run with its metrics and costs; ``None`` if the run is not finished."""
     result = run.result()
     if result is not None:
-        checked(result, _Outcome, run.folder / RESULT, "delete it, and --resume writes it again")
+        for hint in (_Outcome, _Numbers):
+            checked(result, hint, run.folder / RESULT, "delete it, and --resume writes it again")
     return result
 
 
