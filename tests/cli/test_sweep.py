@@ -1,7 +1,6 @@
 """``gossamer sweep``: what it prints, what its file may say, and what it says of what is wrong."""
 
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -64,11 +63,6 @@ def test_usage_errors(refused, monkeypatch, tmp_path, arguments, message):
 def test_without_optuna_the_error_names_the_extra(refused, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert refused(1, *COMMAND, *SEARCH) == "this needs optuna: pip install 'gossamer[sweep]'"
-
-
-def test_optuna_is_imported_by_a_sweep_alone():
-    code = "import sys, gossamer.cli.sweep, gossamer.runs.job; sys.exit('optuna' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_password_of_the_storage_is_not_recorded(monkeypatch):

@@ -26,6 +26,7 @@ COMMAND = [
 ]
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_equal_those_one_after_the_other(settings, whole, assert_same_runs, tmp_path):
     """Here each has one thread: more of them sum in another order."""
     said = []
