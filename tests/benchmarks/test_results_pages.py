@@ -24,6 +24,7 @@ PAGES = [
         "docs/studies/learned-std.md",
         "docs/uci.md",
         "docs/reliability.md",
+        "docs/scale.md",
         "docs/guides/variable-selection.md",
         "docs/guides/which-method.md",
     )
