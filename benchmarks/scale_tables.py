@@ -133,10 +133,16 @@ def _answer(content: Mapping[str, Any]) -> Table:
         ("time of these messages", plain(_time(told["transfer_seconds_per_update"])), link),
         (f"step of {content['rows']} rows, one CPU thread", _of(own["step_seconds"]), measured),
         ("update, one CPU thread", _of(own["update_seconds"]), measured),
+        ("… in steps", integer(_ratio(own, "update_seconds", "step_seconds")), measured),
         ("checkpoint", plain(size(own["checkpoint_bytes"])), measured),
         ("save, load", f"{_of(own['save_seconds'])}, {_of(own['load_seconds'])}", measured),
     ]
     return Table("", "", ("figure", "value", "how"), rows, n_labels=3)
+
+
+def _ratio(row: Mapping[str, Any], above: str, below: str) -> float:
+    """Of two medians."""
+    return float(statistics.median(row[above]) / statistics.median(row[below]))
 
 
 def _time(seconds: float) -> str:
