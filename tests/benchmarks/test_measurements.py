@@ -45,12 +45,12 @@ def broken(**changes):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[1, 2]", "is broken: it holds no JSON object"),
+        ("[1, 2]", "is broken: it must be a table; got list"),
         ("{", "is broken"),
         ("{}", "its format is None, this version of gossamer reads 1"),
         (broken(format=99), "its format is 99"),
-        (broken(layers=[{"subject": "x"}]), "a Timing has subject, family, work, batch, ms"),
-        (broken(memory=[7]), "a Footprint has"),
+        (broken(layers=[{"subject": "x"}]), "Timing is broken: batch is missing"),
+        (broken(memory=[7]), "rows of Footprint is broken: 0 must be a table; got 7"),
         (broken(surprise=1), "unexpected keyword argument 'surprise'"),
         ('{"format": 1}', "missing 3 required positional arguments: 'device', 'rounds', and 'environment'"),
     ],

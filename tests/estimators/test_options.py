@@ -54,5 +54,7 @@ def test_methods_without_a_rate_for_numbers_say_what_to_do(method, other):
 def test_steps_grow_with_the_rows():
     assert PREDICT_NUMBERS.steps(500, 64) == 2000
     assert (PREDICT_NUMBERS.batch_size(500), PREDICT_NUMBERS.batch_size(45_000)) == (64, 256)
-    assert PREDICT_NUMBERS.steps(45_000, 256) == round(20 * 45_000 / 256)
+    assert PREDICT_NUMBERS.steps(9000, 256) == round(100 * 9000 / 256)
+    assert PREDICT_NUMBERS.steps(45_000, 256) == 10_000
+    assert PREDICT_NUMBERS.steps(1e6, 256) == 20 * 1e6 / 256
     assert SELECT.steps(45_000, 64) == 500

@@ -67,7 +67,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """The base class of the classifier and the regressor, with the parameters that they share."""
 
     _likelihood: ClassVar[Likelihood]
-    _in_training: ClassVar[Likelihood]  # the same, or one whose gradients are milder
     _saved: ClassVar[Sequence[str]] = (
         "n_features_in_",
         "feature_names_in_",
@@ -178,6 +177,11 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+    @property
+    def _in_training(self) -> Likelihood:
+        """The likelihood, or one with milder gradients."""
+        return self._likelihood
 
     def _get_support_mask(self) -> Array:
         check_is_fitted(self)

@@ -73,7 +73,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         (True, (2, 3))
     """
 
-    _likelihood = _in_training = Categorical()
+    _likelihood = Categorical()
     _saved = (*SparseBayesEstimator._saved, "classes_")
 
     class_weight: dict[Any, float] | Literal["balanced"] | None = field(default=None, kw_only=True)

@@ -92,7 +92,7 @@ def _check(kept: Kept, path: Path) -> None:
         (learnt.get("feature_names_in_", np.zeros(n)).shape == (n,), "learnt/feature_names_in_"),
         (classes is None or (classes.shape == (network.n_outputs,) and network.n_outputs > 1), "learnt/classes_"),
         (0 < learnt["n_samples_seen_"] < math.inf, "learnt/n_samples_seen_"),
-        (_is_finite(learnt.get("conformal_scores_", np.zeros(1))), "learnt/conformal_scores_"),
+        (_is_finite(np.ravel(learnt.get("conformal_scores_", np.zeros(1)))), "learnt/conformal_scores_"),
         (_fits(inputs, n_inputs) and len(inputs.columns) == network.n_inputs, "inputs"),
         (_fits(kept.targets, len(kept.targets.columns)) and _n_targets(kept), "targets"),
         (_are_groups(groups, n), "groups"),

@@ -56,7 +56,6 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     """
 
     _likelihood = Gaussian()
-    _in_training = Gaussian(reach=REACH)
     _saved = (*SparseBayesEstimator._saved, "_y_ndim")
 
     noise: Literal["constant", "varying"] | None = field(default=None, kw_only=True)
@@ -153,6 +152,11 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     def _has_constant_noise(self) -> bool:
         has_one_rate = self.method in FOR_NUMBERS or self.method in NO_RATE_FOR_NUMBERS
         return has_one_rate if self.noise is None else self.noise == "constant"
+
+    @property
+    def _in_training(self) -> Gaussian:
+        """Noise that varies can be tiny where the network is wrong; a constant one shows a training that diverges."""
+        return self._likelihood if self._has_constant_noise else Gaussian(reach=REACH)
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
         X, y = self._checked(X, y, multi_output=True, y_numeric=True, reset=reset)
