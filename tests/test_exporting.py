@@ -123,8 +123,8 @@ def test_noise_at_each_call(name: str, form: str, tmp_path: Path):
         expected = torch.stack([model(x) for _ in range(n)])
     error = expected.std(0) * math.sqrt(2 / n)  # of the difference of two means
     assert ((found.mean(0) - expected.mean(0)).abs() < 5 * error).all()
-    # The standard error of a variance of n numbers is √((κ - 1)/n) of it, that of the ratio of two √2 times that. What is
-    # behind a noisy layer has heavier tails than the κ = 3 of a normal distribution, which 400 numbers hardly show.
+    # The standard error of a variance of n numbers is √((κ - 1)/n) of it, that of the ratio of two √2 times that.
+    # Behind a noisy layer tails are heavier than the κ = 3 of a normal distribution, which 400 numbers hardly show.
     both = torch.cat([found - found.mean(0), expected - expected.mean(0)])
     kurtosis = (both**4).mean(0) / both.square().mean(0) ** 2
     ratio = found.var(0) / expected.var(0)
