@@ -27,6 +27,10 @@ def test_ticks_are_round_numbers(found, expected):
     assert found == expected
 
 
+def test_a_span_too_small_for_a_step_is_a_single_value():
+    assert nice_ticks(0.0, 5e-324)[0] <= 0.0
+
+
 def test_labels_have_the_digits_that_distinguish_them():
     assert tick_labels([0.998, 0.9985, 0.999], number) == ["0.998", "0.9985", "0.999"]
 

@@ -56,7 +56,7 @@ class PlotFrame(NamedTuple):
 
 def nice_ticks(low: float, high: float, n: int = 5) -> list[float]:
     """About ``n`` round numbers that span ``low`` … ``high``: steps of 1, 2 or 5 times a power of ten."""
-    if not high > low:
+    if not high - low > 1e-300:  # nor can a smaller step be told from zero
         low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
     power = 10.0 ** math.floor(math.log10((high - low) / n))
     step = next(s * power for s in (1, 2, 5, 10) if (high - low) / (s * power) <= n + 0.01)
