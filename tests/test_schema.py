@@ -108,3 +108,11 @@ def test_entries_name_file_and_field():
     ]:
         with pytest.raises(ValueError, match=words):
             call()
+
+
+@pytest.mark.parametrize("value", ["!!timestamp x", "!!int ''", "!!bool x", "!!float ''"])
+def test_a_value_that_its_yaml_tag_does_not_fit(value, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"a: {value}\n")
+    with pytest.raises(ValueError, match=r"config\.yaml is broken: .*; write it again"):
+        read(path, dict[str, int], "write it again")

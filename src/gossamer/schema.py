@@ -272,5 +272,5 @@ def _yaml(text: str) -> Any:
             if depth > DEPTH:
                 raise ValueError(f"more than {DEPTH} lists in each other")
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, AttributeError, LookupError) as error:  # the last two where a tag does not fit
         raise ValueError(str(error)) from error
