@@ -84,7 +84,7 @@ def footprint(network: str, way: str, batch: int, steps: int) -> dict[str, Any]:
         True
     """
     optimizer_for(nn.Linear(1, 1))  # the first optimizer of a process imports a hundred modules of torch
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     build, shape = KNOWN[network]
     torch.manual_seed(0)
     model = network_for(build, way)
@@ -98,10 +98,10 @@ def footprint(network: str, way: str, batch: int, steps: int) -> dict[str, Any]:
         train_step(model, optimizer, x, y)
         if subspace is not None:
             subspace.step()
-    peak = _resident("VmHWM") - before
+    peak = resident("VmHWM") - before
     return {
         "training_bytes": training_bytes(model, optimizer),
-        "index_bytes": _index_bytes(model),
+        "index_bytes": index_bytes(model),
         **_file_bytes(model, optimizer),
         "peak_bytes": peak,
         "state_bytes": bytes_per_entry(model, optimizer),
@@ -126,7 +126,7 @@ def bytes_per_entry(model: nn.Module, optimizer: Optimizer) -> float:
     return _bytes([*vectors, *kept]) / max(1, sum(weight.support.n_active for weight in weights))
 
 
-def _index_bytes(model: nn.Module) -> int:
+def index_bytes(model: nn.Module) -> int:
     """Bytes of the index of active entries: positions and the kernels' plans of them, or a mask."""
     weights = sparse_weights(model).values()
     positions = [weight.support.position for weight in weights if weight.support.position is not None]
@@ -149,7 +149,7 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _resident(key: str) -> int:
+def resident(key: str) -> int:
     """Resident memory of this process now (``VmRSS``) or at its highest (``VmHWM``), in bytes.
 
     Without /proc the peak so far stands for both: before there is a network they are the same.

@@ -96,7 +96,7 @@ class Trainer:
 
 def traffic(case: str, ranks: int, steps: int) -> dict[str, Any]:
     """Bytes of the steps and updates of a training, from one rank."""
-    (row,) = _together(partial(_traffic, case, steps), ranks)
+    (row,) = in_processes(partial(_traffic, case, steps), ranks)
     return {"case": case, "ranks": ranks, **row}
 
 
@@ -105,7 +105,7 @@ def scaling(case: str, processes: int, plan: Plan) -> dict[str, Any]:
 
     The CPU time of a step on one process, with its part of the messages, depends less on what else the machine does.
     """
-    speed, cpu = zip(*_together(partial(_speed, case, plan), processes), strict=True)
+    speed, cpu = zip(*in_processes(partial(_speed, case, plan), processes), strict=True)
     return {
         "case": case,
         "processes": processes,
@@ -204,7 +204,7 @@ def _speed(case: str, plan: Plan) -> list[tuple[float, float]]:
     return rounds[1:]  # the first one warms up
 
 
-def _together(work: Callable[[], Any], n_processes: int) -> Any:
+def in_processes(work: Callable[[], Any], n_processes: int) -> Any:
     """What ``work`` returns on the first of so many processes."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_process, (work, n_processes, folder), n_processes)  # type: ignore[attr-defined,no-untyped-call]

@@ -42,8 +42,8 @@ from benchmarks.cost_model import (
     update_messages,
 )
 from benchmarks.environment import surroundings
-from benchmarks.memory import _index_bytes, _resident, training_bytes
-from benchmarks.ranks import _together, counted
+from benchmarks.memory import index_bytes, resident, training_bytes
+from benchmarks.ranks import counted, in_processes
 from benchmarks.scale_tables import KIND, scale_tables
 from benchmarks.timing import WALL
 from gossamer import checkpoint
@@ -92,12 +92,12 @@ class Trainer:
 
 
 def alone(network: Network, repeats: int) -> dict[str, Any]:
-    """Memory and times of one process, each a list with a number per repeat; for :func:`_together`."""
+    """Memory and times of one process, each a list with a number per repeat; for :func:`in_processes`."""
     torch.optim.Adam([torch.zeros(1)])  # the first optimizer of a process imports a hundred modules of torch
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     start = time.process_time()
     trainer = Trainer(network)
-    convert_seconds, convert_peak = time.process_time() - start, _resident("VmHWM") - before
+    convert_seconds, convert_peak = time.process_time() - start, resident("VmHWM") - before
     trainer.step(FEW)
     few, many = zip(*[(_cpu(partial(trainer.step, FEW)), _cpu(trainer.step)) for _ in range(repeats)], strict=True)
     trainer.begin_to_move(period=2)
@@ -107,7 +107,7 @@ def alone(network: Network, repeats: int) -> dict[str, Any]:
         held = _count_peak()
         seconds = _cpu(trainer.step) + _cpu(trainer.step)  # the one after it builds the kernels' plans again
         updates.append(seconds - 2 * statistics.median(many))
-        peaks.append(_resident("VmHWM") - held)
+        peaks.append(resident("VmHWM") - held)
     n_active = gossamer.active_parameters(trainer.model)
     assert n_active == network.active
     return {
@@ -118,8 +118,8 @@ def alone(network: Network, repeats: int) -> dict[str, Any]:
         "convert_seconds": convert_seconds,
         "convert_peak_bytes": convert_peak,
         "by_layer": network.weights > WHOLE,
-        "state_bytes": training_bytes(trainer.model, trainer.optimizer) + _index_bytes(trainer.model),
-        "resident_bytes": _resident("VmRSS") - before,
+        "state_bytes": training_bytes(trainer.model, trainer.optimizer) + index_bytes(trainer.model),
+        "resident_bytes": resident("VmRSS") - before,
         "step_seconds_few": list(few),
         "step_seconds": list(many),
         "update_seconds": updates,
@@ -136,7 +136,7 @@ def _saved(trainer: Trainer, repeats: int) -> dict[str, Any]:
             held = _count_peak()
             state = {"model": trainer.model.state_dict(), "optimizer": trainer.optimizer.state_dict()}
             seconds.append(_wall(partial(checkpoint.save, Path(folder), state, i)))
-            peaks.append(_resident("VmHWM") - held)
+            peaks.append(resident("VmHWM") - held)
             loads.append(_wall(partial(checkpoint.load, Path(folder))))
         size = (Path(folder) / f"step-{repeats - 1}.safetensors").stat().st_size
     return {
@@ -163,7 +163,7 @@ def together(network: Network, repeats: int) -> dict[str, Any]:
         held = _count_peak()
         with counted() as in_update:
             updates.append(_wall(trainer.step))
-        peaks.append(_resident("VmHWM") - held)
+        peaks.append(resident("VmHWM") - held)
         messages.append(in_update[-7:])  # what comes before is the step's own
         trainer.step()  # builds plans
     usual = statistics.median(steps)
@@ -284,17 +284,17 @@ def measure(networks: Sequence[Network], billion: Network, checked: Sequence[Net
     """Everything, as the JSON file has it."""
     rows = []
     for network in networks:
-        rows.append(_together(partial(alone, network, repeats), 1))
+        rows.append(in_processes(partial(alone, network, repeats), 1))
         print(
             f"{network.weights:,} weights: {statistics.median(rows[-1]['update_seconds']):.3f} s an update", flush=True
         )
-    largest = _together(partial(alone, billion, 2), 1)
+    largest = in_processes(partial(alone, billion, 2), 1)
     print(f"{billion.weights:,} weights: an update takes {largest['update_seconds']} s", flush=True)
     first, second = checked
     cases = [(first, 1), (first, 2), (first, 4), (first, DEVICES), (second, 2)]
     shared = []
     for network, ranks in cases:
-        shared.append(_together(partial(together, network, repeats), ranks))
+        shared.append(in_processes(partial(together, network, repeats), ranks))
         print(f"{ranks} ranks: {shared[-1]['bytes_per_step']:,} bytes per step", flush=True)
     checks = check(shared)
     below = [row for row in rows if row["layers"] == billion.layers]
@@ -344,7 +344,7 @@ def _count_peak() -> int:
     """Count the peak of resident memory from here, above what is returned. Linux with glibc only."""
     ctypes.CDLL(None).malloc_trim(0)  # otherwise what was freed is used again, and not seen
     Path("/proc/self/clear_refs").write_text("5")
-    return _resident("VmRSS")
+    return resident("VmRSS")
 
 
 def main() -> None:

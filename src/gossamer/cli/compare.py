@@ -102,7 +102,7 @@ def _compare(options: Namespace, published: Mapping[str, PublishedFigures], give
 
 
 def _print_jobs(plans: Sequence[DataPlan], given: Sequence[str], kind: str) -> int:
-    """Print what trains the runs that are not finished, each as a job of its own."""
+    """Print a command for each run that is not finished: jobs that can run anywhere."""
     command = ["gossamer", *_without_jobs(given)]
     names = [name for name, (folder, _) in _runs(plans).items() if not (folder / "result.json").exists()]
     if not names:

@@ -45,7 +45,7 @@ Stage = Literal["select", "predict", "stream"]
 
 
 LONG = 5000  # rows of a long table
-MANY_STEPS = 10_000  # a minute on a slow processor
+MANY_STEPS = 10_000  # from which on a table has only its least epochs
 LEAST_ACTIVE = 100  # weights: with fewer, ReLU units of one sign may be all that is left
 
 
@@ -415,9 +415,8 @@ def _run(
     fitted = best or Fitted(_draw(plan, trainings), last)
     fitted.states = [_on_cpu(training.state_dict()) for training in trainings]
     fitted.losses, fitted.looks = curves.losses, looks
-    if (
-        may_stop and len(fitted.losses) == plan.steps
-    ):  # a cyclical rate makes the loss rise and fall, whatever the steps
+    # A cyclical rate makes the loss rise and fall, whatever the steps.
+    if may_stop and len(fitted.losses) == plan.steps:
         fitted.fall = fall_at_the_end(np.array(curves.nlls))
     return fitted
 
