@@ -62,7 +62,7 @@ def uci_tables(content: Mapping[str, Any]) -> dict[str, Table]:
     Example:
         >>> cell = {"set": "yacht", "split": 0, "method": "BayesianRidge", "n_train": 277, "nll": 3.64}
         >>> uci_tables({"cells": [cell, cell | {"split": 1, "nll": 3.6}]})["uci-nll"].rows[0]
-        ['BayesianRidge', '**3.62 ± 0.02**', '4.00']
+        ['BayesianRidge', '4.00', '**3.62 ± 0.02**']
     """
     cells = comparable(content["cells"])
     return {f"uci-{metric}": _metric(cells, metric) for metric in METRICS} | {
@@ -161,8 +161,8 @@ def _metric(cells: Cells, metric: str) -> Table:
     if not metric.startswith("nll"):
         return Table(METRICS[metric], "", [METRICS[metric], *sets], rows)
     ranks = mean_ranks(means)
-    rows = [[*row, f"{ranks[row[0]]:.2f}"] for row in rows]
-    return Table(METRICS[metric], "", [METRICS[metric], *sets, "mean rank"], rows)
+    rows = [[row[0], f"{ranks[row[0]]:.2f}", *row[1:]] for row in rows]  # where nobody has to scroll for it
+    return Table(METRICS[metric], "", [METRICS[metric], "mean rank", *sets], rows)
 
 
 def _on(found: Scores, sets: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -80,7 +80,7 @@ def test_a_run_goes_on_where_it_was(tmp_path):
         cells.add([{"set": "yacht", "split": split, "method": "BayesianRidge", "nll": 1.0 + 2 * split}])
     again = uci.Cells(tmp_path / "uci.json")
     assert again.done == {("yacht", 0, "BayesianRidge"), ("yacht", 1, "BayesianRidge")}
-    assert uci_tables.uci_tables({"cells": again.rows})["uci-nll"].rows[0][1] == "**2.00 ± 1.00**"
+    assert uci_tables.uci_tables({"cells": again.rows})["uci-nll"].rows[0][2] == "**2.00 ± 1.00**"
     again.add([{"set": "yacht", "split": 2, "method": "BayesianRidge", "nll": 2.0}])
     assert len(uci.Cells(tmp_path / "uci.json").rows) == 3
 
