@@ -2,6 +2,7 @@
 
 import operator
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -84,6 +85,11 @@ def test_a_missing_package_names_its_extra(code: str, words: str, tmp_path: Path
     name = words.split(":")[0].split()[-1]
     needed = package.get(name, name.replace("_", "-"))
     assert any(requirement.startswith(needed) for requirement in EXTRAS[extra])
+
+
+def test_the_version_is_that_of_the_newest_entry_in_the_changelog():
+    version, date = re.search(r"^## \[(.*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).groups()
+    assert gossamer.__version__ == (f"{version}.dev0" if date == "unreleased" else version)
 
 
 def test_torch_is_enough_to_train_and_to_save():

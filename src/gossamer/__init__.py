@@ -13,7 +13,7 @@ from gossamer.posterior import Prediction, averaged, calibrate, draw, predict
 from gossamer.sharding import shard
 from gossamer.sparsity import Subspace
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "Categorical",
