@@ -41,10 +41,17 @@ def from_every_rank(tensor: Tensor) -> Tensor:
 
 def sum_over_ranks(number: int, device: torch.device | None = None) -> int:
     """The sum of a number over all processes."""
-    if world_size() == 1:
-        return number
+    return _reduced(number, dist.ReduceOp.SUM, device) if world_size() > 1 else number
+
+
+def largest_over_ranks(number: int, device: torch.device | None = None) -> int:
+    """The largest of the numbers of all processes."""
+    return _reduced(number, dist.ReduceOp.MAX, device) if world_size() > 1 else number
+
+
+def _reduced(number: int, how: dist.ReduceOp.RedOpType, device: torch.device | None) -> int:
     total = torch.tensor(number, device=device)
-    dist.all_reduce(total)
+    dist.all_reduce(total, how)
     return int(total)
 
 

@@ -70,6 +70,22 @@ def test_all_ranks_count_their_examples(runs):
     assert [tally["examples"] for tally in tallies] == [2 * 120, 2 * 121]
 
 
+def test_the_peak_of_memory_is_that_of_the_rank_that_took_most(tmp_path):
+    program = (
+        "import sys, torch.distributed as dist; from gossamer.runs.tally import Tally\n"
+        f"rank, place = int(sys.argv[1]), 'file://{tmp_path / 'meeting'}'\n"
+        "dist.init_process_group('gloo', place, rank=rank, world_size=2)\n"
+        "tallies = [Tally(peak_memory=peaks[rank]) for peaks in ([5, 7], [7, 5], [None, None])]\n"
+        "print([tally.state_dict()['peak_memory'] for tally in tallies])\n"
+        "dist.destroy_process_group()\n"
+    )
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", program, str(rank)], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    assert [rank.communicate(timeout=60)[0].strip() for rank in ranks] == ["[7, 7, None]"] * 2
+
+
 def test_a_run_goes_on_with_another_number_of_ranks(runs, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(Interrupted):

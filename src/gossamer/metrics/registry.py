@@ -94,7 +94,8 @@ COST = (
         "Peak memory",
         size,
         "lower",
-        "Most memory that training took beyond what its process held before: of tensors on a GPU, of all on a CPU.",
+        "Most memory that training took beyond what its process held before, of any rank: of tensors on a GPU, of all "
+        "but code on a CPU.",
         places=("terminal", "comparison"),
         heading="memory",
     ),

@@ -17,10 +17,10 @@ class PeakMemory:
     """Growth of memory from now on: of tensors on a GPU, otherwise of the whole process.
 
     A CUDA device counts the bytes of its tensors. On Linux the kernel keeps the largest resident size of the process,
-    which is reset here; pages of mapped files are not counted, for those are code that is loaded on first use. All
-    that happens between two calls counts, also the evaluation of held-out examples and the writing of checkpoints. The
-    allocator holds on to some of what earlier work in the same process has freed, so a small growth is a rough figure.
-    Elsewhere the system does not tell.
+    which is reset here; code is not counted, be it pages of mapped files or modules that torch imports at the first
+    step of a process. All that happens between two calls counts, also the evaluation of held-out examples and the
+    writing of checkpoints. The allocator holds on to some of what earlier work in the same process has freed, so a
+    small growth is a rough figure. Elsewhere the system does not tell.
 
     Example:
         >>> memory = PeakMemory(torch.device("cpu"))
@@ -37,6 +37,7 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(device)
             self.before = torch.cuda.memory_allocated(device)
         elif RESET.exists():
+            _load_code()
             _give_back()
             RESET.write_text("5")  # the largest resident size becomes the present one
             self.before = _resident()
@@ -52,6 +53,13 @@ def _resident() -> int:
     """Largest resident size since the last reset, without mapped files."""
     found = {name: int(size) for name, size in re.findall(r"(\w+):\s+(\d+) kB", STATUS.read_text())}
     return 1024 * (found["VmHWM"] - found.get("RssFile", 0))
+
+
+def _load_code() -> None:
+    """Take a step, so that torch imports what its first optimizer needs: more than many a training takes."""
+    weight = torch.zeros(1, requires_grad=True)
+    weight.sum().backward()
+    torch.optim.SGD([weight], lr=0.0).step()
 
 
 def _give_back() -> None:

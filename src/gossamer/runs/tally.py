@@ -15,7 +15,7 @@ from gossamer.evaluate import evaluate
 from gossamer.layers import SparseWeight, density, sparse_weights
 from gossamer.layers.swap import plain_weights
 from gossamer.posterior import SingleNetwork
-from gossamer.ranks import average_over_ranks, from_every_rank, rank, sum_over_ranks, world_size
+from gossamer.ranks import average_over_ranks, from_every_rank, largest_over_ranks, rank, sum_over_ranks, world_size
 from gossamer.record import Run
 from gossamer.types import Task
 
@@ -64,7 +64,7 @@ class Tally:
     formed: dict[str, int] = field(default_factory=dict)  # inactive entries of each weight whose gradient was formed
     examples: int = 0  # that were passed forward and back, by steps and by rules that evaluate the loss, on all ranks
     uncounted: int = 0  # of these: on this rank, since the last checkpoint
-    peak_memory: int | None = None  # the largest growth of any process that has trained here, in bytes
+    peak_memory: int | None = None  # the largest growth of any process that has trained here, of any rank, in bytes
 
     def add(self, values: Mapping[str, Tensor], work: Work, seconds: float) -> None:
         """One step: its losses, which stay on their device, its work and its time."""
@@ -106,6 +106,8 @@ class Tally:
     def state_dict(self, device: torch.device | None = None) -> dict[str, Any]:
         """For the checkpoint, with the sums of each rank: all must call this together."""
         self.examples, self.uncounted = self.examples + sum_over_ranks(self.uncounted, device), 0
+        peak = largest_over_ranks(-1 if self.peak_memory is None else self.peak_memory, device)
+        self.peak_memory = None if peak < 0 else peak
         if world_size() == 1 or not self.sums:
             return dict(vars(self))
         every = from_every_rank(torch.stack(list(self.sums.values()))).unbind(1)
