@@ -94,8 +94,7 @@ COST = (
         "Peak memory",
         size,
         "lower",
-        "Most memory that training took beyond what its process held before, of any rank: of tensors on a GPU, of all "
-        "but code on a CPU.",
+        "Most memory that training took on any rank: of tensors on a GPU, of all but code on a CPU.",
         places=("terminal", "comparison"),
         heading="memory",
     ),
