@@ -158,6 +158,22 @@ def test_a_rank_that_hangs_because_another_is_gone_ends_with_the_same_line(tmp_p
     assert (done.returncode, done.stderr) == (1, "gossamer: another rank was killed or has failed; start again\n")
 
 
+def test_a_rank_whose_starter_was_killed_before_they_met_ends_with_the_same_line(tmp_path):
+    program = (
+        "import os, signal, time; from pathlib import Path; from gossamer.runs import processes\n"
+        "processes.PATIENCE = 0.1\n"
+        "if 'LOCAL_RANK' not in os.environ:\n"
+        "    processes._start_others(2)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with processes.together(Path('there'), 2):\n    time.sleep(20)\n"
+    )
+    (tmp_path / "program.py").write_text(program)
+    both = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run(both, cwd=tmp_path, capture_output=True, text=True, timeout=60)  # waits for the orphan, too
+    assert done.returncode == -signal.SIGKILL
+    assert done.stderr == "gossamer: another rank was killed or has failed; start again\n"
+
+
 def test_what_torchrun_starts_again_goes_on_from_its_checkpoint(runs, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     place = {"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_MAX_RESTARTS": "3"}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 NUMBER = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # what those who start processes call the number of each
+STARTER = "GOSSAMER_STARTER"  # the id of the process that has started this one as another rank
 PATIENCE = 20.0  # seconds for an error of its own, before a process ends because another one is gone
 
 _started: list[subprocess.Popen[bytes]] = []  # by this process
@@ -142,7 +143,8 @@ def _start_others(n_ranks: int) -> None:
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NODE_RANK": "0", "LOCAL_RANK": "0"}
     os.environ.update(place)
     for rank in range(1, n_ranks):
-        _started.append(subprocess.Popen(_this_program(), env=os.environ | {"LOCAL_RANK": str(rank)}))
+        own = {"LOCAL_RANK": str(rank), STARTER: str(os.getpid())}
+        _started.append(subprocess.Popen(_this_program(), env=os.environ | own))
 
 
 def _this_program() -> list[str]:
@@ -152,7 +154,7 @@ def _this_program() -> list[str]:
 
 
 def _watch(folder: Path | None, over: threading.Event) -> None:
-    parent = os.getppid()
+    parent = int(os.environ.get(STARTER, os.getppid()))  # it may be gone before this process gets here
     while not over.wait(1.0):
         is_lost = any(other.poll() not in (None, 0) for other in _started)
         is_orphan = not is_first_process() and os.getppid() != parent
