@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -23,6 +25,41 @@ def average_over_ranks(tensor: Tensor) -> Tensor:
         dist.all_reduce(tensor)
         tensor /= world_size()
     return tensor
+
+
+class Message:
+    """Tensors that all processes average in one message, where they are.
+
+    Between :meth:`pack` and :meth:`unpack`, which move numbers within a device and may be parts of CUDA graphs, stands
+    :meth:`average`, which may not: a lost process is an error there, and would be a wait without end inside a graph.
+
+    Example:
+        >>> message = Message([torch.ones(2), torch.zeros(())])
+        >>> message.pack(), message.average(), message.unpack()
+        (None, None, None)
+        >>> message.tensors
+        [tensor([1., 1.]), tensor(0.)]
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.tensors = list(tensors)
+        self.flat = torch.cat([tensor.detach().flatten() for tensor in self.tensors])
+        parts = self.flat.split([tensor.numel() for tensor in self.tensors])
+        self._parts = [part.view(tensor.shape) for part, tensor in zip(parts, self.tensors, strict=True)]
+
+    @torch.no_grad()
+    def pack(self) -> None:
+        """Write the tensors into the message."""
+        torch._foreach_copy_(self._parts, self.tensors)
+
+    def average(self) -> None:
+        """Exchange the message for the mean of all."""
+        average_over_ranks(self.flat)
+
+    @torch.no_grad()
+    def unpack(self) -> None:
+        """Write the means into the tensors."""
+        torch._foreach_copy_(self.tensors, self._parts)
 
 
 def from_first_rank(tensor: Tensor) -> Tensor:

@@ -56,6 +56,7 @@ class FlatWeights:
             self.noise_scale = self._spread([weight.noise_scale for weight in weights])
             self.learns = self._spread([float(weight.mean.requires_grad) for weight in weights])
             self.rate = self.mean.new_zeros(())  # of the running mean, for the pass at hand
+            self.estimate = torch.zeros_like(self.curvature)  # ĥ of the pass at hand
         elif self.is_gaussian:
             self.raw_std, self.raw_std_grad = flatten([weight.raw_std for weight in self._gaussians()])
             self.prior_std = self._spread([weight.prior_std for weight in self._gaussians()])
@@ -146,11 +147,7 @@ class FlatWeights:
         With ``fused``, products that gain by it are planned for the fused kernels, some of which draw their noise
         themselves from :attr:`seed`: if :attr:`draws_inside`, change the seed before each pass.
         """
-        workings = [weight.dense_copy for weight in self.weights if weight.dense_copy is not None]
-        for working in workings:
-            working.noise, working.plan = None, Plan()
-            working.outputs.clear()
-            working.inputs.clear()
+        workings = self.forget_noise()
         with torch.no_grad():
             run()
         single = {i: working for i, working in enumerate(workings) if len(working.outputs) == 1}
@@ -166,6 +163,15 @@ class FlatWeights:
         for working, part in zip(read, flat.split(sizes), strict=True):
             working.noise = _channels_last(part, tuple(working.outputs[0]))
         return flat
+
+    def forget_noise(self) -> list[DenseCopy]:
+        """Let every product draw its own noise again; returns the dense copies."""
+        workings = [weight.dense_copy for weight in self.weights if weight.dense_copy is not None]
+        for working in workings:
+            working.noise, working.plan = None, Plan()
+            working.outputs.clear()
+            working.inputs.clear()
+        return workings
 
     @property
     def draws_inside(self) -> bool:
@@ -203,17 +209,20 @@ class FlatWeights:
     @torch.no_grad()
     def collect(self) -> None:
         """Copy the gradients of the leaves into the flat buffers."""
-        pairs = [(to, leaf.grad) for to, leaf in zip(self.targets, self.leaves, strict=True)]
-        torch._foreach_copy_([to for to, grad in pairs if grad is not None], [g for _, g in pairs if g is not None])
-        for to, grad in pairs:
-            if grad is None:  # a weight that the loss does not depend on
-                to.zero_()
+        copy_gradients(self.leaves, self.targets)
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """What a pass leaves for the active entries, and several ranks average."""
+        if self.has_curvature:
+            return [self.mean_grad, self.estimate]
+        return [self.mean_grad, self.raw_std_grad] if self.is_gaussian else [self.mean_grad]
 
     @torch.no_grad()
-    def differentiate(self, scale: Tensor) -> Tensor:
+    def differentiate(self, scale: Tensor, *, alone: bool = True) -> Tensor:
         """Gradients of the active entries, of the loss plus ``scale · KL``, after :meth:`collect`; returns the latter.
 
-        One kernel when compiled.
+        One kernel when compiled. Where a rank is not ``alone``, call :meth:`learn` once :attr:`gradients` are averaged.
         """
         grad = self.grad_of_mean[self.address].to(self.mean.dtype)
         if not self.is_gaussian:
@@ -225,18 +234,36 @@ class FlatWeights:
         else:
             grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
         if self.has_curvature:
-            self.curvature.copy_(running_mean(self.curvature, grad_of_std / std, self.rate * self.learns, self.damping))
-            self.mean_grad.copy_(grad + self.damping * self.mean)
+            self.mean_grad.copy_(grad)
+            self.estimate.copy_(grad_of_std / std)
+            if alone:
+                self.learn()
             return torch.zeros_like(scale)
         of_mean, of_std = normal_kl_gradients(self.mean, std, self.prior_std, scale)
         self.mean_grad.copy_(grad + of_mean)
         self.raw_std_grad.copy_(raw_std_gradient(self.raw_std, grad_of_std + of_std))
         return scale * normal_kl_sum(self.mean, std, self.prior_std)
 
+    @torch.no_grad()
+    def learn(self) -> None:
+        """Move the curvatures towards their estimates, and add the prior's part to the gradients of the means."""
+        rate = self.rate * self.learns
+        self.curvature.copy_(running_mean(self.curvature, self.estimate, rate, self.damping))
+        self.mean_grad.add_(self.damping * self.mean)
+
     def close(self) -> None:
         """Return the network to computing with its active vectors."""
         for weight in self.weights:
             weight.dense_copy = None
+
+
+def copy_gradients(tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    """Copy the gradients of the tensors to their targets; zeros for one that the loss does not depend on."""
+    pairs = [(to, tensor.grad) for to, tensor in zip(targets, tensors, strict=True)]
+    torch._foreach_copy_([to for to, grad in pairs if grad is not None], [g for _, g in pairs if g is not None])
+    for to, grad in pairs:
+        if grad is None:
+            to.zero_()
 
 
 def flatten(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

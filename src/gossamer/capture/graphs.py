@@ -31,7 +31,8 @@ class Graph:
         self._graph = torch.cuda.CUDAGraph()
         noise = torch.cuda.get_rng_state()
         try:
-            with torch.cuda.graph(self._graph):
+            # Other threads, such as the one by which NCCL watches its messages, may use the device meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 function()
         except Exception:
             _end_capture_of_noise(noise)

@@ -3,6 +3,8 @@
 For trainings that :class:`gossamer.capture.CapturedSteps` cannot take whole: weights without a working copy, penalties
 other than the KL of Gaussian weights, optimizers other than SGD and Adam, rules that change shapes. A graph knows its
 tensors by their place in memory, so it is captured again when a rule has moved one.
+
+Several ranks average the gradients in one message after a pass, whether it was a graph or not.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture.graphs import Graph
-from gossamer.capture.steps import CaptureError, capturing
-from gossamer.layers import sparse_weights
+from gossamer.capture.steps import CaptureError, capturing, go_on_without_graphs
+from gossamer.layers import CurvatureWeight, sparse_weights
+from gossamer.ranks import Message, world_size
 from gossamer.types import Penalty, VariationalOptimizer
 
 FIRST, AS_OFTEN = 20, 5  # after so many graphs, one that has served fewer steps than this on average is not worth it
@@ -55,10 +58,15 @@ class CapturedPasses:
     """
 
     def __init__(self, plain: PlainSteps, *, captures: bool = True) -> None:
-        self.plain, self.captures = plain, captures
+        self.plain, self.captures, self.alone = plain, captures, world_size() == 1
         self.model, self.optimizer, self.penalty = plain.model, plain.optimizer, plain.penalty
         self.set_rates, self.refresh, self.apply = plain.set_rates, plain.refresh, plain.apply
         self.scale = torch.zeros((), device=next(self.model.parameters()).device)
+        self.weight = 1.0  # of the batch's loss: see Batches.weight
+        self.share = torch.ones_like(self.scale)  # the same, on the device
+        # The wrapper of several ranks would send messages of its own.
+        self.objective = plain.objective if self.alone else plain.again
+        self.backward = plain.backward if self.alone else Tensor.backward
         self._passes: dict[tuple[Any, ...], _Pass] = {}
         self._places: list[tuple[Any, ...]] = []
         self._n_steps = self._n_captured = 0
@@ -67,7 +75,8 @@ class CapturedPasses:
         """Forward and backward pass of a batch as the task stores it.
 
         Raises:
-            CaptureError: If a new graph cannot be captured; the network is then as it was before.
+            CaptureError: If a new graph cannot be captured, and no other rank takes part; the network is then as it was
+                before.
         """
         if any(weight.probe is not None for weight in sparse_weights(self.model).values()):
             return self.plain.gradients(x, y, number)  # a rule is to see dense gradients
@@ -75,17 +84,24 @@ class CapturedPasses:
         self._follow()
         scale = self.penalty.scale(number)
         self.scale.fill_(0.0 if scale is None else scale)
+        self.share.fill_(self.weight)
         self.optimizer.zero_grad()
         with self._drawn():
-            nll, penalty = self._pass_for(x, y).run(x, y)
+            values = self._pass_for(x, y).run(x, y)
             if scale is None:  # not a number times a function of the network
-                penalty = self.penalty(self.model, number).to(nll)
-                self.plain.backward(penalty)
-        return (
-            nll.clone(),
-            penalty.detach().clone(),
-            lambda: self.plain.again(x, y)() + self.penalty(self.model, number),
-        )
+                penalty = self.penalty(self.model, number).to(values)
+                self.backward(penalty)
+                values[1] = penalty.detach()
+            if not self.alone:
+                self._average(values)
+        nll, penalty = values.clone()
+        return nll, penalty, lambda: self.share * self.plain.again(x, y)() + self.penalty(self.model, number)
+
+    def _average(self, values: Tensor) -> None:
+        grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        message = Message([*grads, values])
+        message.average()
+        message.unpack()
 
     def close(self) -> None:
         """Return to eager computation, with the same numbers."""
@@ -110,11 +126,21 @@ class CapturedPasses:
         key = (len(y), noisy, self.model.training)
         if key not in self._passes:
             self._n_captured += 1
-            if self._n_captured > FIRST and self._n_steps < AS_OFTEN * self._n_captured:
-                raise CaptureError("the rules of this method move its weights in almost every step")
-            with capturing():
-                self._passes[key] = _Pass(self, x, y)
+            try:
+                with capturing():
+                    self._passes[key] = self._captured(x, y)
+            except CaptureError as error:
+                if self.alone or not self.captures:
+                    raise
+                go_on_without_graphs(error)
+                self.captures, self._passes = False, {key: _Pass(self, x, y)}
         return self._passes[key]
+
+    def _captured(self, x: Tensor, y: Tensor) -> _Pass:
+        is_often = self._n_captured > FIRST and self._n_steps < AS_OFTEN * self._n_captured
+        if is_often and (self.alone or self.captures):
+            raise CaptureError("the rules of this method move its weights in almost every step")
+        return _Pass(self, x, y)
 
 
 class _Pass:
@@ -124,15 +150,17 @@ class _Pass:
         self.parameters = [parameter for parameter in steps.model.parameters() if parameter.requires_grad]
         layout = torch.channels_last if x.dim() == 4 and steps.captures else torch.preserve_format
         self.x, self.y = x.clone(memory_format=layout), y.clone()
-        plain, with_penalty = steps.plain, steps.penalty.scale(1) is not None
+        self.learning = [w for w in sparse_weights(steps.model).values() if isinstance(w, CurvatureWeight)]
+        with_penalty = steps.penalty.scale(1) is not None
         self.values = torch.zeros(2, device=steps.scale.device)
 
         def run() -> None:
             for parameter in self.parameters:
                 parameter.grad = None
-            nll = plain.objective(self.x, self.y)()
+            nll = steps.objective(self.x, self.y)()
+            nll = nll if steps.alone else steps.share * nll
             penalty = steps.scale * steps.penalty.unscaled(steps.model) if with_penalty else torch.zeros_like(nll)
-            plain.backward(nll + penalty)
+            steps.backward(nll + penalty)
             with torch.no_grad():
                 self.values[0].copy_(nll)
                 self.values[1].copy_(penalty)
@@ -141,6 +169,7 @@ class _Pass:
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # shapes never change
             self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
         self.grads = [parameter.grad for parameter in self.parameters]
+        self.estimates = [None if weight.estimate is None else weight.estimate.grad for weight in self.learning]
 
     def run(self, x: Tensor, y: Tensor) -> Tensor:
         """The pass of a batch, into the gradients that the optimizer reads; returns nll and penalty."""
@@ -152,4 +181,6 @@ class _Pass:
             self.graph.replay()
             for parameter, grad in zip(self.parameters, self.grads, strict=True):
                 parameter.grad = grad  # zero_grad() has let go of them
+            for weight, estimate in zip(self.learning, self.estimates, strict=True):
+                weight.set_estimate(estimate)  # and so has whoever learns from it
         return self.values

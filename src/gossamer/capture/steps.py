@@ -1,14 +1,18 @@
-"""Training steps on one GPU: forward, backward and optimizer as CUDA graphs, with dense working weights.
+"""Training steps on a GPU: forward, backward and optimizer as CUDA graphs, with dense working weights.
 
 Between two updates of the subspace a step is two replays and a few small copies. Learning rates and the weight of the
 KL are numbers on the device; an update of the subspace rewrites everything in place, so nothing is captured again.
 Batches of another size and noise-free passes get graphs of their own when they first occur.
+
+Several ranks average what a pass leaves in one message between the graphs. It is the same message whether a rank has
+graphs or not, so one that cannot capture something goes on without, and nobody waits for it.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,14 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from gossamer.capture.flat_weights import FlatWeights
+from gossamer.capture.flat_weights import FlatWeights, copy_gradients
 from gossamer.capture.graphs import Graph, OnDevice, undone
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import CurvatureWeight, SparseLayer, sparse_weights
+from gossamer.ranks import Message, world_size
 from gossamer.types import Penalty, Rule, Task
 
 NO_GPU = "the network is not on a GPU"
 NO_KL = "its penalty is not the KL of Gaussian weights"
+FAILURES = (RuntimeError, ValueError, torch.cuda.CudaError)
 
 
 def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Sequence[Rule]) -> str | None:
@@ -94,14 +100,26 @@ class CapturedSteps:
         self.rest_grads = [torch.zeros_like(parameter) for parameter in self.rest]
         self.scale = torch.zeros((), device=self.device)
         self.values = torch.zeros(2, device=self.device)  # nll, penalty
+        self.weight = 1.0  # of the batch's loss: see Batches.weight
+        self.message = self._message() if world_size() > 1 else None
         self.compiles = compiles and importlib.util.find_spec("triton") is not None
+        self._compile()
+        self._full_batch = 0
+        self._gradients: dict[tuple[torch.Size, bool], _Pass] = {}
+        self._graphs: dict[str, Graph] = {}
+
+    def _message(self) -> Message:
+        """What ranks average after each pass; ``_share`` is :attr:`weight` on the device."""
+        self._share = torch.ones((), device=self.device)
+        of_active = [] if self.working is None else self.working.gradients
+        return Message([*of_active, *self.rest_grads, self.values])
+
+    def _compile(self) -> None:
         compiled: Any = partial(torch.compile, dynamic=False) if self.compiles else lambda function: function
         self._loss, self._eager_loss = compiled(self._loss_of), self._loss_of
         if self.working is not None:
             self._differentiate, self._write = compiled(self.working.differentiate), compiled(self.working.write)
-        self._full_batch = 0
-        self._gradients: dict[tuple[int, bool], _Pass] = {}
-        self._apply: Graph | None = None
+            self._learn = compiled(self.working.learn)
 
     def set_rates(self, rates: Sequence[float]) -> None:
         """Learning rates of the parameter groups for the coming step."""
@@ -111,36 +129,36 @@ class CapturedSteps:
         """Forward and backward pass of a batch as the task stores it, into the gradients that the optimizer reads.
 
         Raises:
-            CaptureError: If a new graph cannot be captured; the network is then as it was before.
+            CaptureError: If a new graph cannot be captured, and no other rank takes part; the network is then as it was
+                before.
         """
         with capturing():
-            scale = self.penalty.scale(number)
-            if scale is None:
-                raise ValueError(NO_KL)
-            self.scale.fill_(scale)
-            if self.working is not None:
-                if scale and self.working.has_curvature:
-                    raise ValueError("a KL beside gossamer.Curvature, which has the prior in it, is not captured")
-                self.working.set_rate(self._is_noisy())
-            key = (len(y), self._is_noisy())
-            if key not in self._gradients:
-                self._full_batch = max(self._full_batch, len(y))
-                self._gradients[key] = _Pass(self, x, y, compiles=len(y) == self._full_batch)
-            self._gradients[key].run(x, y)
-            if self.working is not None:
-                self.working.count_pass(self._is_noisy())
+            self._begin_pass(number)
+            found = self._pass_for(x, y)
+        found.run(x, y)
+        if self.message is not None:
+            self.message.average()
+            self._replay("average", self._take_average, self._averaged)
+        if self.working is not None:
+            self.working.count_pass(self._is_noisy())
         nll, penalty = self.values.clone()
         return nll, penalty, _no_loss
 
+    def _begin_pass(self, number: int) -> None:
+        scale = self.penalty.scale(number)
+        if scale is None:
+            raise ValueError(NO_KL)
+        self.scale.fill_(scale)
+        if self.message is not None:
+            self._share.fill_(self.weight)
+        if self.working is not None:
+            if scale and self.working.has_curvature:
+                raise ValueError("a KL beside gossamer.Curvature, which has the prior in it, is not captured")
+            self.working.set_rate(self._is_noisy())
+
     def apply(self) -> None:
         """The optimizer's step; the working weights follow."""
-        if not self.captures:
-            self._step()
-            return
-        if self._apply is None:
-            dense = [] if self.working is None else self.working.dense
-            self._apply = Graph(self._step, [*self.model.parameters(), *self.on_device.state(), *dense])
-        self._apply.replay()
+        self._replay("apply", self._step, self._stepped)
 
     def refresh(self) -> None:
         """Follow a moved subspace."""
@@ -155,13 +173,49 @@ class CapturedSteps:
     def close(self) -> None:
         """Return network and optimizer to eager computation, with the same numbers."""
         self._gradients.clear()
-        self._apply = None
+        self._graphs.clear()
         self.on_device.release()
         if self.working is not None:
             self.working.close()
 
     def _is_noisy(self) -> bool:
         return self.working is None or self.working.weights[0].is_noisy
+
+    def _pass_for(self, x: Tensor, y: Tensor) -> _Pass:
+        key = (x.shape, self._is_noisy())
+        if key not in self._gradients:
+            self._full_batch = max(self._full_batch, len(y))
+            with self._or_without_graphs():
+                self._gradients[key] = _Pass(self, x, y, compiles=len(y) == self._full_batch)
+        if key not in self._gradients:
+            self._gradients[key] = _Pass(self, x, y, compiles=False)
+        return self._gradients[key]
+
+    def _replay(self, name: str, function: Callable[[], None], state: Callable[[], Iterable[Tensor]]) -> None:
+        """Run a part of the step, as a graph that is captured when it is first needed; ``state`` is what it changes."""
+        if self.captures and name not in self._graphs:
+            with self._or_without_graphs():
+                self._graphs[name] = Graph(function, state())
+        if self.captures:
+            self._graphs[name].replay()
+        else:
+            function()
+
+    @contextmanager
+    def _or_without_graphs(self) -> Iterator[None]:
+        """A block that captures. If it fails, one process raises; one of several ranks goes on without graphs."""
+        try:
+            yield
+        except FAILURES as error:
+            if self.message is None or not self.captures:
+                raise
+            go_on_without_graphs(error)
+            self.captures = self.compiles = False
+            self._gradients.clear()
+            self._graphs.clear()
+            self._compile()
+            if self.working is not None:
+                self.working.forget_noise()
 
     def _loss_of(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.task.transform(x)
@@ -174,15 +228,29 @@ class CapturedSteps:
     def _backward(self, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         for tensor in [*self.leaves, *self.rest]:
             tensor.grad = None
-        nll = loss(x, y)
+        nll = loss(x, y) if self.message is None else self._share * loss(x, y)
         nll.backward()
         with torch.no_grad():
-            used = [(to, p.grad) for to, p in zip(self.rest_grads, self.rest, strict=True) if p.grad is not None]
-            torch._foreach_copy_([to for to, _ in used], [grad for _, grad in used])
+            copy_gradients(self.rest, self.rest_grads)
             self.values[0].copy_(nll.detach())
             if self.working is not None:
                 self.working.collect()
-                self.values[1].copy_(self._differentiate(self.scale))
+                self.values[1].copy_(self._differentiate(self.scale, alone=self.message is None))
+            if self.message is not None:
+                self.message.pack()
+
+    def _take_average(self) -> None:
+        if self.message is not None:
+            self.message.unpack()
+        if self.working is not None and self.working.has_curvature:
+            self._learn()
+
+    def _averaged(self) -> list[Tensor]:
+        """What :meth:`_take_average` changes."""
+        tensors = [] if self.message is None else self.message.tensors
+        if self.working is not None and self.working.has_curvature:
+            return [*tensors, self.working.curvature]
+        return tensors
 
     def _step(self) -> None:
         for parameter, grad in zip(self.rest, self.rest_grads, strict=True):
@@ -190,6 +258,11 @@ class CapturedSteps:
         self.on_device.optimizer.step()
         if self.working is not None and not self.working.draws_weights:  # drawn ones are written before a pass
             self._write()
+
+    def _stepped(self) -> list[Tensor]:
+        """What :meth:`_step` changes."""
+        dense = [] if self.working is None else self.working.dense
+        return [*self.model.parameters(), *self.on_device.state(), *dense]
 
 
 class _Pass:
@@ -235,8 +308,17 @@ def capturing() -> Iterator[None]:
     """Turns errors inside into a :class:`CaptureError` with the first line of their message."""
     try:
         yield
-    except (RuntimeError, ValueError, torch.cuda.CudaError) as error:
-        raise CaptureError(str(error).splitlines()[0]) from error
+    except FAILURES as error:
+        raise CaptureError(_first_line(error)) from error
+
+
+def go_on_without_graphs(error: Exception) -> None:
+    """Say why one of several ranks captures nothing: it must go on sending the messages that the others wait for."""
+    logging.getLogger("gossamer").warning(f"this rank takes its steps without CUDA graphs: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _no_loss() -> Tensor:

@@ -186,17 +186,22 @@ class Support(nn.Module):
 
 
 def leave_broadcast(network: nn.Module) -> None:
-    """Take what is alike on all ranks out of what ``DistributedDataParallel`` sends before each pass.
-
-    Positions change at updates only, which all ranks make alike from averaged gradients and the first rank's choices,
-    and curvatures follow from averaged estimates. Other buffers, such as statistics of batch normalisation, are sent.
-    """
+    """Take what is alike on all ranks out of what ``DistributedDataParallel`` sends before each pass."""
     for wrapper in network.modules():
         if isinstance(wrapper, nn.parallel.DistributedDataParallel):
-            alike = [(name, getattr(part, "alike_on_ranks", ())) for name, part in wrapper.module.named_modules()]
-            wrapper.parameters_to_ignore |= {f"{name}.{buffer}" for name, buffers in alike for buffer in buffers}
+            wrapper.parameters_to_ignore |= alike_on_ranks(wrapper.module)
             # Otherwise DDP finds out in a pass that nothing is left to send, and fails.
             wrapper._assign_modules_buffers()  # type: ignore[no-untyped-call]
+
+
+def alike_on_ranks(network: nn.Module) -> set[str]:
+    """Names of the buffers that are alike on all ranks without being sent.
+
+    Positions change at updates only, which all ranks make alike from averaged gradients and the first rank's choices,
+    and curvatures follow from averaged estimates. Other buffers, such as statistics of batch normalisation, are not.
+    """
+    alike = [(name, getattr(part, "alike_on_ranks", ())) for name, part in network.named_modules()]
+    return {f"{name}.{buffer}".lstrip(".") for name, buffers in alike for buffer in buffers}
 
 
 def _version(position: Tensor | None) -> int:

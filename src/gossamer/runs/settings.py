@@ -48,7 +48,7 @@ class Settings:
         seed: Seed of the order of the examples, the first active weights and all noise.
         device: Where to train; auto takes a GPU if there is one.
         precision: Precision of the arithmetic; bf16 is mixed with float32, and auto is bf16 on a GPU, otherwise 32.
-        capture: Whether to capture the steps as CUDA graphs, where a single GPU trains and the method allows it.
+        capture: Whether to capture the steps as CUDA graphs, where GPUs train and the method allows it.
         fused: Whether captured steps compute mean and variance of a layer in one kernel: auto where that is measured to
             be faster, always wherever it is possible, or never.
         ranks: Processes that train together. All but the first run the calling program again, as torchrun does.

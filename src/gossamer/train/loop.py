@@ -27,11 +27,11 @@ from gossamer.divergence import (
 )
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
-from gossamer.layers.support import leave_broadcast
+from gossamer.layers.support import alike_on_ranks, leave_broadcast
 from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
-from gossamer.ranks import from_every_rank, on_any_rank
+from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
 from gossamer.train.batches import Batches
 from gossamer.train.steps import EagerSteps, take_step
 from gossamer.types import (
@@ -177,10 +177,19 @@ class Training:
         while self.step < (self.steps if last is None else last):
             yield self.advance()
         self.check()
+        self._share_statistics()
 
     def check(self) -> None:
         """Raise if training has diverged: :meth:`advance` looks every 50 steps, and :meth:`run` at its end."""
         self._watch.check(self.model, self.lr)
+
+    def _share_statistics(self) -> None:
+        """Of several ranks each has the statistics of its own shares: all take the first rank's, as in checkpoints."""
+        if self.fabric.world_size > 1:
+            alike = alike_on_ranks(self.model)
+            for name, buffer in self.model.named_buffers():
+                if name not in alike:
+                    from_first_rank(buffer)
 
     @property
     def on_nan(self) -> OnNan:
@@ -255,7 +264,9 @@ class Training:
         check, values = partial(self._check_loss, batch), None
         if self.captures:
             try:
-                values = take_step(self._captured or self._capture(), self.rules, number, rates, *batch, check=check)
+                steps = self._captured or self._capture()
+                steps.weight = self.eager.weight
+                values = take_step(steps, self.rules, number, rates, *batch, check=check)
             except CaptureError as error:
                 logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {error}")
                 self.captures = False
@@ -278,26 +289,36 @@ class Training:
             raise _NotFiniteError(f"{found}. Mend the data, or leave such batches out: on_nan='skip'")
 
     def _check_loss(self, batch: Split, loss: Tensor) -> None:
+        if loss.is_cuda and self._watch.on_nan == "stop":
+            return  # as above; to agree with other ranks would be a wait, too
         (is_bad,) = on_any_rank([self._watch.rejects(self.model, loss)], loss.device)
         if is_bad:
             where = first_not_finite(self.model, _objective(self.task, self.module, *batch))
             raise _NotFiniteError(self._watch.refusal(self.model, float(loss), self.lr, where))
 
     def _capture(self) -> CapturedSteps | CapturedPasses:
+        """Captured steps, on all ranks or on none: those of several send other messages than plain steps do."""
+        failure = "another rank cannot capture its steps"
+        try:
+            self._captured = self._new_captured()
+        except CaptureError as error:
+            failure = str(error)
+        if any(on_any_rank([self._captured is None], self.fabric.device)):
+            raise CaptureError(failure)
+        assert self._captured is not None
+        return self._captured
+
+    def _new_captured(self) -> CapturedSteps | CapturedPasses:
         """Whole steps as graphs, or their passes through the network alone."""
-        if self.fabric.world_size > 1:
-            raise CaptureError("several ranks train together")
         reason = why_not(self.model, self.inner_optimizer, self.penalty, self.rules)
         if reason is not None and self.fabric.device.type != "cuda":
             raise CaptureError(reason)
         if reason is not None:
             logging.getLogger("gossamer").warning(f"only the passes of training steps are CUDA graphs: {reason}")
-            self._captured = CapturedPasses(self.eager)
-            return self._captured
+            return CapturedPasses(self.eager)
         dtype = torch.bfloat16 if is_bf16(self.fabric) else torch.float32
         parts = self.model, self.inner_optimizer, self.task, self.penalty
-        self._captured = CapturedSteps(*parts, dtype, fused=self.fused)
-        return self._captured
+        return CapturedSteps(*parts, dtype, fused=self.fused)
 
     @property
     def inner_optimizer(self) -> Optimizer:
