@@ -450,7 +450,7 @@ def _parquet(root: Path) -> FileKind:
     )
     made = subprocess.run([sys.executable, "-c", code], input=_csv(), stdout=subprocess.PIPE, check=True)
     read = functools.partial(_task, target="price")
-    return FileKind("table, .parquet", made.stdout, _alone(".parquet", read), NAMED, share=0.2)
+    return FileKind("table, .parquet", made.stdout, _alone(".parquet", read), NAMED, share=0.04)
 
 
 def _npy_header(tree: Any) -> bytes:

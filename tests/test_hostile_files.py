@@ -37,12 +37,10 @@ def test_files_changed_at_random(n, seed, tmp_path):
     )
     assert out.exists(), done.stderr
     rows = json.loads(out.read_text())["rows"]
-    others = {row["kind"]: set(row["reasons"]) for row in rows if row["other"]}
-    # polars ends the process where a Parquet file asks for more memory than there is, a few times in a million changes.
-    assert others in ({}, {"table, .parquet": {"exit code -6"}})
+    assert {row["kind"]: row["reasons"] for row in rows if row["other"]} == {}
     assert sum(row["tried"] for row in rows) == pytest.approx(n, abs=len(rows))
     assert all(row["loaded"] + row["refused"] + row["other"] == row["tried"] for row in rows)
-    assert bool(done.returncode) == bool(others)
+    assert done.returncode == 0
 
 
 def npy(descr, shape, data=b"12345678"):

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.columns import Frame
-from gossamer.data._files import DataNotFoundError, one_line
+from gossamer.data._files import DataNotFoundError
+from gossamer.data._own.parquet import read_parquet
 from gossamer.names import needs
 
 Array = npt.NDArray[Any]
@@ -30,7 +31,7 @@ def read_frame(path: Path | str) -> Frame:
     path = Path(path)
     try:
         if path.suffix.lower() == ".parquet":
-            return _from_parquet(path)
+            return read_parquet(path)
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
@@ -87,23 +88,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return "_" not in text  # Python reads 1_000 as a number, no table does
-
-
-def _from_parquet(path: Path) -> Frame:
-    needs("polars", extra="parquet")
-    import polars as pl
-
-    try:
-        table = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise ValueError(f"{path} is not a Parquet file: {one_line(error)}") from error
-    return Frame({series.name: _array_of(series) for series in table})
-
-
-def _array_of(series: Any) -> Array:
-    if series.dtype.is_numeric() or str(series.dtype) == "Boolean":
-        return np.array([np.nan if value is None else float(value) for value in series.to_list()], dtype=np.float64)
-    return np.array(series.to_list(), dtype=object)
 
 
 def write_frame(path: Path, columns: dict[str, list[Any]]) -> None:
