@@ -119,9 +119,11 @@ def test_a_process_that_ended_before_its_trial_had_a_folder(untrained, tmp_path)
         young.datetime_start = datetime.now()
         old = optuna.create_trial(state=state)
         old.datetime_start = datetime.now() - timedelta(hours=1)
-        for one in (young, old):
+        unborn = optuna.create_trial(state=state)  # the clock was set back since
+        unborn.datetime_start = datetime.now() + timedelta(days=400)
+        for one in (young, old, unborn):
             opened.add_trial(one)
-    assert [one.state for one in run(tmp_path, 3).trials][1:] == ["running", "finished"]
+    assert [one.state for one in run(tmp_path, 4).trials][1:] == ["running", "finished", "finished"]
 
 
 def test_two_processes_that_ask_for_the_last_trial_at_once(untrained, tmp_path, monkeypatch):

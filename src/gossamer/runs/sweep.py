@@ -156,7 +156,7 @@ class _Part:
         stale = storage._get_stale_trial_ids(self.study._study_id)  # type: ignore[attr-defined]
         for one in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             home, started = one.user_attrs.get("home"), one.datetime_start or datetime.min
-            is_old = datetime.now() - started > timedelta(seconds=GRACE)
+            is_old = abs(datetime.now() - started) > timedelta(seconds=GRACE)  # clocks may be set back
             # Of a trial in our folder the lock tells. One without a folder has only just begun, or its process has
             # ended right then.
             if home == self.home or one._trial_id in stale or (home is None and is_old):
