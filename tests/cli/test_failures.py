@@ -168,6 +168,8 @@ def test_a_broken_line_in_the_middle_is_not(refused, unfinished):
 @pytest.mark.parametrize("command", [["show"], ["evaluate"], ["train", "--resume"], ["report"]])
 def test_a_folder_that_is_no_run(refused, tmp_path, command):
     assert "does not exist" in refused(1, *command, tmp_path / "no")
+    assert re.search("the folder is empty|is neither a run nor", refused(1, *command, tmp_path))
+    (tmp_path / "letter.txt").touch()
     assert re.search("is not a run folder|is neither a run nor", refused(1, *command, tmp_path))
 
 

@@ -285,6 +285,15 @@ def test_a_process_killed_while_its_folder_is_made(written, settings, whole, ass
     assert_same_runs(folder, whole("sgd"))
 
 
+def test_a_process_killed_before_it_has_locked_its_folder(settings, whole, assert_same_runs, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.raises(RecordError, match="the folder is empty, give the command that began it again"):
+        resume(folder, quiet=True)
+    train(settings("sgd"), folder, quiet=True)
+    assert_same_runs(folder, whole("sgd"))
+
+
 def test_a_folder_of_somebody_else_is_left_as_it_is(settings, tmp_path):
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(RecordError, match="is not empty"):

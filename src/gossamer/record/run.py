@@ -101,9 +101,7 @@ class Run:
             raise RecordError(f"{folder} does not exist: check the path of the run folder")
         config = files.read_file(path, "restore the file or run again")
         if config is None:
-            way_on = "nothing was trained yet, give the command that began it again"
-            way_on = way_on if (folder / LOCK).exists() else f"{folder} is not a run folder, give one that has it"
-            raise RecordError(f"{path} is missing: {way_on}")
+            raise RecordError(f"{path} is missing: {_why_missing(folder)}")
         _check_format(path, config.pop("format", None))
         notes = files.read_file(folder / ENVIRONMENT, "delete it, the run does not need it", Environment)
         return cls(folder, config, notes or {}, lock)
@@ -247,6 +245,15 @@ def refuse_taken(folder: Path) -> None:
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if {name for name in found if not name.endswith(".tmp")} - {LOCK, ENVIRONMENT, DATA}:
         raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
+
+
+def _why_missing(folder: Path) -> str:
+    """Why a folder has no configuration: a process that is killed early leaves it with a lock, or with nothing."""
+    if (folder / LOCK).exists():
+        return "nothing was trained yet, give the command that began it again"
+    if not any(folder.iterdir()):
+        return "the folder is empty, give the command that began it again or another folder"
+    return f"{folder} is not a run folder, give one that has it"
 
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
