@@ -12,7 +12,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-__all__ = ["Link", "Message", "Network", "sent", "step_messages", "step_seconds", "transfer_seconds", "update_messages"]
+from gossamer.sparsity.candidates import AT_ONCE
+
+__all__ = [
+    "Link",
+    "Message",
+    "Network",
+    "Portion",
+    "portions",
+    "sent",
+    "step_messages",
+    "step_seconds",
+    "transfer_seconds",
+    "update_bytes",
+    "update_messages",
+]
 
 FLOAT = INDEX = 4  # bytes of a float32, and of a position in a weight of up to 2³¹ entries
 
@@ -74,22 +88,52 @@ def step_messages(network: Network) -> list[Message]:
     return [Message("all_reduce", gradients), Message("all_reduce", FLOAT * (network.active + network.layers))]
 
 
-def update_messages(network: Network, rate: float, proposed: int, candidates: int) -> list[Message]:
-    """Of an update beside its step.
+class Portion(NamedTuple):
+    """Neighbouring layers whose candidates ranks look for together, and what their gradients make of it.
 
     ``proposed`` counts the entries that any rank proposes: k ≤ proposed ≤ R k. ``candidates`` are the entries that
-    reach the bound on some rank: k or more, and in the worst case all N. Both depend on the gradients.
+    reach the bound on some rank: k or more, and in the worst case all. Both depend on the gradients.
     """
-    per_layer = math.ceil(network.width**2 / 8)
+
+    layers: int
+    proposed: int
+    candidates: int
+
+
+def portions(network: Network) -> list[int]:
+    """How many layers each portion has.
+
+    Example:
+        >>> portions(Network(10, 1000)), portions(Network(2, 10_000))
+        ([4, 4, 2], [1, 1])
+    """
+    each = max(1, AT_ONCE // network.width**2)
+    return [min(each, network.layers - start) for start in range(0, network.layers, each)]
+
+
+def update_messages(network: Network, rate: float, seen: Sequence[Portion]) -> list[Message]:
+    """Of an update beside its step."""
+    k, bits = network.exchanged(rate) // network.layers, math.ceil(network.width**2 / 8)
+    of_portions = [
+        [
+            Message("all_gather", INDEX * k * portion.layers),
+            Message("all_reduce", FLOAT * portion.proposed),
+            Message("all_gather", bits * portion.layers),  # a bit per weight
+            Message("all_reduce", FLOAT * portion.candidates),
+        ]
+        for portion in seen
+    ]
     return [
         Message("all_reduce", FLOAT * network.layers),  # which weights were used
         Message("all_reduce", FLOAT),  # whether all gradients are finite
-        Message("all_gather", INDEX * network.exchanged(rate)),
-        Message("all_reduce", FLOAT * proposed),
-        Message("all_gather", network.layers * per_layer),  # a bit per weight
-        Message("all_reduce", FLOAT * candidates),
+        *(message for portion in of_portions for message in portion),
         Message("broadcast", network.active),  # which entries stay, a byte each
     ]
+
+
+def update_bytes(network: Network, per_entry: float) -> float:
+    """Scratch of an update on ranks: the gradients of all weights, and so much per entry of the largest portion."""
+    return FLOAT * network.weights + per_entry * max(portions(network)) * network.width**2
 
 
 def sent(message: Message, ranks: int) -> float:

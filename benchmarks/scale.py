@@ -4,10 +4,11 @@
 
 1. Networks of 10⁶ to 10⁸ weights are converted, trained by Adam, moved and saved, each in a process of its own.
 2. The same with 10⁹ weights, converted layer by layer: the constants must predict it.
-3. Two, four and eight processes train together: the cost model must predict their bytes and, roughly, their time.
+3. Two, four and eight processes train together: the cost model must predict their bytes and, roughly, their time. Two
+   also train the largest network, for the memory of an update on ranks.
 4. The model says what eight devices would need.
 
-Times are CPU time of one thread, unless processes wait for each other or for a disk. Five minutes and 4 GB.
+Times are CPU time of one thread, unless processes wait for each other or for a disk. Ten minutes and 16 GB.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ from benchmarks.cost_model import (
     Link,
     Message,
     Network,
+    Portion,
+    portions,
     sent,
     step_messages,
     step_seconds,
     transfer_seconds,
+    update_bytes,
     update_messages,
 )
 from benchmarks.environment import surroundings
@@ -164,7 +168,7 @@ def together(network: Network, repeats: int) -> dict[str, Any]:
         with counted() as in_update:
             updates.append(_wall(trainer.step))
         peaks.append(resident("VmHWM") - held)
-        messages.append(in_update[-7:])  # what comes before is the step's own
+        messages.append(in_update[-3 - 4 * len(portions(network)) :])  # what comes before is the step's own
         trainer.step()  # builds plans
     usual = statistics.median(steps)
     return {
@@ -221,8 +225,10 @@ def check(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if row["ranks"] == 1:
             continue
         network, ranks = Network(row["layers"], row["width"]), row["ranks"]
-        fixed = [update_messages(network, RATE, m[3] // 4, m[5] // 4) for m in row["update_messages"]]
-        told = [[message.size for message in messages] for messages in fixed]
+        seen = [seen_in(network, messages) for messages in row["update_messages"]]
+        told = [[message.size for message in update_messages(network, RATE, parts)] for parts in seen]
+        proposed = statistics.mean(sum(part.proposed for part in parts) for parts in seen)
+        candidates = statistics.mean(sum(part.candidates for part in parts) for parts in seen)
         alike = network.width == one["width"]
         crowding = statistics.median(row["crowding"])
         predicted = step_seconds(network, statistics.median(one["cpu_seconds"]), ranks, link, crowding)
@@ -235,16 +241,32 @@ def check(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "bytes_per_update": statistics.mean(map(sum, row["update_messages"])),
                 "predicted_bytes_per_update": statistics.mean(map(sum, told)),
                 "update_messages_agree": told == row["update_messages"],
-                "proposed": statistics.mean(m[3] / 4 for m in row["update_messages"]) / network.exchanged(RATE),
-                "candidates": statistics.mean(m[5] / 4 for m in row["update_messages"]) / network.exchanged(RATE),
+                "proposed": proposed / network.exchanged(RATE),
+                "candidates": candidates / network.exchanged(RATE),
                 "step_seconds": row["step_seconds"] if alike else None,
                 "predicted_step_seconds": predicted if alike else None,
                 "crowding": crowding,
-                "update_peak_per_weight": [peak / row["weights"] for peak in row["update_peak_bytes"]],
+                "update_peak_bytes": row["update_peak_bytes"],
+                "scratch_per_entry": scratch_per_entry(row),
+                "predicted_update_peak_bytes": None if alike else update_bytes(network, scratch_per_entry(two)),
                 "update_seconds": row["update_seconds"],
             }
         )
     return found
+
+
+def seen_in(network: Network, messages: Sequence[int]) -> list[Portion]:
+    """What depends on the gradients in the messages of an update: how many entries were proposed and are candidates."""
+    starts = range(2, len(messages) - 1, 4)
+    pairs = [(messages[start + 1] // 4, messages[start + 3] // 4) for start in starts]
+    return [Portion(layers, *pair) for layers, pair in zip(portions(network), pairs, strict=True)]
+
+
+def scratch_per_entry(row: dict[str, Any]) -> float:
+    """Bytes beside the gradients, for each entry of the largest portion of the weights."""
+    network = Network(row["layers"], row["width"])
+    beside: float = statistics.median(row["update_peak_bytes"]) - update_bytes(network, 0)
+    return beside / (update_bytes(network, 1) - update_bytes(network, 0))
 
 
 def extrapolate(
@@ -255,8 +277,9 @@ def extrapolate(
     per_active = network.active / from_["active"]
     per_weight = network.weights / from_["weights"]
     crowd = next(row for row in checks if row["ranks"] == DEVICES)
-    k = network.exchanged(RATE)
-    update = update_messages(network, RATE, int(crowd["proposed"] * k), int(crowd["candidates"] * k))
+    k = network.exchanged(RATE) / network.layers
+    seen = [Portion(n, int(crowd["proposed"] * k * n), int(crowd["candidates"] * k * n)) for n in portions(network)]
+    update = update_messages(network, RATE, seen)
     step = step_messages(network)
     return {
         "state_bytes": from_["state_bytes"] * per_active,
@@ -267,14 +290,14 @@ def extrapolate(
         "checkpoint_bytes": from_["checkpoint_bytes"] * per_active,
         "save_seconds": statistics.median(from_["save_seconds"]) * per_active,
         "load_seconds": statistics.median(from_["load_seconds"]) * per_active,
-        "shared_update_peak_bytes": network.weights * statistics.median(crowd["update_peak_per_weight"]),
+        "shared_update_peak_bytes": update_bytes(network, crowd["scratch_per_entry"]),
         "given_per_step": sum(message.size for message in step),
         "sent_per_step": sum(sent(message, DEVICES) for message in step),
         "transfer_seconds_per_step": transfer_seconds(step, DEVICES, LINK),
         "dense_vi_sent_per_step": sent(Message("all_reduce", 4 * (2 * network.weights + network.biases)), DEVICES),
         "given_per_update": sum(message.size for message in update),
         "sent_per_update": sum(sent(message, DEVICES) for message in update),
-        "mask_sent_per_update": sent(update[4], DEVICES),
+        "mask_sent_per_update": sum(sent(message, DEVICES) for message in update[4::4][: len(seen)]),
         "transfer_seconds_per_update": transfer_seconds(update, DEVICES, LINK),
         "dense_update_sent": sent(Message("all_reduce", 4 * network.weights), DEVICES),
     }
@@ -291,10 +314,10 @@ def measure(networks: Sequence[Network], billion: Network, checked: Sequence[Net
     largest = in_processes(partial(alone, billion, 2), 1)
     print(f"{billion.weights:,} weights: an update takes {largest['update_seconds']} s", flush=True)
     first, second = checked
-    cases = [(first, 1), (first, 2), (first, 4), (first, DEVICES), (second, 2)]
+    cases = [(first, 1), (first, 2), (first, 4), (first, DEVICES), (second, 2), (billion, 2)]
     shared = []
     for network, ranks in cases:
-        shared.append(in_processes(partial(together, network, repeats), ranks))
+        shared.append(in_processes(partial(together, network, 1 if network is billion else repeats), ranks))
         print(f"{ranks} ranks: {shared[-1]['bytes_per_step']:,} bytes per step", flush=True)
     checks = check(shared)
     below = [row for row in rows if row["layers"] == billion.layers]

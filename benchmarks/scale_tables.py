@@ -81,7 +81,7 @@ def _linear(content: Mapping[str, Any]) -> Table:
 
 def _bytes(rows: Sequence[Mapping[str, Any]]) -> Table:
     head = ("processes", "weights", "bytes per step", "model", "bytes per update", "model", "proposed / k",
-            "candidates / k", "scratch of an update, bytes per weight")  # fmt: skip
+            "candidates / k", "scratch of an update", "model")  # fmt: skip
     cells = [
         [
             integer(row["ranks"]),
@@ -92,7 +92,8 @@ def _bytes(rows: Sequence[Mapping[str, Any]]) -> Table:
             integer(row["predicted_bytes_per_update"]),
             f"{row['proposed']:.2f}",
             f"{row['candidates']:.2f}",
-            _of(row["update_peak_per_weight"], lambda value: f"{value:.1f}"),
+            _of(row["update_peak_bytes"], size),
+            "–" if row["predicted_update_peak_bytes"] is None else plain(size(row["predicted_update_peak_bytes"])),
         ]
         for row in rows
     ]
@@ -121,6 +122,7 @@ def _answer(content: Mapping[str, Any]) -> Table:
         ("weights, active", f"{plain(count(own['weights']))}, {plain(count(own['active']))}", "given"),
         ("memory of a device between updates", plain(size(own["state_bytes"])), measured),
         ("more during an update, one device", _of(own["update_peak_bytes"], size), measured),
+        ("more during an update, two devices", _of(_shared(content)["update_peak_bytes"], size), measured),
         (f"more during an update, {devices} devices", plain(size(told["shared_update_peak_bytes"])), linear),
         ("conversion of a whole dense network, peak", plain(size(told["convert_peak_bytes"])), linear),
         ("conversion layer by layer, peak", plain(size(own["convert_peak_bytes"])), measured),
@@ -138,6 +140,12 @@ def _answer(content: Mapping[str, Any]) -> Table:
         ("save, load", f"{_of(own['save_seconds'])}, {_of(own['load_seconds'])}", measured),
     ]
     return Table("", "", ("figure", "value", "how"), rows, n_labels=3)
+
+
+def _shared(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The largest network on two processes."""
+    own: Mapping[str, Any] = next(row for row in content["checks"] if row["weights"] == content["billion"]["weights"])
+    return own
 
 
 def _ratio(row: Mapping[str, Any], above: str, below: str) -> float:

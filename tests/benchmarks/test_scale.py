@@ -16,14 +16,16 @@ from benchmarks.cost_model import (
     Link,
     Message,
     Network,
+    Portion,
     sent,
     step_messages,
     step_seconds,
     transfer_seconds,
+    update_bytes,
     update_messages,
 )
 from benchmarks.memory import training_bytes
-from benchmarks.scale import extrapolate, link_of
+from benchmarks.scale import extrapolate, link_of, scratch_per_entry, seen_in
 
 STORED = Path(__file__).parents[2] / "results" / "scale.json"
 FACTOR = 2  # within which the time of a step on ranks is predicted, as docs/scale.md says
@@ -73,9 +75,24 @@ def test_counts_are_those_of_a_converted_network():
 
 
 def test_the_messages_of_an_update():
-    sizes = [message.size for message in update_messages(SMALL, rate=0.3, proposed=40, candidates=50)]
-    k = 3 * int(0.3 * 40)
-    assert sizes == [4 * 3, 4, 4 * k, 4 * 40, 3 * 50, 4 * 50, 3 * 40]
+    k = int(0.3 * 40)
+    sizes = [message.size for message in update_messages(SMALL, 0.3, [Portion(3, proposed=40, candidates=50)])]
+    assert sizes == [4 * 3, 4, 4 * 3 * k, 4 * 40, 3 * 50, 4 * 50, 3 * 40]
+    two = [Portion(2, proposed=30, candidates=35), Portion(1, proposed=10, candidates=15)]
+    found = [message.size for message in update_messages(SMALL, 0.3, two)]
+    assert found == [4 * 3, 4, 4 * 2 * k, 4 * 30, 2 * 50, 4 * 35, 4 * k, 4 * 10, 50, 4 * 15, 3 * 40]
+    assert sum(found) == sum(sizes)
+    assert seen_in(Network(5, 2000), [0, 0, *range(20), 0]) == [
+        Portion(1, proposed=start // 4, candidates=(start + 2) // 4) for start in range(1, 20, 4)
+    ]
+
+
+def test_scratch_of_an_update_is_that_of_gradients_and_of_the_largest_portion():
+    network = Network(10, 1000)
+    row = {"layers": 10, "width": 1000, "update_peak_bytes": [0, 4e7 + 9 * 4e6, 1e12]}
+    assert scratch_per_entry(row) == 9
+    assert update_bytes(network, 9) == 4e7 + 9 * 4e6
+    assert update_bytes(Network(10, 10_000), 9) == 4e9 + 9 * 1e8
 
 
 def test_a_step_is_computation_and_messages_on_a_shared_core():
@@ -99,14 +116,13 @@ def test_an_extrapolation_is_linear_in_active_weights_and_weights():
     from_ |= {name: [1.0, 2.0, 9.0] for name in ("step_seconds", "update_seconds", "update_peak_bytes")}
     from_ |= {"save_seconds": [3.0], "load_seconds": [4.0]}
     checks = [
-        {"ranks": ranks, "update_peak_per_weight": [10.0 + ranks], "proposed": 2.0, "candidates": 3.0}
-        for ranks in (2, 4, 8)
+        {"ranks": ranks, "scratch_per_entry": 10.0 + ranks, "proposed": 2.0, "candidates": 3.0} for ranks in (2, 4, 8)
     ]
     large = Network(layers=3, width=200, density=0.1)
     told = extrapolate([from_], checks, large)
     assert told["state_bytes"] == 4800 * 100
     assert told["step_seconds"] == told["update_seconds"] == 2.0 * 100
-    assert told["shared_update_peak_bytes"] == large.weights * (10 + 8)
+    assert told["shared_update_peak_bytes"] == update_bytes(large, 10 + 8)
 
 
 def test_the_stored_ranks_sent_what_the_model_says_and_took_about_as_long():
@@ -122,6 +138,6 @@ def test_the_stored_ranks_sent_what_the_model_says_and_took_about_as_long():
 
 def test_from_64_ranks_on_a_bit_per_weight_costs_as_much_as_dense_gradients():
     network = Network(layers=2, width=8)
-    bits, dense = update_messages(network, 0.3, 1, 1)[4], Message("all_reduce", 4 * network.weights)
+    bits, dense = update_messages(network, 0.3, [Portion(2, 1, 1)])[4], Message("all_reduce", 4 * network.weights)
     assert sent(bits, 63) < sent(dense, 63)
     assert sent(bits, 64) == sent(dense, 64)

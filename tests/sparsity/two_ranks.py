@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossamer
 from gossamer.layers import SparseWeight, sparse_weights
-from gossamer.sparsity import selection
-from gossamer.sparsity.candidates import average_candidates
+from gossamer.sparsity import candidates, selection
+from gossamer.sparsity.candidates import best_of_all_ranks
 from gossamer.sparsity.criteria import multi_sample_gradient
 from gossamer.types import WeightStats
 
@@ -159,19 +159,26 @@ def choose(rank: int, folder: str) -> None:
     weights = sparse_weights(gossamer.bayesianize(network, density=0.2, std="gradient"))
     torch.manual_seed(1 + rank)
     results = []
-    for kind, rate in itertools.product(SCORES, (0.3, 0.02, 1.0, 0.0)):
+    whole = candidates.AT_ONCE
+    for at_once, kind, rate in itertools.product((1000, whole), SCORES, (0.3, 0.02, 1.0, 0.0)):
+        candidates.AT_ONCE = at_once  # weight by weight, and all together
         grads = {name: SCORES[kind](torch.randn(weight.support.shape)) for name, weight in weights.items()}
         dense = {name: grad.clone() for name, grad in grads.items()}
         for grad in dense.values():
             dist.all_reduce(grad)
             grad /= 2
         with counted() as sent:
-            found = average_candidates(grads, weights, rate)
-        chosen = [[_chosen(weight, each[name], rate) for name, weight in weights.items()] for each in (dense, found)]
+            found = best_of_all_ranks(grads, weights, rate)
+        assert not grads
+        stay = {name: torch.arange(len(w.mean)) >= int(rate * len(w.mean)) for name, w in weights.items()}
+        chosen = [
+            [_chosen(weight, dense[name], stay[name]) for name, weight in weights.items()],
+            [found[name].best(stay[name]) for name in weights],
+        ]
         share = sum(sent) / sum(grad.nbytes for grad in dense.values())
         results.append({"kind": kind, "rate": rate, "dense": chosen[0], "candidates": chosen[1], "share": share})
     broken = {name: torch.full(weight.support.shape, torch.inf if rank else 1.0) for name, weight in weights.items()}
-    results.append(all(grad.isnan().all() for grad in average_candidates(broken, weights, 0.3).values()))
+    results.append(not any(best.is_finite for best in best_of_all_ranks(broken, weights, 0.3).values()))
     torch.save(results, Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()
 
@@ -200,9 +207,9 @@ def counted() -> Iterator[list[int]]:
         yield sent
 
 
-def _chosen(weight: SparseWeight, grad: torch.Tensor, rate: float) -> torch.Tensor:
-    """Where the best inactive entries are, with a half of the active ones in the choice."""
+def _chosen(weight: SparseWeight, grad: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Where the best entries are that do not stay."""
     score, support = grad.flatten().abs(), weight.support
-    score[support.position[::2].long()] = -1.0
+    score[support.position[kept].long()] = -1.0
     score[slice(*support.frozen)] = -1.0
-    return selection.top_mask(score, int(rate * support.n_active)).nonzero().flatten()
+    return selection.top_mask(score, int((~kept).sum())).nonzero().flatten()

@@ -5,12 +5,13 @@ entries as there will be new ones, k. Of the means of all that were proposed, th
 all entries reach. Whatever reaches τ on some rank is a candidate, and no other entry can be chosen: the choice from the
 means of the candidates is the choice from the dense mean, ties included. That is the threshold algorithm in the three
 rounds of Cao and Wang (PODC 2004), with a bit per entry in the second one.
+
+Nothing here is as large as a dense gradient but the gradients themselves, which are given up one after another.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import torch
@@ -18,49 +19,69 @@ from torch import Tensor
 
 from gossamer.layers import Support
 from gossamer.ranks import average_over_ranks, from_every_rank, on_any_rank, world_size
+from gossamer.sparsity.best import Best
 from gossamer.sparsity.gradients import Grads, Weights
+from gossamer.sparsity.selection import works_together
+
+AT_ONCE = 1 << 22  # entries of the weights that share messages
+PIECE, ON_GPU = 1 << 17, 1 << 22  # entries that are looked at together, multiples of eight: a GPU is quick with many
 
 
 @torch.no_grad()
-def average_candidates(grads: Grads, weights: Weights, rate: float) -> Grads:
-    """The mean over ranks of every entry that an update may choose, and zero for the others.
+def best_of_all_ranks(grads: Grads, weights: Weights, rate: float) -> dict[str, Best]:
+    """The entries that an update may choose, by the mean of their gradients over ranks; ``grads`` are used up.
 
     Of a weight with n active entries it takes in the int(``rate`` · n) largest. If a gradient is not finite on some
-    rank, it is not finite here.
+    rank, nothing is finite here.
     """
-    if world_size() == 1:
-        return grads
+    found: dict[str, Best] = {}
     devices = {name: grads[name].device for name in weights if name in grads}
     for device in dict.fromkeys(devices.values()):
         names = [name for name, place in devices.items() if place == device]
-        flat, supports = [grads[name].flatten() for name in names], [weights[name].support for name in names]
-        counts = [int(rate * support.n_active) for support in supports]
-        for name, mean in zip(names, _averaged(flat, supports, counts), strict=True):
-            grads[name] = mean.view(grads[name].shape)
-    return grads
+        sizes = torch.stack([torch.linalg.vector_norm(grads[name], torch.inf) for name in names])
+        is_broken = any(on_any_rank([not bool(sizes.isfinite().all())], device))
+        for portion in _portions(names, weights):
+            flat, supports = [grads.pop(name).flatten() for name in portion], [weights[n].support for n in portion]
+            bests = [Best(support, int(rate * support.n_active)) for support in supports]
+            if not is_broken:
+                _look_through(flat, bests)
+            for best in bests:
+                best.is_finite = not is_broken
+            found |= dict(zip(portion, bests, strict=True))
+    return found
 
 
-def _averaged(flat: Sequence[Tensor], supports: Sequence[Support], counts: Sequence[int]) -> list[Tensor]:
-    is_finite = torch.stack([one.isfinite().all() for one in flat]).all()
-    if any(on_any_rank([not bool(is_finite)], flat[0].device)):
-        return [torch.full_like(one, torch.nan) for one in flat]
-    proposed = _gathered([_best(*each) for each in zip(flat, supports, counts, strict=True)])
-    bounds = [_bound(mean, count) for mean, count in zip(_means(flat, proposed), counts, strict=True)]
-    # A mean of zeros needs no message.
-    reached = _on_any_rank([(one.abs() >= bound) & (one != 0) for one, bound in zip(flat, bounds, strict=True)])
-    candidates = [mask.nonzero().flatten() for mask in reached]
-    means = zip(flat, candidates, _means(flat, candidates), strict=True)
-    return [torch.zeros_like(one).index_copy_(0, where, mean) for one, where, mean in means]
+def _portions(names: Sequence[str], weights: Weights) -> Iterator[list[str]]:
+    """Neighbours of few entries together, so that small weights share messages and large ones no memory."""
+    portion: list[str] = []
+    size = 0
+    for name in names:
+        if portion and size + weights[name].support.size > AT_ONCE:
+            yield portion
+            portion, size = [], 0
+        portion.append(name)
+        size += weights[name].support.size
+    yield portion
 
 
-def _best(grad: Tensor, support: Support, count: int) -> Tensor:
-    """Where the ``count`` largest inactive entries are, or all of them if there are fewer."""
-    size = grad.abs()
-    size[support.explicit(grad.device).long()] = -1.0
-    size[slice(*support.frozen)] = -1.0
-    count = min(count, support.size - support.n_active)
-    dtype = torch.int32 if len(grad) <= torch.iinfo(torch.int32).max else torch.int64
-    return size.topk(count, sorted=False).indices.to(dtype)
+def _look_through(flat: Sequence[Tensor], bests: Sequence[Best]) -> None:
+    """Find the best entries of some weights, given the gradients of this rank."""
+    proposed = _gathered([_own_best(one, best.support, best.n_wanted) for one, best in zip(flat, bests, strict=True)])
+    means = zip(_means(flat, proposed), bests, strict=True)
+    bounds = [_bound(mean, best.n_wanted) for mean, best in means]
+    candidates = _reached_on_any_rank(flat, bounds)
+    for best, where, mean in zip(bests, candidates, _means(flat, candidates), strict=True):
+        best.consider_only(where, mean.float().abs_())
+
+
+def _own_best(grad: Tensor, support: Support, count: int) -> Tensor:
+    """Where the ``count`` largest inactive entries of this rank are, in as few bytes as tell it."""
+    best = Best(support, count)
+    length = _piece(grad.device)
+    ranges = [(start, min(start + length, len(grad))) for start in range(0, len(grad), length)]
+    for (start, end), inside in zip(ranges, best.bounds(ranges), strict=True):
+        best.consider(start, grad[start:end].float().abs(), inside)
+    return best.where.to(torch.int32 if len(grad) <= torch.iinfo(torch.int32).max else torch.int64)
 
 
 def _bound(means: Tensor, count: int) -> Tensor:
@@ -87,14 +108,37 @@ def _gathered(where: Sequence[Tensor]) -> list[Tensor]:
     return [part.unique().long() for part in every.split([len(places) for places in where], dim=1)]
 
 
-def _on_any_rank(masks: Sequence[Tensor]) -> list[Tensor]:
-    """Where a mask is true on some rank; eight entries travel in a byte."""
-    bits = 2 ** torch.arange(8, dtype=torch.uint8, device=masks[0].device)
-    ends = list(accumulate(math.ceil(len(mask) / 8) for mask in masks))
-    packed = torch.cat([torch.nn.functional.pad(mask, (0, -len(mask) % 8)) for mask in masks]).view(-1, 8)
-    every = from_every_rank((packed * bits).sum(1, dtype=torch.uint8))
+def _reached_on_any_rank(flat: Sequence[Tensor], bounds: Sequence[Tensor]) -> list[Tensor]:
+    """Which entries reach their bound on some rank; eight of them travel in a byte."""
+    packed = [_packed(one, bound) for one, bound in zip(flat, bounds, strict=True)]
+    every = from_every_rank(torch.cat(packed))
     union = every[0]
     for one in every[1:]:
         union |= one
-    parts = zip(masks, [0, *ends[:-1]], ends, strict=True)
-    return [((union[start:end, None] & bits) > 0).flatten()[: len(mask)] for mask, start, end in parts]
+    ends = list(accumulate(map(len, packed)))
+    return [_unpacked(union[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _packed(grad: Tensor, bound: Tensor) -> Tensor:
+    bits = _bits(grad.device)
+    packed = []
+    for piece in grad.split(_piece(grad.device)):
+        mask = (piece.abs() >= bound) & (piece != 0)  # a mean of zeros needs no message
+        mask = torch.nn.functional.pad(mask, (0, -len(mask) % 8)).view(-1, 8)
+        packed.append((mask * bits).sum(1, dtype=torch.uint8))
+    return torch.cat(packed)
+
+
+def _unpacked(packed: Tensor) -> Tensor:
+    bits, length = _bits(packed.device), _piece(packed.device)
+    masks = (((piece[:, None] & bits) > 0).flatten() for piece in packed.split(length // 8))  # one is alive at a time
+    return torch.cat([mask.nonzero().flatten() + number * length for number, mask in enumerate(masks)])
+
+
+def _piece(device: torch.device) -> int:
+    return ON_GPU if works_together(device) else PIECE
+
+
+def _bits(device: torch.device) -> Tensor:
+    bits: Tensor = 2 ** torch.arange(8, dtype=torch.uint8, device=device)
+    return bits

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd
 from gossamer.ranks import from_first_rank
+from gossamer.sparsity.best import Best
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Shortlist, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
@@ -45,7 +46,7 @@ class Exchange:
 
     @torch.no_grad()
     def __call__(
-        self, weights: Weights, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float
+        self, weights: Weights, grads: Grads, shortlists: Mapping[str, Best | Shortlist], rate: float
     ) -> dict[str, Any] | None:
         """Exchange a share ``rate`` of the active entries; ``None``, and nothing changes, if a gradient is not finite.
 
@@ -64,7 +65,9 @@ class Exchange:
             forget_histories(optimizer)
         return self._record(weights, choices)
 
-    def _choose(self, batch: WeightBatch, grads: Grads, shortlists: Mapping[str, Shortlist], rate: float) -> _Choice:
+    def _choose(
+        self, batch: WeightBatch, grads: Grads, shortlists: Mapping[str, Best | Shortlist], rate: float
+    ) -> _Choice:
         kept, removed = keep(removal_scores(self.removal, batch), batch.active, rate, self.scope)
         others = [
             keep(removal_scores(criterion, batch), batch.active, rate, self.scope)
@@ -84,7 +87,7 @@ class Exchange:
         return _Choice(kept, moved, bool(rows[0][0]), dict(figures))
 
     def _grow(
-        self, batch: WeightBatch, kept: Tensor, grads: Grads, shortlists: Mapping[str, Shortlist]
+        self, batch: WeightBatch, kept: Tensor, grads: Grads, shortlists: Mapping[str, Best | Shortlist]
     ) -> tuple[Tensor, Segments | None, Tensor]:
         """Numbers of the entries that are active from now on, how many each weight has, and the largest |gradient|."""
         _, old = batch.numbers

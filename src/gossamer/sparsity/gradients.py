@@ -18,7 +18,8 @@ from gossamer.kernels import WeightMap
 from gossamer.layers import SparseWeight
 from gossamer.layers.passes import GradientSum
 from gossamer.ranks import on_any_rank
-from gossamer.sparsity.selection import top_mask, works_together
+from gossamer.sparsity.best import Best
+from gossamer.sparsity.selection import works_together
 
 Weights = Mapping[str, SparseWeight]
 Grads = dict[str, Tensor]
@@ -232,18 +233,14 @@ class Shortlist(Passes):
 
     def __init__(self, weight: SparseWeight, n_wanted: int) -> None:
         super().__init__(weight)
-        assert weight.support.position is not None
-        self.support, self.position, self.n_wanted = weight.support, weight.support.position, n_wanted
+        self.found = Best(weight.support, n_wanted)
+        self.support, self.n_wanted = weight.support, n_wanted
         self.row_size = math.prod(self.shape[1:])
-        self.clear()
 
     def clear(self) -> None:
         """Drop what earlier passes left behind."""
         super().clear()
-        self.is_finite = True
-        self._active = torch.zeros(len(self.position), device=self.position.device)
-        self._score, self._where = self._active[:0], self.position[:0].long()
-        self._threshold = -math.inf
+        self.found.clear()
 
     @torch.no_grad()
     def __call__(self, grad: Tensor, x: Tensor, weight_map: WeightMap) -> bool:
@@ -256,45 +253,29 @@ class Shortlist(Passes):
         ranges = weight_map.row_ranges(self.shape, n_rows)
         for (low, high), inside in zip(ranges, self._bounds(ranges), strict=True):
             score = weight_map.weight_gradient(grad, x, self.shape, (low, high)).flatten().float().abs_()
-            self.is_finite = self.is_finite and bool(score.amax().isfinite())
-            self._consider(low * self.row_size, score, inside)
+            self.found.is_finite = self.found.is_finite and bool(score.amax().isfinite())
+            self.found.consider(low * self.row_size, score, inside)
         return True
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all that was seen is finite."""
+        return self.found.is_finite
 
     def best(self, kept: Tensor) -> Tensor:
         """Flat positions, sorted, of the entries to take in when those active ones stay that ``kept`` marks."""
         self._consider_rest()
-        removed = ~kept
-        where = torch.cat([self._where, self.position[removed].long()])
-        score = torch.cat([self._score, self._active[removed]])
-        where, order = where.sort()
-        return where[top_mask(score[order], int(removed.sum()))]
+        return self.found.best(kept)
 
     def _bounds(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The slices of the active entries that lie in ranges of rows."""
-        edges = torch.tensor(ranges, device=self.position.device) * self.row_size
-        return [(low, high) for low, high in torch.searchsorted(self.position, edges.to(self.position.dtype)).tolist()]
-
-    def _consider(self, first: int, score: Tensor, inside: tuple[int, int]) -> None:
-        """Take in the scores of the entries from ``first`` on, of which those ``inside`` the support are active."""
-        active = self.position[slice(*inside)].long() - first
-        self._active[slice(*inside)] = score[active]
-        score[active] = -torch.inf
-        low, high = (min(max(edge - first, 0), len(score)) for edge in self.support.frozen)
-        score[low:high] = -torch.inf
-        fresh = (score >= self._threshold).logical_and_(score > -torch.inf).nonzero().flatten()
-        where, order = torch.cat([self._where, fresh + first]).sort()
-        score = torch.cat([self._score, score[fresh]])[order]
-        if len(score) > self.n_wanted:
-            best = top_mask(score, self.n_wanted)
-            score, where = score[best], where[best]
-            self._threshold = float(score.amin()) if self.n_wanted else math.inf
-        self._score, self._where = score, where
+        return self.found.bounds([(low * self.row_size, high * self.row_size) for low, high in ranges])
 
     def _consider_rest(self) -> None:
         """Rows that took no part in the loss have a gradient of zero, and zeros are candidates like all others."""
         for row in (self.count == 0).nonzero().flatten().tolist():
             ((low, high),) = self._bounds([(row, row + 1)])
-            self._consider(row * self.row_size, self._active.new_zeros(self.row_size), (low, high))
+            self.found.consider(row * self.row_size, self.found.active.new_zeros(self.row_size), (low, high))
             self.count[row] = 1
 
 

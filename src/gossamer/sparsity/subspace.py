@@ -25,7 +25,8 @@ from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
 from gossamer.ranks import average_over_ranks, from_first_rank, world_size
 from gossamer.schedules import constant, cosine
-from gossamer.sparsity.candidates import average_candidates
+from gossamer.sparsity.best import Best
+from gossamer.sparsity.candidates import best_of_all_ranks
 from gossamer.sparsity.criteria import (
     REMOVAL,
     GradientCriterion,
@@ -252,12 +253,13 @@ class Subspace(Rule):
     def _update(self, closure: Callable[[], Tensor] | None) -> bool:
         rate, trained = _checked_rate(self.rate(self.index), f" at step {self.index}"), self._trained()
         grads = complete(self._gradients(closure), self.weights)
-        if type(self.addition) is GradientCriterion:
-            grads = average_candidates(grads, self.weights, rate)
+        shortlists = self._collector.take_shortlists()
+        bests: dict[str, Best] = {}
+        if world_size() > 1 and type(self.addition) is GradientCriterion:
+            bests = best_of_all_ranks(grads, self.weights, rate)
         else:  # whatever else a criterion makes of a gradient, it may need all of it
             grads = {name: average_over_ranks(grads[name]) for name in self.weights if name in grads}
-        shortlists = self._collector.take_shortlists()
-        seen = trained.keys() if self.addition is random else grads.keys() | shortlists.keys()
+        seen = trained.keys() if self.addition is random else grads.keys() | shortlists.keys() | bests.keys()
         weights = {name: weight for name, weight in trained.items() if name in seen}
         changes = None
         if not weights and any(_has_gradient(weight.mean) for weight in trained.values()):
@@ -266,7 +268,7 @@ class Subspace(Rule):
         elif self._collector.are_sums(shortlists, grads, rate):
             reason = SUMS
         else:
-            changes, reason = self._exchange(weights, grads, shortlists, rate), NOT_FINITE
+            changes, reason = self._exchange(weights, grads, {**shortlists, **bests}, rate), NOT_FINITE
         self._postponed = changes is None and reason != UNSEEN  # the next step would show no more
         if changes is None:
             self.record.append({"step": self.index, "postponed": reason})
