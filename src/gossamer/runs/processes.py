@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch.distributed as dist
 
@@ -34,13 +34,33 @@ _started: list[subprocess.Popen[bytes]] = []  # by this process
 
 
 def as_started(settings: Settings) -> Settings:
-    """The settings with the number of ranks that ``torchrun`` has started, if it has."""
-    if not under_torchrun():
+    """The settings with the number of ranks that ``torchrun`` or ``srun`` has started, if one has."""
+    starter = outer_starter()
+    if starter is None:
         return settings
-    n_ranks = int(os.environ["WORLD_SIZE"])
-    if settings.ranks not in (1, n_ranks):
-        raise ValueError(f"torchrun has started {n_ranks} processes, not {settings.ranks}: leave --ranks out")
-    return replace(settings, ranks=n_ranks)
+    if settings.ranks not in (1, starter.ranks):
+        raise ValueError(
+            f"{starter.name} has started {starter.ranks} processes, not {settings.ranks}: leave --ranks out"
+        )
+    return replace(settings, ranks=starter.ranks)
+
+
+class Starter(NamedTuple):
+    """What has started the processes of this training, how many, and on how many machines."""
+
+    name: str
+    ranks: int
+    machines: int
+
+
+def outer_starter() -> Starter | None:
+    """``torchrun``, or ``srun`` with more than one task; ``None`` where a process starts the others itself."""
+    told = os.environ
+    if under_torchrun():
+        return Starter("torchrun", int(told["WORLD_SIZE"]), int(told.get("GROUP_WORLD_SIZE", 1)))
+    if int(told.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # which a batch script that does not use srun has not
+        return Starter("srun", int(told["SLURM_STEP_NUM_TASKS"]), int(told.get("SLURM_STEP_NUM_NODES", 1)))
+    return None
 
 
 def launch(settings: Settings) -> OneProcess | Fabric:
@@ -49,18 +69,24 @@ def launch(settings: Settings) -> OneProcess | Fabric:
         return OneProcess(settings.device, bf16=settings.is_bf16())
     needs("lightning_fabric", extra="ranks")
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # do not log how the ranks find each other
-    if not any(name in os.environ for name in (*NUMBER, "SLURM_NTASKS")):
+    starter = outer_starter()
+    n_machines = 1 if starter is None else starter.machines
+    if settings.ranks % n_machines:
+        raise ValueError(f"{settings.ranks} processes on {n_machines} machines: start as many on each machine")
+    if starter is None and not any(name in os.environ for name in ("RANK", "LOCAL_RANK")):
         _start_others(settings.ranks)
-    n_machines = int(os.environ["GROUP_WORLD_SIZE"]) if under_torchrun() else 1
-    precision: Any = "bf16-mixed" if settings.is_bf16() else "32-true"
+    if starter is not None and starter.name == "srun":  # which says so only if it was asked for as many on each
+        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(settings.ranks // n_machines))
     fabric = Fabric(
         accelerator=settings.device,
         devices=settings.ranks // n_machines,
         num_nodes=n_machines,
         strategy="ddp",
-        precision=precision,
+        precision="bf16-mixed" if settings.is_bf16() else "32-true",
+        plugins=[LightningEnvironment()] if starter is None else None,  # Fabric takes any job of Slurm for one of srun
     )
     fabric.launch()
     return fabric
