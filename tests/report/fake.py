@@ -325,15 +325,15 @@ def fake_sweep(folder):
     for number in range(20):
         state = "failed" if number == 3 else "running" if number == 19 else "pruned" if number % 3 == 2 else "finished"
         values = {"lr": 10 ** generator.uniform(-4, -1), "removal": generator.choice(["snr", "magnitude"])}
-        values |= {"members": generator.randint(1, 4)}
+        values |= {"members": generator.randint(1, 4), "weight_decay": 10 ** generator.uniform(-5, -3)}
         level = 0.1 + abs(math.log10(values["lr"]) + 2) * 0.3
         epochs = [[k, level * (1 + 2 / k)] for k in range(1, 4 if state == "pruned" else 11)]
         objective = epochs[-1][1] if state in ("finished", "pruned") else None
         failure = "training diverged at step 7: <b>a loss of 1e9</b>" if state == "failed" else ""
         name = f"trial-{number:04d}"
         trials.append(TrialRecord(number, state, name, values, objective, epochs, 0, number, 12.5, failure))
-    space = {"lr": "log:0.0001..0.1", "removal": "snr,magnitude", "members": "1..4"}
-    shares = {"lr": 0.8, "removal": 0.15, "members": 0.05}
+    space = {"lr": "log:0.0001..0.1", "removal": "snr,magnitude", "members": "1..4", "weight_decay": "log:1e-05..0.001"}
+    shares = {"lr": 0.8, "removal": 0.1, "members": 0.06, "weight_decay": 0.04}
     told = ("first", "ssvi", "digits", "nll", "lower", "median", 20, space, shares, trials)
     record = SweepRecord(*told, "gossamer train ssvi digits --lr 0.01")
     record.write(folder)

@@ -7,12 +7,15 @@ import zlib
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
 from gossamer.record import RecordError, Run
 from gossamer.record.sweep import SweepRecord
 from gossamer.report import write_report, write_sweep
+from gossamer.report.axes import Axis
+from gossamer.report.charts import Mark, Words, scatter
 from gossamer.report.cost import figures as cost_figures
 from gossamer.report.images import png
 from gossamer.report.runs import group, read
@@ -484,6 +487,27 @@ def test_a_sweep_shows_its_search_and_its_trials(pages):
     (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith("trial,lr")]
     written = {int(row["trial"]): float(row["nll"]) for row in csv.DictReader(text.splitlines())}
     assert written == pytest.approx({one.number: one.objective for one in found.trials if one.objective}, rel=1e-5)
+
+
+@pytest.mark.parametrize(("height", "below"), [(0.9, 15), (0.0, -13)])
+def test_the_end_of_a_stair_is_named_below_it_or_above_where_there_is_no_room(height, below):
+    marks = [Mark(0, 1.0, "", ""), Mark(1, 0.0, "", ""), Mark(2, height, "best", "", area=0.1)]
+    chart = scatter(marks, Axis("x"), Axis("y"), Words("s", "Title", "Text"), [(0, 1.0), (2, height)])
+    root = ElementTree.fromstring(chart.html)
+    (label,) = [one for one in root.iter("text") if one.text == "best"]
+    (dot,) = [one for one in root.iter("circle") if "point" in one.get("class")]
+    assert float(label.get("y")) - 4 - float(dot.get("cy")) == below
+
+
+def test_a_sweep_says_where_it_searched_in_words(pages):
+    text = Page(pages["sweep"]).text
+    for words in (
+        "Searched: from 0.0001 to 0.1, on a log scale.",
+        "Searched: from 1 to 4.",
+        "Searched: snr or magnitude.",
+        "(lower is better)",
+    ):
+        assert words in text
 
 
 def test_a_sweep_without_ended_trials_has_a_page(fake, tmp_path):

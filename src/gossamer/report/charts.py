@@ -14,6 +14,7 @@ from gossamer.report.markup import Html, element, join
 Point = tuple[float, float]
 Cell = str | float
 _MOST_POINTS = 240
+LOWEST = HEIGHT - 50  # of labels: below them are the ticks
 MOST_NAMED = 8
 """At most so many series are named in a chart; more names would hide it."""
 
@@ -48,7 +49,7 @@ class Series(NamedTuple):
     label: str
     points: Sequence[Point]
     colour: int = 0
-    kind: str = "line"  # or "dashed", "area"; without a name: "reference", and "ticks" at the foot of the chart
+    kind: str = "line"  # or "dashed", "thin", "area"; without a name: "reference", and "ticks" at the foot of the chart
     band: Sequence[tuple[float, float, float]] = ()  # x, low, high
 
 
@@ -150,8 +151,7 @@ def scatter(
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
     drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
     large = [mark for mark in marks if mark.area]
-    below = 15 if steps else 0  # a stair leaves its points to the right, and nothing is below it
-    heights = spread([frame.y(mark.y) + below for mark in large], 15, HEIGHT - 50)
+    heights = spread([_beside(frame.y(mark.y), bool(steps)) for mark in large], 15, LOWEST)
     labels = []
     for mark, height in zip(large, heights, strict=True):
         at, radius = frame.x(mark.x), _radius(mark.area)
@@ -161,6 +161,13 @@ def scatter(
     rows = [(mark.label, mark.x, mark.y, mark.error) for mark in marks if mark.label or names]
     drawing = join([frame.drawing, _stair(steps, frame), *drawn, *labels])
     return Chart(svg(words, drawing, names), ("name", x.label, y.label, "standard error"), rows)
+
+
+def _beside(height: float, has_stair: bool) -> float:
+    """The height of a label: that of its point, or below it, or above, since a stair leaves points to the right."""
+    if not has_stair:
+        return height
+    return height + 15 if height + 15 <= LOWEST else height - 13
 
 
 def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
@@ -173,12 +180,16 @@ def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
 
 
 def svg(words: Words, drawing: Html, names: Sequence[tuple[str, int]] = (), height: float = HEIGHT) -> Html:
-    """The SVG element, with a title and a description for screen readers, and a legend of ``names`` with colours."""
+    """The SVG element, with a legend of ``names`` with colours."""
+    legend, height = _legend(names, height)
+    return titled(words, join([drawing, legend]), viewBox=f"0 0 {WIDTH:g} {height:g}", class_="chart")
+
+
+def titled(words: Words, drawing: Html, **attributes: str) -> Html:
+    """An SVG element with a title and a description for screen readers."""
     title, description = f"{words.slug}-title", f"{words.slug}-description"
     told = [element("title", words.title, id=title), element("desc", words.description, id=description)]
-    legend, height = _legend(names, height)
-    box, named = f"0 0 {WIDTH:g} {height:g}", f"{title} {description}"
-    return element("svg", *told, drawing, legend, viewBox=box, class_="chart", role="img", aria_labelledby=named)
+    return element("svg", *told, drawing, role="img", aria_labelledby=f"{title} {description}", **attributes)
 
 
 def clipped(drawing: Html, frame: PlotFrame, name: str) -> Html:
@@ -270,7 +281,7 @@ def _outline(one: Bars, edges: Sequence[float], frame: PlotFrame) -> Html:
 def _hovers(series: Series, x: Axis, y: Axis, frame: PlotFrame) -> Html:
     """Invisible discs that show the numbers on hovering, and dots if there are few points."""
     stride = max(1, len(series.points) // 60)
-    radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind != "dashed" else (0, "")
+    radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind not in ("dashed", "thin") else (0, "")
     parts = []
     for px, py in series.points[::stride]:
         if not frame.y.low <= py <= frame.y.high:

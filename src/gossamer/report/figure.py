@@ -17,7 +17,9 @@ class Figure(NamedTuple):
     title: str
     caption: str
     chart: Chart
-    shape: str = ""  # "rows": a chart of rows, right below its words; "hero": as wide as the page, beside them
+    shape: str = (
+        ""  # "rows": a chart of rows, right below its words; as wide as the page: "wide", or "hero" beside them
+    )
     aside: Html | None = None
 
     def html(self) -> Html:

@@ -115,8 +115,8 @@ def _best(record: SweepRecord) -> list[Html]:
     cards = [_card(record.metric, metric.format(best.objective or 0.0), f"Trial {best.number}.", label=label)]
     for name, value in best.values.items():
         text = number(value) if is_number(value) else str(value)
-        searched = element("p", f"Searched in {record.space[name]}.", class_="meaning")
-        cards.append(element("div", element("h3", name), element("p", text, class_="value"), searched, class_="card"))
+        where = element("p", f"Searched: {sweep.searched(record.space[name])}.", class_="meaning")
+        cards.append(element("div", element("h3", name), element("p", text, class_="value"), where, class_="card"))
     return cards
 
 

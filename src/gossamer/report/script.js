@@ -92,7 +92,7 @@ for (const chart of document.querySelectorAll("svg.chart")) {
 
 // A figure as a file of its own, in light colours, its styles written into its elements.
 const STYLES = ["fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "stroke-linecap",
-  "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
+  "stroke-linejoin", "paint-order", "opacity", "transform", "font-family", "font-size", "font-weight", "text-anchor"];
 const standalone = (svg) => {
   const theme = root.dataset.theme;
   root.dataset.theme = "light";
@@ -101,18 +101,30 @@ const standalone = (svg) => {
   from.forEach((element, place) => {
     if (!element.matches("title, desc, clipPath, clipPath *")) {
       const style = getComputedStyle(element);
+      if (style.display === "none") to[place].classList.add("hit"); // what is not seen is not saved
       to[place].setAttribute("style", STYLES.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
     }
   });
   if (theme) root.dataset.theme = theme;
   else delete root.dataset.theme;
   for (const hit of copy.querySelectorAll(".hit")) hit.remove();
-  const { width, height } = svg.viewBox.baseVal;
-  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("width", width);
-  copy.setAttribute("height", height);
-  copy.setAttribute("overflow", "visible");
-  return new XMLSerializer().serializeToString(copy);
+  const file = svg.hasAttribute("viewBox") ? sized(copy, svg.viewBox.baseVal) : framed(copy, svg);
+  file.setAttribute("xmlns", svg.namespaceURI);
+  return new XMLSerializer().serializeToString(file);
+};
+const sized = (svg, { width, height }) => {
+  for (const [name, value] of Object.entries({ width, height, overflow: "visible" })) svg.setAttribute(name, value);
+  return svg;
+};
+// A chart that is as wide as its place keeps the width that it has now, and its padding becomes room around it.
+const framed = (copy, svg) => {
+  const { width, height } = svg.getBoundingClientRect();
+  const [left, right] = ["paddingLeft", "paddingRight"].map((name) => parseFloat(getComputedStyle(svg)[name]));
+  const frame = svg.ownerDocument.createElementNS(svg.namespaceURI, "svg");
+  copy.removeAttribute("style");
+  copy.setAttribute("x", left);
+  frame.append(sized(copy, { width: width - left - right, height }));
+  return sized(frame, { width, height });
 };
 const download = (text, type, name) => {
   const link = document.createElement("a");

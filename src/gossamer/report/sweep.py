@@ -8,16 +8,17 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from gossamer.formats import duration, integer, is_number, number, percent
 from gossamer.metrics import METRICS
 from gossamer.record.sweep import SweepRecord, TrialRecord
-from gossamer.report.axes import HEIGHT, LETTER, WIDTH, Axis, Scale, log_ticks, nice_ticks, shorten, tick_labels
-from gossamer.report.charts import Cell, Chart, Mark, Point, Series, Words, line, scatter, svg
+from gossamer.report.axes import Axis, Scale, log_ticks, nice_ticks, tick_labels
+from gossamer.report.charts import Cell, Chart, Mark, Point, Series, Words, line, scatter
 from gossamer.report.figure import Figure
-from gossamer.report.markup import Html, element, join
+from gossamer.report.markup import Html, element
+from gossamer.report.parallel import Row, Upright, parallel
 from gossamer.report.rows import BarRow, bars
 
 BEST_SHARE = 0.2  # of the trials, drawn in colour in the parallel coordinates
@@ -86,6 +87,25 @@ def _cells(one: TrialRecord, record: SweepRecord, names: Sequence[str], address:
     ]
 
 
+def searched(text: str) -> str:
+    """Where a value was searched, in words.
+
+    Example:
+        >>> searched("log:0.0001..0.1"), searched("1..4"), searched("snr_abs,magnitude")
+        ('from 0.0001 to 0.1, on a log scale', 'from 1 to 4', 'snr_abs or magnitude')
+    """
+    found = RANGE.fullmatch(text)
+    if found is None:
+        *some, last = _choices(text)
+        return f"{', '.join(some)} or {last}" if some else last
+    span = f"from {number(float(found[2]))} to {number(float(found[3]))}"
+    return f"{span}, on a log scale" if found[1] else span
+
+
+def _choices(text: str) -> list[str]:
+    return re.split(r",(?![^\[]*\])", text)
+
+
 def failures(record: SweepRecord) -> list[Html]:
     """What went wrong, by trial."""
     failed = [one for one in record.trials if one.failure]
@@ -119,7 +139,7 @@ def _curves(record: SweepRecord) -> Figure | None:
         points = [(float(epoch), float(value)) for epoch, value in one.epochs if is_number(value)]
         kind = "best" if best is not None and one.number == best.number else one.state
         if kind in COLOURS and len(points) > 1:
-            series.append(Series(kind, points, COLOURS[kind], "line" if kind == "best" else "dashed"))
+            series.append(Series(kind, points, COLOURS[kind], "line" if kind == "best" else "thin"))
     if len(series) < 2:
         return None
     series.sort(key=lambda one: one.label == "best")  # drawn last, on top
@@ -159,46 +179,37 @@ def _slice(record: SweepRecord, ended: Sequence[TrialRecord]) -> Figure | None:
     )
 
 
-class Upright(NamedTuple):
-    """An axis of the parallel coordinates: its name, where a value is on it, and its ticks with their labels."""
-
-    name: str
-    place: Callable[[Any], float]
-    ticks: Sequence[tuple[float, str]]
-
-
 def _parallel(record: SweepRecord, ended: Sequence[TrialRecord]) -> Figure | None:
     """A line per trial through its values, the best in colour."""
     metric = METRICS[record.metric]
     whole = [one for one in ended if record.space.keys() <= one.values.keys()]
     if len(whole) < 2:
         return None
-    top, bottom = 12.0, HEIGHT - 44
     values = [one.objective or 0.0 for one in whole]
-    uprights = [_upright(name, text, [one.values[name] for one in whole]) for name, text in record.space.items()]
-    uprights.append(_numeric(metric.label, min(values), max(values), _is_wide(values), metric.format))
-    left = 6 + LETTER * max(len(text) for _, text in uprights[0].ticks)
-    columns = [left + k * (WIDTH - 14 - left) / (len(uprights) - 1) for k in range(len(uprights))]
+    axes = [_upright(name, text, [one.values[name] for one in whole]) for name, text in record.space.items()]
+    axes.append(_numeric(metric.label, min(values), max(values), _is_wide(values), metric.format))
     sign = -1 if record.better == "higher" else 1
     ranked = sorted(whole, key=lambda one: sign * (one.objective or 0.0), reverse=True)  # the best drawn last
     best = {one.number for one in ranked[-max(1, round(BEST_SHARE * len(ranked))) :]}
-    drawn = []
-    for one in ranked:
-        told = [*(one.values[name] for name in record.space), one.objective]
-        heights = [bottom + (top - bottom) * axis.place(value) for axis, value in zip(uprights, told, strict=True)]
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in zip(columns, heights, strict=True))
-        kind = f"line c{COLOURS['best'] + 1}" if one.number in best else "strokes c1"
-        drawn.append(element("path", element("title", _told(one, metric.format)), d=path, class_=kind))
-    drawn += [
-        _drawn(axis, x, place, top, bottom) for place, (axis, x) in enumerate(zip(uprights, columns, strict=True))
+    lines = [
+        Row(
+            [*(one.values[name] for name in record.space), one.objective],
+            _told(one, metric.format),
+            COLOURS["best" if one.number in best else "finished"],
+            one.number in best,
+        )
+        for one in ranked
     ]
     words = Words("parallel", "Values of the trials", "A line per trial through its values and its objective.")
     heads = ("trial", *record.space, record.metric)
-    rows: list[tuple[Cell, ...]] = [
+    cells: list[tuple[Cell, ...]] = [
         (str(one.number), *(_cell(one.values[name]) for name in record.space), one.objective or 0.0) for one in whole
     ]
-    said = f"A line per trial; the best {percent(BEST_SHARE, 0)} are in colour."
-    return Figure("parallel", "Values of the trials", said, Chart(svg(words, join(drawn)), heads, rows), "hero")
+    said = (
+        f"A line per trial through the values that it tried, to the {metric.label} that it reached on the held-out "
+        f"examples ({record.better} is better). The best {percent(BEST_SHARE, 0)} are in colour."
+    )
+    return Figure("parallel", "Values of the trials", said, Chart(parallel(axes, lines, words), heads, cells), "wide")
 
 
 def _upright(name: str, text: str, values: Sequence[Any]) -> Upright:
@@ -206,39 +217,21 @@ def _upright(name: str, text: str, values: Sequence[Any]) -> Upright:
     if found is not None:
         whole = all(isinstance(value, int) for value in values)
         return _numeric(name, float(found[2]), float(found[3]), bool(found[1]), integer if whole else number)
-    known = re.split(r",(?![^\[]*\])", text)
+    known = _choices(text)
     share = 1 / max(1, len(known) - 1)
     places = {one: k * share for k, one in enumerate(known)}
-    return Upright(name, lambda value: places[_key(value)], [(k * share, one) for k, one in enumerate(known)])
+    return Upright(name, lambda value: places[_key(value)], [(places[one], one) for one in known], are_words=True)
 
 
 def _numeric(name: str, low: float, high: float, log: bool, form: Callable[[float], str]) -> Upright:
     high = high if high > low else low + (abs(low) or 1.0)
     scale = Scale(low, high, 0.0, 1.0, log)
     ticks = log_ticks(low, high) if log else [tick for tick in nice_ticks(low, high, 4) if low <= tick <= high]
+    powers = [tick for tick in ticks if log and math.log10(tick) == round(math.log10(tick))]
+    ticks = powers if len(powers) > 2 else ticks  # lines run through the others
     ticks = [tick for tick in ticks if form is not integer or float(tick).is_integer()]
     labels = zip(ticks, tick_labels(ticks, form), strict=True)
     return Upright(name, lambda value: scale(value), [(scale(tick), text) for tick, text in labels])
-
-
-def _drawn(axis: Upright, x: float, place: int, top: float, bottom: float) -> Html:
-    """The axis at ``x``, its name below it; names of neighbours stand at two heights, so that they do not meet."""
-    kind = "label end" if x > WIDTH - 60 else "label" if place == 0 else "label middle"
-    parts = [
-        element("line", x1=x, x2=x, y1=top, y2=bottom, class_="axis"),
-        element(
-            "text",
-            shorten(axis.name),
-            x=0.0 if place == 0 else min(x, WIDTH),
-            y=bottom + 20 + 16 * (place % 2),
-            class_=kind,
-        ),
-    ]
-    for share, text in axis.ticks:
-        y = bottom + (top - bottom) * share
-        parts.append(element("line", x1=x - 3, x2=x, y1=y, y2=y, class_="axis"))
-        parts.append(element("text", shorten(text, 10), x=x - 5, y=y + 4, class_="label tick end"))
-    return join(parts)
 
 
 def _told(one: TrialRecord, form: Callable[[float], str]) -> str:
