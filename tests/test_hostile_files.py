@@ -98,18 +98,34 @@ class TestBombs:
             read_mat(blob, "train")
 
 
-def test_labels_of_an_estimator_cannot_ask_for_memory(tmp_path):
+@pytest.fixture
+def changed_estimator(tmp_path):
+    """Saves a fitted classifier, of whose fitted state a function has changed something."""
     from gossamer import container
 
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(30, 2))
-    model = SparseBayesClassifier(hidden=(4,), max_steps=2, n_draws=2, members=1, random_state=0)
-    model.fit(x, np.where(x[:, 0] > 0, "a", "b")).save(tmp_path / "model")
-    tree = container.from_bytes((tmp_path / "model").read_bytes())
-    tree["fitted"]["learnt"]["classes_"]["__array__"] = "<U300000000"
-    (tmp_path / "model").write_bytes(container.to_bytes(tree))
+    def save(change):
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(30, 2))
+        model = SparseBayesClassifier(hidden=(4,), max_steps=2, n_draws=2, members=1, random_state=0)
+        model.fit(x, np.where(x[:, 0] > 0, "a", "b")).save(tmp_path / "model")
+        tree = container.from_bytes((tmp_path / "model").read_bytes())
+        change(tree["fitted"])
+        (tmp_path / "model").write_bytes(container.to_bytes(tree))
+        return tmp_path / "model"
+
+    return save
+
+
+def test_labels_of_an_estimator_cannot_ask_for_memory(changed_estimator):
+    path = changed_estimator(lambda fitted: fitted["learnt"]["classes_"].update(__array__="<U300000000"))
     with pytest.raises(ValueError, match=r"model: an array of type '<U300000000' does not hold such items"):
-        SparseBayesClassifier.load(tmp_path / "model")
+        SparseBayesClassifier.load(path)
+
+
+def test_columns_of_an_estimator_cannot_ask_for_memory(changed_estimator):
+    path = changed_estimator(lambda fitted: fitted["learnt"].update(n_features_in_=3 * 10**12))
+    with pytest.raises(ValueError, match=r"model: learnt/feature_importances_ does not fit the other entries"):
+        SparseBayesClassifier.load(path)
 
 
 def test_a_pickle_cannot_make_pointers_of_bytes():

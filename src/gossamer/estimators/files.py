@@ -84,12 +84,12 @@ def _check(kept: Kept, path: Path) -> None:
     """Raise unless the parts of the file fit each other: then it can predict."""
     learnt, draws, groups, inputs = kept.learnt, kept.draws, kept.groups, kept.inputs
     n, importance = learnt["n_features_in_"], learnt["feature_importances_"]
-    network, classes = draws.architecture, learnt.get("classes_")
+    network, classes, names = draws.architecture, learnt.get("classes_"), learnt.get("feature_names_in_")
     n_inputs = _n_inputs(kept)
     for holds, field in [
         (importance.shape == (n,) and _is_finite(importance), "learnt/feature_importances_"),
         (kept.columns.n_columns == n and kept.columns.is_consistent(), "columns"),
-        (learnt.get("feature_names_in_", np.zeros(n)).shape == (n,), "learnt/feature_names_in_"),
+        (names is None or names.shape == (n,), "learnt/feature_names_in_"),
         (classes is None or (classes.shape == (network.n_outputs,) and network.n_outputs > 1), "learnt/classes_"),
         (0 < learnt["n_samples_seen_"] < math.inf, "learnt/n_samples_seen_"),
         (_is_finite(np.ravel(learnt.get("conformal_scores_", np.zeros(1)))), "learnt/conformal_scores_"),
