@@ -209,6 +209,29 @@ def test_the_number_of_ranks_is_that_of_torchrun(monkeypatch):
         train_run(settings_of_new(), "somewhere")
 
 
+def test_the_number_of_ranks_is_that_of_srun(monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    assert as_started(settings_of_new()).ranks == 1  # a batch script that does not use srun
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "3")
+    assert as_started(settings_of_new()).ranks == 8
+    with pytest.raises(ValueError, match="srun has started 8 processes, not 2: leave --ranks out"):
+        as_started(replace(settings_of_new(), ranks=2))
+    with pytest.raises(ValueError, match="8 processes on 3 machines: start as many on each machine"):
+        train_run(settings_of_new(), "somewhere")
+
+
+def test_in_a_batch_script_of_slurm_a_process_starts_the_others_itself(tmp_path, monkeypatch, runs):
+    for name, value in {"SLURM_JOB_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "1"}.items():
+        monkeypatch.setitem(ENVIRONMENT, name, value)
+    done = train(*NEW, "--ranks=2", f"--out={tmp_path / 'run'}")
+    assert (done.returncode, done.stderr) == (0, "")
+    whole, again = (checkpoint.load(run.checkpoint_folder) for run in (runs[1], Run.open(tmp_path / "run")))
+    for name, value in whole["training"]["model"].items():
+        assert torch.equal(again["training"]["model"][name], value), name
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are found in /proc")
 def test_torchrun_starts_killed_ranks_again_and_loses_nothing(tmp_path):

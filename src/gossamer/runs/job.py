@@ -39,9 +39,9 @@ from gossamer.runs.processes import (
     is_first_process,
     launch,
     may_be_restarted,
+    outer_starter,
     part,
     together,
-    under_torchrun,
 )
 from gossamer.runs.result import build_result
 from gossamer.runs.settings import CHECKPOINT_SECONDS, Settings
@@ -157,7 +157,7 @@ def resume(
         run = Run.open(run.folder, held)  # again: another process may have finished it before the lock was ours
         if run.result() is not None:
             return run
-        changes = {"data": data, "ranks": ranks or (1 if under_torchrun() else None)}
+        changes = {"data": data, "ranks": ranks or (None if outer_starter() is None else 1)}
         settings = as_started(settings_of(run, **{name: value for name, value in changes.items() if value is not None}))
         job = restore(run, settings)
         with together(run.folder, settings.ranks):
