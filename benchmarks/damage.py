@@ -14,6 +14,7 @@ from benchmarks.attacked import (
     COMMON,
     EACH_STEP,
     N_STEPS,
+    Ended,
     Ground,
     compared,
     continued,
@@ -47,27 +48,29 @@ def disk(error: int) -> Callable[[Ground], str]:
 
 
 def folder_taken_away(ground: Ground) -> str:
-    """The run folder is removed or moved away, or another run begins in its place; the training says so and ends."""
+    """The run folder is removed or moved, or a copy or another run takes its place; the training says so and ends."""
     method, folder, elsewhere = ground.method(), ground.folder(), ground.folder()
-    way = ground.generator.choice(("removed", "moved", "replaced"))
+    way = ground.generator.choice(("removed", "moved", "a copy", "another run"))
     often = ground.generator.random() < 0.5
     process, said = start(train_command(method, folder, *(EACH_STEP if often else [])))
-    if not (
-        wait_for_step(process, folder, ground.generator.randrange(1, N_STEPS)) if often else _begins(process, folder)
-    ):
+    step = ground.generator.randrange(1, N_STEPS)
+    if not (wait_for_step(process, folder, step) if often else _begins(process, folder)):
         return folder_taken_away(ground)  # it was faster than the attack
     time.sleep(ground.generator.random() / (100 if often else 10))
-    was_finished = _move(folder, elsewhere) if way == "moved" else _remove(folder, ground.generator)
-    other = start(train_command(method, folder)) if way == "replaced" else None
-    ended = finish(process, said)
-    replaced = finish(*other) if other else None
+    is_moved = way in ("moved", "a copy")
+    was_finished = _move(folder, elsewhere) if is_moved else _remove(folder, ground.generator)
+    if way == "a copy":
+        shutil.copytree(elsewhere, folder, ignore=shutil.ignore_patterns(".*.tmp"))
+    other = start(train_command(method, folder)) if way == "another run" else None
+    ended, begun = finish(process, said), finish(*other) if other else Ended(0, "")
     if was_finished:
         return folder_taken_away(ground)
     if not ended.in_one_line or str(folder) not in ended.said:
         return f"wrong: {way}, exit code {ended.code}: {ended.said}"
-    if replaced is not None:
-        return compared(folder, ground.whole(method)) if replaced.code == 0 else f"lost: {way}: {replaced.said}"
-    return continued(ground, method, elsewhere)  # where it was moved, or the --out of the next one
+    if begun.code:
+        return f"lost: {way}: {begun.said}"
+    # Where it was moved, or the --out of the next one; the copy is as good.
+    return continued(ground, method, folder if way in ("a copy", "another run") else elsewhere)
 
 
 def _begins(process: int, folder: Path) -> bool:

@@ -148,6 +148,6 @@ def test_a_killed_rank_is_survived():
     ],
 )
 def test_what_does_not_hold_is_noticed(name, broken, reason):
-    done = attack("--tries=12", "--only", name, before=broken)
+    done = attack("--tries=25", "--only", name, before=broken)
     assert done.returncode == 1, done.stdout + done.stderr
     assert reason in done.stdout
