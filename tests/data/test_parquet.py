@@ -97,6 +97,7 @@ class TestHostileFiles:
             ('{"name": "a", "rows": -1}', "rows must be a whole number from 0 to"),
             ('{"name": "a", "rows": 1000000000000}', "rows must be a whole number from 0 to"),
             ('{"name": "a", "rows": 1, "dtype": "O"}', "dtype must be"),
+            ('{"name": "a", "rows": 2}\\n12345678', "ended within a column"),
             ('{"name": "a", "rows": 1, "levels": []}\\n\\0\\0\\0\\0\\0\\0\\x20\\x40', "out of bounds"),
         ]:
             (tmp_path / "process.py").write_text(f"import sys; sys.stdout.buffer.write(b'''{said}''')")

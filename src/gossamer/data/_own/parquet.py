@@ -63,7 +63,7 @@ def _started(file: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _columns(stream: IO[bytes]) -> Iterator[tuple[str, Array]]:
-    """Names and arrays, up to where the process ended."""
+    """Names and arrays, up to the end of the process."""
     while line := stream.readline(LARGEST):
         head = json.loads(line)
         if isinstance(head, dict) and "error" in head:
@@ -71,7 +71,7 @@ def _columns(stream: IO[bytes]) -> Iterator[tuple[str, Array]]:
         check(head, Column, "a column", "it came back damaged")
         numbers = np.empty(head["rows"])
         if stream.readinto(numbers) < numbers.nbytes:  # type: ignore[attr-defined]
-            return
+            raise ValueError("the process that reads it ended within a column")
         yield head["name"], _array_of(head, numbers)
 
 
