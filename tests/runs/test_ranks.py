@@ -20,6 +20,7 @@ from gossamer.devices import OneProcess
 from gossamer.record import RecordError, Run
 from gossamer.runs import Interrupted, Settings, job, resume
 from gossamer.runs import train as train_run
+from gossamer.runs.interrupt import RankLostError
 from gossamer.runs.job import restore, settings_of, start
 from gossamer.runs.processes import as_started
 
@@ -174,6 +175,17 @@ def test_a_rank_whose_starter_was_killed_before_they_met_ends_with_the_same_line
     done = subprocess.run(both, cwd=tmp_path, capture_output=True, text=True, timeout=60)  # waits for the orphan, too
     assert done.returncode == -signal.SIGKILL
     assert done.stderr == "gossamer: another rank was killed or has failed; start again\n"
+
+
+def test_a_rank_that_is_lost_before_all_know_the_folder_is_one_line(tmp_path, monkeypatch):
+    class Lost(OneProcess):
+        def broadcast(self, value):
+            raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:554] Connection closed by peer")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "launch", lambda settings: Lost("cpu"))
+    with pytest.raises(RankLostError, match="another rank was killed or has failed; start again"):
+        train_run(replace(settings_of_new(), ranks=2), quiet=True)
 
 
 def test_what_torchrun_starts_again_goes_on_from_its_checkpoint(runs, tmp_path, monkeypatch):

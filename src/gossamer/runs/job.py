@@ -120,7 +120,8 @@ def train(
     fabric = job.training.fabric
     if out is None:
         name = str(_new_folder(settings)) if fabric.is_global_zero else ""
-        job.folder = Path(fabric.broadcast(name))
+        with together(None, settings.ranks):
+            job.folder = Path(fabric.broadcast(name))
     with _locked(job.folder, lock, fabric.is_global_zero) as held:
         if held is not None:
             job.run = Run.create(
