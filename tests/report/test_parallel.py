@@ -42,8 +42,15 @@ def test_between_near_axes_words_are_shortened_and_numbers_are_not():
     axes = [Upright(name, lambda value: 0.0, ticks.get(name, [(0.0, "0.00001")]), name == "c") for name in names]
     texts = list(drawn(axes, []).iter("text"))
     found = {kind: [one.text for one in texts if kind in one.get("class").split()] for kind in ("long", "short")}
-    assert found == {"long": ["magnitude", "uncertaint…threshold"], "short": ["ma…e", "uncer…hold"]}
+    # Of 900 and 240 pixels a step is 150 and, at least, 48; names have two of the latter. A letter takes 7.
+    assert found == {"long": ["magnitude", "uncertain…threshold"], "short": ["ma…e", "uncer…shold"]}
     assert [one.text for one in texts].count("0.00001") == 6
+
+
+@pytest.mark.parametrize(("n_axes", "least"), [(5, 234), (9, 426)])
+def test_axes_are_never_nearer_than_48_pixels(n_axes, least):
+    axes = [Upright(str(k), lambda value: 0.0, [(0.0, "0")]) for k in range(n_axes)]
+    assert f"min-width:{least}px;padding:0 21px 0 21px" in drawn(axes, []).get("style")
 
 
 @pytest.mark.parametrize(("place", "sign"), [(0, 1), (2, -1)])
