@@ -22,8 +22,8 @@ class Best:
         >>> best = Best(Support((2, 3), torch.tensor([0, 4])), n_wanted=1)
         >>> best.consider(0, torch.tensor([5.0, 1.0, 2.0]), (0, 1))
         >>> best.consider(3, torch.tensor([3.0, 4.0, 1.0]), (1, 2))
-        >>> best.where, best.best(kept=torch.tensor([True, False]))
-        (tensor([3]), tensor([4]))
+        >>> best.best(kept=torch.tensor([True, False]))
+        tensor([4])
     """
 
     def __init__(self, support: Support, n_wanted: int) -> None:
@@ -36,7 +36,7 @@ class Best:
         self.is_finite = True
         self.active = torch.zeros(len(self.position), device=self.position.device)
         self.score, self.where = self.active[:0], self.position[:0].long()  # of inactive entries, by position
-        self._threshold = -math.inf
+        self._threshold, self._end = -math.inf, 0
 
     def bounds(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The slices of the active entries that lie in ranges of all entries."""
@@ -51,7 +51,13 @@ class Best:
         low, high = (min(max(edge - first, 0), len(score)) for edge in self.support.frozen)
         score[low:high] = -torch.inf
         fresh = (score >= self._threshold).logical_and_(score > -torch.inf).nonzero().flatten()
-        self._keep(torch.cat([self.where, fresh + first]), torch.cat([self.score, score[fresh]]))
+        self.where, self.score = torch.cat([self.where, fresh + first]), torch.cat([self.score, score[fresh]])
+        if first < self._end:  # pieces may come in any order, but seldom do
+            self.where, order = self.where.sort()
+            self.score = self.score[order]
+        self._end = max(self._end, first + len(score))
+        if len(self.score) > 2 * self.n_wanted:  # not for every entry more
+            self.trim()
 
     def consider_only(self, where: Tensor, score: Tensor) -> None:
         """Take in the scores of these entries, in order of position; all others have a score of zero."""
@@ -61,7 +67,15 @@ class Best:
         at = torch.searchsorted(self.position, where.to(self.position.dtype)).clamp_max_(len(self.position) - 1)
         is_active = self.position[at] == where
         self.active[at[is_active]] = score[is_active]
-        self._keep(where[~is_active], score[~is_active])
+        self.where, self.score = where[~is_active], score[~is_active]
+        self.trim()
+
+    def trim(self) -> None:
+        """Forget all inactive entries but the ``n_wanted`` best."""
+        if len(self.score) > self.n_wanted:
+            best = top_mask(self.score, self.n_wanted)
+            self.score, self.where = self.score[best], self.where[best]
+            self._threshold = float(self.score.amin()) if self.n_wanted else math.inf
 
     def best(self, kept: Tensor) -> Tensor:
         """Flat positions, sorted, of the entries to take in when those active ones stay that ``kept`` marks."""
@@ -83,11 +97,3 @@ class Best:
         is_other[known[known < len(is_other)]] = False
         is_other[low:high] = False
         return is_other.nonzero().flatten()[:n_wanted]
-
-    def _keep(self, where: Tensor, score: Tensor) -> None:
-        self.where, order = where.sort()
-        self.score = score[order]
-        if len(self.score) > self.n_wanted:
-            best = top_mask(self.score, self.n_wanted)
-            self.score, self.where = self.score[best], self.where[best]
-            self._threshold = float(self.score.amin()) if self.n_wanted else math.inf

@@ -24,7 +24,8 @@ from gossamer.sparsity.gradients import Grads, Weights
 from gossamer.sparsity.selection import works_together
 
 AT_ONCE = 1 << 22  # entries of the weights that share messages
-PIECE, ON_GPU = 1 << 17, 1 << 22  # entries that are looked at together, multiples of eight: a GPU is quick with many
+LEAST, ON_GPU = 1 << 17, 1 << 22  # entries that are looked at together, at least: a GPU is quick with many
+PIECES = 64  # of a large weight: each costs as much as there are best entries
 
 
 @torch.no_grad()
@@ -77,10 +78,11 @@ def _look_through(flat: Sequence[Tensor], bests: Sequence[Best]) -> None:
 def _own_best(grad: Tensor, support: Support, count: int) -> Tensor:
     """Where the ``count`` largest inactive entries of this rank are, in as few bytes as tell it."""
     best = Best(support, count)
-    length = _piece(grad.device)
+    length = _piece(len(grad), grad.device)
     ranges = [(start, min(start + length, len(grad))) for start in range(0, len(grad), length)]
     for (start, end), inside in zip(ranges, best.bounds(ranges), strict=True):
         best.consider(start, grad[start:end].float().abs(), inside)
+    best.trim()
     return best.where.to(torch.int32 if len(grad) <= torch.iinfo(torch.int32).max else torch.int64)
 
 
@@ -122,7 +124,7 @@ def _reached_on_any_rank(flat: Sequence[Tensor], bounds: Sequence[Tensor]) -> li
 def _packed(grad: Tensor, bound: Tensor) -> Tensor:
     bits = _bits(grad.device)
     packed = []
-    for piece in grad.split(_piece(grad.device)):
+    for piece in grad.split(_piece(len(grad), grad.device)):
         mask = (piece.abs() >= bound) & (piece != 0)  # a mean of zeros needs no message
         mask = torch.nn.functional.pad(mask, (0, -len(mask) % 8)).view(-1, 8)
         packed.append((mask * bits).sum(1, dtype=torch.uint8))
@@ -130,13 +132,14 @@ def _packed(grad: Tensor, bound: Tensor) -> Tensor:
 
 
 def _unpacked(packed: Tensor) -> Tensor:
-    bits, length = _bits(packed.device), _piece(packed.device)
+    bits, length = _bits(packed.device), _piece(8 * len(packed), packed.device)
     masks = (((piece[:, None] & bits) > 0).flatten() for piece in packed.split(length // 8))  # one is alive at a time
     return torch.cat([mask.nonzero().flatten() + number * length for number, mask in enumerate(masks)])
 
 
-def _piece(device: torch.device) -> int:
-    return ON_GPU if works_together(device) else PIECE
+def _piece(size: int, device: torch.device) -> int:
+    """How many entries are looked at together, a multiple of eight."""
+    return max(ON_GPU if works_together(device) else LEAST, size // PIECES // 8 * 8)
 
 
 def _bits(device: torch.device) -> Tensor:
