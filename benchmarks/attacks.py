@@ -1,4 +1,4 @@
-"""``python -m benchmarks.attacks``: what kills, full disks, flipped bits and second processes do to a run.
+"""``python -m benchmarks.attacks``: what kills, disks, clocks, flipped bits and other processes do to a run.
 
     python -m benchmarks.attacks --tries 30 --json results/attacks.json
 
