@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gossamer.record import Run, write_atomically
 from gossamer.record.environment import environment
 from gossamer.record.files import json_by_rows
@@ -135,6 +137,7 @@ def attack(folder: Path, trials: int, kills: int, seed: int, storage: str | None
 
 
 def _judge(folder: Path, trials: int, killed: set[str], seconds: float) -> Outcome:
+    torch.set_num_threads(1)  # as the processes had: another number adds in another order
     record = SweepRecord.read(folder)
     counts = {state: record.count(state) for state in ("finished", "pruned", "failed")}
     folders = {path.name for path in folder.glob("trial-*") if (path / "config.toml").exists()}
