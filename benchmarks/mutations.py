@@ -1,6 +1,6 @@
 """``python -m benchmarks.mutations``: files changed at random, and what reading them does.
 
-    python -m benchmarks.mutations --n 1000000 --json results/mutations.json
+    python -m benchmarks.mutations --n 1000000 --seed 1 --json results/mutations.json
 
 Valid small files of every kind that Gossamer reads (:mod:`benchmarks.file_kinds`) are changed and read by the public
 functions. A file may load, to finite numbers, or be refused by an error of one line that names it. Anything else is
