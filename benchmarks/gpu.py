@@ -162,7 +162,7 @@ def _row(one: _Ready, plan: GpuPlan, ms: list[float], update_ms: list[float]) ->
         plan.batch,
         ms,
         update_ms,
-        round(one.setup_seconds, 2),
+        round(one.setup_seconds, 4),
         bytes_in_training(one.contender),
         one.contender.working_bytes(),
         checkpoint_bytes(one.contender),

@@ -24,6 +24,7 @@ from gossamer.layers import CurvatureWeight, DenseCopy, GaussianWeight, PointWei
 from gossamer.layers.curvature import running_mean, std_of_curvature
 from gossamer.layers.gaussian import raw_std_gradient, std_of
 from gossamer.priors import normal_kl_gradients, normal_kl_sum
+from gossamer.ranks import world_size
 
 
 class FlatWeights:
@@ -56,7 +57,8 @@ class FlatWeights:
             self.noise_scale = self._spread([weight.noise_scale for weight in weights])
             self.learns = self._spread([float(weight.mean.requires_grad) for weight in weights])
             self.rate = self.mean.new_zeros(())  # of the running mean, for the pass at hand
-            self.estimate = torch.zeros_like(self.curvature)  # ĥ of the pass at hand
+            if world_size() > 1:  # ĥ of the pass at hand, until it is averaged
+                self.estimate = torch.zeros_like(self.curvature)
         elif self.is_gaussian:
             self.raw_std, self.raw_std_grad = flatten([weight.raw_std for weight in self._gaussians()])
             self.prior_std = self._spread([weight.prior_std for weight in self._gaussians()])
@@ -235,9 +237,10 @@ class FlatWeights:
             grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
         if self.has_curvature:
             self.mean_grad.copy_(grad)
-            self.estimate.copy_(grad_of_std / std)
             if alone:
-                self.learn()
+                self.learn_from(grad_of_std / std)
+            else:
+                self.estimate.copy_(grad_of_std / std)
             return torch.zeros_like(scale)
         of_mean, of_std = normal_kl_gradients(self.mean, std, self.prior_std, scale)
         self.mean_grad.copy_(grad + of_mean)
@@ -246,9 +249,13 @@ class FlatWeights:
 
     @torch.no_grad()
     def learn(self) -> None:
-        """Move the curvatures towards their estimates, and add the prior's part to the gradients of the means."""
+        """Learn from the averaged estimates."""
+        self.learn_from(self.estimate)
+
+    def learn_from(self, estimate: Tensor) -> None:
+        """Move the curvatures towards estimates, and add the prior's part to the gradients of the means."""
         rate = self.rate * self.learns
-        self.curvature.copy_(running_mean(self.curvature, self.estimate, rate, self.damping))
+        self.curvature.copy_(running_mean(self.curvature, estimate, rate, self.damping))
         self.mean_grad.add_(self.damping * self.mean)
 
     def close(self) -> None:
