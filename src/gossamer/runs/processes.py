@@ -78,7 +78,7 @@ def launch(settings: Settings) -> OneProcess | Fabric:
         raise ValueError(f"{settings.ranks} processes on {n_machines} machines: start as many on each machine")
     if starter is None and not any(name in os.environ for name in ("RANK", "LOCAL_RANK")):
         _start_others(settings.ranks)
-    if starter is not None and starter.name == "srun":  # which says so only if it was asked for as many on each
+    if starter is not None and starter.name == "srun":  # Fabric wants this, and srun -n does not set it
         os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(settings.ranks // n_machines))
     fabric = Fabric(
         accelerator=settings.device,

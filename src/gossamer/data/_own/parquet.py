@@ -27,7 +27,7 @@ PROCESS = Path(__file__).with_name("parquet_process.py")
 FIX = "write it again, in parts if it is large, or save it as CSV"
 
 
-class Column(TypedDict):
+class ColumnHead(TypedDict):
     """What the numbers of a column are: themselves, places in ``levels``, or times of a ``dtype``."""
 
     name: str
@@ -68,14 +68,14 @@ def _columns(stream: IO[bytes]) -> Iterator[tuple[str, Array]]:
         head = json.loads(line)
         if isinstance(head, dict) and "error" in head:
             raise ValueError(head["error"])
-        check(head, Column, "a column", "it came back damaged")
+        check(head, ColumnHead, "a column", "it came back damaged")
         numbers = np.empty(head["rows"])
         if stream.readinto(numbers) < numbers.nbytes:  # type: ignore[attr-defined]
             raise ValueError("the process that reads it ended within a column")
         yield head["name"], _array_of(head, numbers)
 
 
-def _array_of(column: Column, numbers: Array) -> Array:
+def _array_of(column: ColumnHead, numbers: Array) -> Array:
     if "dtype" in column:
         return numbers.astype(column["dtype"]).astype(object)
     if "levels" not in column:
