@@ -84,7 +84,8 @@ class CapturedPasses:
         self._follow()
         scale = self.penalty.scale(number)
         self.scale.fill_(0.0 if scale is None else scale)
-        self.share.fill_(self.weight)
+        if not self.alone:
+            self.share.fill_(self.weight)
         self.optimizer.zero_grad()
         with self._drawn():
             values = self._pass_for(x, y).run(x, y)
