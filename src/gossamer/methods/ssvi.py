@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adam, Optimizer
 
-from gossamer.convert import bayesianize
+from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import WeightedKL, param_groups
 from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
 from gossamer.optim import Curvature
@@ -41,6 +41,7 @@ class _Plan:
     average: float = 0.0
     lr_warmup: float = 0.0  # share of the training
     weight_decay: float = 0.0
+    mean_decay: float | None = None  # where no gossamer.Curvature decays the means
     std_lr: float | None = None
 
 
@@ -89,8 +90,8 @@ def ssvi(
         lr: Learning rate at the start of a cosine; 0.1 for SGD and 0.02 for Adam, 0.01 in reference mode.
         optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with
             batch normalisation, Adam for others.
-        temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO. ``None`` chooses it by the number of
-            examples for each active weight.
+        temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO, and 0 the same training without
+            noise, whose weights have no σ. ``None`` chooses it by the number of examples for each active weight.
         weight_decay: δ, the weight decay of the means and the curvature of the prior.
         removal: Score of the active entries; the lowest are removed.
         addition: Score of the inactive entries; the highest are added.
@@ -149,17 +150,30 @@ def ssvi(
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
         return _method(task, steps, plan, prepare, moves, WeightedKL(beta, task.n_data), refresh_batchnorm, members)
     only_with("std='gradient'", **kl_options)
-    decay = None if prior_std is not None else weight_decay
-    learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay)
+    rules = moves
+    if temperature == 0:  # a network without noise, which trains and moves as one with noise does
+        only_with("a temperature above 0", prior_std=prior_std, init_std=init_std, noise=noise)
+        prepare = partial(_sparsify, density=density, allocation=allocation or "erk")
+        removal = "magnitude" if removal == "snr_abs" else removal  # which ranks as |μ|/σ does at one σ for all
+        rules = [partial(move, removal=removal) for move in moves]
+    else:
+        decay = None if prior_std is not None else weight_decay
+        rules = [partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay), *moves]
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
         default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
         rate = first_given(lr, LR[optimizer or default.optimizer])
         plan = replace(default, lr=rate, **given(optimizer=optimizer, noise=noise, average=average))
-        return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, members)
+        plan = replace(plan, mean_decay=weight_decay if temperature == 0 else None)
+        return _method(task, steps, plan, prepare, rules, no_penalty, refresh_batchnorm, members)
 
     return replace(suited_to(nn.Identity()), adapt=suited_to)
+
+
+def _sparsify(model: nn.Module, density: float, allocation: str, noise: Noise) -> nn.Module:
+    """As :func:`gossamer.bayesianize`, without the noise."""
+    return sparsify(model, density, allocation=allocation)
 
 
 def _method(
@@ -179,6 +193,7 @@ def _method(
 
     def optimizer_of(model: nn.Module) -> Optimizer:
         groups = param_groups(model, plan.weight_decay, plan.std_lr)
+        groups[0] |= {} if plan.mean_decay is None else {"weight_decay": plan.mean_decay}
         return SGD(groups, lr=plan.lr, momentum=0.9) if plan.optimizer == "sgd" else Adam(groups, lr=plan.lr)
 
     def collector() -> Collector:

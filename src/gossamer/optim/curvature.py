@@ -173,8 +173,10 @@ class Curvature(Rule):
         if scale is None and self.scaler is not None:
             scale = self.scaler.get_scale()
         for weight, estimate in self._average({weight: weight.take_estimate() for weight in weights}).items():
-            if estimate is not None:
-                weight.learn(estimate if scale is None else estimate / scale)
+            if estimate is not None and weight.mean.grad is not None:
+                # A scaler has divided the gradients already, unless a fused optimizer is to do it.
+                grad = weight.mean.grad if still_scaled is None else weight.mean.grad / still_scaled
+                weight.learn(estimate if scale is None else estimate / scale, grad)
                 self._has_learnt = True
 
     def _learning(self, optimizer: Optimizer) -> list[CurvatureWeight]:
