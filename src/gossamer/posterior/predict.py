@@ -75,6 +75,7 @@ def predict(
         posterior = InLayers(generator=generator).posterior(model)
     with torch.no_grad(), seeded:
         outputs = torch.stack([forward(network, inputs, batch_size) for network in posterior.draws(n_draws)])
+    outputs = outputs if posterior.temperature == 1 else outputs / posterior.temperature
     prediction = Prediction(outputs, likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:
         _warn_if_certain(model, prediction)
