@@ -52,6 +52,7 @@ NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  #
 LR = {plan.optimizer: plan.lr for plan in (PLAIN, NORMED)}
 KL_WEIGHT = {"reference": 0.01, "default": 0.02}
 AVERAGE_LR = 0.1  # of the first learning rate, while the network is averaged
+LONG = 5_000  # steps from which on an average pays: a shorter training cannot spare its last quarter
 
 
 def ssvi(
@@ -108,7 +109,7 @@ def ssvi(
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         average: Share of the training, at its end, over which the network is averaged (SWA). The learning rate falls to
             a tenth until then and stays there, and batch normalisation is refreshed for each draw. ``None`` is 0.25
-            for networks with batch normalisation, 0 for others and with ``std="gradient"``.
+            for networks with batch normalisation in 5,000 steps or more, otherwise 0.
         members: How many posteriors one training leaves, each at the end of a cycle of the learning rate (SeBayS);
             their mixture predicts. They take the place of an average.
         std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper. ``None`` is
@@ -164,7 +165,9 @@ def ssvi(
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
         default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
         rate = first_given(lr, LR[optimizer or default.optimizer])
-        plan = replace(default, lr=rate, **given(optimizer=optimizer, noise=noise, average=average))
+        usual = default.average if steps >= LONG else 0.0
+        chosen = given(optimizer=optimizer, noise=noise)
+        plan = replace(default, lr=rate, average=first_given(average, usual), **chosen)
         plan = replace(plan, mean_decay=weight_decay if temperature == 0 else None)
         return _method(task, steps, plan, prepare, rules, no_penalty, refresh_batchnorm, members)
 
