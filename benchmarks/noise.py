@@ -13,7 +13,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,9 +30,11 @@ from gossamer.evaluate import predict_inputs
 from gossamer.likelihoods import Categorical
 from gossamer.metrics import top_label_ece
 from gossamer.record.environment import environment
+from gossamer.tables import Table
 from gossamer.train import Training
 from gossamer.types import Task
 
+KIND = "noise"
 FIRST_SEED, BATCH, N_DRAWS = 100, 64, 10  # seeds below 100 chose the defaults
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ssvi": ("ssvi", {}),
@@ -217,6 +219,40 @@ def summary(runs: Path, root: Path, seeds: int) -> dict[str, Any]:
     return found
 
 
+def noise_tables(content: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of the page: NLL, calibration, paired differences, mixtures of five."""
+    found = content["problems"]
+
+    def per_problem(title: str, labels: Sequence[str], cell: Callable[[dict[str, Any], str], str]) -> Table:
+        rows = [[_name(name, one), *(cell(one, label) for label in labels)] for name, one in found.items()]
+        return Table(title, "", ["problem", *labels], rows)
+
+    def nll(one: dict[str, Any], label: str) -> str:
+        return _plus_minus(one["rows"][label]["nll"])
+
+    def ece(one: dict[str, Any], label: str) -> str:
+        row = one["rows"][label]
+        return f"{100 * row['ece'][0]:.2f} ({100 * row['ece_floor'][0]:.2f} ± {100 * row['ece_floor'][1]:.2f})"
+
+    fives = [f"five of {label}" for label in METHODS]
+    pairs = list(next(iter(found.values()))["pairs"])
+    return {
+        "noise-nll": per_problem("NLL", list(METHODS), nll),
+        "noise-as-is": per_problem("NLL", list(METHODS), lambda one, label: _plus_minus(one["rows"][label]["as_is"])),
+        "noise-ece": per_problem("ECE", list(METHODS), ece),
+        "noise-pairs": per_problem("Differences", pairs, lambda one, label: _plus_minus(one["pairs"][label], "+")),
+        "noise-fives": per_problem("Five", fives, lambda one, label: f"{one['rows'][label]['nll']:.3f}"),
+    }
+
+
+def _name(name: str, one: Mapping[str, Any]) -> str:
+    return f"{name} ({one['chose']} was chosen on it)" if one["chose"] else name
+
+
+def _plus_minus(pair: Sequence[float], sign: str = "") -> str:
+    return f"{pair[0]:{sign}.3f} ± {pair[1]:.3f}"
+
+
 def _mean(values: list[float]) -> list[float]:
     """Mean and standard error over the seeds."""
     return [statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))]
@@ -251,9 +287,9 @@ def main() -> None:
     with get_context("spawn").Pool(args.workers) as pool:
         pool.starmap(train, list(jobs(args.runs, args.data, args.seeds)), chunksize=1)
     known = environment()
-    where = {key: known[key] for key in ("cpu", "python", "versions")}
-    found = {"date": date.today().isoformat(), "seeds": args.seeds, "density": 0.05, "n_draws": N_DRAWS, **where}
-    args.out.write_text(json.dumps(found | {"problems": summary(args.runs, args.data, args.seeds)}, indent=1) + "\n")
+    where = {"date": date.today().isoformat()} | {key: known[key] for key in ("cpu", "python", "versions")}
+    found = {"kind": KIND, "environment": where, "problems": summary(args.runs, args.data, args.seeds)}
+    args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
