@@ -281,6 +281,10 @@ class Posterior(ABC):
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Real networks, weights drawn once each; a draw is valid until the next one is taken."""
 
+    def networks(self) -> Iterator[nn.Module]:
+        """Every network that is kept for predicting, with its own active weights; each is valid until the next."""
+        yield self.model
+
     def mean_network(self) -> nn.Module:
         """The plain network at the mean of the weights, in evaluation mode; an error where that means nothing."""
         raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
