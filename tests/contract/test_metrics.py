@@ -105,7 +105,9 @@ def test_rounding_does_not_lose_the_order_of_the_surest():
     y = torch.tensor([0, 0, 1, 1])
     likelihood = Categorical()
     for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
-        found = summarize(Prediction(logits[order].unsqueeze(0), likelihood), task_of(y[order], likelihood, 2), y[order])
+        found = summarize(
+            Prediction(logits[order].unsqueeze(0), likelihood), task_of(y[order], likelihood, 2), y[order]
+        )
         assert found["aurc"] == pytest.approx((0 + 0 + 1 / 3 + 2 / 4) / 4, rel=1e-15)
 
 

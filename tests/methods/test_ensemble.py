@@ -233,5 +233,5 @@ def test_without_the_function_that_built_it_a_network_of_another_law_is_refused(
     torch.manual_seed(0)
     network = mlp(64, (16,))
     nn.init.orthogonal_(network[1].weight)
-    with pytest.raises(ValueError, match="'1.weight' does not follow the law by which its layer draws weights"):
+    with pytest.raises(ValueError, match=r"'1\.weight' does not follow the law by which its layer draws weights"):
         fit(build_ensemble(task), network, task, STEPS)

@@ -74,7 +74,7 @@ def rank1(
         negative: Share of the factors whose first mean is -1; the others have 1.
         kl_weight: β of the KL; 1 is the ELBO.
         kl_warmup: Share of the training over which β rises from 0; 200 of the paper's 250 epochs.
-        mode: ``"reference"`` for the published prior, which has no negative factors, and the KL summed over the members.
+        mode: ``"reference"`` for the published prior, without negative factors, and the KL summed over the members.
     """
     if members < 1 or not 0 <= negative <= 1:
         raise ValueError(f"members count from 1, and negative is a share; got {members} and {negative}")

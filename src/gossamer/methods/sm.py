@@ -175,7 +175,7 @@ class SparseMomentum(Redistribution):
         self._listen()
 
     def _decayed(self, weight: SparseWeight, grad: Tensor) -> Tensor:
-        """g + λ w, flat; inactive entries have w = 0."""
+        """The gradient with weight decay, g + λ w, flat; inactive entries have w = 0."""
         decay = weight.support.scatter(self.weight_decay * weight.mean.detach())
         return (grad + decay.to(grad)).flatten()
 

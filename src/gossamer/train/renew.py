@@ -31,11 +31,11 @@ def renew(network: nn.Module) -> None:
         >>> renew(layer)
         >>> torch.equal(layer.weight, before), bool(layer.weight.abs().max() < 20**-0.5)
         (False, True)
-        >>> renew(nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(4, 4))))
+        >>> _ = nn.init.orthogonal_(layer.weight)
+        >>> renew(layer)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        ValueError: '0.parametrizations.weight' cannot draw other initial weights: give fit the function that builds the \
-network (build=…), or let all members start from the given weights (fresh=False)
+        ValueError: 'weight' does not follow the law by which its layer draws weights: ...
     """
     for name, module in network.named_modules():
         given = {
