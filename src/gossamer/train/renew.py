@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 KS_LIMIT = 2.7  # of the Kolmogorov-Smirnov statistic times √(n/2): two samples of one law exceed it once in a million
+REPEATS, NUMBERS = 3, 2**22  # random numbers of float32 come from 2²⁴ values, so that some are drawn a few times
 EQUAL = 1e-3  # singular values that differ by less than this share of them are those of an orthogonal weight
 
 HOW = (
@@ -59,17 +60,16 @@ def _is_constant(values: Tensor) -> bool:
 
 
 def _same_law(one: Tensor, other: Tensor) -> bool:
-    """Whether two draws of a parameter may have one law: entries, repeated values, and singular values."""
+    """Whether two draws of a parameter may have one law: entries, the most frequent value, and singular values."""
     if _is_constant(one) or _is_constant(other):
         return torch.equal(one, other)
     a, b = one.flatten().double().sort().values, other.flatten().double().sort().values
     everywhere, n = torch.cat([a, b]), len(a)
     gap = (torch.searchsorted(a, everywhere, right=True) - torch.searchsorted(b, everywhere, right=True)).abs().max()
-    repeats = [n - len(values.unique_consecutive()) for values in (a, b)]
-    expected_by_rounding = 6 * math.sqrt(max(1, min(repeats))) if min(repeats) else 0
+    repeats = [int(values.unique_consecutive(return_counts=True)[1].max()) for values in (a, b)]
     return (
         float(gap) / n * math.sqrt(n / 2) < KS_LIMIT
-        and abs(repeats[0] - repeats[1]) <= expected_by_rounding
+        and abs(repeats[0] - repeats[1]) <= REPEATS + n / NUMBERS
         and _is_orthogonal(one) == _is_orthogonal(other)
     )
 
