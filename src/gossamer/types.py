@@ -281,6 +281,10 @@ class Posterior(ABC):
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Real networks, weights drawn once each; a draw is valid until the next one is taken."""
 
+    def networks(self) -> Iterator[nn.Module]:
+        """Every network that is kept for predicting, with its own active weights; each is valid until the next."""
+        yield self.model
+
     def mean_network(self) -> nn.Module:
         """The plain network at the mean of the weights, in evaluation mode; an error where that means nothing."""
         raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
@@ -336,7 +340,7 @@ class Method:
         adapt: The same method as it suits a network, where its defaults depend on that.
         members: How many networks are trained, one after another from other seeds. Each has an equal share of the
             steps, and all parts count steps from the beginning of the member. Their mixture is the posterior.
-        restart: Gives a copy of the plain network other initial weights, in place, for each member after the first.
+        fresh: Whether each member after the first starts from other random weights, not from the given ones.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
@@ -347,7 +351,7 @@ class Method:
     rules: Callable[[nn.Module, Optimizer], Sequence[Rule]] = lambda model, optimizer: ()
     adapt: Callable[[nn.Module], Method] | None = None
     members: int = 1
-    restart: Callable[[nn.Module], None] = lambda network: None
+    fresh: bool = False
 
     def suited_to(self, network: nn.Module) -> Method:
         """The method with the defaults that suit a plain network."""

@@ -8,11 +8,11 @@ import gossamer
 from gossamer import container, methods
 from gossamer.data import digits
 from gossamer.layers import replica
-from gossamer.methods.ensemble import shuffle_weights
 from gossamer.models import mlp
 from gossamer.posterior import Mixture
 from gossamer.train import Training, fit
 from gossamer.train.loop import SEEDS_APART
+from gossamer.train.renew import renew
 
 STEPS, MEMBERS = 60, 3
 
@@ -60,7 +60,7 @@ def test_members_are_those_that_are_trained_alone(task, member):
         seed, start = number * SEEDS_APART, network()
         if number:
             torch.manual_seed(seed)
-            shuffle_weights(start)
+            renew(start)
         method = methods.build(member, task, STEPS // MEMBERS, **OPTIONS[member])
         alone = fit(method, start, task, STEPS // MEMBERS, batch_size=50, seed=seed)
         assert type(alone) is type(together)
@@ -151,3 +151,87 @@ def test_multiswag_is_an_ensemble_of_swag(task):
     for one, other in zip(multi.posteriors, fit(by_hand, network(), task, STEPS).posteriors, strict=True):
         assert torch.equal(one.mean, other.mean)
         assert torch.equal(one.deviations, other.deviations)
+
+
+def orthogonal():
+    layer = nn.Linear(8, 8)
+    nn.init.orthogonal_(layer.weight)
+    return layer
+
+
+def forgetful():
+    """An LSTM whose forget gates start open, as their papers have it."""
+    layer = nn.LSTM(4, 6)
+    nn.init.ones_(layer.bias_ih_l0.data[6:12])
+    return layer
+
+
+def scaled():
+    layer = nn.Linear(30, 30)
+    nn.init.normal_(layer.weight, std=1.0)
+    return layer
+
+
+class Token(nn.Module):
+    """Random weights that it cannot draw again."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(5))
+
+
+@pytest.mark.parametrize("build", [orthogonal, forgetful, scaled, Token])
+def test_weights_of_another_law_are_never_drawn_by_torchs(build):
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=r"build=….*fresh=False"):
+        renew(nn.Sequential(build()))
+
+
+def test_layers_of_torchs_law_are_drawn_again():
+    """With constants, repeated zeros (padding) and more entries than float32 has numbers in their range."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        layers = [nn.Linear(64, 10), nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.LSTM(8, 8), nn.Embedding(9, 4, 0)]
+        network = nn.ModuleList([*layers, *([nn.Linear(2000, 1500)] if seed < 2 else [])])
+        before = [parameter.clone() for parameter in network.parameters()]
+        renew(network)
+        for one, other in zip(before, network.parameters(), strict=True):
+            assert torch.equal(one, other) == bool((one == one.flatten()[0]).all())
+
+
+def test_members_start_from_networks_that_are_built_anew(task):
+    """Orthogonal weights stay so, and differ from member to member."""
+
+    def build():
+        network = mlp(64, (16,))
+        nn.init.orthogonal_(network[1].weight)
+        return network
+
+    torch.manual_seed(0)
+    training = Training(build_ensemble(task), build(), task, STEPS, build=build)
+    first = training.model[1].weight.detach().clone()
+    for _ in training.run(STEPS // 3):
+        pass
+    training._begin_next_member()
+    second = training.model[1].weight.detach()
+    torch.testing.assert_close(second @ second.T, torch.eye(16), rtol=0, atol=1e-5)
+    assert not torch.equal(first.sort().values, second.sort().values)
+    alone = build_seeded(build, SEEDS_APART)
+    assert torch.equal(second, alone[1].weight)  # as a run with the seed of that member begins
+
+
+def build_ensemble(task):
+    return methods.build("ensemble", task, STEPS, member="sgd", members=3)
+
+
+def build_seeded(build, seed):
+    torch.manual_seed(seed)
+    return build()
+
+
+def test_without_the_function_that_built_it_a_network_of_another_law_is_refused(task):
+    torch.manual_seed(0)
+    network = mlp(64, (16,))
+    nn.init.orthogonal_(network[1].weight)
+    with pytest.raises(ValueError, match=r"'1\.weight' does not follow the law by which its layer draws weights"):
+        fit(build_ensemble(task), network, task, STEPS)

@@ -17,7 +17,8 @@ their velocity, and may be among the larger ones after the next step.
 
 A dense network is trained first. The authors' second stage has 50,000 steps, and all that counts them (ω, the rate, the
 sparsity, the temperature) runs through the same values in ours, faster or slower. Their prior is for N = 50,000; with
-fewer examples it would leave nothing of the weights, so there it counts N/50,000 times. ρ begins with what the dense
+fewer examples it would leave nothing of the weights, so there it counts N/50,000 times. ν is that of the released code,
+1000, for its network of 270,000 weights, and in proportion for others. ρ begins with what the dense
 network says. The authors' ½ for all weights is a decay of large ones too, which ω takes the whole stage to lift: behind
 batch normalisation weights can shrink, but an MLP without it ended at chance.
 """

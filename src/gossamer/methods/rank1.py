@@ -9,7 +9,10 @@ components. W and b are points. With r = α, γ the loss is
 
 which bounds the divergence of the mixture of the components from above. The prior is N(1, s²) or N(-1, s²) with equal
 probability, as the means start: at 1 or -1 at random. The published N(1, s²) pulls half of them through zero, and with
-few examples that is most of what a training does; ``mode="reference"`` has it.
+few examples that is most of what a training does. ``mode="reference"`` has it, and like the released code the sum of
+the K divergences instead of their mean, so that the prior counts K times as much.
+
+The bias b is shared, and so are norms. The released code has a bias of its own for each member.
 
 Each example has factors of its own, drawn for its component. The released code repeats every batch K times, once per
 component; here the i-th example of a batch, which is shuffled, belongs to component i mod K: the same loss on average,
@@ -71,7 +74,7 @@ def rank1(
         negative: Share of the factors whose first mean is -1; the others have 1.
         kl_weight: β of the KL; 1 is the ELBO.
         kl_warmup: Share of the training over which β rises from 0; 200 of the paper's 250 epochs.
-        mode: ``"reference"`` for the published prior, which has no negative factors.
+        mode: ``"reference"`` for the published prior, without negative factors, and the KL summed over the members.
     """
     if members < 1 or not 0 <= negative <= 1:
         raise ValueError(f"members count from 1, and negative is a share; got {members} and {negative}")
@@ -99,12 +102,14 @@ class Factor(nn.Module):
         return mean + std * torch.empty_like(mean).normal_(generator=generator)
 
     def kl(self, prior_std: float, mode: Mode = "default") -> Tensor:
-        """KL to the prior, the mean over the members of the sum over the entries.
+        """KL to the prior summed over the entries: the mean over the members, or in reference mode their sum.
 
         That to a mixture of N(±1, s²) is that to the nearer one, but for a constant: they are 2/s stds apart.
         """
-        mean = self.mean if mode == "reference" else self.mean.abs()
-        return normal_kl(mean - 1, F.softplus(self.raw_std), prior_std) / len(mean)
+        std = F.softplus(self.raw_std)
+        if mode == "reference":
+            return normal_kl(self.mean - 1, std, prior_std)
+        return normal_kl(self.mean.abs() - 1, std, prior_std) / len(std)
 
 
 class Rank1(nn.Module):

@@ -65,7 +65,8 @@ def splbnn(
         starts: How many times to start, each with fresh weights and an equal part of the steps. The paper has 10 for
             its simulated examples and 1 for images. More than one needs a Hessian of all parameters that are left.
         lr: Learning rate of SGD, along a cosine in each start, at most N s₀²: beyond that the spike makes it unstable.
-        momentum: Momentum of SGD.
+            The paper has 0.005 for its simulated examples.
+        momentum: Momentum of SGD; the paper has none there.
         inclusion: λ, the prior probability of the slab.
         spike_std: s₀.
         slab_std: s₁; ``None`` is the paper's, 0.1 for numbers and 1 for classes.

@@ -19,6 +19,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from gossamer.convert import bayesianize
 from gossamer.layers import WeightedKL, param_groups
+from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
 from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, Snapshots, ends_of_cycles
@@ -67,6 +68,8 @@ def ssvi(
     update_period: int | None = None,
     replacement_rate: float = 0.3,
     until: float = 0.75,
+    regrow_std: RegrowStd | None = None,
+    compare: str | None = None,
     prior_std: float | None = None,
     init_std: float | None = None,
     allocation: str | None = None,
@@ -97,6 +100,10 @@ def ssvi(
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
         replacement_rate: Share of the active weights replaced at the first update; it falls to 0 along a cosine.
         until: Share of the training after which the subspace stays as it is.
+        regrow_std: σ of a new entry: ``"mean"`` of its layer, which is the default, ``"mean_raw"``, which is that of
+            reference mode, or a number, as in the right half of the paper's Figure 3.
+        compare: Names of other removal criteria, separated by commas. Each update records, by layer, the intersection
+            over union of what they would have removed and what was removed (the paper's Figure 5).
         prior_std: Standard deviation s of the prior instead of ``weight_decay``: δ = T / N s².
         init_std: Initial standard deviation; ``None`` scales it by the active fan-in.
         allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
@@ -141,6 +148,8 @@ def ssvi(
         update_period=update_period_for(steps, update_period),
         replacement_rate=replacement_rate,
         until=until,
+        regrow_std=regrow_std,
+        compare=[name.strip() for name in compare.split(",")] if compare else (),
     )
     moves = [subspace] if density < 1 else []  # otherwise there is nothing to move
     if std == "gradient":

@@ -90,7 +90,7 @@ def brier(prediction: Prediction, task: Task, y: Tensor) -> float:
 @_metric("AURC", percent, "lower", CLASSES, ("headline",), heading="AURC")
 def aurc(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Area under the risk-coverage curve: mean error when it declines the least confident examples."""
-    return curves.selective_accuracy(prediction.probs, y).aurc
+    return curves.selective_accuracy(prediction.double().probs, y).aurc
 
 
 @_metric("Entropy", number, None, CLASSES)

@@ -133,16 +133,19 @@ class LocalPasses(Posterior):
 
 
 class Last(Collector):
-    """Collector that takes the network as it is at the end of training.
+    """Collector that takes the network at the end of training, at its means; ``refresh`` is that of :class:`InLayers`.
 
     Example:
         >>> type(Last().posterior(nn.Linear(2, 2))).__name__
         'SingleNetwork'
     """
 
+    def __init__(self, refresh: Refreshing | None = None) -> None:
+        self.refresh = refresh
+
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The network at the end of training."""
-        return SingleNetwork(model)
+        return SingleNetwork(model, self.refresh)
 
 
 class AroundMeans(Collector):

@@ -35,6 +35,11 @@ class Mixture(Posterior):
             if share:
                 yield from posterior.draws(share)
 
+    def networks(self) -> Iterator[nn.Module]:
+        """Those of all members."""
+        for posterior in self.posteriors:
+            yield from posterior.networks()
+
     def mean_network(self) -> nn.Module:
         """That of the one member; several have none."""
         return self.posteriors[0].mean_network() if len(self.posteriors) == 1 else super().mean_network()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,10 @@ class Prediction:
     outputs: Tensor
     likelihood: Likelihood | None = None
     class_dim: int = 1  # of the network's output, as in F.cross_entropy
+
+    def double(self) -> Prediction:
+        """The same in float64: in float32 all probabilities above 1 - 6e-8 are one, and their order is lost."""
+        return replace(self, outputs=self.outputs.double())
 
     @property
     def samples(self) -> Tensor:

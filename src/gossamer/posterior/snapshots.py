@@ -94,6 +94,13 @@ class SnapshotPosterior(Posterior):
                     twin.load_state_dict(unpack(packed))
                 yield from InLayers(twin, self.generator, self.refresh).draws(share)
 
+    def networks(self) -> Iterator[nn.Module]:
+        """All that were kept, one after the other in the same memory."""
+        twin = replica(self.model)
+        for packed in self.kept:
+            twin.load_state_dict(unpack(packed))
+            yield twin
+
     def mean_network(self) -> nn.Module:
         """That of the one network that was kept; several have none."""
         if len(self.kept) > 1:

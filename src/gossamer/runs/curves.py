@@ -39,7 +39,7 @@ def class_curves(prediction: Prediction, y: Tensor) -> Curves:
     probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
     confidence, predicted = probs.max(1)
     right, most = predicted == y, math.log(probs.shape[1])
-    selective = metrics.selective_accuracy(probs, y)
+    selective = metrics.selective_accuracy(prediction.double().probs, y)
     keep = _evenly(len(y), 200)  # more points would not show in a plot
     reliability = metrics.reliability_curve(probs, y)
     return {

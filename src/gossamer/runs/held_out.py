@@ -148,8 +148,7 @@ def selective_table(found: Mapping[str, Any]) -> Table:
 
 def _sets(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) -> dict[str, Any]:
     found = {}
-    # In float64: in float32 the sums of a sure network all end at one.
-    probs_val, probs = (Prediction(one.outputs.double()).probs for one in (val, test))
+    probs_val, probs = val.double().probs, test.double().probs  # in float32 the sums of a sure network end at one
     for score in get_args(conformal.SetScore):
         sets = conformal.class_sets(probs_val, y, probs, level, score)
         size = sets.sum(1)

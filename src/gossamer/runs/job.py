@@ -347,11 +347,11 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
     steps = settings.epochs * -(-task.n_data // settings.batch_size)
     method = methods.build(settings.method, task, steps, **settings.options)
     torch.manual_seed(settings.seed)
-    model = models.build(settings.model_name(task), task.input_shape, task.n_outputs)
+    build = partial(models.build, settings.model_name(task), task.input_shape, task.n_outputs)
     captures = settings.capture and settings.is_on_gpu()
     return Training(
         method,
-        model,
+        build(),
         task,
         steps,
         fabric,
@@ -360,6 +360,7 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
         captures=captures,
         fused=settings.fused,
         on_nan=settings.on_nan,
+        build=build,
     )
 
 

@@ -33,6 +33,7 @@ from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
 from gossamer.train.batches import Batches
+from gossamer.train.renew import renew
 from gossamer.train.steps import EagerSteps, take_step
 from gossamer.types import (
     Collector,
@@ -53,6 +54,7 @@ __all__ = ["Training", "fit"]
 
 Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
+Build = Callable[[], nn.Module]
 
 SEEDS_APART = 2_654_435_761  # between members: far in the 32 bits that torch's generator reads
 
@@ -68,6 +70,7 @@ def fit(
     batch_size: int = 64,
     seed: int = 0,
     on_nan: OnNan = "stop",
+    build: Build | None = None,
 ) -> Posterior:
     """Train ``model`` (a plain network, converted in place) by ``method`` and return its posterior.
 
@@ -85,6 +88,9 @@ def fit(
             step by such inputs or such a loss, on a GPU up to 50 steps later, because each look makes it wait.
             ``"skip"`` takes the step with the next batch, ``"rollback"`` goes back to the weights of up to 50 steps
             before and goes on with the batches that follow; both look before every step.
+        build: Builds the plain network anew, with weights from torch's random state: the other members of an ensemble
+            start from what it returns. Without it they start from the weights that ``reset_parameters`` of the layers
+            draws, and it is an error if those have another law than the given ones.
 
     Example:
         >>> from gossamer import methods
@@ -95,7 +101,8 @@ def fit(
         >>> len(list(posterior.draws(3)))
         3
     """
-    training = Training(method, model, task, steps, fabric, batch_size=batch_size, seed=seed, on_nan=on_nan)
+    options: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "on_nan": on_nan, "build": build}
+    training = Training(method, model, task, steps, fabric, **options)
     for values in training.run():
         if record is not None:
             record(training.step, values)
@@ -128,12 +135,14 @@ class Training:
         captures: bool = False,
         fused: Fused = "auto",
         on_nan: OnNan = "stop",
+        build: Build | None = None,
     ) -> None:
         check_fused(fused)
         method = method.suited_to(model)
         self.method, self.task, self.steps, self.seed = method, task, steps, seed
         self.fabric = fabric or OneProcess()
         self._plain = replica(model) if method.members > 1 else model  # which members after the first start from
+        self._build = build
         self._finished: list[dict[str, Any]] = []  # the members trained so far
         torch.manual_seed(seed)
         self.model = method.prepare(model)
@@ -349,14 +358,22 @@ class Training:
         finished = [*self._finished, member]
         seed = self._seed_of(len(finished))
         torch.manual_seed(seed)
-        network = replica(self._plain)
-        self.method.restart(network)
+        network = self._next_network()
         alone = replace(self.method, members=1)
         fresh = Training(
             alone, network, self.task, self._steps_each, self.fabric, batch_size=self.batches.batch_size, seed=seed
         )
         self.load_state_dict(fresh.state_dict() | {"step": self.step, "members": finished})
         self._good = None  # a member does not go back to the one before it
+
+    def _next_network(self) -> nn.Module:
+        """The plain network that the next member starts from."""
+        if self.method.fresh and self._build is not None:
+            return self._build()
+        network = replica(self._plain)
+        if self.method.fresh:
+            renew(network)
+        return network
 
     def _posterior_of(self, member: dict[str, Any]) -> Posterior:
         network, collector = replica(self.model), self.method.collector()
