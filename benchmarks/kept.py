@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.tables import MISSING
+from gossamer.methods import as_recorded
 from gossamer.metrics.registry import METRICS
 from gossamer.record import RecordError, Run
 from gossamer.runs.published import PublishedFigures, read_published
@@ -92,7 +93,7 @@ def determined(config: Mapping[str, Any]) -> dict[str, Any]:
         True
     """
     told = {key: value for key, value in config.items() if key not in FREE and value is not None}
-    return told | {"options": with_defaults(config["method"], config.get("options", {}))}
+    return told | {"options": with_defaults(config["method"], as_recorded(config["method"], config.get("options", {})))}
 
 
 def setup_seconds(seconds: Sequence[float]) -> float:
