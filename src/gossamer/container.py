@@ -30,7 +30,7 @@ READERS = {  # kind of file -> who reads it
     "gossamer estimator": "SparseBayesClassifier.load or SparseBayesRegressor.load",
     "gossamer network": "gossamer.load",
 }
-WIDTHS = (torch.uint8, torch.uint16, torch.int32)  # of differences; int64 in format 2
+WIDTHS = (torch.uint8, torch.uint16, torch.int32, torch.int64)  # of differences
 SORTED = {  # kind of entry -> type of the positions
     "sorted int32": torch.int32,
     "sorted int64": torch.int64,
@@ -165,7 +165,7 @@ def _steps(values: Tensor) -> Tensor | None:
 
 def _from_steps(steps: Tensor, dtype: torch.dtype, *, skips: bool) -> Tensor:
     """The positions again; of format 3, where the largest number of a width is a part of the next difference."""
-    if steps.dtype not in (*WIDTHS, torch.int64) or steps.dim() != 1:
+    if steps.dtype not in WIDTHS or steps.dim() != 1:
         raise ValueError("differences of positions must be a vector of whole numbers")
     parts = steps.long()
     values = parts.cumsum(0)
