@@ -124,8 +124,8 @@ class Settings:
     def from_config(cls, config: Mapping[str, Any], *, recorded: bool = False) -> Settings:
         """From the dictionary of a ``config.toml``; an unknown key is an error that names the nearest.
 
-        So is code of the user's own, ``module:function``, unless it is named again by ``names.trusting``. Where a run of
-        any version ``recorded`` it, all options are there, some perhaps under former names.
+        So is code of the user's own, ``module:function``, unless it is named again by ``names.trusting``. Where a run
+        of any version ``recorded`` it, all options are there, some perhaps under former names.
         """
         refuse_foreign_code("it", config)
         known = [item.name for item in fields(cls)]
