@@ -18,7 +18,9 @@ import torch
 
 import gossamer
 from gossamer.evaluate import evaluate
+from gossamer.layers.summary import weights_of
 from gossamer.models import mlp
+from gossamer.posterior import Mixture
 from gossamer.record.environment import environment
 from gossamer.runs import Settings
 from gossamer.runs.trials import FROM_ENVIRONMENT, Trial, Trials
@@ -50,15 +52,17 @@ def measured(name: str, root: str | None, seed: int) -> Iterator[Trial]:
     for label, (method, options, times) in KINDS.items():
         steps = times * EPOCHS[name] * -(-task.n_data // BATCH)
         posterior = trained(task, method, options, steps, seed)
+        members = posterior.posteriors if isinstance(posterior, Mixture) else [posterior]
+        n_active = sum(weights_of(member.model)[0] for member in members)
         for precision, dtype in PRECISIONS.items():
             with tempfile.TemporaryDirectory() as folder:
                 file = gossamer.save(posterior, Path(folder) / "net.safetensors", dtype=dtype)
                 again = gossamer.load(file, mlp(task.train[0][0].numel()))
-                size = file.stat().st_size
+                cost = {"active_parameters": n_active, "file_bytes": file.stat().st_size}
             torch.manual_seed(0)
             reached = evaluate(again, task, N_DRAWS)
             settings = {"model": "mlp", "data": name, "split": "test", "n_draws": N_DRAWS}
-            yield Trial(f"{name}: {label}, {precision}", seed, settings, reached, {"parameter_bytes": size})
+            yield Trial(f"{name}: {label}, {precision}", seed, settings, reached, cost)
 
 
 def main() -> None:
@@ -72,7 +76,7 @@ def main() -> None:
     for name in EPOCHS:
         for seed in range(args.seeds):
             for trial in measured(name, args.data, seed):
-                bytes_, nll = trial.cost["parameter_bytes"], trial.metrics["nll"]
+                bytes_, nll = trial.cost["file_bytes"], trial.metrics["nll"]
                 print(f"{trial.label}, seed {seed}: {bytes_:,} bytes, NLL {nll:.6f}", flush=True)
                 trials.append(trial)
     known = environment()
