@@ -25,7 +25,7 @@ class Mixture(Posterior):
         >>> len(list(mixture.draws(20))), mixture.n_bytes == 4 * members[0].n_bytes
         (20, True)
         >>> mixture
-        <Mixture of 4: 40 of 200 weights active, 1,120 bytes>
+        <Mixture of 4: 40 of 200 weights active, 560 bytes>
         >>> [times for network, times in Mixture([SingleNetwork(nn.Linear(10, 5)), members[0]]).counted_draws(6)]
         [3, 1, 1, 1]
     """
