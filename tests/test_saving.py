@@ -165,6 +165,42 @@ def test_half_precision_halves_the_numbers(tmp_path: Path):
     assert again.weight.prior_std == model.weight.prior_std
 
 
+@pytest.mark.parametrize(("convert", "most"), [(gossamer.bayesianize, 6), (gossamer.sparsify, 4)])
+def test_five_sparse_networks_are_smaller_than_one_dense_network(convert, most: int, tmp_path: Path):
+    """Two bytes for each mean and each curvature, one or two for each position; biases and names are in the file, too.
+
+    At 5 % that is at most 5 · 0.05 · 6/4 of a dense network in float32, and less where a byte holds most positions.
+    """
+
+    def dense() -> nn.Module:
+        return gossamer.models.mlp(784, (300, 100))
+
+    mixture = Mixture([InLayers().posterior(convert(dense(), density=0.05)) for _ in range(5)])
+    n_active = sum(gossamer.active_parameters(member.model) for member in mixture.posteriors)
+    n_dense = 4 * sum(parameter.numel() for parameter in dense().parameters())
+    n_file = gossamer.save(mixture, tmp_path / "net", dtype="bf16").stat().st_size
+    assert n_file < (most - 0.5) * n_active  # mean gaps of 20: a byte each but for a few
+    assert n_file < n_dense / 3
+    again = gossamer.load(tmp_path / "net", dense())
+    assert isinstance(again, Mixture)
+    for before, after in zip(mixture.posteriors, again.posteriors, strict=True):
+        stored = sparse_weights(after.model)
+        for name, weight in sparse_weights(before.model).items():
+            assert torch.equal(stored[name].support.position, weight.support.position)
+            for vector in weight.vectors:
+                found, expected = getattr(stored[name], vector), getattr(weight, vector)
+                torch.testing.assert_close(found, expected, rtol=2**-8, atol=0)
+    assert gossamer.predict(again, torch.randn(3, 784), n_draws=20).outputs.shape[1:] == (3, 10)
+
+
+@pytest.mark.parametrize("density", [0.1, 0.01, 0.001, 0.0003])
+def test_a_position_takes_two_bytes_at_most(density: float, tmp_path: Path):
+    layer = gossamer.sparsify(nn.Linear(2000, 1000, bias=False), density=density)
+    n_active = gossamer.active_parameters(layer)
+    n_file = gossamer.save(layer, tmp_path / "net", dtype="bf16").stat().st_size
+    assert n_file <= (2 + 2) * n_active + 900  # names and shapes
+
+
 def test_fixed_draws_of_any_posterior(tmp_path: Path):
     class Own(Posterior):
         def __init__(self) -> None:

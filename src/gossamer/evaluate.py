@@ -96,6 +96,10 @@ class _Readers(Posterior):
         for network in self.posterior.draws(n):
             yield _Reader(network, self.transform)
 
+    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
+        for network, times in self.posterior.counted_draws(n):
+            yield _Reader(network, self.transform), times
+
 
 class _Reader(nn.Module):
     """A network that first applies the transform, to one batch at a time and on the network's device."""

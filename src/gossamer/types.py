@@ -21,6 +21,7 @@ __all__ = [
     "Allocation",
     "Collector",
     "Criterion",
+    "Formerly",
     "LayerStats",
     "Likelihood",
     "Method",
@@ -50,6 +51,13 @@ Noise = Literal["local", "weights"]
 
 Std = Literal["curvature", "gradient"]
 """How standard deviations learn: from an estimate of the curvature, or as parameters of the optimizer."""
+
+
+class Formerly(NamedTuple):
+    """What records of earlier versions call an option, in its annotation: ``cycles: Annotated[int, Formerly("…")]``."""
+
+    name: str
+
 
 Schedule = Callable[[int], float]
 """Step -> value; every rate in the library is a number or one of these."""
@@ -285,6 +293,14 @@ class Posterior(ABC):
         """Every network that is kept for predicting, with its own active weights; each is valid until the next."""
         yield self.model
 
+    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
+        """The networks of :meth:`draws`, with how often it yields each in a row: its share of the prediction."""
+        return ((network, 1) for network in self.draws(n))
+
+    def n_drawn(self, n: int) -> int:
+        """How many networks ``draws(n)`` gives: fewer than ``n`` where the posterior has no more."""
+        return n
+
     def mean_network(self) -> nn.Module:
         """The plain network at the mean of the weights, in evaluation mode; an error where that means nothing."""
         raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
@@ -338,8 +354,10 @@ class Method:
         penalty: The KL or the negative log prior, already weighted: a :class:`Penalty` or a function of (model, step).
         rules: Builds what acts after the backward pass.
         adapt: The same method as it suits a network, where its defaults depend on that.
-        members: How many networks are trained, one after another from other seeds. Each has an equal share of the
-            steps, and all parts count steps from the beginning of the member. Their mixture is the posterior.
+        members: How many networks are trained, one after another from other seeds. All parts count steps from the
+            beginning of the member. Their mixture is the posterior.
+        shares_steps: Whether the members share the steps of the training, an equal part each. Otherwise each takes all
+            of them, and the training is as many times as long.
         fresh: Whether each member after the first starts from other random weights, not from the given ones.
     """
 
@@ -351,6 +369,7 @@ class Method:
     rules: Callable[[nn.Module, Optimizer], Sequence[Rule]] = lambda model, optimizer: ()
     adapt: Callable[[nn.Module], Method] | None = None
     members: int = 1
+    shares_steps: bool = True
     fresh: bool = False
 
     def suited_to(self, network: nn.Module) -> Method:

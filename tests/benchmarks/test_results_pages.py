@@ -27,6 +27,7 @@ PAGES = [
         "docs/scale.md",
         "docs/guides/variable-selection.md",
         "docs/guides/which-method.md",
+        "docs/guides/prediction.md",
     )
 ]
 

@@ -7,7 +7,7 @@ from torch import nn
 import gossamer
 from gossamer import container, methods
 from gossamer.data import digits
-from gossamer.layers import replica
+from gossamer.layers import replica, sparse_weights
 from gossamer.models import mlp
 from gossamer.posterior import Mixture
 from gossamer.train import Training, fit
@@ -65,6 +65,48 @@ def test_members_are_those_that_are_trained_alone(task, member):
         alone = fit(method, start, task, STEPS // MEMBERS, batch_size=50, seed=seed)
         assert type(alone) is type(together)
         assert torch.equal(*(torch.cat(drawn(one)) for one in (alone, together)))
+
+
+def of_ssvi(task, **options):
+    return methods.build("ssvi", task, STEPS, density=0.2, update_period=4, members=2, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"cycles": 3}, {"std": "gradient"}])
+def test_members_of_ssvi_are_trained_in_full_and_alone(task, options):
+    posterior = fit(of_ssvi(task, **options), network(), task, STEPS, batch_size=50)
+    assert isinstance(posterior, Mixture)
+    for number, together in enumerate(posterior.posteriors):
+        seed, start = number * SEEDS_APART, network()
+        if number:
+            torch.manual_seed(seed)
+            renew(start)
+        method = methods.build("ssvi", task, STEPS, density=0.2, update_period=4, **options)
+        alone = fit(method, start, task, STEPS, batch_size=50, seed=seed)
+        assert type(alone) is type(together)
+        assert torch.equal(*(torch.cat(drawn(one)) for one in (alone, together)))
+    first, second = (sparse_weights(one.model)["1"].support.position for one in posterior.posteriors)
+    assert not torch.equal(first, second)
+    x = task.transform(task.test[0])
+    assert gossamer.predict(posterior, x, n_draws=20).mutual_information.mean() > 0.001
+
+
+@pytest.mark.parametrize("stop", [STEPS - 1, STEPS, STEPS + 1, STEPS + 23])
+def test_members_of_ssvi_resume_to_the_bit(task, stop):
+    def start():
+        return Training(of_ssvi(task), network(), task, STEPS, batch_size=50)
+
+    whole = start()
+    losses = [float(values["loss"]) for values in whole.run()]
+    assert len(losses) == whole.steps == 2 * STEPS
+    first = start()
+    for _ in first.run(stop):
+        pass
+    state = container.from_bytes(container.to_bytes(first.state_dict()))
+    second = start()
+    second.load_state_dict(state)
+    assert [float(values["loss"]) for values in second.run()] == losses[stop:]
+    for one, other in zip(whole.posterior().posteriors, second.posterior().posteriors, strict=True):
+        assert torch.equal(torch.cat(drawn(one)), torch.cat(drawn(other)))
 
 
 def test_the_prediction_is_the_mean_over_the_members(task):
@@ -136,6 +178,8 @@ def test_pretrained_members_start_from_the_given_weights(task):
         ({"members": 0}, "members must be between 1 and the number of steps; got 0 members in 60 steps"),
         ({"member": "sdg"}, "unknown method 'sdg'; did you mean 'sgd'"),
         ({"member": "ensemble"}, "an ensemble with more members: raise members"),
+        ({"member": "multiswag", "member_options": {}}, "an ensemble with more members: raise members"),
+        ({"member": "ssvi", "member_options": {"members": 2}}, "an ensemble with more members: raise members"),
         ({"member_options": {"densty": 0.1}, "member": "ssvi"}, "unknown option of ssvi 'densty'; did you mean 'den"),
     ],
 )

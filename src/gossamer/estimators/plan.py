@@ -345,7 +345,10 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     networks = [plan.architecture.build() for _ in range(plan.members)]
 
     def method_for(data: Task) -> Method:
-        return methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
+        built = methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
+        if not built.shares_steps and built.members > 1:
+            raise ValueError(f"an estimator trains the members itself: give it members={built.members}, not the method")
+        return built
 
     # By its own task: some methods look at the data before they train, or at all of them at once.
     tasks = [_task_of(i, task) for i in range(plan.members)]

@@ -44,17 +44,22 @@ def ensemble(
     """
     if not 1 <= members <= steps:
         raise ValueError(f"members must be between 1 and the number of steps; got {members} members in {steps} steps")
-    function, options = methods.find(member), member_options or {}
-    if function is ensemble:
-        raise ValueError("an ensemble of ensembles is an ensemble with more members: raise members")
-    known = list(inspect.signature(function).parameters)[2:]
+    options = member_options or {}
+    known = list(inspect.signature(methods.find(member)).parameters)[2:]
     for name in options:
         if name not in known:
             raise ValueError(unknown(f"option of {member}", name, known))
     return of_members(methods.build(member, task, steps // members, **options), members, fresh=fresh)
 
 
-def of_members(method: Method, members: int, *, fresh: bool = True) -> Method:
-    """The ensemble of ``members`` networks trained by ``method``, which was built for the steps of one of them."""
-    parts: dict[str, Any] = {"members": members, "fresh": fresh}
+def of_members(method: Method, members: int, *, fresh: bool = True, shares_steps: bool = True) -> Method:
+    """The ensemble of ``members`` networks trained by ``method``, which was built for the steps of one of them.
+
+    Whether the training is as long as one of them or as all, :attr:`gossamer.types.Method.shares_steps` says.
+    """
+    if members < 1:
+        raise ValueError(f"members counts from 1; got {members}")
+    if method.members > 1:
+        raise ValueError("an ensemble of ensembles is an ensemble with more members: raise members")
+    parts: dict[str, Any] = {"members": members, "fresh": fresh, "shares_steps": shares_steps}
     return replace(method, **parts, adapt=lambda network: replace(method.suited_to(network), **parts, adapt=None))

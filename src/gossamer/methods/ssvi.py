@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,11 +21,12 @@ from gossamer.convert import bayesianize
 from gossamer.layers import WeightedKL, param_groups
 from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
+from gossamer.methods.ensemble import of_members
 from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, Snapshots, ends_of_cycles
 from gossamer.schedules import cosine, cyclical, rising, warmup
 from gossamer.sparsity import Subspace
-from gossamer.types import Collector, Criterion, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
+from gossamer.types import Collector, Criterion, Formerly, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
 
 __all__ = ["ssvi"]
 
@@ -77,6 +78,7 @@ def ssvi(
     refresh_batchnorm: bool = False,
     average: float | None = None,
     members: int = 1,
+    cycles: Annotated[int, Formerly("members")] = 1,
     std: Std | None = None,
     std_lr: float | None = None,
     kl_weight: float | None = None,
@@ -115,7 +117,9 @@ def ssvi(
         average: Share of the training, at its end, over which the network is averaged (SWA). The learning rate falls to
             a tenth until then and stays there, and batch normalisation is refreshed for each draw. ``None`` is 0.25
             for networks with batch normalisation, 0 for others and with ``std="gradient"``.
-        members: How many posteriors one training leaves, each at the end of a cycle of the learning rate (SeBayS);
+        members: How many networks are trained, one after another, each for ``steps`` and with first weights, active
+            entries and an order of the examples of its own; their mixture predicts.
+        cycles: How many posteriors each training leaves, each at the end of a cycle of the learning rate (SeBayS);
             their mixture predicts. They take the place of an average.
         std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper. ``None`` is
             the second in reference mode and where one of the next three options is given.
@@ -126,8 +130,9 @@ def ssvi(
         kl_warmup: Share of the training over which β rises from 0, for ``std="gradient"``; 0.5.
         mode: ``"reference"`` for the released code's behaviour.
     """
-    if members < 1 or (members > 1 and average):
-        raise ValueError(f"members count from 1, and several take the place of an average; got {members} and {average}")
+    if cycles < 1 or (cycles > 1 and average):
+        raise ValueError(f"cycles count from 1, and several take the place of an average; got {cycles} and {average}")
+    several = partial(of_members, members=members, shares_steps=False)
     is_reference = mode == "reference"
     kl_options = given(std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
     std = std or ("gradient" if is_reference or kl_options else "curvature")
@@ -156,7 +161,9 @@ def ssvi(
         only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average)
         beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(first_given(kl_warmup, 0.5) * steps))
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
-        return _method(task, steps, plan, prepare, moves, WeightedKL(beta, task.n_data), refresh_batchnorm, members)
+        return several(
+            _method(task, steps, plan, prepare, moves, WeightedKL(beta, task.n_data), refresh_batchnorm, cycles)
+        )
     only_with("std='gradient'", **kl_options)
     decay = None if prior_std is not None else weight_decay
     learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay)
@@ -166,9 +173,9 @@ def ssvi(
         default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
         rate = first_given(lr, LR[optimizer or default.optimizer])
         plan = replace(default, lr=rate, **given(optimizer=optimizer, noise=noise, average=average))
-        return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, members)
+        return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, cycles)
 
-    return replace(suited_to(nn.Identity()), adapt=suited_to)
+    return several(replace(suited_to(nn.Identity()), adapt=suited_to))
 
 
 def _method(
@@ -179,20 +186,20 @@ def _method(
     rules: Sequence[Callable[[nn.Module, Optimizer], Rule]],
     penalty: Penalty,
     refresh_batchnorm: bool,
-    members: int,
+    cycles: int,
 ) -> Method:
     """The parts of a method that trains the means as planned."""
-    n_averaged = int(plan.average * steps) if members == 1 else 0
+    n_averaged = int(plan.average * steps) if cycles == 1 else 0
     falling = cosine(plan.lr, steps - n_averaged, AVERAGE_LR * plan.lr if n_averaged else 0.0)
-    schedule = falling if members == 1 else cyclical(plan.lr, steps, members)
+    schedule = falling if cycles == 1 else cyclical(plan.lr, steps, cycles)
 
     def optimizer_of(model: nn.Module) -> Optimizer:
         groups = param_groups(model, plan.weight_decay, plan.std_lr)
         return SGD(groups, lr=plan.lr, momentum=0.9) if plan.optimizer == "sgd" else Adam(groups, lr=plan.lr)
 
     def collector() -> Collector:
-        if members > 1:
-            return Snapshots(ends_of_cycles(steps, members), refresh_of(task))
+        if cycles > 1:
+            return Snapshots(ends_of_cycles(steps, cycles), refresh_of(task))
         if n_averaged:
             return InAverage(max(1, steps - n_averaged), max(1, steps // 1000), refresh_of(task))
         return InLayers(refresh=refresh_of(task, refresh_batchnorm))

@@ -95,6 +95,10 @@ class SingleNetwork(Posterior):
         """The one network in evaluation mode, however many are asked for."""
         yield self.mean_network()
 
+    def n_drawn(self, n: int) -> int:
+        """One."""
+        return 1
+
     def mean_network(self) -> nn.Module:
         """The one network."""
         return plain_mean(self.model, self.refresh)

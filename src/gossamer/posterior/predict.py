@@ -74,8 +74,10 @@ def predict(
     else:
         posterior = InLayers(generator=generator).posterior(model)
     with torch.no_grad(), seeded:
-        outputs = torch.stack([forward(network, inputs, batch_size) for network in posterior.draws(n_draws)])
-    prediction = Prediction(outputs, likelihood, class_dim)
+        outputs: list[Tensor] = []
+        for network, times in posterior.counted_draws(n_draws):
+            outputs += times * [forward(network, inputs, batch_size)]
+    prediction = Prediction(torch.stack(outputs), likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:
         _warn_if_certain(model, prediction)
     return prediction

@@ -87,8 +87,7 @@ class SnapshotPosterior(Posterior):
         """
         twin = replica(self.model)
         # Few are the last of equal parts: with as many parts as cycles, the ends of the cycles.
-        count = n if is_bayesian(twin) else min(n, len(self.kept))
-        for packed, share in zip(self.kept, shares(count, len(self.kept)), strict=True):
+        for packed, share in zip(self.kept, shares(self.n_drawn(n), len(self.kept)), strict=True):
             if share:
                 with torch.no_grad():
                     twin.load_state_dict(unpack(packed))
@@ -100,6 +99,10 @@ class SnapshotPosterior(Posterior):
         for packed in self.kept:
             twin.load_state_dict(unpack(packed))
             yield twin
+
+    def n_drawn(self, n: int) -> int:
+        """As many as are asked for, of fixed networks at most all."""
+        return n if is_bayesian(self.model) else min(n, len(self.kept))
 
     def mean_network(self) -> nn.Module:
         """That of the one network that was kept; several have none."""

@@ -24,15 +24,17 @@ def effective(settings: Settings, training: Training) -> dict[str, Any]:
         >>> [found[name] for name in ("model", "device", "lr", "optimizer", "allocation", "update_period")]
         ['mlp', 'cpu', 0.02, 'Adam', 'erk', 1]
     """
-    each = training.steps // training.method.members
+    members = training.method.members
     found = {
         "model": settings.model_name(training.task),
         "device": str(training.fabric.device),
         "precision": "bf16" if settings.is_bf16() else "32",
         "steps": training.steps,
+        "epochs": training.epochs,
+        "members": members,
         "lr": training.optimizer.defaults.get("lr"),
         "optimizer": type(training.inner_optimizer).__name__,
-        "kl_weight": _kl_weight(training, each),
+        "kl_weight": _kl_weight(training, training.steps // members),
     }
     open_ones = [name for name, value in settings.options.items() if value is None and name not in found]
     for name in open_ones:

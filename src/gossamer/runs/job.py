@@ -60,7 +60,7 @@ N_LINES = 50  # of progress, where there is no terminal
 STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
 Watch = Callable[[Mapping[str, Any]], bool]
-"""The row of an epoch, as ``metrics.jsonl`` has it -> whether training goes on."""
+"""The row of an epoch, as ``metrics.jsonl`` has it, and how many ``epochs`` there are -> whether training goes on."""
 
 
 def train(
@@ -190,7 +190,7 @@ class Job:
 def settings_of(run: Run, **changes: object) -> Settings:
     """The settings of a run, with changes."""
     try:
-        return Settings.from_config(run.config | changes)
+        return Settings.from_config(run.config | changes, recorded=True)
     except ValueError as error:
         raise RecordError(f"{run.folder / 'config.toml'}: {error}") from error
 
@@ -305,8 +305,8 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, means, tally.seconds)
                 log(row)
-                goes_on = watch(row)
-                progress.update(training.step, partial(describe, row, job.settings.epochs))
+                goes_on = watch({**row, "epochs": training.epochs})
+                progress.update(training.step, partial(describe, row, training.epochs))
         if saves or not goes_on:
             _save(job)
             saved = time.perf_counter()

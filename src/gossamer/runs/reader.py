@@ -50,20 +50,23 @@ def show(folder: Path | str) -> str:
     if own is not None:
         lines += [f"  data       {describe_data(own)}".replace("\n", "\n  ")]
     result = stored_result(run)
-    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(result))])
+    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(run, result))])
 
 
 def _position(run: Run) -> list[str]:
     rows = run.metrics()
-    last = f"epoch {rows[-1].get('epoch')} of {run.config.get('epochs')}" if rows else "no epoch is finished"
+    epochs = run.environment.get("effective", {}).get("epochs", run.config.get("epochs"))  # of all members
+    last = f"epoch {rows[-1].get('epoch')} of {epochs}" if rows else "no epoch is finished"
     return [f"  unfinished {last}; continue with: gossamer train --resume {shlex.quote(str(run.folder))}"]
 
 
-def _outcome(result: dict[str, Any]) -> list[str]:
+def _outcome(run: Run, result: dict[str, Any]) -> list[str]:
+    members = run.environment.get("effective", {}).get("members", 1)
+    of_all = f" in {members} networks" if members != 1 else ""
     cost, known = result["cost"], {key: value for key, value in result["metrics"].items() if value is not None}
     return [
         "  test       " + "  ".join(f"{key} {value:.4g}" for key, value in known.items()),
-        f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active  "
+        f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active{of_all}  "
         f"{cost['seconds']:.1f} s of training  checkpoint {cost['checkpoint_bytes']:,} bytes",
     ]
 

@@ -78,7 +78,7 @@ def fit(
         method: From :func:`gossamer.methods.build`, or your own.
         model: A plain network.
         task: Data and likelihood.
-        steps: How many optimizer steps.
+        steps: How many optimizer steps. A method whose members do not share them takes them for each.
         fabric: Device and precision, a :class:`gossamer.devices.OneProcess` or a ``lightning_fabric.Fabric``; ``None``
             is the CPU in float32.
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
@@ -139,7 +139,8 @@ class Training:
     ) -> None:
         check_fused(fused)
         method = method.suited_to(model)
-        self.method, self.task, self.steps, self.seed = method, task, steps, seed
+        self.method, self.task, self.seed = method, task, seed
+        self.steps = steps if method.shares_steps else method.members * steps
         self.fabric = fabric or OneProcess()
         self._plain = replica(model) if method.members > 1 else model  # which members after the first start from
         self._build = build
@@ -221,6 +222,11 @@ class Training:
     def _begun(self) -> int:
         """The last step before the present member."""
         return len(self._finished) * self._steps_each
+
+    @property
+    def epochs(self) -> int:
+        """Passes over the training data in all steps, of all members together."""
+        return self.steps // self.batches.per_epoch
 
     @property
     def _steps_each(self) -> int:
