@@ -25,6 +25,7 @@ OPTIONS = {
     "em_mcmc": {"density": 0.3},
     "aeb": {"density": 0.3, "samples": 2},
     "mbnn": {},
+    "mc_dropout": {},
     "csgld": {},
     "csghmc": {},
     "vd": {},

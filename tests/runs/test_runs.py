@@ -14,7 +14,7 @@ from gossamer.data import digits
 from gossamer.evaluate import evaluate
 from gossamer.posterior import SingleNetwork
 from gossamer.record import RecordError, Run
-from gossamer.runs import Settings, evaluate_run, predict_run, show, train
+from gossamer.runs import Interrupted, Settings, evaluate_run, predict_run, resume, show, train
 from gossamer.runs import job as job_module
 from gossamer.runs import result as result_module
 from gossamer.runs.settings import with_defaults
@@ -62,6 +62,16 @@ def test_the_same_settings_give_the_same_run(settings, whole, assert_same_runs, 
     assert_same_runs(tmp_path / "run", whole("ssvi"))
     other = train(replace(settings("ssvi"), seed=1), tmp_path / "other", quiet=True)
     assert other.result()["metrics"] != Run.open(whole("ssvi")).result()["metrics"]
+
+
+def test_a_run_draws_from_noise_of_its_own(settings, tmp_path):
+    before = torch.get_rng_state()
+    with pytest.raises(Interrupted):
+        train(settings("mc_dropout"), tmp_path / "run", quiet=True, stop_after=0)
+    resume(tmp_path / "run", quiet=True)
+    evaluate_run(tmp_path / "run")
+    job_module.check(settings("ssvi"))
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_looking_and_saving_do_not_change_the_training(settings, whole, assert_same_runs, tmp_path):

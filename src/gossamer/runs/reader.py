@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from gossamer import checkpoint
@@ -173,8 +172,7 @@ def restored(folder: Path | str, task: Task | None = None, /, **changes: Any) ->
         raise RecordError(f"{run.folder} has no checkpoint yet: continue it with {way_on}")
     given = {name: value for name, value in changes.items() if value is not None}
     settings = replace(settings_of(run, device="auto", ranks=1), **given)
-    with torch.random.fork_rng():  # restoring a training restores its random state, too
-        job = restore(run, settings, task)
+    job = restore(run, settings, task)
     if run.result() is not None and job.training.step < job.training.steps:
         raise RecordError(
             f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"
