@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -172,6 +172,11 @@ class Rule(ABC):
     record: Sequence[dict[str, Any]] = ()
     capturable: bool = False
 
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """What the rule uses where an option of its method was left open, for the records of a run."""
+        return {}
+
     @abstractmethod
     def __call__(self, step: Step) -> bool:
         """Act on one step; ``True`` means that the gradient is spent and ``optimizer.step()`` is skipped."""
@@ -214,6 +219,10 @@ class Penalty(ABC):
     def unscaled(self, model: nn.Module) -> Tensor:
         """What :meth:`scale` multiplies: a function of the network alone."""
         raise NotImplementedError(f"{type(self).__name__} has a scale, so it needs unscaled(model), too")
+
+    def chosen(self, model: nn.Module, steps: int) -> Mapping[str, Any]:
+        """As :attr:`Method.chosen`; a KL says its ``kl_weight`` β at the end of a training of so many steps."""
+        return {}
 
 
 PenaltyFunction = Callable[[nn.Module, int], Tensor]
@@ -337,6 +346,8 @@ class Method:
         members: How many networks are trained, one after another from other seeds. Each has an equal share of the
             steps, and all parts count steps from the beginning of the member. Their mixture is the posterior.
         restart: Gives a copy of the plain network other initial weights, in place, for each member after the first.
+        chosen: What is used where an option was left open, under the option's name and as plain values, for the records
+            of a run. What depends on the network is said by :attr:`Rule.chosen` and :meth:`Penalty.chosen`.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
@@ -348,6 +359,7 @@ class Method:
     adapt: Callable[[nn.Module], Method] | None = None
     members: int = 1
     restart: Callable[[nn.Module], None] = lambda network: None
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
     def suited_to(self, network: nn.Module) -> Method:
         """The method with the defaults that suit a plain network."""

@@ -12,6 +12,7 @@ from torch import nn
 from gossamer import checkpoint, methods
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
+from gossamer.names import trusting
 from gossamer.posterior import SingleNetwork
 from gossamer.record import RecordError, Run
 from gossamer.runs import Interrupted, Settings, evaluate_run, predict_run, resume, show, train
@@ -72,6 +73,35 @@ def test_a_run_draws_from_noise_of_its_own(settings, tmp_path):
     evaluate_run(tmp_path / "run")
     job_module.check(settings("ssvi"))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("ssvi", {}, {"lr": 0.02, "optimizer": "Adam", "allocation": "erk", "std": "curvature", "noise": "local"}),
+        ("ssvi", {"std": "gradient"}, {"lr": 0.02, "kl_weight": 0.02, "optimizer": "Adam"}),
+        ("ssvi", {"lr": 0.05, "optimizer": "sgd"}, {"lr": 0.05, "optimizer": "SGD"}),
+        ("sgd", {}, {"lr": 0.1, "optimizer": "SGD"}),
+    ],
+)
+def test_a_run_says_what_it_used(method, options, expected, tmp_path):
+    told = Settings(method, "digits", epochs=1, n_draws=1, device="cpu", options=options)
+    found = train(told, tmp_path / "run", quiet=True).environment["effective"]
+    assert found | expected == found
+    assert found | {"model": "mlp", "device": "cpu", "precision": "32", "steps": 15} == found
+    assert ("kl_weight" in found) == ("kl_weight" in expected)
+
+
+def test_from_python_a_run_with_own_code_is_resumed_by_naming_it(own_modules, monkeypatch):
+    (own_modules / "mine.py").write_text("from gossamer.data.digits import load\n")
+    monkeypatch.syspath_prepend(own_modules)
+    run = train(Settings("sgd", "mine:load", epochs=1, n_draws=1, device="cpu"), own_modules / "run", quiet=True)
+    metrics = run.result()["metrics"]
+    (run.folder / "result.json").unlink()
+    with pytest.raises(Exception, match="If you trust it, name it again: --trust mine:load"):
+        resume(run.folder, quiet=True)
+    with trusting("mine:load"):
+        assert resume(run.folder, quiet=True).result()["metrics"] == metrics
 
 
 def test_looking_and_saving_do_not_change_the_training(settings, whole, assert_same_runs, tmp_path):

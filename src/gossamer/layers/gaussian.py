@@ -226,6 +226,10 @@ class WeightedKL(Penalty):
         """The KL of all weights."""
         return kl(model)
 
+    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
+        """The last β."""
+        return {"kl_weight": self.weight(steps)}
+
 
 def param_groups(model: nn.Module, weight_decay: float = 0.0, std_lr: float | None = None) -> list[dict[str, Any]]:
     """Parameter groups for any ``torch.optim`` optimizer: means, stds, the rest.

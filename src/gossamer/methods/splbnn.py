@@ -102,6 +102,7 @@ def splbnn(
         ),
         rules=rules,
         collector=Last if starts == 1 else lambda: BestEvidence(task, prior, begins[1:]),
+        chosen={"slab_std": wide},
     )
 
 

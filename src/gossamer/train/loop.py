@@ -202,6 +202,15 @@ class Training:
         return self._watch.on_nan
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """What is used where options were left open, as the method and its parts say, and rate and optimizer."""
+        values = {"lr": self.optimizer.defaults["lr"], "optimizer": type(self.inner_optimizer).__name__}
+        values |= self.penalty.chosen(self.model, self._steps_each)
+        for rule in self.rules:
+            values |= rule.chosen
+        return {name: value for name, value in (values | dict(self.method.chosen)).items() if value is not None}
+
+    @property
     def lr(self) -> float:
         """The learning rate of the last step."""
         return self.method.lr(max(0, self.step - self._begun - 1))
