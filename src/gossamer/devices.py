@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["Noise", "OneProcess", "is_bf16"]
+__all__ = ["OneProcess", "OwnNoise", "is_bf16"]
 
 Value = TypeVar("Value")
 
@@ -64,17 +64,17 @@ def is_bf16(fabric: Any) -> bool:
     return fabric.bf16 if isinstance(fabric, OneProcess) else "bf16" in str(fabric._precision.precision)
 
 
-class Noise:
+class OwnNoise:
     """A random state of its own: in its block torch draws from it, on the CPU and on ``device``.
 
     The caller's generators are the same before and after the block, and the next block goes on where this one ended. A
     block inside a block of the same noise changes nothing.
 
     Example:
-        >>> noise, before = Noise(seed=0), torch.get_rng_state()
+        >>> noise, before = OwnNoise(seed=0), torch.get_rng_state()
         >>> with noise:
         ...     drawn = torch.rand(2)
-        >>> with Noise(seed=0):
+        >>> with OwnNoise(seed=0):
         ...     torch.equal(torch.rand(2), drawn), torch.equal(torch.get_rng_state(), before)
         (True, False)
         >>> torch.equal(torch.get_rng_state(), before)
@@ -122,7 +122,7 @@ class Noise:
         """Torch's own, on the CPU and on ``device``."""
         if self.device.type != "cuda":
             return [torch.default_generator]
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         index = torch.cuda.current_device() if self.device.index is None else self.device.index
         return [torch.default_generator, torch.cuda.default_generators[index]]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gossamer import methods
-from gossamer.devices import Noise, OneProcess
+from gossamer.devices import OneProcess, OwnNoise
 from gossamer.divergence import DivergenceError, OnNan
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.losses import LossCurves
@@ -339,7 +339,7 @@ def _require(holds: bool, name: str, what: str, value: Any) -> None:
 def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     """One training of all members side by side where their weights allow it, otherwise one for each."""
     place = OneProcess(plan.device)
-    noise = Noise(plan.seed, place.device)
+    noise = OwnNoise(plan.seed, place.device)
     with noise:
         networks = [plan.architecture.build() for _ in range(plan.members)]
 

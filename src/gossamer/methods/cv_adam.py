@@ -6,6 +6,8 @@ they are learnt; ``mode="reference"`` takes the paper's steps, by which they har
 
 from __future__ import annotations
 
+from typing import Any
+
 from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, preset_of, released_rate
 from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of
 from gossamer.optim import CVAdam
@@ -51,7 +53,7 @@ def cv_adam(
     """
     chosen, is_reference = preset_of(preset, mode, DEFAULT, PRESETS), mode == "reference"
     rate = first_given(lr, chosen.lr)
-    options = {
+    options: dict[str, Any] = {
         "lr": rate,
         "temperature": first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.02),
         "momentum": first_given(momentum, chosen.momentum),

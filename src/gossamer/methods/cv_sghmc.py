@@ -9,6 +9,7 @@ hyper-parameters, cycles and snapshots.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of
@@ -60,7 +61,7 @@ def cv_sghmc(
     chosen = replace(preset_of(preset, mode, DEFAULT, PRESETS), **given(lr=lr, cycles=cycles))
     heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.1)
     schedule, at = cycles_of(mode, chosen, steps)
-    options = {
+    options: dict[str, Any] = {
         "lr": chosen.lr,
         "momentum": first_given(momentum, chosen.momentum),
         "weight_decay": first_given(weight_decay, chosen.weight_decay),

@@ -8,7 +8,7 @@ the released code's hyper-parameters and arithmetic, with which they do not lear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -125,7 +125,7 @@ def ssvi(
     kl_options = given(std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
     std = std or ("gradient" if is_reference or kl_options else "curvature")
     allocation = allocation or ("uniform" if is_reference else "erk")
-    chosen = {"std": std, **({"allocation": allocation} if density < 1 else {})}
+    chosen: dict[str, Any] = {"std": std, **({"allocation": allocation} if density < 1 else {})}
     prepare = partial(
         bayesianize,
         density=density,
@@ -176,7 +176,7 @@ def _method(
     penalty: Penalty,
     refresh_batchnorm: bool,
     members: int,
-    chosen: Mapping[str, Any],
+    chosen: dict[str, Any],
 ) -> Method:
     """The parts of a method that trains the means as planned."""
     n_averaged = int(plan.average * steps) if members == 1 else 0

@@ -21,7 +21,7 @@ import torch
 from gossamer import checkpoint, methods, models
 from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
 from gossamer.data._own.record import TrainingDataNeededError
-from gossamer.devices import Noise, OneProcess
+from gossamer.devices import OneProcess, OwnNoise
 from gossamer.layers import sparse_weights
 from gossamer.names import file_name, needs
 from gossamer.progress import Progress
@@ -341,9 +341,10 @@ def _save(job: Job) -> None:
 
 def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Training:
     """The training, before its first step."""
+    _ = task.kind  # what cannot be evaluated is refused now, not after the training
     steps = settings.epochs * -(-task.n_data // settings.batch_size)
     method = methods.build(settings.method, task, steps, **settings.options)
-    with Noise(settings.seed, fabric.device):
+    with OwnNoise(settings.seed, fabric.device):
         model = models.build(settings.model_name(task), task.input_shape, task.n_outputs)
     captures = settings.capture and settings.is_on_gpu()
     return Training(

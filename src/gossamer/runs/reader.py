@@ -14,7 +14,6 @@ from gossamer import checkpoint
 from gossamer.data._own import describe as describe_data
 from gossamer.data._own.record import TrainingDataNeededError, task_without_data
 from gossamer.evaluate import split_of, summarize
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.record import RecordError, Run
 from gossamer.runs.draw_progress import showing_draws
@@ -127,8 +126,7 @@ def predict_run(
         prediction = _predicted(job or restored(folder, task, **changes), x, quiet)
     except TrainingDataNeededError:
         prediction = _predicted(restored(folder, **changes), x, quiet)
-    is_number = isinstance(task.likelihood, Gaussian)
-    columns = names | (_numbers(prediction, task, level) if is_number else _classes(prediction, task))
+    columns = names | (_numbers(prediction, task, level) if task.kind == "regression" else _classes(prediction, task))
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

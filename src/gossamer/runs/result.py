@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gossamer.devices import Noise
+from gossamer.devices import OwnNoise
 from gossamer.evaluate import predict_inputs, split_of, summarize
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import LocalPasses, Prediction, SingleNetwork
 from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
@@ -69,7 +68,7 @@ def predict_split(posterior: Posterior, task: Task, settings: Settings, split: s
 
 def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settings) -> Prediction:
     """Prediction of the draws for ``x``, inputs as the task stores them; the draws depend on the seed alone."""
-    with Noise(settings.seed, next(posterior.model.parameters()).device):
+    with OwnNoise(settings.seed, next(posterior.model.parameters()).device):
         return predict_inputs(watched(posterior), task, x, settings.n_draws)
 
 
@@ -77,7 +76,7 @@ def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
     """Metrics of a prediction for the test data, and the curves and examples behind them."""
     y = task.test[1]
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
-    if isinstance(task.likelihood, Gaussian):
+    if task.kind == "regression":
         return result | {"curves": curves.number_curves(prediction, task, y)}
     return result | {
         "curves": curves.class_curves(prediction, y),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
-from gossamer.devices import Noise, OneProcess, is_bf16
+from gossamer.devices import OneProcess, OwnNoise, is_bf16
 from gossamer.divergence import (
     MAX_ATTEMPTS,
     PERIOD,
@@ -28,7 +28,6 @@ from gossamer.divergence import (
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
-from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
@@ -43,6 +42,7 @@ from gossamer.types import (
     Task,
     VariationalOptimizer,
     as_penalty,
+    at_least_float32,
     identity,
 )
 
@@ -139,7 +139,7 @@ class Training:
         self.fabric = fabric or OneProcess()
         self._plain = replica(model) if method.members > 1 else model  # which members after the first start from
         self._finished: list[dict[str, Any]] = []  # the members trained so far
-        self.noise = Noise(seed, self.fabric.device)
+        self.noise = OwnNoise(seed, self.fabric.device)
         with self.noise:
             self.model = method.prepare(model)
             placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
@@ -168,7 +168,7 @@ class Training:
         default, groups = self.optimizer.defaults["lr"], self.optimizer.param_groups
         self._ratios = [group["lr"] / default if default else 1.0 for group in groups]
         if self.fabric.global_rank > 0:  # the same weights on all ranks, but different noise
-            self.noise = Noise(seed + self.fabric.global_rank, self.fabric.device)
+            self.noise = OwnNoise(seed + self.fabric.global_rank, self.fabric.device)
         self.module.train()
 
     def run(self, last: int | None = None) -> Iterator[dict[str, Tensor]]:
@@ -371,7 +371,7 @@ class Training:
         finished = [*self._finished, member]
         seed = self._seed_of(len(finished))
         network = replica(self._plain)
-        with Noise(seed, self.fabric.device):
+        with OwnNoise(seed, self.fabric.device):
             self.method.restart(network)
         alone = replace(self.method, members=1)
         fresh = Training(
@@ -437,7 +437,7 @@ class Training:
         """Each rank goes on with its own noise; one that was not there before begins with new noise."""
         rank = self.fabric.global_rank
         if rank >= len(saved["cpu"]):
-            self.noise.states = Noise(self._seed_of(self.step) + rank, self.fabric.device).states
+            self.noise.states = OwnNoise(self._seed_of(self.step) + rank, self.fabric.device).states
             return
         # Copies, because torch reads the state of a view from the wrong place in memory.
         cpu, device = (saved[name][rank].cpu().clone() for name in ("cpu", "device"))
