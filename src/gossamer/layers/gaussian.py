@@ -1,6 +1,6 @@
 """A weight whose active entries are independent Gaussians N(μ, σ²): mean-field variational inference.
 
-Local reparameterization (SSVI section 3.1; methods: the output of a map linear in W is Gaussian too):
+Local reparameterization (SSVI section 3.1), since the output of a map that is linear in W is Gaussian too:
 y = W_μ x + b + sqrt(W_σ² x²) · ε with one ε per output. Exact for linear layers; for convolutions it treats the output
 pixels as independent, as the paper does.
 

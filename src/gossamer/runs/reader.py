@@ -99,9 +99,9 @@ def predict_run(
 
     Args:
         folder: The run folder.
-        inputs: A table in a file, found by the names of its columns if the run was trained on one, a ``.npy`` or ``.npz`` array, an image or a folder of images, or ``"-"`` for CSV from standard input.
-            One example per row, in the units of the data set: pixels from 0 to 255 for images in files, original units
-            for tables.
+        inputs: A table in a file, found by the names of its columns if the run was trained on one, a ``.npy`` or
+            ``.npz`` file, an image or a folder of images, or ``"-"`` for CSV from standard input. One example per
+            row, in the units of the data set: pixels from 0 to 255 for images in files, original units for tables.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
         level: Probability of the intervals of numbers.
         data: Where the data of the run are now, if they have moved and are needed.
