@@ -193,12 +193,21 @@ def test_config_round_trip(settings):
         Settings.from_config({"method": "ssvi"})
 
 
-@pytest.mark.parametrize("method", ["sgd", "vi", "ssvi", "rigl", "cv_adam", "cv_sghmc", "em_mcmc"])
-def test_evaluate_gives_the_numbers_of_the_result(whole, method):
-    run = Run.open(whole(method))
+def test_evaluate_gives_the_numbers_of_the_result(whole, each_method):
+    run = Run.open(whole(each_method))
     state = torch.get_rng_state()
     assert evaluate_run(run.folder) == run.result()["metrics"]
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_cost_of_each_method_is_within_what_there_is(whole, each_method):
+    cost = Run.open(whole(each_method)).result()["cost"]
+    assert 0 < cost["active_parameters"] <= cost["total_parameters"]
+    assert cost["density"] == cost["active_parameters"] / cost["total_parameters"]
+    assert 0 < cost["inference_macs"] <= 2 * 84_480  # of the dense network, and of means and variances
+    assert cost["training_macs_per_example"] > 0
+    assert cost["training_macs"] >= 959 * 3 * cost["training_macs_per_example"] * (1 - 1e-12)
+    assert cost["parameter_bytes"] > 0
 
 
 def test_every_prediction_of_an_average_is_one_of_the_average(settings):
