@@ -172,7 +172,8 @@ class Likelihood:
         def score(x: Tensor, y: Tensor) -> Tensor:
             n, x = len(x), x.double().sort(0).values
             rank = 2 * torch.arange(1, n + 1, dtype=x.dtype, device=x.device) - n - 1
-            return (x - y).abs().mean(0) - torch.tensordot(rank, x, 1) / (n * (n - 1))
+            half_spread: Tensor = torch.tensordot(rank, x, 1) / (n * (n - 1))
+            return (x - y).abs().mean(0) - half_spread
 
         return float(self._of_samples(outputs, score, y).mean())
 
@@ -180,7 +181,7 @@ class Likelihood:
         """One number for each index of the first ``examples`` dimensions: (batch,), or (draws, batch)."""
         distribution = self.distribution(at_least_float32(output))
         y = in_shape(y, (distribution.batch_shape + distribution.event_shape)[examples - 1 :])
-        log_density: Tensor = distribution.log_prob(y)  # type: ignore[no-untyped-call]
+        log_density: Tensor = distribution.log_prob(y)
         return log_density.unsqueeze(-1).flatten(examples).sum(-1)
 
     def _of_samples(
