@@ -47,7 +47,6 @@ from gossamer.estimators.plan import (
     widths,
 )
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of, without_folds
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.schema import made
 from gossamer.types import Likelihood
@@ -347,7 +346,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> TrainingPlan:
         n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
         architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
-        of_numbers = isinstance(self._likelihood, Gaussian)
+        of_numbers = self._likelihood.kind == "regression"
         recipe = recipe_of(stage, self.method, of_numbers)
         batch_size = recipe.batch_size(n_data) if self.batch_size is None else int(self.batch_size)
         given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}

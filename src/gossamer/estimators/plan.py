@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gossamer import methods
-from gossamer.devices import OneProcess
+from gossamer.devices import OneProcess, OwnNoise
 from gossamer.divergence import DivergenceError, OnNan
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.losses import LossCurves
@@ -185,28 +185,26 @@ def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: in
     ``patience`` looks in a row without a lower one. Without one, what still learns at the end gets another round: all
     schedules begin again, at half the rate and with the weights of the last one. A round that diverges does not count.
     """
-    with _own_randomness(plan.device):
-        fitted = _run(plan, _start(plan, task), plan.steps, look, patience)
-        for number in range(1, 1 if look else plan.rounds):
-            if not fitted.fall:
-                break
-            trainings = _start(plan, task)
-            for training, state in zip(trainings, fitted.states, strict=True):
-                training.method = replace(training.method, lr=_slower(training.method.lr, 2**number))
-                training.model.load_state_dict(state["model"])
-            try:
-                more = _run(plan, trainings, plan.steps)
-            except DivergenceError:
-                break
-            fitted = replace(more, n_steps=fitted.n_steps + more.n_steps, losses=fitted.losses + more.losses)
-        return fitted
+    fitted = _run(plan, _start(plan, task), plan.steps, look, patience)
+    for number in range(1, 1 if look else plan.rounds):
+        if not fitted.fall:
+            break
+        trainings = _start(plan, task)
+        for training, state in zip(trainings, fitted.states, strict=True):
+            training.method = replace(training.method, lr=_slower(training.method.lr, 2**number))
+            training.model.load_state_dict(state["model"])
+        try:
+            more = _run(plan, trainings, plan.steps)
+        except DivergenceError:
+            break
+        fitted = replace(more, n_steps=fitted.n_steps + more.n_steps, losses=fitted.losses + more.losses)
+    return fitted
 
 
 def train_folds(plan: TrainingPlan, task: Task, look: Look | None = None, patience: int = 10) -> list[Draws]:
     """Draws of each member, trained as by :func:`train`; its likelihood hides a fold from each."""
-    with _own_randomness(plan.device):
-        trainings = _start(plan, task)
-        draws = _run(plan, trainings, plan.steps, look, patience).draws
+    trainings = _start(plan, task)
+    draws = _run(plan, trainings, plan.steps, look, patience).draws
     n = len(draws) // plan.members
     in_turn = len(trainings) == 1 < plan.members
     return [
@@ -220,16 +218,15 @@ def train_more(plan: TrainingPlan, task: Task, states: Sequence[dict[str, Any]])
     The schedules run over the steps of the plan, as in :func:`train`; after them the learning rate stays at a tenth of
     its largest value.
     """
-    with _own_randomness(plan.device):
-        trainings = _start(plan, task)
-        for training in trainings:
-            training.method = replace(training.method, lr=_endless(training.method.lr, plan.steps))
-        for training, state in zip(trainings, states, strict=False):
-            training.load_state_dict(state)
-        first = trainings[0].step
-        for training in trainings:
-            training.batches = _Pass(training.batches, first)
-        return _run(plan, trainings, first + trainings[0].batches.per_epoch)
+    trainings = _start(plan, task)
+    for training in trainings:
+        training.method = replace(training.method, lr=_endless(training.method.lr, plan.steps))
+    for training, state in zip(trainings, states, strict=False):
+        training.load_state_dict(state)
+    first = trainings[0].step
+    for training in trainings:
+        training.batches = _Pass(training.batches, first)
+    return _run(plan, trainings, first + trainings[0].batches.per_epoch)
 
 
 def fall_at_the_end(nlls: Array) -> float:
@@ -341,8 +338,10 @@ def _require(holds: bool, name: str, what: str, value: Any) -> None:
 
 def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     """One training of all members side by side where their weights allow it, otherwise one for each."""
-    torch.manual_seed(plan.seed)
-    networks = [plan.architecture.build() for _ in range(plan.members)]
+    place = OneProcess(plan.device)
+    noise = OwnNoise(plan.seed, place.device)
+    with noise:
+        networks = [plan.architecture.build() for _ in range(plan.members)]
 
     def method_for(data: Task) -> Method:
         built = methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
@@ -353,12 +352,18 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     # By its own task: some methods look at the data before they train, or at all of them at once.
     tasks = [_task_of(i, task) for i in range(plan.members)]
     own = [method_for(part) for part in tasks]
-    networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
-    start = partial(Training, steps=plan.steps, fabric=OneProcess(plan.device))
+    with noise:
+        networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
+    start = partial(Training, steps=plan.steps, fabric=place)
     start = partial(start, batch_size=plan.batch_size, on_nan=plan.on_nan)
     if not can_train_together(networks[0]):
         own = [replace(method, prepare=lambda network: network) for method in own]
-        return [start(*parts, seed=plan.seed + i) for i, parts in enumerate(zip(own, networks, tasks, strict=True))]
+        trainings = [
+            start(*parts, seed=plan.seed + i) for i, parts in enumerate(zip(own, networks, tasks, strict=True))
+        ]
+        for training in trainings:  # they take their steps in turn, and share one stream of noise
+            training.noise = trainings[-1].noise
+        return trainings
     folded = isinstance(task.likelihood, WithoutFolds)
     together = task if folded else task._replace(likelihood=SumOverMembers(task.likelihood))
     training = start(for_members(method_for(task)), Members(networks), together, seed=plan.seed)
@@ -388,7 +393,8 @@ def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:
         OfMembers(training.posterior(), plan.members) if isinstance(training.model, Members) else training.posterior()
         for training in trainings
     ]
-    return Draws.of(Mixture(posteriors), plan.n_draws, plan.architecture)
+    with trainings[0].noise:
+        return Draws.of(Mixture(posteriors), plan.n_draws, plan.architecture)
 
 
 def _run(
@@ -449,11 +455,3 @@ class _Pass(Batches):
 
     def __getitem__(self, step: int) -> Split:
         return super().__getitem__(step - self.first)
-
-
-@contextlib.contextmanager
-def _own_randomness(device: str) -> Iterator[None]:
-    """Leave the random state of the caller as it was."""
-    uses_gpu = device != "cpu" and torch.cuda.is_available()
-    with torch.random.fork_rng([torch.cuda.current_device()] if uses_gpu else []):
-        yield

@@ -77,6 +77,10 @@ class OwnKL(Penalty):
         terms = [weight.kl() for weight in sparse_weights(model).values() if isinstance(weight, HasKL)]
         return torch.stack(terms).sum() * (self.kl_weight(model) / self.n_data)
 
+    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
+        """The last β."""
+        return {"kl_weight": self.kl_weight(model) * self.rise(steps)}
+
     def kl_weight(self, model: nn.Module) -> float:
         """The final β."""
         if self.beta is not None:

@@ -9,6 +9,7 @@ hyper-parameters, cycles and snapshots.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of
@@ -60,19 +61,23 @@ def cv_sghmc(
     chosen = replace(preset_of(preset, mode, DEFAULT, PRESETS), **given(lr=lr, cycles=cycles))
     heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.1)
     schedule, at = cycles_of(mode, chosen, steps)
+    options: dict[str, Any] = {
+        "lr": chosen.lr,
+        "momentum": first_given(momentum, chosen.momentum),
+        "weight_decay": first_given(weight_decay, chosen.weight_decay),
+        "scale_lr": first_given(scale_lr, chosen.scale_lr if is_reference else 0.0),
+    }
     return Method(
         prepare=lambda model: model,
         optimizer=lambda model: SGHMC(
             model.parameters(),
-            lr=chosen.lr,
             n_data=task.n_data,
             temperature=phases(0.0, heat, steps, chosen.cycles, hot) if hot != 1 else heat,
-            momentum=first_given(momentum, chosen.momentum),
-            weight_decay=first_given(weight_decay, chosen.weight_decay),
-            scale_lr=first_given(scale_lr, chosen.scale_lr if is_reference else 0.0),
             mode=mode,
             generator=noise_of_all_ranks(),
+            **options,
         ),
         lr=schedule,
         collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        chosen=options | {"temperature": heat, "cycles": chosen.cycles},
     )

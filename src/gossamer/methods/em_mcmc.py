@@ -96,6 +96,7 @@ def em_mcmc(
     sampler = replace(chosen.sampler, **given(lr=lr, weight_decay=weight_decay, cycles=cycles))
     chosen = replace(chosen, sampler=sampler, **given(hard_threshold=hard_threshold))
     heat = first_given(temperature, task.n_data**sampler.k_power if is_reference else chosen.temperature)
+    hard, kind = chosen.hard_threshold, group or ("weight" if chosen.cold_first and density else "channel")
     times = _times(chosen, steps, until, has_density=density is not None)
     schedule, at = cycles_of(mode, sampler, steps)
     if not is_reference:
@@ -108,7 +109,7 @@ def em_mcmc(
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         weights = grouped_weights(model)
-        common = _common(chosen, weights, group or ("weight" if chosen.cold_first and density else "channel"))
+        common = _common(chosen, weights, kind)
         common |= {"total_steps": steps, "update_period": update_period_for(steps, update_period)}
         prune = Prune(
             model,
@@ -149,6 +150,14 @@ def em_mcmc(
         lr=schedule,
         rules=rules,
         collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        chosen={
+            "group": kind,
+            "until": times.prune_until / steps,
+            "temperature": heat,
+            "weight_decay": sampler.weight_decay,
+            "cycles": sampler.cycles,
+            **({"hard_threshold": hard} if density is None and not isinstance(hard, OfFirst) else {}),
+        },
     )
 
 

@@ -22,7 +22,6 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from gossamer.layers import replica
-from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.posterior.in_layers import plain_mean, ready
 from gossamer.schedules import cosine
 from gossamer.types import Collector, Method, Posterior, Split, Task
@@ -74,7 +73,7 @@ def laplace(
         raise ValueError(f"tuning must be 'held_out' or 'marglik'; got {tuning!r}")
     if tuning == "held_out" and prior_precision is None and not len(task.val[1]):
         raise ValueError("tuning='held_out' needs held-out examples: hold some out, or give tuning='marglik'")
-    if not isinstance(task.likelihood, Categorical) and getattr(task.likelihood, "noise_std", None) is None:
+    if task.kind == "regression" and task.likelihood.noise_std is None:
         raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
     return Method(
         prepare=lambda model: model,
@@ -126,12 +125,10 @@ class LastLayerFit(Collector):
     def _fit(self, network: nn.Module) -> Any:
         from laplace import Laplace
 
-        likelihood = self.task.likelihood
-        kind = "regression" if isinstance(likelihood, Gaussian) else "classification"
-        fitted = Laplace(network, kind, subset_of_weights="last_layer", hessian_structure=self.structure)
+        fitted = Laplace(network, self.task.kind, subset_of_weights="last_layer", hessian_structure=self.structure)
         fitted.fit(self._loader(self.task.train))
-        if isinstance(likelihood, Gaussian):
-            fitted.sigma_noise = likelihood.noise_std
+        if self.task.kind == "regression":
+            fitted.sigma_noise = self.task.likelihood.noise_std
         if self.prior_precision is not None:
             fitted.prior_precision = self.prior_precision
         elif self.tuning == "marglik":

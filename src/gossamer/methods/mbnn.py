@@ -51,6 +51,7 @@ FIRST_STEP = 0.01  # of HMC, over N
 BURN_IN = 400  # trajectories, or half of them if that is less
 MOVES_PER_TRAJECTORY = 10
 STEPS, PERIOD = 100_000, 10  # of the paper's trainings by SGLD, and between two of its moves
+BY_HMC = {"optimizer": "HMC", "lr": None}  # whose step size learns
 LAST = 0.3  # the largest share of the learning rate that is left for the second half
 
 
@@ -124,6 +125,13 @@ def mbnn(
             penalty=prior,
             rules=rules,
             collector=lambda: MaskedSnapshots(kept, refresh_of(task, refresh_batchnorm)),
+            chosen={
+                "sampler": kind,
+                "strength": LOG_COST / math.log(n_data) if strength is None else strength,
+                "prior_scale": prior.width,
+                "samples": len(kept),
+                **({"update_period": period} if kind == "sgld" else BY_HMC),
+            },
         )
 
     def suited(network: nn.Module) -> Method:

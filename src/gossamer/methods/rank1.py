@@ -171,6 +171,10 @@ class FactorKL(Penalty):
         kls = [module.kl(self.prior_std, self.mode) for module in model.modules() if isinstance(module, Factor)]
         return torch.stack(kls).sum()
 
+    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
+        """The last β."""
+        return {"kl_weight": self.beta(steps)}
+
 
 class FactorPosterior(Posterior, Collector):
     """The posterior of a network with factors; also the collector that makes it. A draw is a plain network."""

@@ -32,7 +32,6 @@ from torch.optim import SGD, Optimizer
 
 from gossamer.convert import sparsify
 from gossamer.layers import param_groups, replica, sparse_weights
-from gossamer.likelihoods import Gaussian, Weighted
 from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.ranks import world_size
 from gossamer.schedules import cyclical
@@ -73,8 +72,7 @@ def splbnn(
     """
     if not 1 <= starts <= steps // 3:
         raise ValueError(f"starts must be between 1 and a third of the steps; got {starts} in {steps} steps")
-    likelihood = task.likelihood.likelihood if isinstance(task.likelihood, Weighted) else task.likelihood
-    wide = slab_std or (0.1 if isinstance(likelihood, Gaussian) else 1.0)
+    wide = slab_std or (0.1 if task.kind == "regression" else 1.0)
     prior = MixturePrior(inclusion, spike_std, wide)
     rate = min(lr, task.n_data * spike_std**2)
     begins = [steps * i // starts for i in range(starts + 1)]
@@ -103,6 +101,7 @@ def splbnn(
         ),
         rules=rules,
         collector=Last if starts == 1 else lambda: BestEvidence(task, prior, begins[1:]),
+        chosen={"slab_std": wide},
     )
 
 

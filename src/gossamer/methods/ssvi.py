@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -136,12 +136,14 @@ def ssvi(
     is_reference = mode == "reference"
     kl_options = given(std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
     std = std or ("gradient" if is_reference or kl_options else "curvature")
+    allocation = allocation or ("uniform" if is_reference else "erk")
+    chosen: dict[str, Any] = {"std": std, **({"allocation": allocation} if density < 1 else {})}
     prepare = partial(
         bayesianize,
         density=density,
         prior_std=prior_std,
         init_std=init_std,
-        allocation=allocation or ("uniform" if is_reference else "erk"),
+        allocation=allocation,
         mode=mode,
         std=std,
     )
@@ -159,11 +161,12 @@ def ssvi(
     moves = [subspace] if density < 1 else []  # otherwise there is nothing to move
     if std == "gradient":
         only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average)
-        beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(first_given(kl_warmup, 0.5) * steps))
+        rise = first_given(kl_warmup, 0.5)
+        beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(rise * steps))
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
-        return several(
-            _method(task, steps, plan, prepare, moves, WeightedKL(beta, task.n_data), refresh_batchnorm, cycles)
-        )
+        chosen |= {"std_lr": first_given(std_lr, plan.lr), "kl_warmup": rise}
+        penalty = WeightedKL(beta, task.n_data)
+        return several(_method(task, steps, plan, prepare, moves, penalty, refresh_batchnorm, cycles, chosen))
     only_with("std='gradient'", **kl_options)
     decay = None if prior_std is not None else weight_decay
     learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay)
@@ -173,7 +176,7 @@ def ssvi(
         default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
         rate = first_given(lr, LR[optimizer or default.optimizer])
         plan = replace(default, lr=rate, **given(optimizer=optimizer, noise=noise, average=average))
-        return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, cycles)
+        return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, cycles, chosen)
 
     return several(replace(suited_to(nn.Identity()), adapt=suited_to))
 
@@ -187,6 +190,7 @@ def _method(
     penalty: Penalty,
     refresh_batchnorm: bool,
     cycles: int,
+    chosen: dict[str, Any],
 ) -> Method:
     """The parts of a method that trains the means as planned."""
     n_averaged = int(plan.average * steps) if cycles == 1 else 0
@@ -211,4 +215,5 @@ def _method(
         collector=collector,
         penalty=penalty,
         rules=lambda model, optimizer: [rule(model, optimizer) for rule in rules],
+        chosen=chosen | {"noise": plan.noise, "average": n_averaged / steps},
     )

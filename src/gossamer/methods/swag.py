@@ -51,11 +51,13 @@ def swag(
     """
     if not 0 <= begin < 1:
         raise ValueError(f"begin is a share of the training, at least 0 and less than 1; got {begin}")
+    period = every or max(1, steps // EPOCHS)
     return Method(
         prepare=lambda model: model,
         optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
         lr=_rate(lr, swag_lr, begin * steps),
-        collector=lambda: Swag(int(begin * steps) + 1, every or max(1, steps // EPOCHS), rank, scale, refresh_of(task)),
+        collector=lambda: Swag(int(begin * steps) + 1, period, rank, scale, refresh_of(task)),
+        chosen={"every": period},
     )
 
 

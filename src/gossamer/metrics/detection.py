@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 
 Score = Callable[[Prediction], Tensor]
@@ -106,7 +105,7 @@ def scores_of(prediction: Prediction) -> Mapping[str, Tensor]:
         {'max_probability': -0.5, 'entropy': 0.693, 'mutual_information': 0.328, 'energy': -2.127}
     """
     exact = prediction.double()
-    kind = NUMBER_SCORES if isinstance(prediction.likelihood, Gaussian) else CLASS_SCORES
+    kind = NUMBER_SCORES if prediction.has_numbers else CLASS_SCORES
     return {name: score(exact) for name, score in kind.items()}
 
 

@@ -126,6 +126,11 @@ class Curvature(Rule):
         return False
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """T."""
+        return {"temperature": self.temperature}
+
+    @property
     def acts(self) -> bool:
         """Nothing that is copied from the weights has to be renewed: captured steps compute this themselves."""
         return False

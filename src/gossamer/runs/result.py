@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
+from gossamer.devices import OwnNoise
 from gossamer.evaluate import predict_inputs, split_of, summarize
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import LocalPasses, Prediction, SingleNetwork
 from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
@@ -31,7 +30,8 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     tally.seconds += time.perf_counter() - start
     prediction = predict_split(posterior, task, settings)
     result = _quality(prediction, task)
-    cost, layers = cost_of(training, posterior, task, tally, run)
+    with training.noise:  # a layer may have to be drawn to be counted
+        cost, layers = cost_of(training, posterior, task, tally, run)
     latency = prediction_seconds(lambda x: predict_seeded(posterior, task, x, settings), task.test[0])
     others = _other_predictions(settings, task, posterior)
     of_weights, stds = curves.weight_curves(posterior)
@@ -68,8 +68,7 @@ def predict_split(posterior: Posterior, task: Task, settings: Settings, split: s
 
 def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settings) -> Prediction:
     """Prediction of the draws for ``x``, inputs as the task stores them; the draws depend on the seed alone."""
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
+    with OwnNoise(settings.seed, next(posterior.model.parameters()).device):
         return predict_inputs(watched(posterior), task, x, settings.n_draws)
 
 
@@ -77,7 +76,7 @@ def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
     """Metrics of a prediction for the test data, and the curves and examples behind them."""
     y = task.test[1]
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
-    if isinstance(task.likelihood, Gaussian):
+    if task.kind == "regression":
         return result | {"curves": curves.number_curves(prediction, task, y)}
     return result | {
         "curves": curves.class_curves(prediction, y),

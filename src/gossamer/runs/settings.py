@@ -40,7 +40,7 @@ class Settings:
 
     Args:
         method: Name of the method.
-        data: Name of the data set, or your own: a .csv, .tsv, .parquet or .npz file, a folder of images with a
+        data: Name of the data set, or your own: a file of a table or of arrays, a folder of images with a
             sub-folder per class, or module:function.
         model: Name of the network, or your own as module:factory; one that fits the data if not given.
         epochs: Passes over the training data.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
-from gossamer.devices import OneProcess, is_bf16
+from gossamer.devices import OneProcess, OwnNoise, is_bf16
 from gossamer.divergence import (
     MAX_ATTEMPTS,
     PERIOD,
@@ -28,7 +28,6 @@ from gossamer.divergence import (
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
-from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
@@ -44,6 +43,7 @@ from gossamer.types import (
     Task,
     VariationalOptimizer,
     as_penalty,
+    at_least_float32,
     identity,
 )
 
@@ -83,7 +83,8 @@ def fit(
             is the CPU in float32.
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
-        seed: Seed of the order of the examples, the first active weights and all noise.
+        seed: Seed of the order of the examples, the first active weights and all noise. torch's own random state stays
+            as it is.
         on_nan: What to do where inputs, the loss or a gradient are not finite. ``"stop"`` raises: on the CPU before a
             step by such inputs or such a loss, on a GPU up to 50 steps later, because each look makes it wait.
             ``"skip"`` takes the step with the next batch, ``"rollback"`` goes back to the weights of up to 50 steps
@@ -111,6 +112,9 @@ def fit(
 
 class Training:
     """A training in progress: everything that changes from step to step, which can be saved and restored.
+
+    Attributes:
+        noise: The random state of all that it does; torch's own stays as it is.
 
     Example:
         >>> from gossamer import methods
@@ -145,14 +149,15 @@ class Training:
         self._plain = replica(model) if method.members > 1 else model  # which members after the first start from
         self._build = build
         self._finished: list[dict[str, Any]] = []  # the members trained so far
-        torch.manual_seed(seed)
-        self.model = method.prepare(model)
-        placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
-        self.module, self.optimizer = placed
-        self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
+        self.noise = OwnNoise(seed, self.fabric.device)
+        with self.noise:
+            self.model = method.prepare(model)
+            placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
+            self.module, self.optimizer = placed
+            self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
+            (self.collector,) = _checked(Collector, [method.collector()])
         leave_broadcast(self.module)
         self.penalty = as_penalty(method.penalty)
-        (self.collector,) = _checked(Collector, [method.collector()])
         self.batches = self._batches_of(0, batch_size)
         self.step = 0
         self.updates: list[dict[str, Any]] = []  # what the rules did, for whoever records it and clears the list
@@ -173,7 +178,7 @@ class Training:
         default, groups = self.optimizer.defaults["lr"], self.optimizer.param_groups
         self._ratios = [group["lr"] / default if default else 1.0 for group in groups]
         if self.fabric.global_rank > 0:  # the same weights on all ranks, but different noise
-            torch.manual_seed(seed + self.fabric.global_rank)
+            self.noise = OwnNoise(seed + self.fabric.global_rank, self.fabric.device)
         self.module.train()
 
     def run(self, last: int | None = None) -> Iterator[dict[str, Tensor]]:
@@ -207,6 +212,15 @@ class Training:
         return self._watch.on_nan
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """What is used where options were left open, as the method and its parts say, and rate and optimizer."""
+        values = {"lr": self.optimizer.defaults["lr"], "optimizer": type(self.inner_optimizer).__name__}
+        values |= self.penalty.chosen(self.model, self._steps_each)
+        for rule in self.rules:
+            values |= rule.chosen
+        return {name: value for name, value in (values | dict(self.method.chosen)).items() if value is not None}
+
+    @property
     def lr(self) -> float:
         """The learning rate of the last step."""
         return self.method.lr(max(0, self.step - self._begun - 1))
@@ -238,8 +252,13 @@ class Training:
 
         With several ranks these are parts of a mean: averaged over ranks, they are those of the whole batch.
         """
-        if self.step - self._begun == self._steps_each and len(self._finished) + 1 < self.method.members:
-            self._begin_next_member()
+        with self.noise:
+            if self.step - self._begun == self._steps_each and len(self._finished) + 1 < self.method.members:
+                self._begin_next_member()
+            return self._advance_by_one()
+
+    def _advance_by_one(self) -> dict[str, Tensor]:
+        """One step, with other batches if something is not finite and ``on_nan`` says to go on."""
         target, on_nan = self.step + 1, self._watch.on_nan
         for _ in range(MAX_ATTEMPTS):
             kept = _buffers(self.model) if on_nan == "skip" else []
@@ -348,12 +367,15 @@ class Training:
 
     def posterior(self) -> Posterior:
         """The posterior as of now; of several members, the mixture of those that are trained."""
-        last = self.collector.posterior(self.model, self.optimizer)
+        with self.noise:
+            last = self.collector.posterior(self.model, self.optimizer)
         if self.method.members == 1:
             return last
         is_trained = self.step - self._begun >= self._steps_each
-        with torch.random.fork_rng():  # an optimizer may draw the seed of its noise
+        kept = self.noise.states  # an optimizer may draw the seed of its noise
+        with self.noise:
             others = [self._posterior_of(member) for member in self._finished]
+        self.noise.states = kept
         return Mixture([*others, *([last] if is_trained or not others else [])])
 
     def _begin_next_member(self) -> None:
@@ -363,8 +385,8 @@ class Training:
         member = {"model": pack(self.model), "collector": self.collector.state_dict(), "optimizer": optimizer}
         finished = [*self._finished, member]
         seed = self._seed_of(len(finished))
-        torch.manual_seed(seed)
-        network = self._next_network()
+        with OwnNoise(seed, self.fabric.device):
+            network = self._next_network()
         alone = replace(self.method, members=1)
         fresh = Training(
             alone, network, self.task, self._steps_each, self.fabric, batch_size=self.batches.batch_size, seed=seed
@@ -404,9 +426,8 @@ class Training:
         optimizer = self.optimizer.state_dict()
         if self._captured is not None:  # not the options that only graphs need
             self._captured.restore_options(optimizer["param_groups"])
-        device = self.fabric.device
-        on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0, dtype=torch.uint8)
-        noise = {"cpu": torch.get_rng_state(), "device": on_device}
+        cpu, *on_device = self.noise.states
+        noise = {"cpu": cpu, "device": on_device[0] if on_device else torch.empty(0, dtype=torch.uint8)}
         return {
             "step": self.step,
             "model": self.model.state_dict(),
@@ -439,13 +460,12 @@ class Training:
         """Each rank goes on with its own noise; one that was not there before begins with new noise."""
         rank = self.fabric.global_rank
         if rank >= len(saved["cpu"]):
-            torch.manual_seed(self._seed_of(self.step) + rank)
+            self.noise.states = OwnNoise(self._seed_of(self.step) + rank, self.fabric.device).states
             return
         # Copies, because torch reads the state of a view from the wrong place in memory.
         cpu, device = (saved[name][rank].cpu().clone() for name in ("cpu", "device"))
-        torch.set_rng_state(cpu)
-        if len(device) and self.fabric.device.type == "cuda":  # a GPU run may be read on a machine without one
-            torch.cuda.set_rng_state(device, self.fabric.device)
+        on_device = self.noise.states[1:]  # a GPU run may be read on a machine without one
+        self.noise.states = [cpu, *([device] if len(device) and on_device else on_device)]
 
     def _from_every_rank(self, state: Tensor) -> Tensor:
         """``(n,)`` of each rank -> ``(ranks, n)``: each rank continues with its own noise."""
