@@ -15,7 +15,7 @@ __all__ = ["Categorical", "Gaussian", "Weighted", "at_least_float32", "noise_std
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(Likelihood):
     """Outputs are logits, ``(batch, classes, …)``; targets are class numbers, ``(batch, …)``.
 
     Example:
@@ -36,7 +36,7 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Likelihood):
     """Outputs are means, and stds too unless ``noise_std`` is given; targets are numbers.
 
     With ``noise_std=None`` the last dimension of the output holds means, then raw stds (through a softplus): the
@@ -66,6 +66,11 @@ class Gaussian:
             raise ValueError(
                 f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
             )
+
+    @property
+    def of_numbers(self) -> bool:
+        """They are."""
+        return True
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of each target, from the network's output; in float32 where that is half precision."""
@@ -101,7 +106,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class Weighted(Likelihood):
     """A likelihood of examples with weights, which are the last column of the targets.
 
     A weight multiplies the log-likelihood of its example, log p(y)·w. With a mean of 1 over the training examples, and
@@ -114,6 +119,11 @@ class Weighted:
     """
 
     likelihood: Likelihood
+
+    @property
+    def of_numbers(self) -> bool:
+        """As for the likelihood."""
+        return self.likelihood.of_numbers
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean over the batch of weight times negative log-likelihood."""

@@ -89,14 +89,28 @@ Split = tuple[Tensor, Tensor]
 """Inputs and targets, one row per example."""
 
 
-class Likelihood(Protocol):
-    """p(y | network output): the loss, and how several draws combine into one predictive."""
+class Likelihood(ABC):
+    """p(y | network output): the loss, and how several draws combine into one predictive.
 
+    A new likelihood needs ``loss`` and ``log_predictive``; the rest has defaults.
+    """
+
+    @abstractmethod
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean negative log-likelihood of ``y`` over the batch."""
 
+    @abstractmethod
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Log density of each ``y`` under the mixture of the draws: ``(draws, batch, out), (batch, …) -> (batch,)``."""
+
+    @property
+    def of_numbers(self) -> bool:
+        """Whether targets are numbers with a scale of their own, and not classes."""
+        return False
+
+    def constant(self, y: Tensor) -> Tensor | None:
+        """The best output for targets ``y`` that is the same for all inputs, ``(1, out, …)``; ``None`` if unknown."""
+        return None
 
 
 def identity(x: Tensor) -> Tensor:
@@ -337,6 +351,10 @@ class Method:
         members: How many networks are trained, one after another from other seeds. Each has an equal share of the
             steps, and all parts count steps from the beginning of the member. Their mixture is the posterior.
         restart: Gives a copy of the plain network other initial weights, in place, for each member after the first.
+        one_rate: Whether steps are as long as the gradient times one rate for all weights, as those of SGD and of
+            samplers are, and so grow with the steepness of the loss. Adam's, for one, are not.
+        lr_is_given: Whether ``lr`` is the user's own and stays as it is. Otherwise, a training of numbers by one rate
+            lowers it to what the loss bears.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
@@ -348,6 +366,8 @@ class Method:
     adapt: Callable[[nn.Module], Method] | None = None
     members: int = 1
     restart: Callable[[nn.Module], None] = lambda network: None
+    one_rate: bool = True
+    lr_is_given: bool = False
 
     def suited_to(self, network: nn.Module) -> Method:
         """The method with the defaults that suit a plain network."""

@@ -60,7 +60,7 @@ def aeb(
     steps: int,
     *,
     density: float = 0.1,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     dense: float = 0.5,
@@ -99,7 +99,8 @@ def aeb(
         raise ValueError(f"samples are kept in the last tenth of the training, one per step at most; got {samples}")
     if not 0 < density <= 1:
         raise ValueError(f"density is the share of weights that stay, in (0, 1]; got {density}")
-    second = min(lr, RATE * STEPS / max(1, length))
+    first = 0.1 if lr is None else lr
+    second = min(first, RATE * STEPS / max(1, length))
     prior = Prior(laplace_scale, normal_variance)
 
     def optimizer(model: nn.Module) -> SGHMC:
@@ -110,7 +111,7 @@ def aeb(
                 {"params": sparse, "weight_decay": lambda step: weight_decay if step < begin else 0.0},
                 {"params": [other for other in model.parameters() if id(other) not in taken]},
             ],
-            lr=lr,
+            lr=first,
             n_data=task.n_data,
             temperature=_temperature(begin, length),
             momentum=momentum,
@@ -127,9 +128,10 @@ def aeb(
     return Method(
         prepare=lambda model: model,
         optimizer=optimizer,
-        lr=_rates(lr, second, begin, length),
+        lr=_rates(first, second, begin, length),
         rules=rules,
         collector=lambda: Snapshots(kept, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None,
     )
 
 

@@ -26,7 +26,7 @@ def csghmc(
     task: Task,
     steps: int,
     *,
-    lr: float = 0.5,
+    lr: float | None = None,
     temperature: float = 1.0,
     momentum: float = 0.1,
     weight_decay: float = 5e-4,

@@ -23,7 +23,7 @@ def csgld(
     task: Task,
     steps: int,
     *,
-    lr: float = 0.5,
+    lr: float | None = None,
     temperature: float = 1.0,
     weight_decay: float = 5e-4,
     cycles: int = 4,

@@ -57,8 +57,10 @@ def cv_sghmc(
         mode: ``"reference"`` for the paper's noise, by default with its preset for images.
     """
     is_reference = mode == "reference"
-    chosen = replace(preset_of(preset, mode, DEFAULT, PRESETS), **given(lr=lr, cycles=cycles))
-    heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.1)
+    known = preset_of(preset, mode, DEFAULT, PRESETS)
+    chosen = replace(known, **given(lr=lr, cycles=cycles))
+    usual = 1.0 if task.likelihood.of_numbers else 0.1
+    heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else usual)
     schedule, at = cycles_of(mode, chosen, steps)
     return Method(
         prepare=lambda model: model,
@@ -75,4 +77,5 @@ def cv_sghmc(
         ),
         lr=schedule,
         collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None or known is not DEFAULT,
     )

@@ -93,6 +93,9 @@ def em_mcmc(
     if mode == "reference" and preset in OWN:
         raise ValueError(f"preset {preset!r} is not the paper's: take one that is called paper_…, or mode='default'")
     chosen, is_reference = preset_of(preset, mode, DEFAULT, PRUNING), mode == "reference"
+    is_published = chosen is not DEFAULT
+    if not is_published and task.likelihood.of_numbers:
+        chosen = replace(DEFAULT, temperature=1.0)
     sampler = replace(chosen.sampler, **given(lr=lr, weight_decay=weight_decay, cycles=cycles))
     chosen = replace(chosen, sampler=sampler, **given(hard_threshold=hard_threshold))
     heat = first_given(temperature, task.n_data**sampler.k_power if is_reference else chosen.temperature)
@@ -149,6 +152,7 @@ def em_mcmc(
         lr=schedule,
         rules=rules,
         collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None or is_published,
     )
 
 

@@ -48,7 +48,7 @@ def laplace(
     structure: Structure = "kron",
     tuning: Tuning = "held_out",
     prior_precision: float | None = None,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
 ) -> Method:
@@ -66,6 +66,7 @@ def laplace(
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
     """
+    rate = 0.1 if lr is None else lr
     if importlib.util.find_spec("laplace") is None:
         raise ImportError(MISSING)
     if structure not in ("full", "kron", "diag"):
@@ -78,9 +79,10 @@ def laplace(
         raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
     return Method(
         prepare=lambda model: model,
-        optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),
+        lr=cosine(rate, steps),
         collector=lambda: LastLayerFit(task, structure, prior_precision, tuning),
+        lr_is_given=lr is not None,
     )
 
 

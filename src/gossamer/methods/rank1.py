@@ -45,7 +45,7 @@ def rank1(
     steps: int,
     *,
     members: int = 4,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 2e-4,
     lr_warmup: float = 1 / 250,
@@ -73,15 +73,17 @@ def rank1(
         kl_warmup: Share of the training over which β rises from 0; 200 of the paper's 250 epochs.
         mode: ``"reference"`` for the published prior, which has no negative factors.
     """
+    rate = 0.1 if lr is None else lr
     if members < 1 or not 0 <= negative <= 1:
         raise ValueError(f"members count from 1, and negative is a share; got {members} and {negative}")
     beta = warmup(kl_weight, int(kl_warmup * steps))
     return Method(
         prepare=partial(with_factors, members=members, init_std=init_std, negative=negative),
-        optimizer=lambda model: SGD(_groups(model, weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0),
-        lr=rising(cosine(lr, steps), int(lr_warmup * steps)),
+        optimizer=lambda model: SGD(_groups(model, weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0),
+        lr=rising(cosine(rate, steps), int(lr_warmup * steps)),
         collector=FactorPosterior,
         penalty=FactorKL(beta, task.n_data, prior_std, mode),
+        lr_is_given=lr is not None,
     )
 
 

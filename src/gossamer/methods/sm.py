@@ -40,7 +40,7 @@ def sm(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     update_period: int | None = None,
@@ -66,6 +66,7 @@ def sm(
         replacement_rate: p, the share of the active weights that the first update replaces.
         until: Share of the training after which nothing moves.
     """
+    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[SparseMomentum]:
         if density == 1:  # there is nothing to move
@@ -85,11 +86,12 @@ def sm(
     return Method(
         prepare=partial(sparsify, density=density, allocation="global", keep_dense=()),
         optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0
+            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
         ),
-        lr=cosine(lr, steps),
+        lr=cosine(rate, steps),
         rules=rules,
         collector=Last,
+        lr_is_given=lr is not None,
     )
 
 

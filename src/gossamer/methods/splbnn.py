@@ -32,7 +32,7 @@ from torch.optim import SGD, Optimizer
 
 from gossamer.convert import sparsify
 from gossamer.layers import param_groups, replica, sparse_weights
-from gossamer.likelihoods import Gaussian, Weighted
+from gossamer.methods._parts import first_given
 from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.ranks import world_size
 from gossamer.schedules import cyclical
@@ -51,7 +51,7 @@ def splbnn(
     steps: int,
     *,
     starts: int = 1,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     inclusion: float = 1e-5,
     spike_std: float = 0.01,
@@ -72,10 +72,9 @@ def splbnn(
     """
     if not 1 <= starts <= steps // 3:
         raise ValueError(f"starts must be between 1 and a third of the steps; got {starts} in {steps} steps")
-    likelihood = task.likelihood.likelihood if isinstance(task.likelihood, Weighted) else task.likelihood
-    wide = slab_std or (0.1 if isinstance(likelihood, Gaussian) else 1.0)
+    wide = first_given(slab_std, 0.1 if task.likelihood.of_numbers else 1.0)
     prior = MixturePrior(inclusion, spike_std, wide)
-    rate = min(lr, task.n_data * spike_std**2)
+    rate = min(0.1, task.n_data * spike_std**2) if lr is None else lr
     begins = [steps * i // starts for i in range(starts + 1)]
     parts = list(pairwise(begins))
     plain: list[nn.Module] = []  # as it was before the conversion, for the structure of later starts
@@ -102,6 +101,7 @@ def splbnn(
         ),
         rules=rules,
         collector=Last if starts == 1 else lambda: BestEvidence(task, prior, begins[1:]),
+        lr_is_given=lr is not None,
     )
 
 

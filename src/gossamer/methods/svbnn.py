@@ -95,6 +95,7 @@ def svbnn(
         penalty=OwnKL(kl_weight, task.n_data, warmup(1.0, round(kl_warmup * steps)), most=1),
         rules=lambda model, optimizer: [Cut(model, optimizer, lambda weight: _checked(weight).logit, at=steps)],
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        one_rate=False,  # Adam
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +33,7 @@ from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
 from gossamer.train.batches import Batches
+from gossamer.train.limit import RateLimit
 from gossamer.train.steps import EagerSteps, take_step
 from gossamer.types import (
     Collector,
@@ -156,6 +157,8 @@ class Training:
         parts = self.model, self.optimizer, objective, self.penalty
         again = partial(_objective, task, partial(_pass, self.fabric, self.model))
         self.eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
+        self._limit = RateLimit()
+        self._is_limited = method.one_rate and not method.lr_is_given and task.likelihood.of_numbers
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | CapturedPasses | None = None
@@ -199,7 +202,7 @@ class Training:
     @property
     def lr(self) -> float:
         """The learning rate of the last step."""
-        return self.method.lr(max(0, self.step - self._begun - 1))
+        return self._limit.lowered(self.method.lr(max(0, self.step - self._begun - 1)))
 
     def _note_updates(self) -> None:
         """Collect what the rules have just done, in steps of the whole training."""
@@ -256,11 +259,14 @@ class Training:
 
     def _advance(self) -> dict[str, Tensor]:
         number = self.step - self._begun + 1
-        rate = self.method.lr(number - 1)
-        rates = [ratio * rate for ratio in self._ratios]
         index = number - 1 + self._shift
         batch, self.eager.weight = self.batches[index], self.batches.weight(index)
         self._check_inputs(batch[0])
+        if self._is_limited and (number - 1) % PERIOD == 0:
+            highest = max(map(self.method.lr, range(self._steps_each))) if number == 1 else 0.0
+            self._limit.look(self.model, self.eager.again(*batch), highest)
+        rate = self._limit.lowered(self.method.lr(number - 1))
+        rates = [ratio * rate for ratio in self._ratios]
         check, values = partial(self._check_loss, batch), None
         if self.captures:
             try:
@@ -392,6 +398,7 @@ class Training:
             "collector": self.collector.state_dict(),
             "watch": self._watch.state_dict(),
             **({"shift": self._shift} if self._shift else {}),
+            **({"limit": asdict(self._limit)} if self._limit != RateLimit() else {}),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
             **({"members": list(self._finished)} if self.method.members > 1 else {}),
         }
@@ -410,6 +417,7 @@ class Training:
         self.collector.load_state_dict(state.get("collector", {}))
         self._watch.load_state_dict(state.get("watch", {"first": None}))
         self._shift = state.get("shift", 0)
+        self._limit = RateLimit(**state.get("limit", {}))
         self._load_noise(state["random"])
 
     def _load_noise(self, saved: dict[str, Tensor]) -> None:
