@@ -39,6 +39,7 @@ from gossamer.estimators.plan import (
     Stream,
     TrainingPlan,
     check_parameters,
+    has_one_rate,
     method_options,
     recipe_of,
     train,
@@ -47,7 +48,6 @@ from gossamer.estimators.plan import (
     widths,
 )
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of, without_folds
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.schema import made
 from gossamer.types import Likelihood
@@ -177,6 +177,10 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.sparse = tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+    @property
+    def _has_one_rate(self) -> bool:
+        return has_one_rate(self.method, self.options, self._likelihood)
 
     @property
     def _in_training(self) -> Likelihood:
@@ -347,15 +351,12 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> TrainingPlan:
         n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
         architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
-        of_numbers = isinstance(self._likelihood, Gaussian)
-        recipe = recipe_of(stage, self.method, of_numbers)
+        recipe = recipe_of(stage, self._has_one_rate, self._likelihood.of_numbers)
         batch_size = recipe.batch_size(n_data) if self.batch_size is None else int(self.batch_size)
         given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}
         return TrainingPlan(
             self.method,
-            method_options(
-                self.method, given, self.options, recipe, architecture.n_weights, n_data, of_numbers=of_numbers
-            ),
+            method_options(self.method, given, self.options, recipe, architecture.n_weights, n_data),
             architecture,
             recipe.steps(n_data, batch_size) if self.max_steps is None else int(self.max_steps),
             # A network of stage 1 ignores a fold of each batch.

@@ -13,7 +13,6 @@ from sklearn.utils import check_array, check_consistent_length
 
 from gossamer.conformal import threshold
 from gossamer.estimators.base import SparseBayesEstimator
-from gossamer.estimators.plan import FOR_NUMBERS, NO_RATE_FOR_NUMBERS
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
 
@@ -150,8 +149,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
     @property
     def _has_constant_noise(self) -> bool:
-        has_one_rate = self.method in FOR_NUMBERS or self.method in NO_RATE_FOR_NUMBERS
-        return has_one_rate if self.noise is None else self.noise == "constant"
+        return self._has_one_rate if self.noise is None else self.noise == "constant"
 
     @property
     def _in_training(self) -> Gaussian:

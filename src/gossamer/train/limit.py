@@ -25,9 +25,10 @@ from gossamer.layers import sparse_weights
 from gossamer.ranks import average_over_ranks
 from gossamer.sparsity.gradients import buffers_kept
 
-__all__ = ["RateLimit", "curvature_of"]
+__all__ = ["RateLimit", "curvature_of", "is_due"]
 
 ROUNDS = 4  # the last changes λ by less than a tenth, on digits, sun1 and small tables
+EARLY, OFTEN, SELDOM = 100, 10, 100  # a sparse network becomes ten times as steep in its first dozens of steps
 REACH = 1e-3  # ‖w' - w‖ over ‖w‖: far above the rounding of a gradient, and still one slope of most units
 
 
@@ -64,6 +65,16 @@ class RateLimit:
         self.most = min(self.most, 0.5 / curvature)
         if highest > 0:
             self.share = min(1.0, self.most / highest)
+
+
+def is_due(step: int) -> bool:
+    """Whether the limit looks at the loss before a step, counted from 1: each look costs as much as five steps.
+
+    Example:
+        >>> [step for step in range(1, 302) if is_due(step)]
+        [1, 11, 21, 31, 41, 51, 61, 71, 81, 91, 101, 201, 301]
+    """
+    return (step - 1) % (OFTEN if step <= EARLY else SELDOM) == 0
 
 
 def curvature_of(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter]) -> float:

@@ -33,7 +33,7 @@ from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
 from gossamer.train.batches import Batches
-from gossamer.train.limit import RateLimit
+from gossamer.train.limit import RateLimit, is_due
 from gossamer.train.steps import EagerSteps, take_step
 from gossamer.types import (
     Collector,
@@ -262,7 +262,7 @@ class Training:
         index = number - 1 + self._shift
         batch, self.eager.weight = self.batches[index], self.batches.weight(index)
         self._check_inputs(batch[0])
-        if self._is_limited and (number - 1) % PERIOD == 0:
+        if self._is_limited and is_due(number):
             highest = max(map(self.method.lr, range(self._steps_each))) if number == 1 else 0.0
             self._limit.look(self.model, self.eager.again(*batch), highest)
         rate = self._limit.lowered(self.method.lr(number - 1))
