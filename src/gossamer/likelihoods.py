@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.types import Likelihood
+from gossamer.types import Kind, Likelihood
 
 __all__ = ["Categorical", "Gaussian", "Weighted", "at_least_float32", "noise_std"]
+
+TINY = 1e-6  # the least frequency of a class and std of a constant target
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,16 @@ class Categorical(Likelihood):
         >>> round(likelihood.loss(torch.zeros(4, 10), torch.zeros(4, dtype=torch.long)).item(), 4)
         2.3026
     """
+
+    @property
+    def kind(self) -> Kind:
+        """Classes."""
+        return "classification"
+
+    def constant(self, y: Tensor) -> Tensor:
+        """The logarithms of the class frequencies, of the classes up to the largest in ``y``."""
+        counts = torch.bincount(y.flatten())
+        return (counts / counts.sum()).clamp_min(TINY).log().view(1, -1, *[1] * (y.dim() - 1))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean negative log-likelihood over the batch."""
@@ -67,10 +79,11 @@ class Gaussian(Likelihood):
                 f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
             )
 
-    @property
-    def of_numbers(self) -> bool:
-        """They are."""
-        return True
+    def constant(self, y: Tensor) -> Tensor:
+        """Mean of the targets, and their std where the noise is not known."""
+        y = y.reshape(len(y), -1)
+        mean, std = y.mean(0, keepdim=True), y.std(0, keepdim=True, correction=0).clamp_min(TINY)
+        return mean if self.noise_std is not None else torch.cat([mean, std.expm1().log()], 1)
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of each target, from the network's output; in float32 where that is half precision."""
@@ -121,9 +134,13 @@ class Weighted(Likelihood):
     likelihood: Likelihood
 
     @property
-    def of_numbers(self) -> bool:
-        """As for the likelihood."""
-        return self.likelihood.of_numbers
+    def kind(self) -> Kind:
+        """That of the likelihood."""
+        return self.likelihood.kind
+
+    def constant(self, y: Tensor) -> Tensor | None:
+        """That of the likelihood; the weights do not count."""
+        return self.likelihood.constant(self.targets(y))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean over the batch of weight times negative log-likelihood."""

@@ -21,6 +21,7 @@ __all__ = [
     "Allocation",
     "Collector",
     "Criterion",
+    "Kind",
     "LayerStats",
     "Likelihood",
     "Method",
@@ -89,6 +90,10 @@ Split = tuple[Tensor, Tensor]
 """Inputs and targets, one row per example."""
 
 
+Kind = Literal["classification", "regression"]
+"""Whether targets are classes or numbers."""
+
+
 class Likelihood(ABC):
     """p(y | network output): the loss, and how several draws combine into one predictive.
 
@@ -104,12 +109,15 @@ class Likelihood(ABC):
         """Log density of each ``y`` under the mixture of the draws: ``(draws, batch, out), (batch, …) -> (batch,)``."""
 
     @property
-    def of_numbers(self) -> bool:
-        """Whether targets are numbers with a scale of their own, and not classes."""
-        return False
+    def kind(self) -> Kind:
+        """What the targets are."""
+        return "regression"
 
     def constant(self, y: Tensor) -> Tensor | None:
-        """The best output for targets ``y`` that is the same for all inputs, ``(1, out, …)``; ``None`` if unknown."""
+        """The output with the least loss of those that no input changes, ``(1, out, …)``; ``None`` if unknown.
+
+        A training that ends no better is reported.
+        """
         return None
 
 

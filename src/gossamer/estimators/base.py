@@ -47,8 +47,9 @@ from gossamer.estimators.plan import (
     train_more,
     widths,
 )
-from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of, without_folds
+from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of, without_folds
 from gossamer.posterior import Prediction
+from gossamer.posterior.constant import CONSTANTS, MOST_ROWS, NO_BETTER, beats_constant
 from gossamer.schema import made
 from gossamer.types import Likelihood
 
@@ -270,6 +271,16 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,
             )
         self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
+        self._tell_if_constant(rows, inputs)
+
+    def _tell_if_constant(self, rows: Rows, inputs: Scaling) -> None:
+        """Warn if the networks predict the rows they were trained on no better than a constant does."""
+        some = rows.take(np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_ROWS)).astype(int))
+        y, every = (targets_of(self._likelihood, part.y) for part in (some, rows))
+        outputs = self._draws.outputs(self._inputs.apply(some.x))
+        if not beats_constant(outputs, y, self._likelihood, every):
+            constant = CONSTANTS[self._likelihood.kind]
+            warnings.warn(NO_BETTER.format(constant=constant), ConvergenceWarning, stacklevel=5)
 
     def _select(
         self,
@@ -351,7 +362,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> TrainingPlan:
         n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
         architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
-        recipe = recipe_of(stage, self._has_one_rate, self._likelihood.of_numbers)
+        recipe = recipe_of(stage, self._has_one_rate, self._likelihood.kind == "regression")
         batch_size = recipe.batch_size(n_data) if self.batch_size is None else int(self.batch_size)
         given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}
         return TrainingPlan(

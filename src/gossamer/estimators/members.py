@@ -27,7 +27,7 @@ from gossamer.layers.gaussian import std_of
 from gossamer.layers.modules import SparseLinear
 from gossamer.likelihoods import Weighted
 from gossamer.priors import normal_kl
-from gossamer.types import Likelihood, Method, Penalty, Posterior
+from gossamer.types import Kind, Likelihood, Method, Penalty, Posterior
 
 __all__ = ["Members", "OfMembers", "SumOverMembers", "WithoutFolds", "can_train_together", "for_members"]
 
@@ -146,9 +146,9 @@ class SumOverMembers(Likelihood):
     likelihood: Likelihood
 
     @property
-    def of_numbers(self) -> bool:
-        """As for the likelihood."""
-        return self.likelihood.of_numbers
+    def kind(self) -> Kind:
+        """That of the likelihood."""
+        return self.likelihood.kind
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """``(members, batch, out), (batch, …)`` -> the sum over members of their mean losses."""
@@ -178,9 +178,9 @@ class WithoutFolds(Likelihood):
     member: int | None = None
 
     @property
-    def of_numbers(self) -> bool:
-        """As for the likelihood."""
-        return self.likelihood.of_numbers
+    def kind(self) -> Kind:
+        """That of the likelihood."""
+        return self.likelihood.kind
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """``(members, batch, out), (batch, targets + 2)``, or ``(batch, out)`` of one member -> the sum of losses."""

@@ -59,7 +59,7 @@ def cv_sghmc(
     is_reference = mode == "reference"
     known = preset_of(preset, mode, DEFAULT, PRESETS)
     chosen = replace(known, **given(lr=lr, cycles=cycles))
-    usual = 1.0 if task.likelihood.of_numbers else 0.1
+    usual = 1.0 if task.likelihood.kind == "regression" else 0.1
     heat = first_given(temperature, task.n_data**chosen.k_power if is_reference else usual)
     schedule, at = cycles_of(mode, chosen, steps)
     return Method(

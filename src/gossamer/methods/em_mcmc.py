@@ -94,7 +94,7 @@ def em_mcmc(
         raise ValueError(f"preset {preset!r} is not the paper's: take one that is called paper_…, or mode='default'")
     chosen, is_reference = preset_of(preset, mode, DEFAULT, PRUNING), mode == "reference"
     is_published = chosen is not DEFAULT
-    if not is_published and task.likelihood.of_numbers:
+    if not is_published and task.likelihood.kind == "regression":
         chosen = replace(DEFAULT, temperature=1.0)
     sampler = replace(chosen.sampler, **given(lr=lr, weight_decay=weight_decay, cycles=cycles))
     chosen = replace(chosen, sampler=sampler, **given(hard_threshold=hard_threshold))

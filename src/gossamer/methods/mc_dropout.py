@@ -56,7 +56,7 @@ def mc_dropout(
     if rate is not None and not 0 < rate < 1:
         raise ValueError(f"rate is a share of the units, between 0 and 1; got {rate}")
     return Method(
-        prepare=partial(with_dropout, rate=rate, linear=OF_NUMBERS if task.likelihood.of_numbers else LINEAR),
+        prepare=partial(with_dropout, rate=rate, linear=OF_NUMBERS if task.likelihood.kind == "regression" else LINEAR),
         optimizer=lambda model: SGD(model.parameters(), lr=step, momentum=momentum, weight_decay=weight_decay),
         lr=cosine(step, steps),
         collector=Dropped,

@@ -72,7 +72,7 @@ def splbnn(
     """
     if not 1 <= starts <= steps // 3:
         raise ValueError(f"starts must be between 1 and a third of the steps; got {starts} in {steps} steps")
-    wide = first_given(slab_std, 0.1 if task.likelihood.of_numbers else 1.0)
+    wide = first_given(slab_std, 0.1 if task.likelihood.kind == "regression" else 1.0)
     prior = MixturePrior(inclusion, spike_std, wide)
     rate = min(0.1, task.n_data * spike_std**2) if lr is None else lr
     begins = [steps * i // starts for i in range(starts + 1)]

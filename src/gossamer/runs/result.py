@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,9 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     cost, layers = cost_of(training, posterior, task, tally, run)
     latency = prediction_seconds(lambda x: predict_seeded(posterior, task, x, settings), task.test[0])
     others = _other_predictions(settings, task, posterior)
+    found = training.learnt_nothing(posterior)
+    if found:
+        logging.getLogger("gossamer").warning(f"{settings.method} on {settings.data_name}: {found}")
     of_weights, stds = curves.weight_curves(posterior)
     result["curves"] |= of_weights
     return {
@@ -49,6 +53,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "cost": cost | {"prediction_seconds": latency},
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
         "class_names": list(task.class_names),
+        **({"warnings": [found]} if found else {}),
     }
 
 

@@ -30,6 +30,7 @@ from gossamer.layers import replica
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
 from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
+from gossamer.posterior.constant import learnt_nothing
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
 from gossamer.train.batches import Batches
@@ -100,7 +101,10 @@ def fit(
     for values in training.run():
         if record is not None:
             record(training.step, values)
-    return training.posterior()
+    posterior = training.posterior()
+    if found := training.learnt_nothing(posterior):
+        logging.getLogger("gossamer").warning(found)
+    return posterior
 
 
 class Training:
@@ -158,7 +162,7 @@ class Training:
         again = partial(_objective, task, partial(_pass, self.fabric, self.model))
         self.eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
         self._limit = RateLimit()
-        self._is_limited = method.one_rate and not method.lr_is_given and task.likelihood.of_numbers
+        self._is_limited = method.one_rate and not method.lr_is_given and task.likelihood.kind == "regression"
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | CapturedPasses | None = None
@@ -346,6 +350,18 @@ class Training:
         with torch.random.fork_rng():  # an optimizer may draw the seed of its noise
             others = [self._posterior_of(member) for member in self._finished]
         return Mixture([*others, *([last] if is_trained or not others else [])])
+
+    def learnt_nothing(self, posterior: Posterior) -> str | None:
+        """What to tell if the trained posterior is no better than a constant; otherwise nothing.
+
+        Where the losses of the last steps are below that of the best constant, nothing more is computed.
+        """
+        likelihood, y = self.task.likelihood, self.task.train[1]
+        constant = likelihood.constant(y)
+        if constant is None or self.fabric.global_rank > 0 or not self.step:
+            return None
+        alike = constant.expand(len(y), -1, *y.shape[1:] if constant.dim() > 2 else ())
+        return learnt_nothing(posterior, self.task) if self._watch.mean() > float(likelihood.loss(alike, y)) else None
 
     def _begin_next_member(self) -> None:
         """Keep the member that is trained, and go on as a training from another seed does at its beginning."""
