@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,6 +56,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
         "class_names": list(task.class_names),
         **({"warnings": [found]} if found else {}),
+        **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }
 
 

@@ -161,7 +161,7 @@ class Training:
         parts = self.model, self.optimizer, objective, self.penalty
         again = partial(_objective, task, partial(_pass, self.fabric, self.model))
         self.eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
-        self._limit = RateLimit()
+        self.limit = RateLimit()
         self._is_limited = method.one_rate and not method.lr_is_given and task.likelihood.kind == "regression"
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
@@ -206,7 +206,7 @@ class Training:
     @property
     def lr(self) -> float:
         """The learning rate of the last step."""
-        return self._limit.lowered(self.method.lr(max(0, self.step - self._begun - 1)))
+        return self.limit.lowered(self.method.lr(max(0, self.step - self._begun - 1)))
 
     def _note_updates(self) -> None:
         """Collect what the rules have just done, in steps of the whole training."""
@@ -268,8 +268,8 @@ class Training:
         self._check_inputs(batch[0])
         if self._is_limited and is_due(number):
             highest = max(map(self.method.lr, range(self._steps_each))) if number == 1 else 0.0
-            self._limit.look(self.model, self.eager.again(*batch), highest)
-        rate = self._limit.lowered(self.method.lr(number - 1))
+            self.limit.look(self.model, self.eager.again(*batch), highest)
+        rate = self.limit.lowered(self.method.lr(number - 1))
         rates = [ratio * rate for ratio in self._ratios]
         check, values = partial(self._check_loss, batch), None
         if self.captures:
@@ -414,7 +414,7 @@ class Training:
             "collector": self.collector.state_dict(),
             "watch": self._watch.state_dict(),
             **({"shift": self._shift} if self._shift else {}),
-            **({"limit": asdict(self._limit)} if self._limit != RateLimit() else {}),
+            **({"limit": asdict(self.limit)} if self.limit != RateLimit() else {}),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
             **({"members": list(self._finished)} if self.method.members > 1 else {}),
         }
@@ -433,7 +433,7 @@ class Training:
         self.collector.load_state_dict(state.get("collector", {}))
         self._watch.load_state_dict(state.get("watch", {"first": None}))
         self._shift = state.get("shift", 0)
-        self._limit = RateLimit(**state.get("limit", {}))
+        self.limit = RateLimit(**state.get("limit", {}))
         self._load_noise(state["random"])
 
     def _load_noise(self, saved: dict[str, Tensor]) -> None:
