@@ -56,7 +56,6 @@ def test_defaults_train_numbers(name, problem):
     errors = (predict_inputs(posterior, task, x, 10).mean - y).square()
     gain = ((mean - y).square() - errors).double().flatten()
     assert gain.mean() > 4 * gain.std() / math.sqrt(len(gain))  # standard errors over the test rows
-    assert errors.mean() < (mean - y).square().mean() * 0.9
 
 
 @pytest.mark.parametrize("name", ABLE)

@@ -48,7 +48,7 @@ def dpf(
         task: The task.
         steps: Length of the training.
         density: Share of the weights that stay in the end.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.2.
         momentum: Nesterov momentum of SGD.
         weight_decay: Weight decay of SGD, of the weights that are cut as well.
         until: Share of the training at which the density is reached and the mask is final; the authors' is their second

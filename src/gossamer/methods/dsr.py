@@ -49,7 +49,7 @@ def dsr(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Nesterov momentum of SGD.
         weight_decay: Weight decay of SGD.
         update_period: Steps between the first updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000

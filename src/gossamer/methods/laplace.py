@@ -62,7 +62,7 @@ def laplace(
             or by the marginal likelihood, ``"marglik"``. That is the paper's default, and far too wide where a network
             fits few examples perfectly, such as digits.
         prior_precision: δ itself, if it is known.
-        lr: Learning rate of SGD at the start of a cosine.
+        lr: Learning rate of SGD at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
     """

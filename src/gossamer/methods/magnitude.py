@@ -46,7 +46,7 @@ def magnitude(
         task: The task.
         steps: Length of the training.
         density: Share of the weights that stay in the end.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         warmup: Share of the training before the first cut, t₀.

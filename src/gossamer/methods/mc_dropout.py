@@ -48,15 +48,16 @@ def mc_dropout(
         rate: p, the share of units that are dropped. ``None`` keeps what the network's own dropout layers have. In a
             network without any it is 0.5 before linear layers, as in the paper, and 0.1 before convolutions and for
             numbers.
-        lr: Learning rate of SGD at the start of a cosine.
+        lr: Learning rate of SGD at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
     """
     step = 0.1 if lr is None else lr
+    linear = OF_NUMBERS if task.likelihood.kind == "regression" else LINEAR
     if rate is not None and not 0 < rate < 1:
         raise ValueError(f"rate is a share of the units, between 0 and 1; got {rate}")
     return Method(
-        prepare=partial(with_dropout, rate=rate, linear=OF_NUMBERS if task.likelihood.kind == "regression" else LINEAR),
+        prepare=partial(with_dropout, rate=rate, linear=linear),
         optimizer=lambda model: SGD(model.parameters(), lr=step, momentum=momentum, weight_decay=weight_decay),
         lr=cosine(step, steps),
         collector=Dropped,

@@ -62,7 +62,7 @@ def rank1(
         task: The task, with N training examples.
         steps: Length of the training.
         members: K, the components of the mixture.
-        lr: Learning rate of SGD at the start of a cosine; the paper divides it by 5 three times instead.
+        lr: Learning rate of SGD at the start of a cosine; 0.1, which the paper divides by 5 three times instead.
         momentum: Nesterov momentum.
         weight_decay: Weight decay of weights, biases and norms, not of the factors; twice the paper's factor of ‖w‖².
         lr_warmup: Share of the training over which the learning rate rises; one of the paper's 250 epochs.

@@ -58,7 +58,7 @@ def sm(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Nesterov momentum of SGD, and β.
         weight_decay: Weight decay of SGD.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps; the

@@ -41,7 +41,7 @@ def snip(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         prune_batch: Training examples, drawn at random, that decide which weights stay.

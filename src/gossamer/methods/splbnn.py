@@ -64,7 +64,8 @@ def splbnn(
         steps: Length of the training, all starts together.
         starts: How many times to start, each with fresh weights and an equal part of the steps. The paper has 10 for
             its simulated examples and 1 for images. More than one needs a Hessian of all parameters that are left.
-        lr: Learning rate of SGD, along a cosine in each start, at most N s₀²: beyond that the spike makes it unstable.
+        lr: Learning rate of SGD, along a cosine in each start; 0.1, or N s₀² if that is less: beyond it the spike makes
+            SGD unstable.
         momentum: Momentum of SGD.
         inclusion: λ, the prior probability of the slab.
         spike_std: s₀.

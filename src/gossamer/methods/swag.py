@@ -37,8 +37,8 @@ def swag(
     Args:
         task: The task.
         steps: Length of the training.
-        lr: Learning rate until half of ``begin``; from there it changes linearly until 0.9 of ``begin``.
-        swag_lr: Learning rate from then on.
+        lr: Learning rate until half of ``begin``; 0.1. From there it changes linearly until 0.9 of ``begin``.
+        swag_lr: Learning rate from then on; 0.05.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         begin: Share of the training after which networks are collected.
