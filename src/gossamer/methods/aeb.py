@@ -80,8 +80,8 @@ def aeb(
         task: The task, with N training examples.
         steps: Length of the training.
         density: Share of the weights that are not zero in the end.
-        lr: Learning rate of the dense stage; 0.1. That of the second is 5 over its number of steps, as in the paper, and at
-            most this.
+        lr: Learning rate of the dense stage; 0.1. That of the second is 5 over its number of steps, as in the paper,
+            and at most this.
         momentum: Momentum of the sampler.
         weight_decay: Weight decay of all weights in the dense stage, and of those that stay dense after it.
         dense: Share of the training before anything becomes sparse.

@@ -45,8 +45,9 @@ def cv_sghmc(
         task: The task; its number of training examples scales the noise.
         steps: Length of the training.
         lr: Learning rate at the start of each cycle; 0.1, and 1 in reference mode.
-        temperature: 1 samples the posterior, and needs a rate of 0.1 or less. For numbers it is 1, for classes 0.1, which had the
-            better NLL on held-out digits. In reference mode it is the paper's k: 1/N for images, 1/√N in the other presets.
+        temperature: 1 samples the posterior, and needs a rate of 0.1 or less. For numbers it is 1, for classes 0.1,
+            which had the better NLL on held-out digits. In reference mode it is the paper's k: 1/N for images, 1/√N in
+            the other presets.
         momentum: Momentum of the sampler; 0.9, and 0.1 in reference mode.
         weight_decay: Precision of the normal prior over the number of examples; 1.5e-3, and 5e-4 in reference mode.
         scale_lr: Rate at which each weight learns its own step size; 0, and 0.1 in reference mode.

@@ -79,8 +79,8 @@ def em_mcmc(
             1, or 0.75 with a density.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
         lr: Learning rate at the start of each cycle; 0.1, and 1 in reference mode.
-        temperature: 1 samples the posterior; the default is 0.1, and 1 for numbers. In reference mode it is the paper's k, 1/N or 1/√N by
-            preset.
+        temperature: 1 samples the posterior; the default is 0.1, and 1 for numbers. In reference mode it is the paper's
+            k, 1/N or 1/√N by preset.
         weight_decay: Weight decay of groups in the slab, and of ungrouped parameters.
         cycles: Number of cycles of the learning rate; each that ends after the pruning gives a network.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.

@@ -86,9 +86,9 @@ def mbnn(
         prior_scale: Scale of the Cauchy prior of the weights; ``None`` is √(500/N): the paper's 0.1 for CIFAR and 1 for
             tables of 500 rows.
         start: Share of the units that are active at the start, chosen at random.
-        lr: Learning rate of SGLD; 0.5. In half of the training a cosine leads to a hundredth of it, and in trainings of less
-            than 100,000 steps to more, up to 0.3 of it: units die until the end, and the others must learn to replace
-            them.
+        lr: Learning rate of SGLD; 0.5. In half of the training a cosine leads to a hundredth of it, and in trainings of
+            less than 100,000 steps to more, up to 0.3 of it: units die until the end, and the others must learn to
+            replace them.
         temperature: T of SGLD. 1 samples the posterior, the released code has 1/N and, in the second half, a hundredth
             of it. At 1 a network with many more weights than examples is mostly noise.
         leapfrog: Steps of a trajectory of HMC.

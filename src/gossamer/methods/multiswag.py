@@ -34,7 +34,8 @@ def multiswag(
         task: The task.
         steps: Length of the training of all members together; each has an equal share.
         members: K, how many Gaussians.
-        lr: Learning rate of a member until half of ``begin``; 0.1. From there it changes linearly until 0.9 of ``begin``.
+        lr: Learning rate of a member until half of ``begin``; 0.1. From there it changes linearly until 0.9 of
+            ``begin``.
         swag_lr: Learning rate from then on; 0.05.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
