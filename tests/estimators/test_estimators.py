@@ -273,10 +273,18 @@ def test_a_rate_that_is_asked_for_is_taken(numbers):
         assert ("limit" in model._stream.states[0]) == (rate is None)
 
 
-def test_what_predicts_no_better_than_a_constant_is_told(numbers):
+def test_what_predicts_no_better_than_a_constant_is_told(numbers, caplog):
     X, y = numbers
-    with pytest.warns(ConvergenceWarning, match="no better than the mean of the targets"):
-        SparseBayesRegressor("sgd", hidden=(8,), max_steps=30, members=1, lr=1e-7, random_state=0).fit(X, y)
+    for lr, told in ((1e-7, 1), (None, 0)):
+        caplog.clear()
+        SparseBayesRegressor("sgd", hidden=(8,), max_steps=200, members=1, lr=lr, random_state=0).fit(X, y)
+        assert (
+            sum(
+                "sgd: the predictions for the training examples are no better than the mean" in m
+                for m in caplog.messages
+            )
+            == told
+        )
 
 
 def test_early_stopping_keeps_the_best_look(short, numbers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
@@ -274,13 +275,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self._tell_if_constant(rows, inputs)
 
     def _tell_if_constant(self, rows: Rows, inputs: Scaling) -> None:
-        """Warn if the networks predict the rows they were trained on no better than a constant does."""
+        """Say so if the networks predict the rows they were trained on no better than a constant does."""
         some = rows.take(np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_ROWS)).astype(int))
         y, every = (targets_of(self._likelihood, part.y) for part in (some, rows))
         outputs = self._draws.outputs(self._inputs.apply(some.x))
         if not beats_constant(outputs, y, self._likelihood, every):
             constant = CONSTANTS[self._likelihood.kind]
-            warnings.warn(NO_BETTER.format(constant=constant), ConvergenceWarning, stacklevel=5)
+            logging.getLogger("gossamer").warning(f"{self.method}: {NO_BETTER.format(constant=constant)}")
 
     def _select(
         self,

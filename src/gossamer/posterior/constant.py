@@ -38,7 +38,8 @@ def learnt_nothing(posterior: Posterior, task: Task) -> str | None:
 def beats_constant(outputs: Tensor, y: Tensor, likelihood: Likelihood, every: Tensor) -> bool:
     """Whether the log density of targets ``y`` is above that of the best constant for ``every`` one, by two errors.
 
-    These are standard errors of the mean over the examples. Without a known constant the answer is yes.
+    These are standard errors of the mean over the examples. Without a known constant, or where all targets are
+    equal, the answer is yes.
 
     Example:
         >>> from gossamer import Categorical
@@ -48,7 +49,7 @@ def beats_constant(outputs: Tensor, y: Tensor, likelihood: Likelihood, every: Te
         [True, False]
     """
     constant = likelihood.constant(every)
-    if constant is None or len(y) < 2:
+    if constant is None or bool((y == y[:1]).all()):
         return True
     alike = constant.expand(1, len(y), constant.shape[1], *outputs.shape[3:])  # no input changes it
     gain = likelihood.log_predictive(outputs, y) - likelihood.log_predictive(alike.to(outputs), y)
