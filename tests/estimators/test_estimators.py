@@ -112,7 +112,7 @@ def test_noise_that_varies_with_a_column_that_says_nothing_of_the_mean():
     assert not model.get_support()[1]  # R² does not fall without it
 
 
-@pytest.mark.parametrize(("method", "varies"), [("ssvi", True), ("ivon", True), ("sgd", False), ("em_mcmc", False)])
+@pytest.mark.parametrize(("method", "varies"), [("ssvi", True), ("ivon", False), ("sgd", False), ("em_mcmc", False)])
 def test_noise_varies_by_default_where_each_weight_has_its_step_size(method, varies, numbers):
     X, y = numbers
     model = SparseBayesRegressor(method, max_steps=20, random_state=0).fit(X, y)
@@ -267,10 +267,10 @@ def test_a_method_under_another_name_predicts_the_same(tmp_path, monkeypatch):
 
 def test_a_rate_that_is_asked_for_is_taken(numbers):
     X, y = numbers
-    for options, rate in (({"lr": 0.02}, 0.02), ({"lr": np.float32(0.25)}, 0.25), (None, None)):
+    for options, rate in (({"lr": 0.02}, 0.02), ({"lr": np.float32(0.25)}, 0.25), (None, 0.003)):
         model = SparseBayesRegressor("cv_sghmc", hidden=(), max_steps=30, options=options, random_state=0).fit(X, y)
-        assert model._stream.plan.options.get("lr") == rate
-        assert ("limit" in model._stream.states[0]) == (rate is None)
+        assert model._stream.plan.options["lr"] == pytest.approx(rate)
+        assert ("limit" in model._stream.states[0]) == (options is None)
 
 
 def test_what_predicts_no_better_than_a_constant_is_told(numbers, caplog):

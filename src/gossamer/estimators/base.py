@@ -42,6 +42,7 @@ from gossamer.estimators.plan import (
     check_parameters,
     has_one_rate,
     method_options,
+    rate_for_numbers,
     recipe_of,
     train,
     train_folds,
@@ -366,9 +367,11 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         recipe = recipe_of(stage, self._has_one_rate, self._likelihood.kind == "regression")
         batch_size = recipe.batch_size(n_data) if self.batch_size is None else int(self.batch_size)
         given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}
+        options = method_options(self.method, given, self.options, recipe, architecture.n_weights, n_data)
+        rate = rate_for_numbers(self.method, options, self._likelihood)
         return TrainingPlan(
             self.method,
-            method_options(self.method, given, self.options, recipe, architecture.n_weights, n_data),
+            options if rate is None else options | {"lr": rate},
             architecture,
             recipe.steps(n_data, batch_size) if self.max_steps is None else int(self.max_steps),
             # A network of stage 1 ignores a fold of each batch.
@@ -380,6 +383,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             int(self.verbose),
             recipe.rounds if self.max_steps is None else 1,
             self.on_nan,
+            lowers=rate is not None,
         )
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
