@@ -107,10 +107,6 @@ PREDICT_NUMBERS = Recipe(
 # KL, to train until the noise is learnt is to learn the noise by heart.
 PREDICT_BY_ONE_RATE = replace(PREDICT_NUMBERS, batch=256, min_steps=1000, more_epochs=0, rounds=1)
 PREDICT_CLASSES = replace(SELECT, min_steps=2000, epochs=10)
-# Of the default rate, which the limit of a training would let stand where a table is noisy: without a KL, a network that
-# learns fast learns the noise by heart. It was chosen for SGD and RigL by held-out log density, on two noisy tables and
-# one whose noise is a thirtieth of the target.
-SHARE_FOR_NUMBERS = 0.03
 OF_CURVATURE = {"temperature", "optimizer", "average"}  # options that mean nothing with the KL in the loss
 WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
 
@@ -262,7 +258,7 @@ def rate_for_numbers(method: str, options: Mapping[str, Any], likelihood: Likeli
     example = _example(method, options, likelihood)
     if likelihood.kind != "regression" or not example.one_rate or example.lr_is_given:
         return None
-    return SHARE_FOR_NUMBERS * max(map(example.lr, range(MANY_STEPS))) if "lr" in options_of(method) else None
+    return example.share_for_numbers * max(map(example.lr, range(MANY_STEPS))) if "lr" in options_of(method) else None
 
 
 def _example(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> Method:

@@ -35,8 +35,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         noise: ``"varying"`` learns a noise std of each target that depends on the inputs, ``"constant"`` one that does
             not. ``None`` is the first, but the second for methods with one step size for all weights.
         density: As for the classifier to select; three times as much to predict.
-        lr: Learning rate. ``None`` is the method's default, but smaller for methods with one step size for all weights,
-            since learnt noise makes the loss steep.
+        lr: Learning rate. ``None`` is the method's default, but a part of it for methods with one step size for all
+            weights, lowered to what the loss bears: learnt noise makes it steep.
         kl_weight: β of the KL; ``None`` is 1 to select and 0.5 to predict.
         max_steps: Optimizer steps of each stage; ``None`` is 500 to select, and to predict 2,000 or a hundred epochs
             (up to 10,000, but at least twenty epochs), up to four times while the loss falls.

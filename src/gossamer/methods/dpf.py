@@ -86,4 +86,5 @@ def dpf(
         rules=rules,
         collector=Last,
         lr_is_given=lr is not None,
+        share_for_numbers=0.015,  # the default is twice that of SGD
     )
