@@ -27,7 +27,7 @@ from gossamer.sparsity.gradients import buffers_kept
 
 __all__ = ["RateLimit", "curvature_of", "is_due"]
 
-ROUNDS = 4  # the last changes λ by less than a tenth, on digits, sun1 and small tables
+ROUNDS = 4  # λ is then within a quarter of that after eight, on digits, sun1 and small tables
 EARLY, OFTEN, SELDOM = 100, 10, 100  # a sparse network becomes ten times as steep in its first dozens of steps
 REACH = 1e-3  # ‖w' - w‖ over ‖w‖: far above the rounding of a gradient, and still one slope of most units
 
@@ -87,7 +87,7 @@ def curvature_of(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter])
         >>> round(curvature_of(lambda: (torch.tensor([0.5, 1.0, 8.0]) * w.square()).sum() / 2, [w]), 2)
         8.0
     """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    trained: list[Tensor] = [parameter for parameter in parameters if parameter.requires_grad]
     before = [parameter.detach().clone() for parameter in trained]
     first = direction = _gradients(loss, trained)
     length, curvature = REACH * float(torch.nn.utils.get_total_norm(before)), 0.0
@@ -95,16 +95,18 @@ def curvature_of(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter])
         size = float(torch.nn.utils.get_total_norm(direction))
         if not size * length > 0:
             break
-        with torch.no_grad():
-            torch._foreach_add_(trained, torch._foreach_mul(direction, length / size))
-        direction = torch._foreach_sub(_gradients(loss, trained), first)
-        with torch.no_grad():
-            torch._foreach_copy_(trained, before)
+        try:
+            with torch.no_grad():
+                torch._foreach_add_(trained, torch._foreach_mul(direction, length / size))
+            direction = list(torch._foreach_sub(_gradients(loss, trained), first))
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(trained, before)
         curvature = float(torch.nn.utils.get_total_norm(direction)) / length
     return curvature
 
 
-def _gradients(loss: Callable[[], Tensor], parameters: list[nn.Parameter]) -> list[Tensor]:
+def _gradients(loss: Callable[[], Tensor], parameters: list[Tensor]) -> list[Tensor]:
     device = parameters[0].device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(0)
