@@ -13,6 +13,8 @@ from gossamer.types import Kind, Likelihood, at_least_float32, in_shape
 
 __all__ = ["Categorical", "Gaussian", "Weighted", "gaussian_interval", "gaussian_mixture_crps", "noise_std"]
 
+TINY = 1e-6  # the least frequency of a class and std of a constant target
+
 
 @dataclass(frozen=True)
 class Categorical(Likelihood):
@@ -33,6 +35,11 @@ class Categorical(Likelihood):
     def is_native(self) -> bool:
         """Yes."""
         return True
+
+    def constant(self, y: Tensor) -> Tensor:
+        """The logarithms of the class frequencies, of the classes up to the largest in ``y``."""
+        counts = torch.bincount(y.flatten())
+        return (counts / counts.sum()).clamp_min(TINY).log().view(1, -1, *[1] * (y.dim() - 1))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean negative log-likelihood over the batch."""
@@ -76,6 +83,12 @@ class Gaussian(Likelihood):
             raise ValueError(
                 f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
             )
+
+    def constant(self, y: Tensor) -> Tensor:
+        """Mean of the targets, and their std where the noise is not known."""
+        y = y.reshape(len(y), -1)
+        mean, std = y.mean(0, keepdim=True), y.std(0, keepdim=True, correction=0).clamp_min(TINY)
+        return mean if self.noise_std is not None else torch.cat([mean, std.expm1().log()], 1)
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of each target, from the network's output; in float32 where that is half precision."""
@@ -146,6 +159,10 @@ class Weighted(Likelihood):
     def kind(self) -> Kind:
         """That of the likelihood."""
         return self.likelihood.kind
+
+    def constant(self, y: Tensor) -> Tensor | None:
+        """That of the likelihood; the weights do not count."""
+        return self.likelihood.constant(self.targets(y))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean over the batch of weight times negative log-likelihood."""

@@ -138,6 +138,13 @@ class Likelihood:
         """Whether the native training steps of the estimators know this likelihood."""
         return False
 
+    def constant(self, y: Tensor) -> Tensor | None:
+        """The output with the least loss of those that no input changes, ``(1, out, …)``; ``None`` if unknown.
+
+        A training that ends no better is reported.
+        """
+        return None
+
     def distribution(self, output: Tensor) -> Distribution:
         """The distribution of the targets that an output ``(…, batch, out)`` stands for, ``(…, batch, targets)``."""
         raise NotImplementedError(
@@ -261,6 +268,11 @@ class Task(NamedTuple):
                 "kind = 'classification' for classes"
             )
         return self.likelihood.kind
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the targets are known to be numbers; a likelihood that is no :class:`Likelihood` does not say."""
+        return isinstance(self.likelihood, Likelihood) and self.kind == "regression"
 
     @property
     def n_data(self) -> int:
@@ -496,6 +508,13 @@ class Method:
         fresh: Whether each member after the first starts from other random weights, not from the given ones.
         chosen: What is used where an option was left open, under the option's name and as plain values, for the records
             of a run. What depends on the network is said by :attr:`Rule.chosen` and :meth:`Penalty.chosen`.
+        one_rate: Whether steps are as long as the gradient times one rate for all weights, as those of SGD and of
+            samplers are, and so grow with the steepness of the loss. Adam's, for one, are not.
+        lr_is_given: Whether ``lr`` is the user's own and stays as it is. Otherwise, a training of numbers by one rate
+            lowers it to what the loss bears.
+        share_for_numbers: Of the default rate, the part that estimators take for numbers if there is one rate. A table
+            is noisy, and without a KL a network that learns fast learns the noise by heart. The default was chosen for
+            SGD and RigL by held-out log density, on two noisy tables and one with noise of a thirtieth of the target.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
@@ -509,6 +528,9 @@ class Method:
     shares_steps: bool = True
     fresh: bool = False
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    one_rate: bool = True
+    lr_is_given: bool = False
+    share_for_numbers: float = 0.03
 
     def suited_to(self, network: nn.Module) -> Method:
         """The method with the defaults that suit a plain network."""

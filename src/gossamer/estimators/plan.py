@@ -38,7 +38,7 @@ from gossamer.progress import Progress
 from gossamer.runs.settings import options_of
 from gossamer.schema import check_type
 from gossamer.train import Batches, Training
-from gossamer.types import Method, Schedule, Split, Task
+from gossamer.types import Likelihood, Method, Schedule, Split, Task
 
 Stage = Literal["select", "predict", "stream"]
 """What networks are trained for: to tell which columns matter, to predict by those that do, or both at once."""
@@ -103,30 +103,12 @@ PREDICT_NUMBERS = Recipe(
     long_batch=256,
     rounds=4,
 )
-# With one rate for all weights, the noise of small batches heats what is sampled; and without a KL, to train until the
-# noise is learnt is to learn the noise by heart.
+# With one rate for all weights (``Method.one_rate``), the noise of small batches heats what is sampled; and without a
+# KL, to train until the noise is learnt is to learn the noise by heart.
 PREDICT_BY_ONE_RATE = replace(PREDICT_NUMBERS, batch=256, min_steps=1000, more_epochs=0, rounds=1)
 PREDICT_CLASSES = replace(SELECT, min_steps=2000, epochs=10)
-# The loss of a regression has the curvature 1/noise², which grows while the noise is learnt: a table that is predicted
-# well is steeper than any image. At the rates that suit classes, methods without a step size per weight diverge there,
-# often without reaching infinity. The rates of sgd, rigl, cv_adam, cv_sghmc and em_mcmc were chosen by held-out log
-# density on three tables: two noisy ones and one whose noise is a thirtieth of the target; that of csghmc by held-out
-# R² on one. Other methods by SGD with momentum have its rate. Colder samplers were less stable, and overconfident.
-# Samplers have a third of the rate that was chosen so: at 0.003 they diverged on the last of these tables (one seed).
-BY_SGD = {"dpf", "dsr", "laplace", "magnitude", "mc_dropout", "multiswag", "rank1", "rigl", "set", "sgd", "sm", "snip"}
-BY_SGD |= {"splbnn", "swag"}
-FOR_NUMBERS: dict[str, dict[str, float]] = {method: {"lr": 0.003} for method in sorted(BY_SGD)} | {
-    "mc_dropout": {"lr": 0.003, "rate": 0.1},
-    "cv_adam": {"lr": 0.03},
-    "cv_sghmc": {"lr": 0.001, "temperature": 1.0},
-    "em_mcmc": {"lr": 0.001, "temperature": 1.0},
-    "csghmc": {"lr": 0.01},
-}
-# Without momentum, or with a prior for images, no rate both learns in these steps and stays stable on steep tables.
-NO_RATE_FOR_NUMBERS = {"csgld": "csghmc", "aeb": "em_mcmc"}  # and what does the same with one
 OF_CURVATURE = {"temperature", "optimizer", "average"}  # options that mean nothing with the KL in the loss
 WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
-WITH_RATES = {"optimizer", "preset", "mode"}  # options that bring a rate of their own
 
 CLEAR_FALL = 0.05  # nats per row: what a reader of a log density would notice
 N_LOOKS = 50  # at the held-out rows, over a whole training
@@ -152,6 +134,7 @@ class TrainingPlan:
     verbose: int = 0
     rounds: int = 1  # at most so often all the steps, while the loss falls
     on_nan: OnNan = "stop"
+    lowers: bool = False  # whether the rate is not the user's, and is lowered to what the loss bears
 
 
 @dataclass(frozen=True)
@@ -247,13 +230,37 @@ def fall_at_the_end(nlls: Array) -> float:
     return fall if fall > max(CLEAR_FALL, 3 * error) else 0.0
 
 
-def recipe_of(stage: Stage, method: str, of_numbers: bool) -> Recipe:
+def recipe_of(stage: Stage, one_rate: bool, of_numbers: bool) -> Recipe:
     """The settings of a stage; a stream selects and predicts at once."""
     if stage != "predict":
         return SELECT if stage == "select" else STREAM
     if not of_numbers:
         return PREDICT_CLASSES
-    return PREDICT_BY_ONE_RATE if method in FOR_NUMBERS else PREDICT_NUMBERS
+    return PREDICT_BY_ONE_RATE if one_rate else PREDICT_NUMBERS
+
+
+def has_one_rate(method: str, options: Mapping[str, Any] | None, likelihood: Likelihood) -> bool:
+    """Whether a method says that it has one rate for all weights, with the options given."""
+    return _example(method, given_options(method, {}, options), likelihood).one_rate
+
+
+def rate_for_numbers(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> float | None:
+    """The learning rate of a regression by one rate for all weights; ``None`` for what keeps its own or was given one.
+
+    Example:
+        >>> from gossamer.likelihoods import Gaussian
+        >>> rate_for_numbers("rigl", {}, Gaussian()), rate_for_numbers("rigl", {"lr": 0.1}, Gaussian())
+        (0.003, None)
+    """
+    example = _example(method, options, likelihood)
+    if likelihood.kind != "regression" or not example.one_rate or example.lr_is_given:
+        return None
+    return example.share_for_numbers * max(map(example.lr, range(MANY_STEPS))) if "lr" in options_of(method) else None
+
+
+def _example(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> Method:
+    row = torch.zeros(1, 1), torch.zeros(1, 1)
+    return methods.build(method, Task(row, row, row, likelihood, n_outputs=1), MANY_STEPS, **options)
 
 
 def method_options(
@@ -263,10 +270,19 @@ def method_options(
     recipe: Recipe,
     n_weights: int,
     n_data: float,
-    *,
-    of_numbers: bool = False,
 ) -> dict[str, Any]:
-    """Options of a method: those given, then those for tables; an unknown one is an error that names the nearest.
+    """Options of a method: those given, then those for tables."""
+    known, given = options_of(method), given_options(method, parameters, options)
+    for_tables: dict[str, Any] = {} if WITH_THRESHOLD & given.keys() else {"density": recipe.density(n_weights, n_data)}
+    if "kl_weight" in known:
+        by_curvature = given.get("std", "curvature" if OF_CURVATURE & given.keys() else "gradient") == "curvature"
+        beta = recipe.kl_weight
+        for_tables |= {"temperature": beta} if by_curvature else {"std": "gradient", "kl_weight": beta}
+    return {name: value for name, value in for_tables.items() if name in known and name not in given} | given
+
+
+def given_options(method: str, parameters: Mapping[str, Any], options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of a method that were given, checked: an unknown one is an error that names the nearest.
 
     ``parameters`` are the options that are arguments of an estimator, too, with ``None`` for those left out.
     """
@@ -286,19 +302,7 @@ def method_options(
         if name not in known:
             raise ValueError(unknown(f"option of {method}", name, known))
         check_type(f"option {name} of {method}", value, known[name][0])
-    for_tables: dict[str, Any] = {} if WITH_THRESHOLD & given.keys() else {"density": recipe.density(n_weights, n_data)}
-    if "kl_weight" in known:
-        by_curvature = given.get("std", "curvature" if OF_CURVATURE & given.keys() else "gradient") == "curvature"
-        beta = recipe.kl_weight
-        for_tables |= {"temperature": beta} if by_curvature else {"std": "gradient", "kl_weight": beta}
-    if of_numbers and method in NO_RATE_FOR_NUMBERS and "lr" not in given:
-        raise ValueError(
-            f"method {method!r} has no learning rate that suits all tables of numbers: find one for yours by held-out "
-            f"rows, as in lr=0.003, or use method={NO_RATE_FOR_NUMBERS[method]!r}"
-        )
-    if of_numbers and not WITH_RATES & given.keys():
-        for_tables |= FOR_NUMBERS.get(method, {})
-    return {name: value for name, value in for_tables.items() if name in known and name not in given} | given
+    return given
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
@@ -347,7 +351,7 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
         built = methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
         if not built.shares_steps and built.members > 1:
             raise ValueError(f"an estimator trains the members itself: give it members={built.members}, not the method")
-        return built
+        return replace(built, lr_is_given=False) if plan.lowers else built
 
     # By its own task: some methods look at the data before they train, or at all of them at once.
     tasks = [_task_of(i, task) for i in range(plan.members)]

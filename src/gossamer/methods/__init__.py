@@ -51,7 +51,10 @@ def build(name: str, task: Task, steps: int, **options: Any) -> Method:
         >>> build("ssvi", digits.load(), steps=100, density=0.1).lr(10) > 0
         True
     """
-    method = find(name)(task, steps, **options)
+    function, lr = find(name), options.get("lr")
+    if lr is not None and not lr > 0:
+        raise ValueError(f"lr, the learning rate of {name}, must be positive; got {lr}")
+    method = function(task, steps, **options)
     if not isinstance(method, Method):
         raise TypeError(f"method {name!r} must return a gossamer.types.Method; it returned {type(method).__name__}")
     return method

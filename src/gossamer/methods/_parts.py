@@ -17,7 +17,14 @@ from gossamer.types import Penalty, Schedule, Task
 
 def update_period_for(steps: int, update_period: int | None, usual: int = 100) -> int:
     """The given period; by default the paper's ``usual`` one, but at most a fiftieth of the training."""
-    return update_period or min(usual, max(1, steps // 50))
+    return min(usual, max(1, steps // 50)) if update_period is None else whole("update_period", update_period)
+
+
+def whole(name: str, value: int) -> int:
+    """A number of steps between two of something, which is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} is a number of steps, at least 1, or None; got {value}")
+    return value
 
 
 def noise_of_all_ranks() -> torch.Generator:

@@ -61,7 +61,7 @@ def aeb(
     steps: int,
     *,
     density: float = 0.1,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     dense: float = 0.5,
@@ -81,8 +81,8 @@ def aeb(
         task: The task, with N training examples.
         steps: Length of the training.
         density: Share of the weights that are not zero in the end.
-        lr: Learning rate of the dense stage; that of the second is 5 over its number of steps, as in the paper, and at
-            most this.
+        lr: Learning rate of the dense stage; 0.1. That of the second is 5 over its number of steps, as in the paper,
+            and at most this.
         momentum: Momentum of the sampler.
         weight_decay: Weight decay of all weights in the dense stage, and of those that stay dense after it.
         dense: Share of the training before anything becomes sparse.
@@ -100,7 +100,8 @@ def aeb(
         raise ValueError(f"samples are kept in the last tenth of the training, one per step at most; got {samples}")
     if not 0 < density <= 1:
         raise ValueError(f"density is the share of weights that stay, in (0, 1]; got {density}")
-    second = min(lr, RATE * STEPS / max(1, length))
+    first = 0.1 if lr is None else lr
+    second = min(first, RATE * STEPS / max(1, length))
     prior = Prior(laplace_scale, normal_variance)
 
     def optimizer(model: nn.Module) -> SGHMC:
@@ -111,7 +112,7 @@ def aeb(
                 {"params": sparse, "weight_decay": lambda step: weight_decay if step < begin else 0.0},
                 {"params": [other for other in model.parameters() if id(other) not in taken]},
             ],
-            lr=lr,
+            lr=first,
             n_data=task.n_data,
             temperature=_temperature(begin, length),
             momentum=momentum,
@@ -128,9 +129,10 @@ def aeb(
     return Method(
         prepare=lambda model: model,
         optimizer=optimizer,
-        lr=_rates(lr, second, begin, length),
+        lr=_rates(first, second, begin, length),
         rules=rules,
         collector=lambda: Snapshots(kept, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None,
     )
 
 

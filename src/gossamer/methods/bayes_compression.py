@@ -79,6 +79,7 @@ def bayes_compression(
         penalty=OwnKL(kl_weight, task.n_data, warmup(1.0, round(kl_warmup * steps))),
         rules=lambda model, optimizer: [Cut(model, optimizer, margin, at=steps)],
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        one_rate=False,  # Adam
     )
 
 

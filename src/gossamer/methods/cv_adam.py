@@ -73,4 +73,6 @@ def cv_adam(
         lr=released_rate(rate, steps, chosen.cycles, chosen.epochs) if is_reference else cosine(rate, steps),
         collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
         chosen=options,
+        lr_is_given=lr is not None or chosen is not DEFAULT,
+        share_for_numbers=0.1,  # as chosen on these tables
     )

@@ -47,7 +47,7 @@ def laplace(
     structure: Structure = "kron",
     tuning: Tuning = "held_out",
     prior_precision: float | None = None,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
 ) -> Method:
@@ -61,10 +61,11 @@ def laplace(
             or by the marginal likelihood, ``"marglik"``. That is the paper's default, and far too wide where a network
             fits few examples perfectly, such as digits.
         prior_precision: δ itself, if it is known.
-        lr: Learning rate of SGD at the start of a cosine.
+        lr: Learning rate of SGD at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
     """
+    rate = 0.1 if lr is None else lr
     if importlib.util.find_spec("laplace") is None:
         raise ImportError(MISSING)
     if structure not in ("full", "kron", "diag"):
@@ -77,9 +78,10 @@ def laplace(
         raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
     return Method(
         prepare=lambda model: model,
-        optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),
+        lr=cosine(rate, steps),
         collector=lambda: LastLayerFit(task, structure, prior_precision, tuning),
+        lr_is_given=lr is not None,
     )
 
 

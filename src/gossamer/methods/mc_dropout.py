@@ -41,7 +41,7 @@ def mc_dropout(
     steps: int,
     *,
     rate: float | None = None,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
 ) -> Method:
@@ -52,17 +52,19 @@ def mc_dropout(
         steps: Length of the training.
         rate: p, the share of units that are dropped. ``None`` keeps what the network's own dropout layers have. In a
             network without any it is 0.1.
-        lr: Learning rate of SGD at the start of a cosine.
+        lr: Learning rate of SGD at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
     """
+    step = 0.1 if lr is None else lr
     if rate is not None and not 0 < rate < 1:
         raise ValueError(f"rate is a share of the units, between 0 and 1; got {rate}")
     return Method(
         prepare=partial(with_dropout, rate=rate),
-        optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(model.parameters(), lr=step, momentum=momentum, weight_decay=weight_decay),
+        lr=cosine(step, steps),
         collector=Dropped,
+        lr_is_given=lr is not None,
     )
 
 

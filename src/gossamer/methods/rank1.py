@@ -48,7 +48,7 @@ def rank1(
     steps: int,
     *,
     members: int = 4,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 2e-4,
     lr_warmup: float = 1 / 250,
@@ -65,7 +65,7 @@ def rank1(
         task: The task, with N training examples.
         steps: Length of the training.
         members: K, the components of the mixture.
-        lr: Learning rate of SGD at the start of a cosine; the paper divides it by 5 three times instead.
+        lr: Learning rate of SGD at the start of a cosine; 0.1, which the paper divides by 5 three times instead.
         momentum: Nesterov momentum.
         weight_decay: Weight decay of weights, biases and norms, not of the factors; twice the paper's factor of ‖w‖².
         lr_warmup: Share of the training over which the learning rate rises; one of the paper's 250 epochs.
@@ -76,15 +76,17 @@ def rank1(
         kl_warmup: Share of the training over which β rises from 0; 200 of the paper's 250 epochs.
         mode: ``"reference"`` for the published prior, without negative factors, and the KL summed over the members.
     """
+    rate = 0.1 if lr is None else lr
     if members < 1 or not 0 <= negative <= 1:
         raise ValueError(f"members count from 1, and negative is a share; got {members} and {negative}")
     beta = warmup(kl_weight, int(kl_warmup * steps))
     return Method(
         prepare=partial(with_factors, members=members, init_std=init_std, negative=negative),
-        optimizer=lambda model: SGD(_groups(model, weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0),
-        lr=rising(cosine(lr, steps), int(lr_warmup * steps)),
+        optimizer=lambda model: SGD(_groups(model, weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0),
+        lr=rising(cosine(rate, steps), int(lr_warmup * steps)),
         collector=FactorPosterior,
         penalty=FactorKL(beta, task.n_data, prior_std, mode),
+        lr_is_given=lr is not None,
     )
 
 

@@ -40,7 +40,7 @@ def sm(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     update_period: int | None = None,
@@ -58,7 +58,7 @@ def sm(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Nesterov momentum of SGD, and β.
         weight_decay: Weight decay of SGD.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps; the
@@ -66,6 +66,7 @@ def sm(
         replacement_rate: p, the share of the active weights that the first update replaces.
         until: Share of the training after which nothing moves.
     """
+    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[SparseMomentum]:
         if density == 1:  # there is nothing to move
@@ -86,11 +87,12 @@ def sm(
     return Method(
         prepare=partial(sparsify, density=density, allocation="global", keep_dense=()),
         optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0
+            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
         ),
-        lr=cosine(lr, steps),
+        lr=cosine(rate, steps),
         rules=rules,
         collector=Last,
+        lr_is_given=lr is not None,
     )
 
 

@@ -44,9 +44,10 @@ class _Plan:
     lr_warmup: float = 0.0  # share of the training
     weight_decay: float = 0.0
     std_lr: float | None = None
+    lr_is_given: bool = False
 
 
-REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4)  # of the released code
+REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4, lr_is_given=True)  # of the released code
 GRADIENT = _Plan("adam", lr=0.02)
 PLAIN = _Plan("adam", lr=0.02, lr_warmup=0.025)
 NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  # with batch normalisation
@@ -175,7 +176,9 @@ def ssvi(
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
         default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
         rate = first_given(lr, LR[optimizer or default.optimizer])
-        plan = replace(default, lr=rate, **given(optimizer=optimizer, noise=noise, average=average))
+        plan = replace(
+            default, lr=rate, lr_is_given=lr is not None, **given(optimizer=optimizer, noise=noise, average=average)
+        )
         return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, cycles, chosen)
 
     return several(replace(suited_to(nn.Identity()), adapt=suited_to))
@@ -216,4 +219,6 @@ def _method(
         penalty=penalty,
         rules=lambda model, optimizer: [rule(model, optimizer) for rule in rules],
         chosen=chosen | {"noise": plan.noise, "average": n_averaged / steps},
+        one_rate=plan.optimizer == "sgd",
+        lr_is_given=plan.lr_is_given,
     )

@@ -96,6 +96,7 @@ def svbnn(
         rules=lambda model, optimizer: [Cut(model, optimizer, lambda weight: _checked(weight).logit, at=steps)],
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
         chosen={"inclusion_lr": logit_lr},
+        one_rate=False,  # Adam
     )
 
 

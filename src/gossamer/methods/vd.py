@@ -71,6 +71,7 @@ def vd(
         penalty=OwnKL(kl_weight, task.n_data, lambda step: rise(max(0, step - begin))),
         rules=lambda model, optimizer: [Cut(model, optimizer, lambda weight: threshold - _log_noise(weight), at=steps)],
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        one_rate=False,  # Adam
     )
 
 

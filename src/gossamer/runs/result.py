@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -34,6 +37,9 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         cost, layers = cost_of(training, posterior, task, tally, run)
     latency = prediction_seconds(lambda x: predict_seeded(posterior, task, x, settings), task.test[0])
     others = _other_predictions(settings, task, posterior)
+    found = training.learnt_nothing(posterior)
+    if found:
+        logging.getLogger("gossamer").warning(f"{settings.method} on {settings.data_name}: {found}")
     of_weights, stds = curves.weight_curves(posterior)
     result["curves"] |= of_weights
     return {
@@ -49,6 +55,8 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "cost": cost | {"prediction_seconds": latency},
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
         "class_names": list(task.class_names),
+        **({"warnings": [found]} if found else {}),
+        **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,13 +29,16 @@ from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
 from gossamer.posterior import Mixture
+from gossamer.posterior.constant import learnt_nothing
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
 from gossamer.train.batches import Batches
+from gossamer.train.limit import RateLimit, is_due
 from gossamer.train.renew import renew
 from gossamer.train.steps import EagerSteps, take_step
 from gossamer.types import (
     Collector,
+    Likelihood,
     Method,
     Posterior,
     Rule,
@@ -107,7 +110,10 @@ def fit(
     for values in training.run():
         if record is not None:
             record(training.step, values)
-    return training.posterior()
+    posterior = training.posterior()
+    if found := training.learnt_nothing(posterior):
+        logging.getLogger("gossamer").warning(found)
+    return posterior
 
 
 class Training:
@@ -171,6 +177,8 @@ class Training:
         parts = self.model, self.optimizer, objective, self.penalty
         again = partial(_objective, task, partial(_pass, self.fabric, self.model))
         self.eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
+        self.limit = RateLimit()
+        self._is_limited = method.one_rate and not method.lr_is_given and task.has_numbers
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | CapturedPasses | None = None
@@ -223,7 +231,7 @@ class Training:
     @property
     def lr(self) -> float:
         """The learning rate of the last step."""
-        return self.method.lr(max(0, self.step - self._begun - 1))
+        return self.limit.lowered(self.method.lr(max(0, self.step - self._begun - 1)))
 
     def _note_updates(self) -> None:
         """Collect what the rules have just done, in steps of the whole training."""
@@ -290,11 +298,14 @@ class Training:
 
     def _advance(self) -> dict[str, Tensor]:
         number = self.step - self._begun + 1
-        rate = self.method.lr(number - 1)
-        rates = [ratio * rate for ratio in self._ratios]
         index = number - 1 + self._shift
         batch, self.eager.weight = self.batches[index], self.batches.weight(index)
         self._check_inputs(batch[0])
+        if self._is_limited and is_due(number):
+            highest = max(map(self.method.lr, range(self._steps_each))) if number == 1 else 0.0
+            self.limit.look(self.model, self.eager.again(*batch), highest)
+        rate = self.limit.lowered(self.method.lr(number - 1))
+        rates = [ratio * rate for ratio in self._ratios]
         check, values = partial(self._check_loss, batch), None
         if self.captures:
             try:
@@ -378,6 +389,18 @@ class Training:
         self.noise.states = kept
         return Mixture([*others, *([last] if is_trained or not others else [])])
 
+    def learnt_nothing(self, posterior: Posterior) -> str | None:
+        """What to tell if the trained posterior is no better than a constant; otherwise nothing.
+
+        Where the losses of the last steps are below that of the best constant, nothing more is computed.
+        """
+        likelihood, y = self.task.likelihood, self.task.train[1]
+        constant = likelihood.constant(y) if isinstance(likelihood, Likelihood) else None
+        if constant is None or self.fabric.global_rank > 0 or not self.step:
+            return None
+        alike = constant.expand(len(y), -1, *y.shape[1:] if constant.dim() > 2 else ())
+        return learnt_nothing(posterior, self.task) if self._watch.mean() > float(likelihood.loss(alike, y)) else None
+
     def _begin_next_member(self) -> None:
         """Keep the member that is trained, and go on as a training from another seed does at its beginning."""
         # Only optimizers that hold a part of the posterior are needed again.
@@ -436,6 +459,7 @@ class Training:
             "collector": self.collector.state_dict(),
             "watch": self._watch.state_dict(),
             **({"shift": self._shift} if self._shift else {}),
+            **({"limit": asdict(self.limit)} if self.limit != RateLimit() else {}),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
             **({"members": list(self._finished)} if self.method.members > 1 else {}),
         }
@@ -454,6 +478,7 @@ class Training:
         self.collector.load_state_dict(state.get("collector", {}))
         self._watch.load_state_dict(state.get("watch", {"first": None}))
         self._shift = state.get("shift", 0)
+        self.limit = RateLimit(**state.get("limit", {}))
         self._load_noise(state["random"])
 
     def _load_noise(self, saved: dict[str, Tensor]) -> None:
