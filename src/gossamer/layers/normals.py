@@ -20,7 +20,8 @@ def normals_at(position: Tensor, seed: int) -> Tensor:
     x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
     uniform = (2 * _shifted(x ^ _shifted(x, 31), 64 - BITS) + 1).float() / 2 ** (BITS + 1)
-    return torch.special.ndtri(uniform)
+    normals: Tensor = torch.special.ndtri(uniform)
+    return normals
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:

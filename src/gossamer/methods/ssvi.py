@@ -161,8 +161,9 @@ def ssvi(
     only_with("std='gradient'", **kl_options)
     usual_decay = OWN_PRIOR_DECAY / task.n_data if prior == "own" else WEIGHT_DECAY
     decay = None if prior_std is not None else first_given(weight_decay, usual_decay)
-    options = {"temperature": temperature, "weight_decay": decay, "own_prior": prior == "own"}
-    learns = partial(Curvature, n_data=task.n_data, **options)
+    learns = partial(
+        Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=prior == "own"
+    )
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
