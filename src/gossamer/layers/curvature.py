@@ -23,8 +23,11 @@ from torch import Tensor
 
 from gossamer.kernels.reference import Function
 from gossamer.layers.gaussian import GaussianWeight, mean_among, std_of
+from gossamer.layers.normals import normals_at
 from gossamer.layers.passes import GradientSum
+from gossamer.layers.support import version_of
 from gossamer.layers.weight import RegrowStd
+from gossamer.priors import normal_kl
 
 LEAST_MEMORY = 10  # estimates: the first ones are those of a network that knows nothing yet
 WIDEST = 1e-6  # of δ, the least h + δ: float32 cannot tell much less from zero
@@ -42,7 +45,8 @@ class CurvatureWeight(GaussianWeight):
     """Active entries with a mean and a curvature h, from which the standard deviation follows.
 
     ``noise_scale`` is T/N and ``damping`` δ. Until :class:`gossamer.Curvature` sets them, ``noise_scale`` is 1 and h a
-    precision: the weight is the Gaussian that it was made as.
+    precision: the weight is the Gaussian that it was made as. The prior N(m, T/Nδ) has m = 0 or, with a
+    ``prior_spread``, normal numbers of that standard deviation.
 
     Example:
         >>> from gossamer.layers import Support
@@ -61,6 +65,8 @@ class CurvatureWeight(GaussianWeight):
     def _start(self, std: Tensor, prior_std: float) -> None:
         self.noise_scale, self.damping = 1.0, prior_std**-2
         self.memory, self.n_estimates = 0.1, -1  # of the running mean; -1 before anything learns
+        self.prior_seed, self.prior_spread = 0, 0.0  # of the prior's mean, which is zero without a spread
+        self._prior_mean: tuple[Tensor | None, Any, Tensor] | None = None  # and the positions that it was computed for
         self.learner: object = None  # who takes the estimates; the last one that asked
         self.estimate: Tensor | None = None  # while h learns: zeros whose gradient is the sum of the estimates
         self._sum: GradientSum | None = None
@@ -76,6 +82,27 @@ class CurvatureWeight(GaussianWeight):
     @prior_std.setter
     def prior_std(self, value: float) -> None:
         self.damping = self.noise_scale / value**2
+
+    @property
+    def prior_mean(self) -> Tensor:
+        """Mean of the prior: zero, or normal numbers of its own, which follow from a seed and the positions alone."""
+        if not self.prior_spread:
+            return self.mean.new_zeros(())
+        position = self.support.position
+        now = version_of(position), self.mean.device, self.mean.dtype
+        if self._prior_mean is None or self._prior_mean[0] is not position or self._prior_mean[1] != now:
+            numbers = normals_at(self.support.positions(self.mean.device), self.prior_seed)
+            self._prior_mean = position, now, (self.prior_spread * numbers).to(self.mean)
+        return self._prior_mean[2]
+
+    @property
+    def deviation(self) -> Tensor:
+        """μ - m, the distance from the mean of the prior."""
+        return self.mean - self.prior_mean if self.prior_spread else self.mean
+
+    def kl(self) -> Tensor:
+        """KL(q ‖ prior) of what training learns, before any calibration: summed over the active entries, in nats."""
+        return normal_kl(self.deviation, self.learnt_std, self.prior_std)
 
     @property
     def std(self) -> Tensor:
@@ -166,17 +193,20 @@ class CurvatureWeight(GaussianWeight):
     def get_extra_state(self) -> Tensor:
         """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
         own = torch.tensor([self.noise_scale, self.damping, self.memory, self.n_estimates], dtype=torch.float64)
-        return torch.cat([super().get_extra_state(), own])
+        anchors = [float(self.prior_seed), self.prior_spread] if self.prior_spread else []
+        return torch.cat([super().get_extra_state(), own, own.new_tensor(anchors)])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take the prior, the temperature, the mode and the noise of the network that is loaded."""
         if len(state) < 8:  # of std="gradient"
             super().set_extra_state(state)
             return
-        super().set_extra_state(state[:-4])
+        super().set_extra_state(state[:4])
         # After it, and to the bit: the prior std is a root of their ratio.
-        self.noise_scale, self.damping, self.memory, n_estimates = state[-4:].tolist()
+        self.noise_scale, self.damping, self.memory, n_estimates, *anchors = state[4:].tolist()
         self.n_estimates = int(n_estimates)
+        self.prior_seed, self.prior_spread = (int(anchors[0]), anchors[1]) if anchors else (0, 0.0)
+        self._prior_mean = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         raw_std = state_dict.pop(prefix + "raw_std", None)  # of std="gradient", as all networks before version 0.3
@@ -194,7 +224,7 @@ class CurvatureWeight(GaussianWeight):
         return IDLE if self.learner is None else COUNTED
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None}
+        return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None, "_prior_mean": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = self.curvature

@@ -31,6 +31,7 @@ from gossamer.types import Collector, Criterion, Formerly, Method, Mode, Noise, 
 __all__ = ["ssvi"]
 
 OptimizerName = Literal["sgd", "adam"]
+PriorName = Literal["shared", "own"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ PLAIN = _Plan("adam", lr=0.02, lr_warmup=0.025)
 NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  # with batch normalisation
 LR = {plan.optimizer: plan.lr for plan in (PLAIN, NORMED)}
 KL_WEIGHT = {"reference": 0.01, "default": 0.02}
+WEIGHT_DECAY = 5e-4
+OWN_PRIOR_DECAY = 5.0  # over N; chosen on functions with a gap, where 0.5 has hardly an effect (concepts)
 AVERAGE_LR = 0.1  # of the first learning rate, while the network is averaged
 
 
@@ -64,7 +67,7 @@ def ssvi(
     lr: float | None = None,
     optimizer: OptimizerName | None = None,
     temperature: float | None = None,
-    weight_decay: float = 5e-4,
+    weight_decay: float | None = None,
     removal: str | Criterion = "snr_abs",
     addition: str | Criterion = "sampled_gradient",
     update_period: int | None = None,
@@ -73,6 +76,7 @@ def ssvi(
     regrow_std: RegrowStd | None = None,
     compare: str | None = None,
     prior_std: float | None = None,
+    prior: PriorName = "shared",
     init_std: float | None = None,
     allocation: str | None = None,
     noise: Noise | None = None,
@@ -97,7 +101,8 @@ def ssvi(
             batch normalisation, Adam for others.
         temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO. ``None`` chooses it by the number of
             examples for each active weight.
-        weight_decay: δ, the weight decay of the means and the curvature of the prior.
+        weight_decay: δ, the weight decay of the means and the curvature of the prior; ``None`` is 5e-4, and 5/N with a
+            prior of its own.
         removal: Score of the active entries; the lowest are removed.
         addition: Score of the inactive entries; the highest are added.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
@@ -108,6 +113,10 @@ def ssvi(
         compare: Names of other removal criteria, separated by commas. Each update records, by layer, the intersection
             over union of what they would have removed and what was removed (the paper's Figure 5).
         prior_std: Standard deviation s of the prior instead of ``weight_decay``: δ = T / N s².
+        prior: ``"own"`` centres the prior of each network at random weights of its own, drawn from N(0, s²) with
+            s = ``prior_std`` or 2/√(active fan-in), instead of zero. It is for a mixture of several trainings on few
+            data of a regression, which then differ more where there are no data. One network alone should not have it,
+            and classifiers lose accuracy by it.
         init_std: Initial standard deviation; ``None`` scales it by the active fan-in.
         allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
             on held-out digits, or ``"uniform"`` in reference mode.
@@ -161,7 +170,8 @@ def ssvi(
     )
     moves = [subspace] if density < 1 else []  # otherwise there is nothing to move
     if std == "gradient":
-        only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average)
+        own = prior if prior == "own" else None
+        only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average, prior=own)
         rise = first_given(kl_warmup, 0.5)
         beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(rise * steps))
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
@@ -169,8 +179,11 @@ def ssvi(
         penalty = WeightedKL(beta, task.n_data)
         return several(_method(task, steps, plan, prepare, moves, penalty, refresh_batchnorm, cycles, chosen))
     only_with("std='gradient'", **kl_options)
-    decay = None if prior_std is not None else weight_decay
-    learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay)
+    usual_decay = OWN_PRIOR_DECAY / task.n_data if prior == "own" else WEIGHT_DECAY
+    decay = None if prior_std is not None else first_given(weight_decay, usual_decay)
+    learns = partial(
+        Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=prior == "own"
+    )
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
