@@ -88,6 +88,7 @@ class _Readers(Posterior):
 
     def __init__(self, posterior: Posterior, transform: Callable[[Tensor], Tensor]) -> None:
         self.posterior, self.model, self.transform = posterior, posterior.model, transform
+        self.temperature = posterior.temperature
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         for network in self.posterior.draws(n):

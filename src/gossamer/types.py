@@ -418,6 +418,8 @@ class Posterior(ABC):
         model: The network that the draws are made from.
         refresh: What the posterior calls with each network that it draws, such as one that makes the statistics of
             batch normalisation anew; ``None`` where a draw is used as it is.
+        temperature: Divisor of the logits of all draws, by which :func:`gossamer.predict` divides; fitted by
+            :func:`gossamer.calibrate`.
 
     Example:
         >>> class Twice(Posterior):
@@ -431,6 +433,7 @@ class Posterior(ABC):
 
     model: nn.Module
     refresh: Callable[[nn.Module], None] | None = None
+    temperature: float = 1.0
 
     @abstractmethod
     def draws(self, n: int) -> Iterator[nn.Module]:
@@ -451,6 +454,13 @@ class Posterior(ABC):
     def mean_network(self) -> nn.Module:
         """The plain network at the mean of the weights, in evaluation mode; an error where that means nothing."""
         raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
+
+    def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
+        """This posterior with its variances times ``factor``, which shares its tensors; itself if it has no width."""
+        return self
+
+    def set_width(self, factor: float) -> None:  # noqa: B027 (not every posterior has a width)
+        """Multiply the variances of draws by ``factor`` from now on, instead of by the one before."""
 
     @property
     def n_bytes(self) -> int:

@@ -106,7 +106,7 @@ def test_nothing_dense_outlives_a_pass(make, draw_input, convert):
     assert not dense()
     for weight in sparse_weights(model).values():
         if convert in (learning, drawing):
-            weight.learn(weight.take_estimate())
+            weight.learn(weight.take_estimate(), weight.mean.grad)
     assert not dense()
     for weight in sparse_weights(model).values():
         assert weight.mean.grad.shape == weight.mean.shape

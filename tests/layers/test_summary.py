@@ -24,12 +24,12 @@ def test_the_rows_of_a_summary():
     table = gossamer.summary(model)
     found = {(row.layer, row.kind): (row.shape, row.active, row.total, row.n_bytes) for row in table.rows}
     assert found == {
-        ("0", "Conv2d"): ((8, 3, 3, 3), 216, 216, 216 * 8),  # mean and raw std
+        ("0", "Conv2d"): ((8, 3, 3, 3), 216, 216, 216 * 12),  # mean, curvature and squared gradients
         ("1", "BatchNorm2d"): ((16,), 16, 16, 64),
-        ("3", "Linear"): ((10, 8), 8, 80, 8 * 12),  # and where it is
+        ("3", "Linear"): ((10, 8), 8, 80, 8 * 16),  # and where it is
         ("3", "bias"): ((10,), 10, 10, 40),
-        ("4.weight_ih_l0", "LSTM"): ((16, 10), 16, 160, 16 * 12),
-        ("4.weight_hh_l0", "LSTM"): ((16, 4), 6, 64, 6 * 12),
+        ("4.weight_ih_l0", "LSTM"): ((16, 10), 16, 160, 16 * 16),
+        ("4.weight_hh_l0", "LSTM"): ((16, 4), 6, 64, 6 * 16),
         ("4", "bias"): ((32,), 32, 32, 128),
     }
     assert [row.layer.split(".")[0] for row in table.rows] == sorted(row.layer.split(".")[0] for row in table.rows)
@@ -41,7 +41,7 @@ def test_the_rows_of_a_summary():
     }
     stored = [
         *model.parameters(),
-        *(b for name, b in model.named_buffers() if name.endswith(("curvature", "position"))),
+        *(b for name, b in model.named_buffers() if name.endswith(("curvature", "grad_square", "position"))),
     ]
     assert sum(row.n_bytes for row in table.rows) == sum(t.numel() * t.element_size() for t in stored)
 
@@ -104,18 +104,21 @@ def test_a_sparse_resnet_trains_in_six_percent_of_the_memory_of_dense_inference(
     sparse, dense = training_bytes(0.05, "gradient"), training_bytes(1.0, "gradient")
     assert dense > 24 * 11_164_352
     assert sparse <= 0.06 * dense
-    # Mean, gradient, momentum and curvature: 20 bytes with the position, the estimate of a pass not counted.
-    assert training_bytes(0.05, "curvature") <= 20 / 28 * 1.01 * sparse
+    # Mean, gradient, momentum, curvature and squares: 24 bytes with the position, the estimate of a pass not counted.
+    assert training_bytes(0.05, "curvature") <= 24 / 28 * 1.01 * sparse
 
 
-@pytest.mark.parametrize(("std", "vector", "n_numbers"), [("gradient", "raw_std", 4), ("curvature", "curvature", 8)])
+KINDS = [("gradient", ["raw_std"], 4), ("curvature", ["curvature", "grad_square"], 12)]
+
+
+@pytest.mark.parametrize(("std", "vectors", "n_numbers"), KINDS)
 @pytest.mark.parametrize("density", [0.05, 1.0])
-def test_a_saved_network_holds_nothing_dense(density, std, vector, n_numbers):
+def test_a_saved_network_holds_nothing_dense(density, std, vectors, n_numbers):
     model = gossamer.bayesianize(nn.Linear(100, 200), density, std=std)
     state = model.state_dict()
     n_active = round(density * 20_000)
-    expected = {"weight.mean": n_active, f"weight.{vector}": n_active, "bias": 200}
-    # Prior, mode, noise, calibration; T/N, δ, memory, number of estimates.
+    expected = {f"weight.{vector}": n_active for vector in ("mean", *vectors)} | {"bias": 200}
+    # Prior, mode, noise, calibration; T/N, δ, memory, number of estimates; what is known of their noise.
     expected["weight._extra_state"] = n_numbers
     if density < 1:
         expected["weight.support.position"] = n_active

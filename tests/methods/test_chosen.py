@@ -26,6 +26,8 @@ VARIANTS = [
     ("ssvi", {"std": "gradient", "kl_weight": 0.5, "kl_warmup": 0.2, "std_lr": 0.3}),
     ("ssvi", {"mode": "reference", "allocation": "uniform"}),
     ("ssvi", {"average": 0.4, "noise": "weights", "temperature": 0.3, "update_period": 7}),
+    ("ssvi", {"temperature": 0.0}),
+    ("ssvi", {"prior": "own"}),
     ("vi", {"mode": "reference"}),
     ("vd", {"kl_weight": 0.7}),
     ("sbp", {"kl_weight": 0.3}),
@@ -81,6 +83,10 @@ class Watched:
         (prior_std,) = {weight.prior_std for weight in sparse_weights(self.model).values()}
         return 5e-4 * digits.load().n_data * prior_std**2  # δ = T / N s²
 
+    def weight_decay(self):
+        curved = {w.damping for w in sparse_weights(self.model).values() if isinstance(w, CurvatureWeight)}
+        return curved.pop() if len(curved) == 1 else self.group["weight_decay"]
+
     def allocation(self):
         weights = sparse_weights(self.model)
         layers = [LayerStats(name, tuple(weight.shape)) for name, weight in weights.items()]
@@ -106,7 +112,7 @@ PROBES = {
     "temperature": lambda run: pytest.approx(run.temperature(), rel=1e-5),
     "update_period": lambda run: next(b - a for a, b in itertools.pairwise(sorted(set(run.updates)))),
     "momentum": lambda run: run.group["momentum"],
-    "weight_decay": lambda run: run.group["weight_decay"],
+    "weight_decay": lambda run: run.weight_decay(),
     "scale_lr": lambda run: run.group["scale_lr"],
     "cycles": lambda run: run.cycles(),
     "group": lambda run: run.rules[0].groups or "channel",

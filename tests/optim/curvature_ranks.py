@@ -26,7 +26,7 @@ def worker(rank: int, folder: str) -> None:
     subspace = gossamer.Subspace(network, optimizer, total_steps=12, update_period=4)
     torch.manual_seed(100 + rank)  # other data and other noise on each rank
     weights = sparse_weights(model).values()
-    result = {"damping": next(iter(weights)).damping}
+    result = {}
     for number in range(1, 11):
         optimizer.zero_grad()
         network(torch.randn(16, 8)).square().mean().backward()

@@ -12,7 +12,7 @@ from gossamer import methods
 from gossamer.capture.flat_weights import FlatWeights
 from gossamer.data import two_moons
 from gossamer.layers import Support, sparse_weights
-from gossamer.layers.curvature import CurvatureWeight
+from gossamer.layers.curvature import AS_IS, CurvatureWeight
 from gossamer.layers.normals import normals_at
 from gossamer.models import mlp
 from gossamer.train import Training
@@ -103,7 +103,8 @@ def test_flat_weights_feel_the_same_pull_before_and_after_a_move():
     middle = weights[1]
     for _ in range(2):
         flat.mean_grad.zero_()
-        flat.learn_from(flat.curvature.clone())
+        flat.estimate.copy_(flat.curvature)
+        flat.learn()
         expected = torch.cat([0.7 * (weight.mean.detach() - weight.prior_mean) for weight in weights])
         torch.testing.assert_close(flat.mean_grad, expected, rtol=1e-6, atol=0)
         before = middle.prior_mean.clone()
@@ -125,7 +126,7 @@ def test_the_kl_is_that_to_the_prior_with_its_mean():
 def test_a_file_without_means_of_priors_has_none():
     weight = CurvatureWeight(Support((2, 2)), torch.zeros(4), torch.ones(4), prior_std=1.0)
     state = weight.get_extra_state()
-    assert len(state) == 8  # as before there were any
+    assert len(state) == 12  # as before there were any
     weight.prior_seed, weight.prior_spread = 9, 0.7
     weight.set_extra_state(state)
     assert not weight.prior_mean.any()
@@ -134,3 +135,46 @@ def test_a_file_without_means_of_priors_has_none():
 def test_standard_deviations_by_gradient_have_one_prior():
     with pytest.raises(ValueError, match="prior can only be given with std='curvature'"):
         methods.build("ssvi", two_moons.load(), 40, prior="own", std="gradient")
+
+
+@pytest.mark.parametrize("build", [None, lambda: mlp(2, (16, 16), 2)])
+def test_each_member_has_an_anchor_of_its_own(build):
+    task, members = two_moons.load(), 5
+    method = methods.build("ssvi", task, 12, density=0.5, update_period=3, prior="own", members=members)
+    posterior = gossamer.fit(method, mlp(2, (16, 16), 2), task, 12, build=build)
+    assert len(posterior.posteriors) == members
+    every = torch.arange(16 * 16)
+    layers = [sparse_weights(one.model)["3"] for one in posterior.posteriors]
+    anchors = torch.stack([layer.prior_spread * normals_at(every, layer.prior_seed) for layer in layers])
+    for layer, anchor in zip(layers, anchors, strict=True):
+        assert torch.equal(layer.prior_mean, anchor[layer.support.position.long()])
+        assert not torch.equal(layer.mean, layer.prior_mean)
+    correlations = anchors.corrcoef()[*torch.triu_indices(members, members, 1)]
+    assert correlations.abs().max() < 5 / len(every) ** 0.5
+
+
+def test_numbers_of_a_state_say_what_they_are():
+    """12 without a mean of the prior, 14 with one; 4 and 8 in files of earlier versions."""
+    weight = CurvatureWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.3), prior_std=0.7)
+    weight.attach(0.01, 0.02)
+    weight.shrinkage = torch.tensor([0.5, 0.25, 0.05, 2.0])
+    weight.prior_seed, weight.prior_spread = 9, 0.7
+    whole = weight.get_extra_state()
+    weight.prior_spread = 0.0
+    assert torch.equal(weight.get_extra_state(), whole[:12])
+    for length, learns, shrinkage, spread in [
+        (4, False, AS_IS, 0.0),
+        (8, True, AS_IS, 0.0),
+        (12, True, (0.5, 0.25, 0.05, 2.0), 0.0),
+        (14, True, (0.5, 0.25, 0.05, 2.0), 0.7),
+    ]:
+        other = CurvatureWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.3), prior_std=0.1)
+        other.prior_seed, other.prior_spread = 3, 0.1
+        other.set_extra_state(whole[:length])
+        assert other.prior_std == pytest.approx(weight.prior_std)
+        assert (other.n_estimates, other.damping == 0.02) == ((0, True) if learns else (-1, False))
+        assert torch.equal(other.shrinkage, torch.tensor(shrinkage))
+        assert (other.prior_seed, other.prior_spread) == ((9, 0.7) if spread else (0, 0.0))
+    for length in (5, 9, 11, 13):
+        with pytest.raises(ValueError, match="not enough values"):
+            other.set_extra_state(whole[:length])

@@ -12,7 +12,7 @@ from torch import nn
 import gossamer
 from gossamer.capture.flat_weights import FlatWeights
 from gossamer.layers import GaussianWeight, sparse_weights
-from gossamer.posterior import InLayers, Mixture, Refresh
+from gossamer.posterior import GaussianPosterior, InLayers, Mixture, Refresh, SingleNetwork
 from gossamer.posterior.calibrate import DECADES, PRECISION, search
 
 STDS = ("curvature", "gradient")
@@ -232,3 +232,84 @@ def test_what_it_refuses():
     with pytest.raises(ValueError, match="not finite for any width"):
         gossamer.calibrate(model, x * math.nan, y)
     assert factors(model) == {1.0}
+
+
+# ---------------------------------------------------------------------- posteriors and mixtures, with logits
+
+
+def mixture_of(n=3, init_std=0.3):
+    members = []
+    for seed in range(n):
+        torch.manual_seed(seed)
+        members.append(InLayers(gossamer.bayesianize(nn.Linear(6, 3), density=0.5, init_std=init_std)))
+    return Mixture(members)
+
+
+def test_a_temperature_of_the_logits_is_that_of_a_search_by_hand():
+    """At a fixed width: the NLL over a fine grid of temperatures has its minimum where it was found."""
+    posterior, (x, y) = InLayers(classifier(init_std=0.3)), examples(2000)
+    with torch.no_grad():
+        posterior.model[3].bias.mul_(50)  # far too sure
+    posterior.model.eval()
+    found = gossamer.calibrate(posterior, x, y, widths=(1.0,), logits=True, generator=generator())
+    assert (found.temperature, posterior.temperature) == (1.0, found.logit_temperature)
+    assert found.nll_after < found.nll_before
+    outputs = gossamer.predict(posterior, x, n_draws=20).outputs.double()
+    again = outputs * posterior.temperature
+    nll = lambda t: -float(gossamer.Categorical().log_predictive(again / t, y).mean())  # noqa: E731
+    # Other draws than those that chose: flat around the minimum.
+    assert nll(found.logit_temperature) < 1.01 * min(nll(math.exp(i / 20)) for i in range(-40, 60))
+
+
+def test_a_mixture_is_calibrated_as_a_whole():
+    mixture, (x, y) = mixture_of(init_std=1.0), examples(600)
+    found = gossamer.calibrate(mixture, x, y, n_draws=30, logits=True, generator=generator())
+    assert found.nll_after < found.nll_before
+    for member in mixture.posteriors:
+        assert factors(member.model) == {found.temperature}
+    outputs = gossamer.predict(mixture, x, n_draws=30).outputs
+    nll = -float(gossamer.Categorical().log_predictive(outputs.double(), y).mean())
+    assert nll == pytest.approx(found.nll_after, rel=0.1)
+    assert nll < found.nll_before
+
+
+def test_of_widths_that_cannot_be_told_apart_the_widest_is_taken():
+    """A tiny width makes no difference to any prediction, and a huge one does."""
+    posterior, (x, y) = InLayers(classifier(init_std=1e-6)), examples()
+    posterior.model.eval()
+    found = gossamer.calibrate(posterior, x, y, widths=(0.0, 0.3, 1.0), generator=generator())
+    assert found.temperature == 1.0
+    posterior = InLayers(classifier(init_std=3.0))
+    posterior.model.eval()
+    with torch.no_grad():
+        y = posterior.at_width(0.0).mean_network()(x).argmax(1)
+    assert gossamer.calibrate(posterior, x, y, widths=(0.0, 0.3, 1.0), generator=generator()).temperature == 0.0
+    assert gossamer.predict(posterior, x, n_draws=3).samples.std(0).max() == 0
+
+
+def test_a_network_without_a_width_gets_a_temperature_alone():
+    torch.manual_seed(0)
+    posterior, (x, y) = SingleNetwork(nn.Linear(6, 3)), examples()
+    before = gossamer.predict(posterior, x, n_draws=1).outputs
+    found = gossamer.calibrate(posterior, x, y, widths=(0.0, 1.0), logits=True)
+    assert found.temperature == 1.0
+    after = gossamer.predict(posterior, x, n_draws=1).outputs
+    torch.testing.assert_close(after * found.logit_temperature, before)
+
+
+def test_stds_of_an_optimizer_have_a_width():
+    network = nn.Linear(6, 3)
+    stds = {name: torch.ones_like(parameter) for name, parameter in network.named_parameters()}
+    posterior = GaussianPosterior(network, stds)
+    wide, narrow = (
+        torch.stack([one.weight.detach() for one in posterior.at_width(f, generator()).draws(400)]).std(0)
+        for f in (4.0, 0.25)
+    )
+    torch.testing.assert_close(wide / narrow, torch.full_like(wide, 4.0))
+    posterior.set_width(0.0)
+    assert torch.equal(next(posterior.draws(1)).weight, network.weight)
+
+
+def test_a_network_keeps_no_temperature_of_logits():
+    with pytest.raises(ValueError, match=r"posterior, as gossamer\.fit returns"):
+        gossamer.calibrate(classifier(), *examples(), logits=True)

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 
 from gossamer.kernels.fused import Fused, Geometry, Plan, as_images, choose, compile_all, load, why_not
 from gossamer.layers import CurvatureWeight, DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
-from gossamer.layers.curvature import running_mean, std_of_curvature
+from gossamer.layers.curvature import move_means, shrunk_curvature, std_of_curvature
 from gossamer.layers.gaussian import raw_std_gradient, std_of
 from gossamer.priors import normal_kl_gradients, normal_kl_sum
-from gossamer.ranks import world_size
 
 
 class FlatWeights:
@@ -50,16 +49,21 @@ class FlatWeights:
         self.mean, self.mean_grad = flatten([weight.mean for weight in self.weights])
         self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
+        self._taken: list[Tensor | None] = [None] * len(self.weights)  # from the weights, the last time one had looked
         if self.has_curvature:
             weights = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
-            self.curvature = flatten([weight.curvature for weight in weights])[0]
+            self.curvature, self.grad_square = (
+                flatten([getattr(weight, name) for weight in weights])[0] for name in ("curvature", "grad_square")
+            )
             self.damping = self._spread([weight.damping for weight in weights])
             self.noise_scale = self._spread([weight.noise_scale for weight in weights])
             self.prior_mean = self._prior_means()
             self.learns = self._spread([float(weight.mean.requires_grad) for weight in weights])
-            self.rate = self.mean.new_zeros(())  # of the running mean, for the pass at hand
-            if world_size() > 1:  # ĥ of the pass at hand, until it is averaged
-                self.estimate = torch.zeros_like(self.curvature)
+            self.rate = self.curvature.new_zeros(())  # of the running mean, for the pass at hand
+            self.estimate = torch.zeros_like(self.curvature)  # ĥ of the pass at hand
+            self.shrinkage = self.curvature.new_zeros(len(weights), 4)  # a row per weight, which refresh() writes
+            layers = torch.arange(len(weights), device=self.mean.device)
+            self._layer = layers.repeat_interleave(torch.tensor(lengths, device=self.mean.device))
         elif self.is_gaussian:
             self.raw_std, self.raw_std_grad = flatten([weight.raw_std for weight in self._gaussians()])
             self.prior_std = self._spread([weight.prior_std for weight in self._gaussians()])
@@ -92,7 +96,8 @@ class FlatWeights:
     def std(self) -> Tensor:
         """σ of all active entries."""
         if self.has_curvature:
-            return std_of_curvature(self.curvature, self.noise_scale, self.damping)
+            shrunk = shrunk_curvature(self.curvature, self.grad_square, self.shrinkage.T[:, self._layer])
+            return std_of_curvature(shrunk, self.noise_scale, self.damping)
         return std_of(self.raw_std)
 
     def _prior_means(self) -> Tensor:
@@ -129,18 +134,28 @@ class FlatWeights:
 
     def set_rate(self, noisy: bool) -> None:
         """How far the coming pass moves the running means of the curvature: not at all if it has no noise."""
-        for weight in self._learning()[:1]:
+        learning = [w for w in self.weights if isinstance(w, CurvatureWeight) and w.mean.requires_grad]
+        for weight in learning[:1]:
             self.rate.fill_(weight.rate if noisy else 0.0)
             if not self.noise_scale.dim():  # one for all weights, which may have changed its temperature
                 self.noise_scale.fill_(weight.noise_scale)
 
     def count_pass(self, noisy: bool) -> None:
         """The pass is over, and the curvature has moved."""
-        for weight in self._learning() if noisy else ():
-            weight.count_estimate()
+        if self.has_curvature and noisy:
+            estimates = self.estimate.split([len(weight.mean) for weight in self.weights])
+            for weight, estimate in zip(self.weights, estimates, strict=True):
+                if isinstance(weight, CurvatureWeight) and weight.mean.requires_grad:
+                    weight.count_estimate(estimate)
+            self._take_shrinkage()
 
-    def _learning(self) -> list[CurvatureWeight]:
-        return [w for w in self.weights if isinstance(w, CurvatureWeight) and w.mean.requires_grad]
+    @torch.no_grad()
+    def _take_shrinkage(self) -> None:
+        """Follow what the weights know of the noise of their curvatures, where one of them has looked again."""
+        rows = [weight.shrinkage for weight in self.weights if isinstance(weight, CurvatureWeight)]
+        if rows and any(row is not taken for row, taken in zip(rows, self._taken, strict=True)):
+            self._taken = rows
+            self.shrinkage.copy_(torch.stack(rows))
 
     @torch.no_grad()
     def draw(self, noisy: bool = True) -> None:
@@ -194,6 +209,7 @@ class FlatWeights:
         self.address.copy_(self._addresses())
         if self.has_curvature:
             self.prior_mean.copy_(self._prior_means())
+        self._take_shrinkage()
         for flat in self.dense:
             flat.zero_()
         self.write()
@@ -247,10 +263,9 @@ class FlatWeights:
             grad_of_std = 2 * std * self.grad_of_variance[self.address].to(std.dtype)
         if self.has_curvature:
             self.mean_grad.copy_(grad)
+            self.estimate.copy_(grad_of_std / std)
             if alone:
-                self.learn_from(grad_of_std / std)
-            else:
-                self.estimate.copy_(grad_of_std / std)
+                self.learn()
             return torch.zeros_like(scale)
         of_mean, of_std = normal_kl_gradients(self.mean, std, self.prior_std, scale)
         self.mean_grad.copy_(grad + of_mean)
@@ -259,13 +274,9 @@ class FlatWeights:
 
     @torch.no_grad()
     def learn(self) -> None:
-        """Learn from the averaged estimates."""
-        self.learn_from(self.estimate)
-
-    def learn_from(self, estimate: Tensor) -> None:
-        """Move the curvatures towards estimates, and add the prior's part to the gradients of the means."""
-        rate = self.rate * self.learns
-        self.curvature.copy_(running_mean(self.curvature, estimate, rate, self.damping))
+        """Move the curvatures towards the estimates, and add the prior's part to the gradients of the means."""
+        rate = (self.rate * self.learns).to(self.curvature)
+        move_means(self.curvature, self.grad_square, self.estimate, self.mean_grad, rate)
         self.mean_grad.add_(self.damping * (self.mean - self.prior_mean if self.prior_mean.dim() else self.mean))
 
     def close(self) -> None:

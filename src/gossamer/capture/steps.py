@@ -249,7 +249,7 @@ class CapturedSteps:
         """What :meth:`_take_average` changes."""
         tensors = [] if self.message is None else self.message.tensors
         if self.working is not None and self.working.has_curvature:
-            return [*tensors, self.working.curvature]
+            return [*tensors, self.working.curvature, self.working.grad_square]
         return tensors
 
     def _step(self) -> None:

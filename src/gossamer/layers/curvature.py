@@ -10,11 +10,23 @@ Where its derivative with respect to σ² is zero,
 so σ needs no parameter, no learning rate and no momentum: it is the curvature h, kept as a running mean. A backward
 pass gives an estimate of h for both kinds of noise, ĥ = (∂L/∂σ)/σ. For weights drawn as μ + σε that is gε/σ, with g the
 gradient at the drawn weight; for noise of the outputs it is 2 ∂L/∂σ².
+
+The estimates are unbiased and noisy: the variance of gε/σ is that of the gradient times N(h + δ)/T, so the colder the
+posterior, the less one weight alone says about its curvature. What is always well known is the mean square v of its
+gradient, to which the curvature of a likelihood is proportional (Bartlett's identity), and, from all weights of a layer
+together, the factor c. The running mean h̄ of the estimates is therefore drawn towards c·v by as much as noise explains
+its distance from there (James and Stein 1961),
+
+.. math:: h = c v + w (\bar h - c v), \qquad c = \frac{\sum \bar h}{\sum v}, \qquad
+    w = 1 - \frac{\text{noise of } \bar h}{\sum (\bar h - c v)^2},
+
+which is also what keeps h + δ positive. At T = 1 w is near one; in a cold or a short training it is near zero.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +42,11 @@ from gossamer.layers.weight import RegrowStd
 from gossamer.priors import normal_kl
 
 LEAST_MEMORY = 10  # estimates: the first ones are those of a network that knows nothing yet
-WIDEST = 1e-6  # of δ, the least h + δ: float32 cannot tell much less from zero
+EARLY, PERIOD = (1, 2, 4, 8, 16), 25  # estimates after which their noise is looked at: some, and then every so many
+LEAST = 0.1  # of c·v: noise alone can make an entry look flatter
+MOST = 1e30  # of an estimate: a mean of larger ones could not be told from infinity
+NO_SQUARE = 1e-30  # before the first gradient: its product with the least of AS_IS is below any curvature
+AS_IS = (0.0, 1.0, -1e38, 0.0)  # a shrinkage that changes nothing, and knows nothing
 IDLE = (
     "the standard deviations of this network do not learn: give them gossamer.Curvature(model, optimizer, n_data), or "
     "convert with gossamer.bayesianize(model, std='gradient') and add gossamer.kl(model) / n_data to the loss"
@@ -45,8 +61,9 @@ class CurvatureWeight(GaussianWeight):
     """Active entries with a mean and a curvature h, from which the standard deviation follows.
 
     ``noise_scale`` is T/N and ``damping`` δ. Until :class:`gossamer.Curvature` sets them, ``noise_scale`` is 1 and h a
-    precision: the weight is the Gaussian that it was made as. The prior N(m, T/Nδ) has m = 0 or, with a
-    ``prior_spread``, normal numbers of that standard deviation.
+    precision: the weight is the Gaussian that it was made as. ``curvature`` is the running mean h̄ of the estimates,
+    ``grad_square`` that of squared gradients, and ``shrunk`` the h that σ is computed from. The prior N(m, T/Nδ) has
+    m = 0 or, with a ``prior_spread``, normal numbers of that standard deviation.
 
     Example:
         >>> from gossamer.layers import Support
@@ -58,9 +75,10 @@ class CurvatureWeight(GaussianWeight):
         (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([0.0300, 0.0300, 0.0300, 0.0300]), 0.01)
     """
 
-    vectors = ("mean", "curvature")
-    alike_on_ranks = ("curvature",)
+    vectors = ("mean", "curvature", "grad_square")
+    alike_on_ranks = ("curvature", "grad_square")
     curvature: Tensor
+    grad_square: Tensor
 
     def _start(self, std: Tensor, prior_std: float) -> None:
         self.noise_scale, self.damping = 1.0, prior_std**-2
@@ -73,6 +91,8 @@ class CurvatureWeight(GaussianWeight):
         # In float32 at least, whatever the network is in: a running mean moves by less than bfloat16 can show.
         std = std.to(torch.promote_types(std.dtype, torch.float32))
         self.register_buffer("curvature", curvature_of_std(std, self.noise_scale, self.damping))
+        self.register_buffer("grad_square", torch.full_like(self.curvature, NO_SQUARE))
+        self.shrinkage = self.curvature.new_tensor(AS_IS)  # c, w, the least h/v, the noise of h̄
 
     @property
     def prior_std(self) -> float:
@@ -117,16 +137,23 @@ class CurvatureWeight(GaussianWeight):
     def _std(self, variance: float) -> Tensor:
         dtype = self.mean.dtype
         if self.learner is None or not (torch.is_grad_enabled() and self.mean.requires_grad):
-            return std_of_curvature(self.curvature, variance, self.damping).to(dtype)
+            return std_of_curvature(self.shrunk, variance, self.damping).to(dtype)
         if self.estimate is None or self.estimate.shape != self.curvature.shape:  # was frozen, or has another length
             self._listen()
-        std: Tensor = _Std.apply(self.estimate, self.curvature, variance, self.damping)
+        std: Tensor = _Std.apply(self.estimate, self.shrunk, variance, self.damping)
         return std.to(dtype)
+
+    @property
+    def shrunk(self) -> Tensor:
+        """h, from the running means and what is known of their noise."""
+        return shrunk_curvature(self.curvature, self.grad_square, self.shrinkage)
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
         """Hold these standard deviations from now on, without a calibration."""
         self.calibration = 1.0
+        self.shrinkage = self.curvature.new_tensor(AS_IS)  # never in place: copies of a network share it
+        self.grad_square.clamp_min_(NO_SQUARE)
         self.curvature.copy_(curvature_of_std(std.to(self.curvature), self.noise_scale, self.damping))
 
     @torch.no_grad()
@@ -138,7 +165,7 @@ class CurvatureWeight(GaussianWeight):
         σ is the same before and after the first call, but not wider than the prior. Later calls keep h, which does not
         depend on T and N; the estimates then go to the last ``learner``.
         """
-        std, prior_std, old_damping = self.learnt_std, self.prior_std, self.damping
+        std, prior_std = self.learnt_std, self.prior_std
         self.learner = learner or object()
         self.noise_scale = noise_scale
         self.damping = noise_scale / prior_std**2 if damping is None else damping
@@ -147,8 +174,6 @@ class CurvatureWeight(GaussianWeight):
             self.n_estimates = 0
             self.set_std(std)
             self.curvature.clamp_min_(0)
-        elif self.damping != old_damping:
-            self.curvature.clamp_min_(-0.99 * self.damping)
         self._listen()
 
     def take_estimate(self) -> Tensor | None:
@@ -167,22 +192,31 @@ class CurvatureWeight(GaussianWeight):
     @property
     def rate(self) -> float:
         """1 - b of the running mean: it averages over a share of the estimates so far, and at least over some."""
-        return 1 / (LEAST_MEMORY + self.memory * self.n_estimates)
+        return 1 / min(self.n_estimates + 2, LEAST_MEMORY + self.memory * self.n_estimates)
 
-    def learn(self, estimate: Tensor) -> None:
-        """Move h towards an estimate."""
-        self.curvature.copy_(running_mean(self.curvature, estimate, self.rate, self.damping))
-        self.count_estimate()
+    def learn(self, estimate: Tensor, grad: Tensor) -> None:
+        """Move h towards an estimate, given the gradient of the means without the prior's part."""
+        move_means(self.curvature, self.grad_square, estimate, grad, self.rate)
+        self.count_estimate(estimate)
 
-    def count_estimate(self) -> None:
-        """One more estimate is in h."""
+    def count_estimate(self, estimate: Tensor) -> None:
+        """One more estimate is in the running means."""
+        rate = self.rate
         self.n_estimates += 1
+        if self.n_estimates in EARLY or self.n_estimates % PERIOD == 0:
+            since = min(PERIOD, self.n_estimates - max((n for n in EARLY if n < self.n_estimates), default=0))
+            means = self.curvature, self.grad_square
+            self.shrinkage = shrinkage_of(*means, estimate, self.shrinkage, rate, since)
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0 and the mean curvature of its layer, or at the curvature of a given σ."""
         among = kept | ~kept.any()  # all of them where none is kept
         fill = mean_among(self.curvature, among)
-        return {"mean": self.mean.detach().new_zeros(()), "curvature": self.regrown_curvature(fill, regrow_std)}
+        return {
+            "mean": self.mean.detach().new_zeros(()),
+            "curvature": self.regrown_curvature(fill, regrow_std),
+            "grad_square": mean_among(self.grad_square, among),
+        }
 
     def regrown_curvature(self, mean: Tensor, regrow_std: RegrowStd | None) -> Tensor:
         """Curvature of a new entry, given the mean of those that stay."""
@@ -192,31 +226,45 @@ class CurvatureWeight(GaussianWeight):
 
     def get_extra_state(self) -> Tensor:
         """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
-        own = torch.tensor([self.noise_scale, self.damping, self.memory, self.n_estimates], dtype=torch.float64)
-        anchors = [float(self.prior_seed), self.prior_spread] if self.prior_spread else []
-        return torch.cat([super().get_extra_state(), own, own.new_tensor(anchors)])
+        return self._extra_state(self.shrinkage.tolist())
+
+    def _extra_state(self, shrinkage: Sequence[float]) -> Tensor:
+        """12 numbers: 4 of any Gaussian, 4 of the curvature, and 4 of its noise; 2 more if the prior has a mean."""
+        numbers = [self.noise_scale, self.damping, self.memory, self.n_estimates, *shrinkage]
+        numbers += [self.prior_seed, self.prior_spread] if self.prior_spread else []
+        return torch.cat([super().get_extra_state(), torch.tensor(numbers, dtype=torch.float64)])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take the prior, the temperature, the mode and the noise of the network that is loaded."""
-        if len(state) < 8:  # of std="gradient"
-            super().set_extra_state(state)
+        of_gaussian, own, shrinkage, of_prior = state.tensor_split((4, 8, 12))
+        super().set_extra_state(of_gaussian)
+        seed, self.prior_spread = of_prior.tolist() or (0, 0.0)
+        self.prior_seed, self._prior_mean = int(seed), None
+        if not len(own):  # of std="gradient"
             return
-        super().set_extra_state(state[:4])
         # After it, and to the bit: the prior std is a root of their ratio.
-        self.noise_scale, self.damping, self.memory, n_estimates, *anchors = state[4:].tolist()
+        self.noise_scale, self.damping, self.memory, n_estimates = own.tolist()
         self.n_estimates = int(n_estimates)
-        self.prior_seed, self.prior_spread = (int(anchors[0]), anchors[1]) if anchors else (0, 0.0)
-        self._prior_mean = None
+        # The running mean of the first networks of version 0.3 was positive by itself: they have no shrinkage.
+        factor, share, least, noise = shrinkage.tolist() or AS_IS
+        self.shrinkage = self.curvature.new_tensor([factor, share, least, noise])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         raw_std = state_dict.pop(prefix + "raw_std", None)  # of std="gradient", as all networks before version 0.3
         if raw_std is not None:
             state_dict[prefix + "curvature"] = torch.zeros_like(raw_std, dtype=self.curvature.dtype)
+        if prefix + "curvature" in state_dict:  # of a posterior in a file, or of a training before version 0.3
+            unknown = torch.full_like(state_dict[prefix + "curvature"], NO_SQUARE)
+            state_dict.setdefault(prefix + "grad_square", unknown)
         super()._load_from_state_dict(state_dict, prefix, *args)
         if raw_std is not None:
             calibration = self.calibration
             self.set_std(std_of(raw_std))
             self.calibration = calibration
+
+    def stored(self) -> dict[str, Tensor]:
+        """The curvature as σ uses it, and nothing that only training needs."""
+        return {"mean": self.mean.detach(), "curvature": self.shrunk, "_extra_state": self._extra_state(AS_IS)}
 
     @property
     def objection(self) -> str | None:
@@ -227,10 +275,11 @@ class CurvatureWeight(GaussianWeight):
         return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None, "_prior_mean": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        before = self.curvature
+        before = self.curvature, self.grad_square
         super()._apply(fn, recurse)
         if self.curvature.dtype in (torch.float16, torch.bfloat16):
-            self.curvature = before.to(self.curvature.device)
+            self.curvature, self.grad_square = (one.to(self.curvature.device) for one in before)
+        self.shrinkage = self.shrinkage.to(self.curvature)
         if self.learner is not None:
             self._listen()  # on the new device
         return self
@@ -259,21 +308,56 @@ def curvature_of_std(std: Tensor, variance: float, damping: float) -> Tensor:
     return (variance / std.square()).clamp_max_(torch.finfo(std.dtype).max) - damping
 
 
-def running_mean(curvature: Tensor, estimate: Tensor, rate: float | Tensor, damping: float | Tensor) -> Tensor:
-    """Moves h to h - d + d²/2(h + δ) with d = ``rate`` · (h - ĥ): a step towards ĥ that keeps h + δ positive.
+def move_means(curvature: Tensor, square: Tensor, estimate: Tensor, grad: Tensor, rate: float | Tensor) -> None:
+    """Move the running means, in place: h̄ to h̄ + ``rate`` · (ĥ - h̄), and v to v + ``rate`` · (g² - v).
 
-    A step along the geodesic of the positive numbers, to second order (Lin, Schmidt and Khan 2020): h + δ is halved at
-    most. An estimate that is not finite, or too large for the square, does not count.
+    h̄ is unbiased, and may be negative for a time. What is not finite, or next to it, does not count.
 
     Example:
-        >>> h = torch.tensor([1.0])
-        >>> running_mean(h, torch.tensor([3.0]), 0.001, 0.0), running_mean(h, torch.tensor([-1e6]), 0.001, 0.0) > 0
-        (tensor([1.0020]), tensor([True]))
+        >>> h, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
+        >>> move_means(h, v, torch.tensor([3.0, torch.nan]), torch.tensor([1.0, torch.nan]), 0.25)
+        >>> h, v
+        (tensor([1.5000, 1.0000]), tensor([3.2500, 4.0000]))
     """
-    step = (curvature - estimate) * rate
-    moved = torch.addcdiv(curvature - step, step * step, curvature + damping, value=0.5)
-    moved = moved.clamp_min((WIDEST - 1) * damping)
-    return torch.where(moved < torch.inf, moved, curvature)  # false for NaN too, and one pass where isfinite takes four
+    new = grad.to(square).square()
+    counts = estimate.abs() + new < MOST  # false for NaN, too
+    curvature.lerp_(torch.where(counts, estimate, curvature), rate)
+    square.lerp_(torch.where(counts, new, square), rate)
+
+
+def shrunk_curvature(curvature: Tensor, square: Tensor, shrinkage: Tensor) -> Tensor:
+    """H = cv + w (h̄ - cv), but not below a tenth of cv: ``(n,), (n,), (4,) or (4, n) -> (n,)``.
+
+    Example:
+        >>> square = torch.tensor([1.0, 2.0, 1.0])
+        >>> shrunk_curvature(torch.tensor([-3.0, 1.0, 3.0]), square, torch.tensor([1.0, 0.5, 0.1]))
+        tensor([0.1000, 1.5000, 2.0000])
+    """
+    factor, share, least = shrinkage[:3]
+    return torch.maximum(torch.lerp(factor * square, curvature, share), least * square)
+
+
+def shrinkage_of(
+    curvature: Tensor, square: Tensor, estimate: Tensor, before: Tensor, rate: float, since: int
+) -> Tensor:
+    """How much of the running mean of a layer is noise, once an ``estimate`` has moved it by ``rate``.
+
+    Its noise, the squared error that the estimates bring into it, is what is left of that at the last look, ``since``
+    so many estimates, and that of those since then, which are taken to be as noisy as this one. It is measured in units
+    of v, in which the entries of a layer are about alike. A sum of curvatures that noise has made negative, or next to
+    nothing, is lifted to a tenth of its standard error.
+    """
+    unit = square + square.mean()
+    size = unit.square().mean()
+    variance = ((estimate - curvature) / ((1 - rate) * unit)).square().mean()  # from the mean before it moved
+    left = (1 - rate) ** (2 * since)
+    noise = left * before[3] + (1 - left) * rate / (2 - rate) * variance * size
+    noise = torch.where(noise.isfinite(), noise, before[3])
+    factor = torch.maximum(curvature.sum(), LEAST * (noise * len(square)).sqrt()) / square.sum()
+    share = (1 - noise / (((curvature - factor * square) / unit).square().mean() * size)).clamp(0, 1)
+    looked = torch.stack([factor, share, LEAST * factor, noise])
+    looked = torch.where(looked.isfinite().all(), looked, before)
+    return torch.cat([looked[:2], looked[2:3].clamp_min(0), looked[3:]])
 
 
 class _Std(Function):

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adam, Optimizer
 
-from gossamer.convert import bayesianize
+from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import WeightedKL, param_groups
 from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
@@ -44,6 +44,7 @@ class _Plan:
     average: float = 0.0
     lr_warmup: float = 0.0  # share of the training
     weight_decay: float = 0.0
+    mean_decay: float | None = None  # where no gossamer.Curvature decays the means
     std_lr: float | None = None
     lr_is_given: bool = False
 
@@ -57,6 +58,7 @@ KL_WEIGHT = {"reference": 0.01, "default": 0.02}
 WEIGHT_DECAY = 5e-4
 OWN_PRIOR_DECAY = 5.0  # over N; chosen on functions with a gap, where 0.5 has hardly an effect (concepts)
 AVERAGE_LR = 0.1  # of the first learning rate, while the network is averaged
+LONG = 5_000  # steps from which on an average pays: a shorter training cannot spare its last quarter
 
 
 def ssvi(
@@ -99,8 +101,8 @@ def ssvi(
         lr: Learning rate at the start of a cosine; 0.1 for SGD and 0.02 for Adam, 0.01 in reference mode.
         optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with
             batch normalisation, Adam for others.
-        temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO. ``None`` chooses it by the number of
-            examples for each active weight.
+        temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO, and 0 the same training without
+            noise, whose weights have no σ. ``None`` chooses it by the number of examples for each active weight.
         weight_decay: δ, the weight decay of the means and the curvature of the prior; ``None`` is 5e-4, and 5/N with a
             prior of its own.
         removal: Score of the active entries; the lowest are removed.
@@ -126,7 +128,7 @@ def ssvi(
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         average: Share of the training, at its end, over which the network is averaged (SWA). The learning rate falls to
             a tenth until then and stays there, and batch normalisation is refreshed for each draw. ``None`` is 0.25
-            for networks with batch normalisation, 0 for others and with ``std="gradient"``.
+            for networks with batch normalisation in 5,000 steps or more, otherwise 0.
         members: How many networks are trained, one after another, each for ``steps`` and with first weights, active
             entries and an order of the examples of its own; their mixture predicts.
         cycles: How many posteriors each training leaves, each at the end of a cycle of the learning rate (SeBayS);
@@ -147,7 +149,8 @@ def ssvi(
     kl_options = given(std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
     std = std or ("gradient" if is_reference or kl_options else "curvature")
     allocation = allocation or ("uniform" if is_reference else "erk")
-    chosen: dict[str, Any] = {"std": std, **({"allocation": allocation} if density < 1 else {})}
+    own = prior == "own"
+    chosen: dict[str, Any] = {"allocation": allocation} if density < 1 else {}
     prepare = partial(
         bayesianize,
         density=density,
@@ -170,31 +173,50 @@ def ssvi(
     )
     moves = [subspace] if density < 1 else []  # otherwise there is nothing to move
     if std == "gradient":
-        own = prior if prior == "own" else None
-        only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average, prior=own)
+        only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average, prior=own or None)
         rise = first_given(kl_warmup, 0.5)
         beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(rise * steps))
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
-        chosen |= {"std_lr": first_given(std_lr, plan.lr), "kl_warmup": rise}
+        chosen |= {"std": std, "noise": plan.noise, "std_lr": first_given(std_lr, plan.lr), "kl_warmup": rise}
         penalty = WeightedKL(beta, task.n_data)
         return several(_method(task, steps, plan, prepare, moves, penalty, refresh_batchnorm, cycles, chosen))
     only_with("std='gradient'", **kl_options)
-    usual_decay = OWN_PRIOR_DECAY / task.n_data if prior == "own" else WEIGHT_DECAY
+    usual_decay = OWN_PRIOR_DECAY / task.n_data if own else WEIGHT_DECAY
     decay = None if prior_std is not None else first_given(weight_decay, usual_decay)
-    learns = partial(
-        Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=prior == "own"
-    )
+    chosen |= given(weight_decay=decay)
+    rules = moves
+    if temperature == 0:  # a network without noise, which trains and moves as one with noise does
+        only_with("a temperature above 0", prior_std=prior_std, prior=own or None, init_std=init_std, noise=noise)
+        prepare = partial(_sparsify, density=density, allocation=allocation)
+        removal = "magnitude" if removal == "snr_abs" else removal  # which ranks as |μ|/σ does at one σ for all
+        rules = [partial(move, removal=removal) for move in moves]
+    else:
+        learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=own)
+        rules = [learns, *moves]
+        chosen |= {"std": std}
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
         default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
         rate = first_given(lr, LR[optimizer or default.optimizer])
+        usual = default.average if steps >= LONG else 0.0
         plan = replace(
-            default, lr=rate, lr_is_given=lr is not None, **given(optimizer=optimizer, noise=noise, average=average)
+            default,
+            lr=rate,
+            lr_is_given=lr is not None,
+            average=first_given(average, usual),
+            mean_decay=decay if temperature == 0 else None,
+            **given(optimizer=optimizer, noise=noise),
         )
-        return _method(task, steps, plan, prepare, [learns, *moves], no_penalty, refresh_batchnorm, cycles, chosen)
+        used = chosen if temperature == 0 else chosen | {"noise": plan.noise}
+        return _method(task, steps, plan, prepare, rules, no_penalty, refresh_batchnorm, cycles, used)
 
     return several(replace(suited_to(nn.Identity()), adapt=suited_to))
+
+
+def _sparsify(model: nn.Module, density: float, allocation: str, noise: Noise) -> nn.Module:
+    """As :func:`gossamer.bayesianize`, without the noise."""
+    return sparsify(model, density, allocation=allocation)
 
 
 def _method(
@@ -215,6 +237,7 @@ def _method(
 
     def optimizer_of(model: nn.Module) -> Optimizer:
         groups = param_groups(model, plan.weight_decay, plan.std_lr)
+        groups[0] |= {} if plan.mean_decay is None else {"weight_decay": plan.mean_decay}
         return SGD(groups, lr=plan.lr, momentum=0.9) if plan.optimizer == "sgd" else Adam(groups, lr=plan.lr)
 
     def collector() -> Collector:
@@ -231,7 +254,7 @@ def _method(
         collector=collector,
         penalty=penalty,
         rules=lambda model, optimizer: [rule(model, optimizer) for rule in rules],
-        chosen=chosen | {"noise": plan.noise, "average": n_averaged / steps},
+        chosen=chosen | {"average": n_averaged / steps},
         one_rate=plan.optimizer == "sgd",
         lr_is_given=plan.lr_is_given,
     )

@@ -49,7 +49,7 @@ def vi(
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         average: Share of the training, at its end, over which the network is averaged (SWA). The learning rate falls to
             a tenth until then and stays there, and batch normalisation is refreshed for each draw. ``None`` is 0.25
-            for networks with batch normalisation, 0 for others and with ``std="gradient"``.
+            for networks with batch normalisation in 5,000 steps or more, otherwise 0.
         std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper. ``None`` is
             the second in reference mode and where one of the next three options is given.
         std_lr: Learning rate of the raw σ, for ``std="gradient"``; ``None`` is ``lr``. Their gradient is of the order

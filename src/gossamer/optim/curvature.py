@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from gossamer.layers import CurvatureWeight, sparse_weights
@@ -19,6 +18,7 @@ from gossamer.types import Rule, Step
 __all__ = ["Curvature"]
 
 WEIGHT_DECAY = 5e-4
+WARMEST, SHARE = 0.01, 1 / 6  # of the default temperature
 DIVIDED = (
     "the gradients were divided by {factor:g} between backward() and the optimizer's step, and the curvature was not. "
     "If a GradScaler did it, give it to the curvature, Curvature(model, optimizer, n_data, scaler=scaler); otherwise "
@@ -184,8 +184,10 @@ class Curvature(Rule):
         if scale is None and self.scaler is not None:
             scale = self.scaler.get_scale()
         for weight, estimate in self._average({weight: weight.take_estimate() for weight in weights}).items():
-            if estimate is not None:
-                weight.learn(estimate if scale is None else estimate / scale)
+            if estimate is not None and weight.mean.grad is not None:
+                # A scaler has divided the gradients already, unless a fused optimizer is to do it.
+                grad = weight.mean.grad if still_scaled is None else weight.mean.grad / still_scaled
+                weight.learn(estimate if scale is None else estimate / scale, grad)
                 self._has_learnt = True
 
     def _learning(self, optimizer: Optimizer) -> list[CurvatureWeight]:
@@ -264,20 +266,20 @@ def divided_by(before: Tensor, after: Tensor) -> float | None:
 
 
 def default_temperature(model: nn.Module, n_data: int) -> float:
-    """T by the number of examples for each active weight: a sixth of it, a third with batch normalisation; at most 1.
+    """T of a training: a sixth of the examples for each active weight, and at most 0.01.
 
     The more weights share an example, the more of them the KL of the ELBO pulls back to the prior, and it underfits.
-    Both shares were chosen on held-out images; batch normalisation takes part of the noise away, and bears more of it.
+    With many examples for each weight the network underfits already, and noise makes that worse. The bound was chosen
+    on held-out rows of Fashion-MNIST (an MLP) and SVHN (a small conv net); :func:`gossamer.calibrate` fits the width.
 
     Example:
         >>> import gossamer
         >>> model = gossamer.bayesianize(nn.Linear(100, 50), density=0.1)
-        >>> default_temperature(model, 600), default_temperature(model, 600_000)
-        (0.2, 1.0)
+        >>> default_temperature(model, 15), default_temperature(model, 600_000)
+        (0.005, 0.01)
     """
     n_active = sum(weight.support.n_active for weight in sparse_weights(model).values())
-    share = 1 / 3 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1 / 6
-    return min(1.0, share * n_data / n_active)
+    return min(WARMEST, SHARE * n_data / n_active)
 
 
 def _check(n_data: int, temperature: float | None, weight_decay: float | None, memory: float) -> None:

@@ -1,41 +1,54 @@
-"""One factor of all variances, fitted on held-out examples.
+"""How wide a posterior is and how sure its predictions are, fitted on held-out examples.
 
-How wide a posterior is depends on its temperature: every variance is proportional to T. Which T predicts best is seen
-on examples that trained nothing, and a factor found there needs no second training.
+The width of a posterior depends on its temperature: every variance is proportional to T. Which T predicts best is seen
+on examples that trained nothing, and a factor found there needs no second training. A temperature of the logits (Guo et
+al. 2017) repairs what no width can: a network that is too sure at its means.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from gossamer.layers import GaussianWeight, replica
+from gossamer.devices import OwnNoise
 from gossamer.likelihoods import Categorical
-from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.in_layers import InLayers
 from gossamer.posterior.predict import Inputs, arguments, forward
-from gossamer.types import Likelihood
+from gossamer.types import Likelihood, Posterior
 
 DECADES = range(-3, 3)  # of the factor; at the lowest, draws are the network at its means in all but name
 PRECISION = 0.05  # of the logarithm of the factor: around its minimum the NLL is flat
+LOGIT_DECADES, LOGIT_PRECISION = range(-1, 2), 1e-3  # of the divisor of the logits: from 0.1 to 10
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Calibration(NamedTuple):
-    """What :func:`calibrate` found: the factor of the variances, and the NLL per target without and with it."""
+    """What :func:`calibrate` found.
+
+    ``temperature`` is the factor of the variances, ``logit_temperature`` the divisor of the logits, and the other two
+    the NLL per target without and with both.
+    """
 
     temperature: float
     nll_before: float
     nll_after: float
+    logit_temperature: float = 1.0
+
+
+class _Fit(NamedTuple):
+    """What one width predicts for each target, at the best temperature of the logits."""
+
+    nll: Tensor
+    logit_temperature: float
 
 
 @torch.no_grad()
 def calibrate(
-    model: nn.Module | InLayers,
+    model: nn.Module | Posterior,
     x_val: Inputs,
     y_val: Tensor,
     *,
@@ -43,26 +56,36 @@ def calibrate(
     likelihood: Likelihood | None = None,
     batch_size: int = 256,
     generator: torch.Generator | None = None,
+    widths: Sequence[float] | None = None,
+    logits: bool = False,
 ) -> Calibration:
-    """Multiply all variances of ``model`` by the factor, from 0.001 to 100, with the lowest NLL on held-out examples.
+    """Multiply all variances of ``model`` by the factor with the lowest NLL on held-out examples.
 
-    The NLL is that of the mixture of ``n_draws`` networks, with the same ε for every factor. The factor is kept in
-    ``weight.calibration`` and saved with the network. Draws and evaluations use it, training does not. A second call
-    starts from the posterior as it was trained.
+    The NLL is that of the mixture of ``n_draws`` networks, with the same ε for every factor. The factor is kept in the
+    weights of a network (``weight.calibration``) and saved with it. Draws and evaluations use it, training does not. A
+    second call starts from the posterior as it was trained.
+
+    With ``logits`` each width is judged at its best temperature of the logits, which the posterior keeps
+    (``posterior.temperature``) and :func:`gossamer.predict` uses. A mixture is calibrated as a whole: members that are
+    right alone are too wide together.
 
     Args:
-        model: A converted network with Gaussian weights, after training; or the posterior that :func:`gossamer.fit`
-            returned, if it refreshes the batch normalisation of its draws.
+        model: A converted network with Gaussian weights, after training; or a posterior, such as :func:`gossamer.fit`
+            returned.
         x_val: Inputs that were not trained on, as for :func:`gossamer.predict`.
         y_val: Their targets.
         n_draws: How many networks; about as many as will predict, for fewer draws are best when less wide.
         likelihood: ``Categorical()``, which is the default, or ``Gaussian(…)``.
         batch_size: Examples on the network's device at a time.
         generator: Random generator of the draws.
+        widths: The factors to choose from, of which 0 is the network at its means and 1 the posterior as it was
+            trained. Of those that cannot be told from the best, by one standard error, the widest is taken: it knows
+            most about what it does not know. ``None`` searches from 0.001 to 100 and takes the best.
+        logits: Whether to fit a temperature of the logits, too; for classes, and for posteriors.
 
     Returns:
-        The factor, and the NLL without and with it. Both are of the examples that chose the factor: report the NLL of
-        others.
+        The factor, the NLL without and with what was found, and the temperature of the logits. The NLLs are those of
+        the examples that chose: report the NLL of others.
 
     Example:
         >>> import gossamer
@@ -77,34 +100,76 @@ def calibrate(
     likelihood = Categorical() if likelihood is None else likelihood
     inputs = arguments(x_val)
     posterior = InLayers(model) if isinstance(model, nn.Module) else model
-    if not isinstance(posterior, InLayers):
-        raise TypeError(
-            f"calibrate takes a network with Gaussian weights or its posterior, got {type(model).__name__}: "
-            "calibrate the members of an ensemble one by one, before they are put together"
+    if logits and (isinstance(model, nn.Module) or likelihood.kind != "classification"):
+        raise ValueError(
+            "a temperature of the logits is for classes, and kept by a posterior: gossamer.fit returns one"
         )
-    # Shares the tensors, not the calibration: whatever happens below, the model is as it was.
-    twin = replica(unwrapped(posterior.model), share=True)
-    weights = [module for module in twin.modules() if isinstance(module, GaussianWeight)]
-    _check(weights, len(next(iter([*inputs[0], *inputs[1].values()]))), y_val, n_draws, batch_size)
+    has_width = posterior.at_width(1.0) is not posterior
+    _check(has_width or logits, len(next(iter([*inputs[0], *inputs[1].values()]))), y_val, n_draws, batch_size)
     seed = int(torch.randint(2**62, (), generator=generator, device=None if generator is None else generator.device))
-    there = weights[0].mean.device
+    fits: dict[float, _Fit] = {}
+
+    def fit(width: float) -> _Fit:
+        if width not in fits:
+            outputs = _outputs(posterior, width, seed, 1 if width == 0 else n_draws, inputs, batch_size)
+            fits[width] = _fit(outputs, y_val, likelihood, logits=logits)
+        return fits[width]
 
     def nll(log_factor: float) -> float:
-        for weight in weights:
-            weight.calibration = math.exp(log_factor)
-        draws = InLayers(twin, torch.Generator(there).manual_seed(seed), posterior.refresh).draws(n_draws)
-        # One draw at a time: memory holds a number per draw and target, not all outputs.
-        parts = [_log_density(forward(network, inputs, batch_size), y_val, likelihood) for network in draws]
-        return float(math.log(n_draws) - torch.stack(parts).logsumexp(0).mean())
+        return float(fit(math.exp(log_factor)).nll.mean())
 
-    tried = search(nll, DECADES, PRECISION)
-    if not any(map(math.isfinite, tried.values())):
+    plain = _Fit(-_log_density(_outputs(posterior, 1.0, seed, n_draws, inputs, batch_size), y_val, likelihood), 1.0)
+    if not logits:
+        fits[1.0] = plain
+    if not has_width:
+        width = 1.0
+    elif widths is None:
+        search(nll, DECADES, PRECISION)
+        width = min(fits, key=lambda one: _or_inf(fits[one].nll.mean()))
+    else:
+        width = _widest(dict(sorted((one, fit(one)) for one in widths)))
+    if not math.isfinite(float(fit(width).nll.mean())):
         raise ValueError("the NLL is not finite for any width: check that the network predicts finite numbers")
-    best = min(tried, key=lambda log_factor: tried[log_factor])
-    for module in unwrapped(posterior.model).modules():
-        if isinstance(module, GaussianWeight):
-            module.calibration = math.exp(best)
-    return Calibration(math.exp(best), tried[0.0], tried[best])
+    posterior.set_width(width)
+    found = fit(width)
+    if logits:
+        posterior.temperature = found.logit_temperature
+    return Calibration(width, float(plain.nll.mean()), float(found.nll.mean()), found.logit_temperature)
+
+
+def _outputs(posterior: Posterior, width: float, seed: int, n_draws: int, inputs: Any, batch_size: int) -> Tensor:
+    """What the draws at a width say, ``(draws, n, out)``: the same ε for each width."""
+    device = next((one.device for one in posterior.model.parameters()), torch.device("cpu"))
+    with OwnNoise(seed, device):
+        draws = posterior.at_width(width, torch.Generator(device).manual_seed(seed)).draws(n_draws)
+        return torch.stack([forward(network, inputs, batch_size) for network in draws])
+
+
+def _fit(outputs: Tensor, y: Tensor, likelihood: Likelihood, *, logits: bool) -> _Fit:
+    """The NLL of each target, at the best temperature of the logits if there is to be one."""
+    if not logits:
+        return _Fit(-_log_density(outputs, y, likelihood), 1.0)
+
+    def nll(log_temperature: float) -> float:
+        return -float(_log_density(outputs / math.exp(log_temperature), y, likelihood).mean())
+
+    tried = search(nll, LOGIT_DECADES, LOGIT_PRECISION)
+    temperature = math.exp(min(tried, key=lambda one: tried[one]))
+    return _Fit(-_log_density(outputs / temperature, y, likelihood), temperature)
+
+
+def _widest(fits: dict[float, _Fit]) -> float:
+    """The largest width whose NLL is within one standard error of the best, target by target."""
+    best = min(fits, key=lambda one: _or_inf(fits[one].nll.mean()))
+    for width in sorted(fits, reverse=True):
+        worse = (fits[width].nll - fits[best].nll).flatten()
+        if float(worse.mean()) <= float(worse.std()) / math.sqrt(len(worse)):  # false for NaN, too
+            return width
+    return best
+
+
+def _or_inf(value: Tensor) -> float:
+    return math.inf if bool(value.isnan()) else float(value)
 
 
 def search(function: Callable[[float], float], decades: range, precision: float) -> dict[float, float]:
@@ -131,24 +196,24 @@ def search(function: Callable[[float], float], decades: range, precision: float)
     return tried
 
 
-def _log_density(output: Tensor, y: Tensor, likelihood: Likelihood) -> Tensor:
-    """Logarithm of p(y | network) for every target, in float64."""
-    if isinstance(likelihood, Categorical):
-        if output.dim() < 2 or output.shape[1] < 2:
+def _log_density(outputs: Tensor, y: Tensor, likelihood: Likelihood) -> Tensor:
+    """Logarithm of p(y | all draws) for every target, in float64: ``(draws, n, out), (n, …) -> (n, …)``."""
+    if likelihood.kind == "classification":
+        if outputs.dim() < 3 or outputs.shape[2] < 2:
             raise ValueError(
-                f"outputs of shape {tuple(output.shape)} have no classes at dimension 1: for regression pass "
+                f"outputs of shape {tuple(outputs.shape[1:])} have no classes at dimension 1: for regression pass "
                 "likelihood=Gaussian(…)"
             )
-        if y.is_floating_point() or not 0 <= int(y.min()) <= int(y.max()) < output.shape[1]:
+        if y.is_floating_point() or not 0 <= int(y.min()) <= int(y.max()) < outputs.shape[2]:
             raise ValueError(
-                f"y_val must be class numbers from 0 to {output.shape[1] - 1}, as whole numbers; got {y.dtype} from "
+                f"y_val must be class numbers from 0 to {outputs.shape[2] - 1}, as whole numbers; got {y.dtype} from "
                 f"{y.min()} to {y.max()}. For regression pass likelihood=Gaussian(…)"
             )
-    return likelihood.log_predictive(output.double().unsqueeze(0), y)
+    return likelihood.log_predictive(outputs.double(), y)
 
 
-def _check(weights: list[GaussianWeight], n_examples: int, y_val: Tensor, n_draws: int, batch_size: int) -> None:
-    if not weights:
+def _check(fits_something: bool, n_examples: int, y_val: Tensor, n_draws: int, batch_size: int) -> None:
+    if not fits_something:
         raise ValueError(
             "this model has no Gaussian weights, so there is no width to calibrate: convert it with "
             "gossamer.bayesianize(model) and train it first"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import replica, sparse_weights
+from gossamer.layers import GaussianWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
 from gossamer.types import Collector, Posterior, VariationalOptimizer
 
 Refreshing = Callable[[nn.Module], None]
+
+
+def gaussian_weights(model: nn.Module) -> list[GaussianWeight]:
+    """The weights of ``model`` whose variances have a factor."""
+    return [module for module in unwrapped(model).modules() if isinstance(module, GaussianWeight)]
 
 
 def is_bayesian(model: nn.Module) -> bool:
@@ -76,6 +82,19 @@ class InLayers(Posterior, Collector):
     def mean_network(self) -> nn.Module:
         """The network at the means of its weights."""
         return plain_mean(self.model, self.refresh)
+
+    def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
+        """A posterior of the same tensors, with variances times ``factor``."""
+        if not gaussian_weights(self.model):
+            return self
+        twin = InLayers(replica(unwrapped(self.model), share=True), generator or self.generator, self.refresh)
+        twin.set_width(factor)
+        return twin
+
+    def set_width(self, factor: float) -> None:
+        """Keep ``factor`` in the weights, whose state has it."""
+        for weight in gaussian_weights(self.model):
+            weight.calibration = factor
 
 
 class SingleNetwork(Posterior):
@@ -192,6 +211,7 @@ class GaussianPosterior(Posterior):
         generator: torch.Generator | None = None,
     ) -> None:
         self.model, self.stds, self.refresh, self.generator = model, stds, refresh, generator
+        self.width = 1.0
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
@@ -202,8 +222,18 @@ class GaussianPosterior(Posterior):
                 for name, parameter in twin.named_parameters():
                     if name in self.stds:
                         noise = torch.empty_like(parameter).normal_(generator=self.generator)
-                        parameter.copy_(means[name] + self.stds[name] * noise)
+                        parameter.copy_(means[name] + math.sqrt(self.width) * self.stds[name] * noise)
             yield ready(at_mean(twin), self.refresh)
+
+    def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
+        """A posterior of the same tensors, with variances times ``factor``."""
+        twin = GaussianPosterior(self.model, self.stds, self.refresh, generator or self.generator)
+        twin.set_width(factor)
+        return twin
+
+    def set_width(self, factor: float) -> None:
+        """Multiply the variances by ``factor``."""
+        self.width = factor
 
     def mean_network(self) -> nn.Module:
         """The network at the means."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import torch
 from torch import nn
 
 from gossamer.layers.summary import weights_of
@@ -61,6 +62,15 @@ class Mixture(Posterior):
     def mean_network(self) -> nn.Module:
         """That of the one member; several have none."""
         return self.posteriors[0].mean_network() if len(self.posteriors) == 1 else super().mean_network()
+
+    def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
+        """The mixture of all members at that width."""
+        return Mixture([posterior.at_width(factor, generator) for posterior in self.posteriors])
+
+    def set_width(self, factor: float) -> None:
+        """Of all members."""
+        for posterior in self.posteriors:
+            posterior.set_width(factor)
 
     @property
     def n_bytes(self) -> int:

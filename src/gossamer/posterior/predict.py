@@ -74,10 +74,12 @@ def predict(
     else:
         posterior = InLayers(generator=generator).posterior(model)
     with torch.no_grad(), seeded:
-        outputs: list[Tensor] = []
+        drawn: list[Tensor] = []
         for network, times in posterior.counted_draws(n_draws):
-            outputs += times * [forward(network, inputs, batch_size)]
-    prediction = Prediction(torch.stack(outputs), likelihood, class_dim)
+            drawn += times * [forward(network, inputs, batch_size)]
+    outputs = torch.stack(drawn)
+    outputs = outputs if posterior.temperature == 1 else outputs / posterior.temperature
+    prediction = Prediction(outputs, likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:
         _warn_if_certain(model, prediction)
     return prediction

@@ -38,7 +38,7 @@ def watched(posterior: Posterior) -> Posterior:
 class _Watched(Posterior):
     def __init__(self, posterior: Posterior, progress: Progress) -> None:
         self.posterior, self.progress = posterior, progress
-        self.model, self.refresh = posterior.model, posterior.refresh
+        self.model, self.refresh, self.temperature = posterior.model, posterior.refresh, posterior.temperature
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         for network, times in self.counted_draws(n):

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from gossamer.layers import CurvatureWeight, GaussianWeight, PointWeight, SparseWeight
-from gossamer.layers.curvature import std_of_curvature
+from gossamer.layers.curvature import shrunk_curvature, std_of_curvature
 from gossamer.layers.gaussian import regrown_raw_std, std_of
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.selection import Segments
@@ -63,8 +63,9 @@ class WeightBatch:
         curved = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
         gaussians = [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
         if curved and len({(w.noise_scale, w.damping) for w in curved}) == 1:
-            std = std_of_curvature(self.vector("curvature"), curved[0].noise_scale, curved[0].damping)
-            return std.to(curved[0].mean.dtype)
+            shrinkage = self.active.spread(torch.stack([weight.shrinkage for weight in curved])).T
+            shrunk = shrunk_curvature(self.vector("curvature"), self.vector("grad_square"), shrinkage)
+            return std_of_curvature(shrunk, curved[0].noise_scale, curved[0].damping).to(curved[0].mean.dtype)
         if gaussians and not curved:
             return std_of(self.vector("raw_std"))
         return self.vector("learnt_std") if gaussians else None
@@ -86,9 +87,11 @@ class WeightBatch:
             return self.active.sums(torch.where(among, values, 0)) / self.active.counts(among)
 
         if isinstance(first, CurvatureWeight):
-            means = average(self.vector("curvature"))
+            names = ("curvature", "grad_square")
+            both = torch.where(among[:, None], torch.stack([self.vector(name) for name in names], 1), 0)
+            means, squares = (self.active.sums(both) / self.active.counts(among)[:, None]).T
             fills = [w.regrown_curvature(mean, regrow_std) for w, mean in zip(self.weights, means, strict=True)]
-            return {"mean": zero, "curvature": torch.stack(fills)}
+            return {"mean": zero, "curvature": torch.stack(fills), "grad_square": squares}
         raw_std = regrown_raw_std(self.vector("raw_std"), first.regrows(regrow_std), average)
         return {"mean": zero, "raw_std": raw_std.expand_as(zero)}
 

@@ -62,8 +62,8 @@ class Segments:
         return values[self._number]
 
     def sums(self, values: Tensor) -> Tensor:
-        """The sum of each segment, in an order of additions that every rank and rerun repeats."""
-        return torch.stack([part.sum() for part in values.split(self.lengths)])
+        """The sum of each segment, in an order of additions that every rank and rerun repeats; of columns, of each."""
+        return torch.stack([part.sum(0) for part in values.split(self.lengths)])
 
     def counts(self, mask: Tensor) -> Tensor:
         """How many entries of each segment are true."""
