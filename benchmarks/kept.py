@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import cells
 from benchmarks.tables import MISSING
+from gossamer.methods import as_recorded
 from gossamer.metrics.registry import METRICS
 from gossamer.record import RecordError, Run
 from gossamer.runs.published import PublishedFigures, read_published
@@ -92,7 +93,7 @@ def determined(config: Mapping[str, Any]) -> dict[str, Any]:
         True
     """
     told = {key: value for key, value in config.items() if key not in FREE and value is not None}
-    return told | {"options": with_defaults(config["method"], config.get("options", {}))}
+    return told | {"options": with_defaults(config["method"], as_recorded(config["method"], config.get("options", {})))}
 
 
 def setup_seconds(seconds: Sequence[float]) -> float:
@@ -222,16 +223,18 @@ def trials_table(trials: Trials) -> Table:
         >>> trials_table(Trials(seeds, {})).rows[0][:4]
         ['SSVI', '2', '4,224', '92.0 ± 2.0 %']
     """
-    rows = [[label, str(len(found)), *_figures(found)] for label, found in trials.by_label().items()]
-    head = ["method", "seeds", "active weights", *(METRICS[name].heading for name in COMPARED)]
+    has_files = any("file_bytes" in trial.cost for trial in trials.trials)
+    counted = {"active_parameters": "active weights"} | ({"file_bytes": "bytes of the file"} if has_files else {})
+    rows = [[label, str(len(found)), *_figures(found, counted)] for label, found in trials.by_label().items()]
+    head = ["method", "seeds", *counted.values(), *(METRICS[name].heading for name in COMPARED)]
     return Table("Comparison", "Mean ± standard error over the seeds.", head, rows)
 
 
-def _figures(found: Sequence[Trial]) -> list[str]:
+def _figures(found: Sequence[Trial], counted: Iterable[str]) -> list[str]:
     if not found:  # it failed with every seed
-        return [MISSING] * (1 + len(COMPARED))
-    active = statistics.fmean(trial.cost["active_parameters"] for trial in found)
-    return [f"{active:,.0f}", *(_cell(name, found) for name in COMPARED)]
+        return [MISSING for _ in (*counted, *COMPARED)]
+    means = [statistics.fmean(trial.cost[name] for trial in found) for name in counted]
+    return [*(f"{mean:,.0f}" for mean in means), *(_cell(name, found) for name in COMPARED)]
 
 
 def _cell(name: str, found: Sequence[Trial]) -> str:

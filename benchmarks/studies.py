@@ -109,7 +109,7 @@ def ensembles(kind: str, task: Task, seed: int) -> Iterator[Reached]:
     n_active = active_parameters(sparse[0].model)
     yield "SSVI 5 %", reached(sparse[0], task, "test"), n_active
     for label, epochs in (("4 members of one training", EPOCHS), ("the same, 4 times as long", 4 * EPOCHS)):
-        cyclical = trained(task, network_of(kind, seed), seed, epochs=epochs, members=4)
+        cyclical = trained(task, network_of(kind, seed), seed, epochs=epochs, cycles=4)
         yield f"SSVI 5 %, {label}", reached(cyclical, task, "test"), 4 * n_active
     yield "SSVI 5 %, 4 trainings", reached(Mixture(sparse), task, "test"), 4 * n_active
     wide = trained(task, network_of(kind, seed), seed, density=0.2)

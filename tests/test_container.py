@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load, save
 
-from gossamer.container import from_bytes, read, to_bytes, write
+from gossamer.container import _checksum, from_bytes, read, to_bytes, write
 
 TREE = {
     "weights": torch.arange(6.0).reshape(2, 3),
@@ -49,18 +50,40 @@ def test_two_places_of_one_name():
     assert same(from_bytes(to_bytes(tree)), tree)
 
 
-@pytest.mark.parametrize(("largest", "stored"), [(255, "U8"), (256, "U16"), (2**16, "I32"), (2**31, "I64")])
-def test_positions_are_differences_in_the_smallest_width(largest: int, stored: str):
-    position = torch.tensor([1, 2, 2 + largest])
+@pytest.mark.parametrize(
+    ("steps", "stored"),
+    [
+        ([0, 1, 254], ("U8", [0, 1, 254])),
+        ([1, 1, 255], ("U8", [1, 1, 255, 0])),
+        ([1, 600, 1, 1], ("U8", [1, 255, 255, 90, 1, 1])),
+        ([300, 600, 255], ("U16", [300, 600, 255])),
+        ([70_000, 3, 3, 3], ("U16", [65_535, 4_465, 3, 3, 3])),
+        ([2**20, 2**21], ("I32", [2**20, 2**21])),
+        ([2**31 - 1, 7, 7, 7], ("I32", [2**31 - 1, 0, 7, 7, 7])),
+        ([2**62], ("I64", [2**62])),
+        ([2**63 - 1], ("I64", [2**63 - 1, 0])),
+    ],
+)
+def test_positions_are_differences_in_the_fewest_bytes(steps: list[int], stored: tuple[str, list[int]]):
+    """The largest number of a width is a part of the difference that follows."""
+    position = torch.tensor(steps).cumsum(0)
     data = to_bytes({"position": position})
-    assert header(data)["position"]["dtype"] == stored
+    assert header(data)["position"]["dtype"] == stored[0]
+    assert load(data)["position"].tolist() == stored[1]
     assert same(from_bytes(data)["position"], position)
+
+
+def test_files_of_format_2_are_read():
+    """Each difference in one integer, of whatever size."""
+    text = json.dumps({"dict": [["a", {"int32": "a"}], ["b", {"int64": "b"}]]})
+    tensors = {"a": torch.tensor([3, 255, 1], dtype=torch.uint8), "b": torch.tensor([0, 2**40])}
+    data = save(tensors, metadata={"__tree__": text, "format": "2", "crc32": str(_checksum(2, text, tensors))})
+    found = from_bytes(data)
+    assert same(found, {"a": torch.tensor([3, 258, 259], dtype=torch.int32), "b": torch.tensor([0, 2**40])})
 
 
 def test_files_of_version_0_2_are_read():
     """Without a checksum, positions as they are."""
-    from safetensors.torch import save
-
     tree = json.dumps({"dict": [["position", {"tensor": "0"}]]})
     data = save({"0": torch.tensor([1, 5])}, metadata={"__tree__": tree, "format": "1"})
     assert from_bytes(data)["position"].tolist() == [1, 5]
@@ -98,8 +121,6 @@ def test_bytes_that_were_changed(data):
 
 
 def test_a_tree_that_is_too_deep():
-    from safetensors.torch import save
-
     deep = '{"list": [' * 50_000 + "]}" * 50_000
     with pytest.raises(ValueError, match="not what gossamer wrote"):
         from_bytes(save({}, metadata={"__tree__": deep, "format": "1"}))

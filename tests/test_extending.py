@@ -47,7 +47,7 @@ def result(run: str) -> dict:
 
 
 def test_the_guide_has_a_file_for_each_kind_of_addition():
-    additions = {"lamp", "square_root", "worst_class", "breast_cancer", "residual", "evolution", "causal"}
+    additions = {"lamp", "square_root", "worst_class", "breast_cancer", "visits", "residual", "evolution", "causal"}
     assert {Path(name).stem for name in FILES} == additions
 
 
@@ -123,6 +123,37 @@ def test_the_method_the_data_set_and_the_metric_are_compared_and_reported(capsys
     assert "Accuracy on the class that it recognises worst." in page
     assert "breast_cancer:load" in page
     assert gossamer(*given, *QUICK) == 0  # finished runs are found again
+
+
+def test_the_likelihood_is_trained_evaluated_reported_and_predicted(own_modules, capsys):
+    given = ("train", "ssvi", "visits:load", "--density=0.2", "--lr=0.005", "--epochs=30", "--n_draws=5", "--out=run")
+    assert gossamer(*given, "--quiet", "--debug") == 0
+    measured = result("run")["metrics"]
+    assert set(measured) == {"rmse", "nll", "crps", "coverage90", "width90", "std", "epistemic_std"}
+    import visits
+
+    x, y = visits.load().test
+    truth = torch.distributions.Poisson((1 + 0.7 * x[:, :1] + 0.5 * x[:, 1:2].sin()).exp())
+    best = -float(truth.log_prob(y).mean())
+    assert best < measured["nll"] < best + 0.1
+    assert measured["rmse"] < 1.1 * float((truth.mean - y).square().mean().sqrt())
+    curves = result("run")["curves"]
+    assert {"points", "coverage", "errors"} <= curves.keys()
+    # Of as many counts as rows, half of the rows lie in the intervals of 50 %: three standard errors, and the fit.
+    half = dict(zip(curves["coverage"]["nominal"], curves["coverage"]["actual"], strict=True))[0.5]
+    assert half == pytest.approx(0.5, abs=3 * 0.5 / len(y) ** 0.5 + 0.05)
+    trust = "--trust=visits:load"
+    capsys.readouterr()
+    assert gossamer("evaluate", "run", "--quiet", "--debug", "--json", trust) == 0
+    assert json.loads(capsys.readouterr().out)["nll"] == pytest.approx(measured["nll"])
+    (own_modules / "new.csv").write_text("\n".join(",".join(f"{value:.6f}" for value in row) for row in x[:4].tolist()))
+    assert gossamer("predict", "run", "new.csv", "--out=predicted.jsonl", "--quiet", "--debug", trust) == 0
+    rows = [json.loads(line) for line in Path("predicted.jsonl").read_text("utf-8").splitlines()]
+    assert [row["low90"] <= row["mean"] <= row["high90"] for row in rows] == [True] * 4
+    assert all(row["high90"] == round(row["high90"]) for row in rows)
+    assert [row["mean"] for row in rows] == pytest.approx(truth.mean[:4, 0].tolist(), rel=0.35)
+    assert gossamer("report", "run", "--out=page.html", "--debug") == 0
+    assert "CRPS" in Path("page.html").read_text("utf-8")
 
 
 def test_a_report_by_itself_shows_the_metric():

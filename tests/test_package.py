@@ -53,6 +53,18 @@ def without(names: set[str], code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(run, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
 
 
+def test_every_room_is_there_after_the_import():
+    code = "import gossamer; [getattr(gossamer, name) for name in dir(gossamer)]; print(*dir(gossamer))"
+    names = without(set(), code).stdout.split()
+    pages = {path.stem for path in (ROOT / "docs" / "api").glob("*.md")} - {
+        "allocation",
+        "criteria",
+        "gossamer",
+        "index",
+    }
+    assert set(names) == {*gossamer.__all__, *pages, "report"}
+
+
 def test_completion_finds_every_public_name():
     assert set(gossamer.__all__) <= set(dir(gossamer))
     assert set(runs.__all__) <= set(dir(runs))

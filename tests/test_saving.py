@@ -9,11 +9,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 import gossamer
-from gossamer import container
-from gossamer.layers import sparse_weights
+from gossamer import container, methods
+from gossamer.data import two_moons
+from gossamer.layers import replica, sparse_weights
 from gossamer.methods.bayes_compression import ScaledWeight
 from gossamer.methods.laplace import LastLayerPosterior
 from gossamer.methods.mc_dropout import with_dropout
@@ -21,6 +24,7 @@ from gossamer.methods.rank1 import FactorPosterior, with_factors
 from gossamer.methods.sbp import GatedWeight
 from gossamer.methods.svbnn import SpikeSlabWeight
 from gossamer.methods.vd import LogUniformWeight
+from gossamer.models import mlp
 from gossamer.posterior import (
     Dropped,
     GaussianPosterior,
@@ -33,6 +37,7 @@ from gossamer.posterior import (
     averaged,
 )
 from gossamer.posterior.snapshots import pack
+from gossamer.saving import _of_network
 from gossamer.types import Posterior
 
 
@@ -163,6 +168,111 @@ def test_half_precision_halves_the_numbers(tmp_path: Path):
     torch.testing.assert_close(again.mean, model.mean, rtol=2**-8, atol=0)
     torch.testing.assert_close(again.std, model.std, rtol=2**-8, atol=0)
     assert again.weight.prior_std == model.weight.prior_std
+
+
+@pytest.mark.parametrize(("convert", "most"), [(gossamer.bayesianize, 6), (gossamer.sparsify, 4)])
+def test_five_sparse_networks_are_smaller_than_one_dense_network(convert, most: int, tmp_path: Path):
+    """Two bytes for each mean and each curvature, one or two for each position; biases and names are in the file, too.
+
+    At 5 % that is at most 5 · 0.05 · 6/4 of a dense network in float32, and less where a byte holds most positions.
+    """
+
+    def dense() -> nn.Module:
+        return gossamer.models.mlp(784, (300, 100))
+
+    mixture = Mixture([InLayers().posterior(convert(dense(), density=0.05)) for _ in range(5)])
+    n_active = sum(gossamer.active_parameters(member.model) for member in mixture.posteriors)
+    n_dense = 4 * sum(parameter.numel() for parameter in dense().parameters())
+    n_file = gossamer.save(mixture, tmp_path / "net", dtype="bf16").stat().st_size
+    assert n_file < (most - 0.5) * n_active  # mean gaps of 20: a byte each but for a few
+    assert n_file < n_dense / 3
+    again = gossamer.load(tmp_path / "net", dense())
+    assert isinstance(again, Mixture)
+    for before, after in zip(mixture.posteriors, again.posteriors, strict=True):
+        stored = sparse_weights(after.model)
+        for name, weight in sparse_weights(before.model).items():
+            assert torch.equal(stored[name].support.position, weight.support.position)
+            for vector in weight.vectors:
+                found, expected = getattr(stored[name], vector), getattr(weight, vector)
+                torch.testing.assert_close(found, expected, rtol=2**-8, atol=0)
+    assert gossamer.predict(again, torch.randn(3, 784), n_draws=20).outputs.shape[1:] == (3, 10)
+
+
+def trained(**options) -> Posterior:
+    """By curvature, for so long that σ is drawn towards what squared gradients say."""
+    task = two_moons.load()
+    method = methods.build("ssvi", task, 30, density=0.5, update_period=5, **options)
+    return gossamer.fit(method, mlp(2, (16, 16), 2), task, 30)
+
+
+def drawn(posterior: Posterior) -> Tensor:
+    torch.manual_seed(7)
+    return torch.cat([parameters_to_vector(one.parameters()) for one in posterior.draws(4)]).detach()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"members": 2}, {"cycles": 2}, {"average": 0.3}, {"members": 2, "prior": "own"}]
+)
+def test_a_file_has_the_curvature_that_predictions_use_and_nothing_of_training(options, tmp_path: Path):
+    posterior = trained(**options)
+    before = drawn(posterior)
+    file = gossamer.save(posterior, tmp_path / "net")
+    assert not any("grad_square" in name for name in load_file(file))
+    again = gossamer.load(file, mlp(2, (16, 16), 2))
+    assert isinstance(again, type(posterior))
+    assert torch.equal(drawn(again), before)
+    for one, other in zip(posterior.networks(), again.networks(), strict=True):
+        for name, weight in sparse_weights(one).items():
+            assert torch.equal(sparse_weights(other)[name].std, weight.std)
+            assert weight.prior_spread == sparse_weights(other)[name].prior_spread
+            assert torch.equal(weight.prior_mean, sparse_weights(other)[name].prior_mean)
+
+
+def test_the_curvature_of_a_file_is_not_the_running_mean(tmp_path: Path):
+    posterior = trained()
+    weights = sparse_weights(posterior.model)
+    assert any(not torch.equal(weight.shrunk, weight.curvature) for weight in weights.values())
+    again = sparse_weights(gossamer.load(gossamer.save(posterior, tmp_path / "net"), mlp(2, (16, 16), 2)).model)
+    for name, weight in weights.items():
+        assert torch.equal(again[name].curvature, weight.shrunk)
+        assert torch.equal(again[name].shrunk, weight.shrunk)
+
+
+def test_snapshots_draw_as_the_networks_that_they_were(tmp_path: Path):
+    model = trained().model
+    kept = SnapshotPosterior(replica(model), [pack(model)])
+    assert not any("grad_square" in name for name in kept.kept[0])
+    assert torch.equal(drawn(kept), drawn(InLayers(model)))
+
+
+@pytest.mark.parametrize("n_numbers", [8, 12])
+def test_files_of_earlier_curvatures_are_read(n_numbers: int, tmp_path: Path):
+    """With fewer numbers beside the vectors than now, and of the latest with the squares."""
+    model = trained().model
+    for weight in sparse_weights(model).values():
+        weight.set_std(weight.std)
+    expected = {name: weight.std for name, weight in sparse_weights(model).items()}
+    part = _of_network(model)
+    state = model.state_dict()
+    part["states"] = [
+        {
+            name: entry[:n_numbers] if name.endswith("_extra_state") else entry
+            for name, entry in state.items()
+            if n_numbers == 12 or not name.endswith("grad_square")
+        }
+    ]
+    container.write(tmp_path / "net", "gossamer network", 1, {"content": part})
+    again = gossamer.load(tmp_path / "net", mlp(2, (16, 16), 2))
+    for name, weight in sparse_weights(again).items():
+        assert torch.equal(weight.std, expected[name])
+
+
+@pytest.mark.parametrize("density", [0.1, 0.01, 0.001, 0.0003])
+def test_a_position_takes_two_bytes_at_most(density: float, tmp_path: Path):
+    layer = gossamer.sparsify(nn.Linear(2000, 1000, bias=False), density=density)
+    n_active = gossamer.active_parameters(layer)
+    n_file = gossamer.save(layer, tmp_path / "net", dtype="bf16").stat().st_size
+    assert n_file <= (2 + 2) * n_active + 900  # names and shapes
 
 
 def test_fixed_draws_of_any_posterior(tmp_path: Path):

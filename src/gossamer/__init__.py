@@ -54,8 +54,8 @@ __all__ = [
 ]
 
 
-# The training loop needs Lightning Fabric, and the estimators scikit-learn. Your own loop needs neither, so these are
-# imported on first use.
+# The estimators need scikit-learn, and reading files takes time to import. Your own loop needs neither, so these are
+# imported on first use, as are the rooms that it does not need.
 _HOMES = {
     "SparseBayesClassifier": "estimators",
     "SparseBayesRegressor": "estimators",
@@ -65,13 +65,29 @@ _HOMES = {
     "load_run": "runs",
     "save": "saving",
 }
+_ROOMS = (
+    "checkpoint",
+    "container",
+    "devices",
+    "estimators",
+    "evaluate",
+    "kernels",
+    "layers",
+    "posterior",
+    "report",
+    "runs",
+    "train",
+    "types",
+)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return importlib.import_module(f"gossamer.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
     return getattr(importlib.import_module(f"gossamer.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_ROOMS})

@@ -1,8 +1,8 @@
 """One safetensors file for a tree of tensors and plain values: no pickle, so reading a file cannot run code.
 
 Tensors are named by their places in the tree; everything else is JSON in the header. Sorted whole numbers, such as the
-positions of active weights, are stored as their differences, in the smallest integers that hold them. A checksum tells
-a damaged file from an intact one.
+positions of active weights, are stored as their differences, in the integers that take the fewest bytes: the largest
+number of a width stands for a part of a difference that is wider. A checksum tells a damaged file from an intact one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,19 @@ from gossamer.schema import Entries
 
 __all__ = ["from_bytes", "read", "to_bytes", "write"]
 
-FORMAT = 2  # 1: no checksum, and positions as they are
+# 1: no checksum, positions as they are; 2: each difference in one integer, wide enough for all, every tensor is named
+FORMAT = 3
 READERS = {  # kind of file -> who reads it
     "gossamer estimator": "SparseBayesClassifier.load or SparseBayesRegressor.load",
     "gossamer network": "gossamer.load",
 }
-WIDTHS = (torch.uint8, torch.uint16, torch.int32)  # of differences; int64 holds any
+WIDTHS = (torch.uint8, torch.uint16, torch.int32, torch.int64)  # of differences
+SORTED = {  # kind of entry -> type of the positions
+    "sorted int32": torch.int32,
+    "sorted int64": torch.int64,
+    "int32": torch.int32,  # the last two in format 2
+    "int64": torch.int64,
+}
 _TREE = "__tree__"
 
 
@@ -55,7 +62,7 @@ def from_bytes(data: bytes) -> dict[str, Any]:
         number, text = int(notes["format"]), notes[_TREE]
         if number > 1 and int(notes["crc32"]) != _checksum(number, text, tensors):
             raise ValueError("the checksum does not match")
-        tree: dict[str, Any] = _decode(json.loads(text), tensors)
+        tree: dict[str, Any] = _decode(json.loads(text), tensors, "")
         if not isinstance(tree, dict):
             raise TypeError("the tree is not a dictionary")
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, OverflowError, SafetensorError) as error:
@@ -101,20 +108,19 @@ def _checksum(number: int, text: str, tensors: dict[str, Tensor]) -> int:
 
 
 def _encode(node: Any, tensors: dict[str, Tensor], path: str) -> Any:
-    """A JSON tree in which every tensor is a name, its key in ``tensors``."""
+    """A JSON tree in which every tensor is a name, its key in ``tensors``, or ``None`` where that is its place."""
     if isinstance(node, Tensor):
         values = node.detach().cpu().contiguous().clone()  # safetensors rejects views of shared memory
         steps = _steps(values)
         key = path if path not in tensors else f"{path} {len(tensors)}"
         tensors[key] = values if steps is None else steps
-        kind = "tensor" if steps is None else str(values.dtype).removeprefix("torch.")
-        return {kind: key}
+        kind = "tensor" if steps is None else f"sorted {values.dtype}".replace("torch.", "")
+        return {kind: None if key == path else key}
     if isinstance(node, dict):  # pairs: the keys of an optimizer's state are integers
         for key in node:
             if not isinstance(key, str | int):
                 raise TypeError(f"the keys in a file are strings and whole numbers, not {type(key).__name__}")
-        start = f"{path}/" if path else ""
-        return {"dict": [[key, _encode(value, tensors, f"{start}{key}")] for key, value in node.items()]}
+        return {"dict": [[key, _encode(value, tensors, _place(path, key))] for key, value in node.items()]}
     if isinstance(node, list | tuple):
         kind = "tuple" if isinstance(node, tuple) else "list"
         return {kind: [_encode(value, tensors, f"{path}/{i}") for i, value in enumerate(node)]}
@@ -123,38 +129,47 @@ def _encode(node: Any, tensors: dict[str, Tensor], path: str) -> Any:
     raise TypeError(f"a file holds tensors, numbers, strings and containers of them, not {type(node).__name__}")
 
 
-def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
+def _decode(node: Any, tensors: dict[str, Tensor], path: str) -> Any:
     ((kind, content),) = node.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind in ("int32", "int64"):
-        return _from_steps(tensors[content], getattr(torch, kind))
+    if kind == "tensor" or kind in SORTED:
+        tensor = tensors[path if content is None else content]
+        return _from_steps(tensor, SORTED[kind], skips=kind.startswith("sorted")) if kind in SORTED else tensor
     if kind == "dict":
-        return {key: _decode(value, tensors) for key, value in content}
+        return {key: _decode(value, tensors, _place(path, key)) for key, value in content}
     if kind in ("list", "tuple"):
-        items = [_decode(value, tensors) for value in content]
+        items = [_decode(value, tensors, f"{path}/{i}") for i, value in enumerate(content)]
         return items if kind == "list" else tuple(items)
     if kind != "value":
         raise ValueError(f"unknown kind of entry {kind!r:.20}")
     return content
 
 
+def _place(path: str, key: str | int) -> str:
+    return f"{path}/{key}" if path else str(key)
+
+
 def _steps(values: Tensor) -> Tensor | None:
-    """Differences of sorted positions in the smallest width, the first from zero; ``None`` for other tensors."""
+    """Differences of sorted positions in the width of the fewest bytes, the first from zero; ``None`` for others."""
     if values.dtype not in (torch.int32, torch.int64) or values.dim() != 1 or not len(values) or int(values[0]) < 0:
         return None
     steps = values.long().diff(prepend=values.new_zeros(1, dtype=torch.int64))
     if len(values) > 1 and int(steps[1:].min()) < 1:
         return None
-    largest = int(steps.max())
-    width = next((width for width in WIDTHS if largest <= torch.iinfo(width).max), torch.int64)
-    return steps.to(width)
+    width = min(WIDTHS, key=lambda width: width.itemsize * int((steps // torch.iinfo(width).max + 1).sum()))
+    most = torch.iinfo(width).max
+    ends = (steps // most + 1).cumsum(0) - 1
+    parts = steps.new_full((int(ends[-1]) + 1,), most)
+    parts[ends] = steps % most
+    return parts.to(width)
 
 
-def _from_steps(steps: Tensor, dtype: torch.dtype) -> Tensor:
-    if steps.dtype not in (*WIDTHS, torch.int64) or steps.dim() != 1:
+def _from_steps(steps: Tensor, dtype: torch.dtype, *, skips: bool) -> Tensor:
+    """The positions again; of format 3, where the largest number of a width is a part of the next difference."""
+    if steps.dtype not in WIDTHS or steps.dim() != 1:
         raise ValueError("differences of positions must be a vector of whole numbers")
-    values = steps.long().cumsum(0)
+    parts = steps.long()
+    values = parts.cumsum(0)
+    values = values[parts != torch.iinfo(steps.dtype).max] if skips else values
     if bool((values < 0).any()) or bool((values > torch.iinfo(dtype).max).any()):
         raise ValueError("positions do not fit their type")
     return values.to(dtype)

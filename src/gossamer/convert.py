@@ -38,7 +38,7 @@ INIT_STD_SCALE = 0.1
 # σ of a pretrained weight as a share of the rms of the weights of its layer: small enough to predict as before.
 PRETRAINED_STD = 0.05
 
-# The released code of the paper (methods: section 1.3): one scale for every layer, whatever its fan-in.
+# The released code of the SSVI paper: one scale for every layer, whatever its fan-in.
 REFERENCE_PRIOR_STD = 0.005
 REFERENCE_MEAN_STD = 0.01
 REFERENCE_STD = (0.0006, 0.0005)

@@ -1,4 +1,7 @@
-"""One process on one device, in float32 or mixed with bfloat16. Several processes are a matter for Lightning Fabric."""
+"""One process on one device, in float32 or mixed with bfloat16, and noise apart from the caller's.
+
+Several processes are a matter for Lightning Fabric.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["OneProcess", "is_bf16"]
+__all__ = ["OneProcess", "OwnNoise", "is_bf16"]
 
 Value = TypeVar("Value")
 
@@ -59,6 +62,69 @@ class OneProcess:
 def is_bf16(fabric: Any) -> bool:
     """Whether passes are computed in bfloat16, here or by Lightning Fabric."""
     return fabric.bf16 if isinstance(fabric, OneProcess) else "bf16" in str(fabric._precision.precision)
+
+
+class OwnNoise:
+    """A random state of its own: in its block torch draws from it, on the CPU and on ``device``.
+
+    The caller's generators are the same before and after the block, and the next block goes on where this one ended. A
+    block inside a block of the same noise changes nothing.
+
+    Example:
+        >>> noise, before = OwnNoise(seed=0), torch.get_rng_state()
+        >>> with noise:
+        ...     drawn = torch.rand(2)
+        >>> with OwnNoise(seed=0):
+        ...     torch.equal(torch.rand(2), drawn), torch.equal(torch.get_rng_state(), before)
+        (True, False)
+        >>> torch.equal(torch.get_rng_state(), before)
+        True
+    """
+
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self.device, self._blocks = torch.device(device), 0
+        # What torch does not draw from: this noise's states, or within a block the caller's.
+        self._kept = [torch.Generator(one.device).manual_seed(seed).get_state() for one in self._generators]
+
+    @property
+    def states(self) -> list[Tensor]:
+        """The state of the CPU, and of ``device`` if that is a GPU."""
+        return [one.get_state() for one in self._generators] if self._blocks else self._kept
+
+    @states.setter
+    def states(self, states: list[Tensor]) -> None:
+        if self._blocks:
+            self._set(states)
+        else:
+            self._kept = states
+
+    def __enter__(self) -> None:
+        if not self._blocks:
+            self._swap()
+        self._blocks += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._blocks -= 1
+        if not self._blocks:
+            self._swap()
+
+    def _swap(self) -> None:
+        """Exchange torch's states for those that are kept here."""
+        kept, self._kept = self._kept, [one.get_state() for one in self._generators]
+        self._set(kept)
+
+    def _set(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+
+    @property
+    def _generators(self) -> list[torch.Generator]:
+        """Torch's own, on the CPU and on ``device``."""
+        if self.device.type != "cuda":
+            return [torch.default_generator]
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        index = torch.cuda.current_device() if self.device.index is None else self.device.index
+        return [torch.default_generator, torch.cuda.default_generators[index]]
 
 
 class _InPrecision(nn.Module):

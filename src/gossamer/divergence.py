@@ -68,6 +68,10 @@ class DivergenceWatch:
         self._recent.append((step, nll))
         return step % PERIOD == 0
 
+    def mean(self) -> float:
+        """The mean loss of the last steps; infinite before the first."""
+        return float(torch.stack([nll for _, nll in self._recent]).double().mean()) if self._recent else math.inf
+
     def check(self, model: nn.Module, lr: float) -> None:
         """Raise if training has diverged. With several ranks all must call it."""
         if not self._recent:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
-from gossamer.likelihoods import Gaussian
 from gossamer.metrics import METRICS
 from gossamer.posterior import InLayers, Prediction, predict
 from gossamer.types import Posterior, Split, Task
@@ -54,9 +53,8 @@ def predict_inputs(
         >>> predict_inputs(mlp(64), task, task.test[0][:3], n_draws=1).probs.shape
         torch.Size([3, 10])
     """
-    likelihood = task.likelihood if isinstance(task.likelihood, Gaussian) else None
     known = InLayers().posterior(posterior) if isinstance(posterior, nn.Module) else posterior
-    return predict(_Readers(known, task.transform), x, n_draws, likelihood=likelihood, batch_size=batch_size)
+    return predict(_Readers(known, task.transform), x, n_draws, likelihood=task.likelihood, batch_size=batch_size)
 
 
 def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
@@ -68,11 +66,10 @@ def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]
         ``mutual_information``; for numbers, in their original units, ``rmse``, ``nll``, ``crps``, ``coverage90``,
         ``width90``, ``std`` and ``epistemic_std``; and what was added to ``METRICS``.
     """
-    kind = "regression" if isinstance(task.likelihood, Gaussian) else "classification"
     return {
         name: float(metric.compute(prediction, task, y))
         for name, metric in METRICS.items()
-        if metric.compute is not None and kind in metric.tasks
+        if metric.compute is not None and task.kind in metric.tasks
     }
 
 
@@ -96,6 +93,10 @@ class _Readers(Posterior):
     def draws(self, n: int) -> Iterator[nn.Module]:
         for network in self.posterior.draws(n):
             yield _Reader(network, self.transform)
+
+    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
+        for network, times in self.posterior.counted_draws(n):
+            yield _Reader(network, self.transform), times
 
 
 class _Reader(nn.Module):

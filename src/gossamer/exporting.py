@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from gossamer import kernels
 from gossamer.layers import replica, sparse_weights
-from gossamer.likelihoods import Gaussian
 from gossamer.names import needs
 from gossamer.posterior import InLayers, LocalPasses, Prediction
 from gossamer.posterior.draw import unwrapped
@@ -119,7 +118,7 @@ class _Graph(nn.Module):
         if self.likelihood is None:
             return outputs if self.what == "draws" else outputs[0]
         prediction, differ = Prediction(outputs, self.likelihood), self.what == "draws"
-        if isinstance(self.likelihood, Gaussian):
+        if prediction.has_numbers:
             mean, std = self.units
             found = {"mean": prediction.mean * std + mean, "std": prediction.std * std}
             return found | ({"epistemic_std": prediction.epistemic_std * std} if differ else {})

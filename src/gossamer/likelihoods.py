@@ -9,13 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.types import Likelihood
+from gossamer.types import Kind, Likelihood, at_least_float32, in_shape
 
-__all__ = ["Categorical", "Gaussian", "Weighted", "at_least_float32", "noise_std"]
+__all__ = ["Categorical", "Gaussian", "Weighted", "gaussian_interval", "gaussian_mixture_crps", "noise_std"]
+
+TINY = 1e-6  # the least frequency of a class and std of a constant target
 
 
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(Likelihood):
     """Outputs are logits, ``(batch, classes, …)``; targets are class numbers, ``(batch, …)``.
 
     Example:
@@ -23,6 +25,21 @@ class Categorical:
         >>> round(likelihood.loss(torch.zeros(4, 10), torch.zeros(4, dtype=torch.long)).item(), 4)
         2.3026
     """
+
+    @property
+    def kind(self) -> Kind:
+        """Classes."""
+        return "classification"
+
+    @property
+    def is_native(self) -> bool:
+        """Yes."""
+        return True
+
+    def constant(self, y: Tensor) -> Tensor:
+        """The logarithms of the class frequencies, of the classes up to the largest in ``y``."""
+        counts = torch.bincount(y.flatten())
+        return (counts / counts.sum()).clamp_min(TINY).log().view(1, -1, *[1] * (y.dim() - 1))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean negative log-likelihood over the batch."""
@@ -36,7 +53,7 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Likelihood):
     """Outputs are means, and stds too unless ``noise_std`` is given; targets are numbers.
 
     With ``noise_std=None`` the last dimension of the output holds means, then raw stds (through a softplus): the
@@ -67,6 +84,12 @@ class Gaussian:
                 f"noise_std must be positive, or None for a network that predicts it; got {self.noise_std}"
             )
 
+    def constant(self, y: Tensor) -> Tensor:
+        """Mean of the targets, and their std where the noise is not known."""
+        y = y.reshape(len(y), -1)
+        mean, std = y.mean(0, keepdim=True), y.std(0, keepdim=True, correction=0).clamp_min(TINY)
+        return mean if self.noise_std is not None else torch.cat([mean, std.expm1().log()], 1)
+
     def split(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise std of each target, from the network's output; in float32 where that is half precision."""
         output = at_least_float32(output)
@@ -80,18 +103,35 @@ class Gaussian:
         mean, raw = output.chunk(2, -1)
         return mean, noise_std(raw)
 
-    def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean over the batch of the negative log-density, summed over the targets of an example."""
-        return -self._log_density(output, y, 1).mean()
+    @property
+    def is_native(self) -> bool:
+        """Where the network learns the noise."""
+        return self.noise_std is None
 
-    def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Log of the mean over draws of the density: ``(draws, batch, targets), (batch, targets) -> (batch,)``."""
-        return self._log_density(outputs, y, 2).logsumexp(0) - math.log(len(outputs))
+    def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and noise std of each draw."""
+        if self.noise_std is None and outputs.dim() < 3:
+            raise ValueError("Gaussian() needs outputs (batch, 2 · targets), means and stds; this network gives one")
+        return self.split(outputs)
+
+    def interval(self, outputs: Tensor, level: float) -> tuple[Tensor, Tensor]:
+        """Exact quantiles of the mixture."""
+        return gaussian_interval(*self.moments(outputs), level)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """The mean over the draws of Φ((y - mean)/std)."""
+        mean, std = self.moments(outputs)
+        below: Tensor = torch.special.ndtr((in_shape(y, mean.shape[1:]).double() - mean.double()) / std.double())
+        return below.mean(0)
+
+    def crps(self, outputs: Tensor, y: Tensor) -> float:
+        """In closed form."""
+        return gaussian_mixture_crps(*self.moments(outputs), y)
 
     def _log_density(self, output: Tensor, y: Tensor, examples: int) -> Tensor:
         """One number for each index of the first ``examples`` dimensions: (batch,), or (draws, batch)."""
         mean, std = self.split(output)
-        y = _in_shape(y, mean.shape[examples - 1 :])
+        y = in_shape(y, mean.shape[examples - 1 :])
         if self.reach < math.inf:
             y = mean + (y - mean).clamp(-self.reach * std, self.reach * std)
             y = y.detach()  # it is the target that moves
@@ -101,7 +141,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Weighted:
+class Weighted(Likelihood):
     """A likelihood of examples with weights, which are the last column of the targets.
 
     A weight multiplies the log-likelihood of its example, log p(y)·w. With a mean of 1 over the training examples, and
@@ -115,6 +155,15 @@ class Weighted:
 
     likelihood: Likelihood
 
+    @property
+    def kind(self) -> Kind:
+        """That of the likelihood."""
+        return self.likelihood.kind
+
+    def constant(self, y: Tensor) -> Tensor | None:
+        """That of the likelihood; the weights do not count."""
+        return self.likelihood.constant(self.targets(y))
+
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Mean over the batch of weight times negative log-likelihood."""
         return -(y[:, -1] * self.log_predictive(output.unsqueeze(0), y)).mean()
@@ -125,7 +174,7 @@ class Weighted:
 
     def targets(self, y: Tensor) -> Tensor:
         """The targets without the weights: ``(batch, targets + 1) -> (batch, targets)``."""
-        return y[:, 0].long() if isinstance(self.likelihood, Categorical) else y[:, :-1]
+        return y[:, 0].long() if self.kind == "classification" else y[:, :-1]
 
 
 def noise_std(raw: Tensor) -> Tensor:
@@ -133,14 +182,55 @@ def noise_std(raw: Tensor) -> Tensor:
     return F.softplus(raw) + 1e-6
 
 
-def _in_shape(y: Tensor, shape: torch.Size) -> Tensor:
-    """``y`` in the shape of the predicted means; the shapes may differ in a last dimension of one only."""
-    if y.shape != shape and (*y.shape, 1) != shape and y.shape != (*shape, 1):
-        # Broadcasting (batch,) against (batch, 1) would compare every target with every prediction.
-        raise ValueError(f"targets of shape {tuple(y.shape)} for predictions of shape {tuple(shape)}")
-    return y.reshape(shape)
+def gaussian_mixture_crps(means: Tensor, stds: Tensor, y: Tensor) -> float:
+    """Continuous ranked probability score of an equal mixture of Gaussians, one per draw (Grimit et al. 2006).
+
+    CRPS = ∫ (F(t) − 1[t ≥ y])² dt, in the units of y, averaged over the targets. For M components,
+
+        (1 / M) Σ_i A(y − μ_i, σ_i) − (1 / 2M²) Σ_i Σ_j A(μ_i − μ_j, √(σ_i² + σ_j²)),
+        A(m, s) = E|m + s Z| = m (2 Φ(m / s) − 1) + 2 s φ(m / s);
+
+    where σ = 0 it is the score of an ensemble of numbers. Time grows with M², memory with M.
+
+    Args:
+        means: μ, ``(draws, n…)``.
+        stds: σ, ``(draws, n…)`` or what broadcasts to it.
+        y: Targets, ``(n…)``.
+
+    Example:
+        >>> round(gaussian_mixture_crps(torch.zeros(1, 1), torch.ones(1, 1), torch.zeros(1)), 4)  # (√2 − 1) / √π
+        0.2337
+    """
+    if (stds < 0).any():
+        raise ValueError(f"stds must not be negative; got {float(stds.min())}")
+    means = means.double()
+    stds = stds.double().expand(means.shape)
+    distance = _mean_abs(y.reshape(means.shape[1:]).double() - means, stds).mean()
+    spread = [_mean_abs(mean - means, torch.hypot(std, stds)).mean() for mean, std in zip(means, stds, strict=True)]
+    return float(distance - torch.stack(spread).mean() / 2)
 
 
-def at_least_float32(x: Tensor) -> Tensor:
-    """``x``, in float32 if it is in half precision: exponentials and their sums need the precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+def _mean_abs(mean: Tensor, std: Tensor) -> Tensor:
+    """E|θ| of θ ~ N(mean, std²), also where ``std`` is 0."""
+    z = mean / std.clamp_min(torch.finfo(std.dtype).tiny)
+    return mean * torch.erf(z / math.sqrt(2)) + std * math.sqrt(2 / math.pi) * torch.exp(-z.square() / 2)
+
+
+def gaussian_interval(mean: Tensor, std: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """Quantiles of an equal mixture of Gaussians, one per draw, with a share ``level`` between them."""
+    tail = (1 - level) / 2
+    return _lower_quantile(mean, std, tail), -_lower_quantile(-mean, std, tail)
+
+
+def _lower_quantile(mean: Tensor, std: Tensor, level: float) -> Tensor:
+    """The x at which the mean over draws of Φ((x - mean)/std) is ``level`` < 1/2, by bisection."""
+    # The quantile of a mixture lies among those of its parts, at most |Φ⁻¹(level)| stds below their means.
+    reach = math.sqrt(2) * abs(torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)).item()) + 1
+    low, high = (mean - reach * std).amin(0), mean.amax(0)
+    scale = -1 / (math.sqrt(2) * std.clamp_min(torch.finfo(std.dtype).tiny))
+    for _ in range(60):
+        middle = (low + high) / 2
+        # By erfc, which keeps the digits of a small tail; 1 + erf loses them.
+        below = torch.special.erfc((middle - mean) * scale).mean(0) / 2 < level
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2

@@ -37,7 +37,7 @@ from gossamer.posterior.batchnorm import BatchNorm
 from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.dropout import dropout_layers
 from gossamer.posterior.in_layers import Refreshing
-from gossamer.posterior.snapshots import pack_state, unpack
+from gossamer.posterior.snapshots import pack, unpack
 from gossamer.schema import Entries
 from gossamer.types import Posterior
 
@@ -56,6 +56,7 @@ HOMES = {  # kind of weight -> where its class is: a file cannot name any other 
     "SpikeSlabWeight": "gossamer.methods.svbnn",
     "GatedWeight": "gossamer.methods.sbp",
 }
+MOST_EXTRA = 100  # numbers that a weight keeps besides its vectors
 PLAIN: dict[str, Any] = {"InLayers": InLayers, "SingleNetwork": SingleNetwork, "LocalPasses": LocalPasses}
 OTHER_NETWORK = "give gossamer.load the network that was saved, built by the same code with the same sizes"
 
@@ -129,7 +130,7 @@ def _fixed(posterior: Posterior | nn.Module, n_draws: int) -> Posterior:
         raise ValueError("a draw of dropout is not a set of weights: save the posterior itself, without n_draws")
     kept, network = [], known.model
     for network in known.draws(n_draws):
-        kept.append(pack_state(network.state_dict()))
+        kept.append(pack(network))
     return SnapshotPosterior(network, kept)
 
 
@@ -174,7 +175,7 @@ def _of_network(model: nn.Module, *, with_state: bool = True) -> dict[str, Any]:
             layers.append(name)
     shares = [name for name, weight in weights.items() if weight.support.shares_budget]
     made = {"layers": layers, "weight": kinds.pop() if kinds else "", "shares_budget": shares}
-    return {"network": made, **({"states": [pack_state(model.state_dict())]} if with_state else {})}
+    return {"network": made, **({"states": [pack(model)]} if with_state else {})}
 
 
 def _in_precision(node: Any, dtype: Precision | None, name: str = "") -> Any:
@@ -299,6 +300,8 @@ def _slots(model: nn.Module) -> dict[str, _Slot | None]:
             for name in weight.vectors:
                 slots[f"{prefix}.{name}"] = _Slot(getattr(weight, name).dtype, None, most)
             slots[f"{prefix}.support.position"] = _Slot(torch.int64, None, most)
+            if slots.get(f"{prefix}._extra_state"):  # the same kind had fewer numbers there in earlier versions
+                slots[f"{prefix}._extra_state"] = _Slot(torch.float64, None, MOST_EXTRA)
     return slots
 
 

@@ -10,17 +10,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.optim import Optimizer
+
+from gossamer.devices import OwnNoise
 
 __all__ = [
     "Allocation",
     "Collector",
     "Criterion",
+    "Formerly",
+    "Kind",
     "LayerStats",
     "Likelihood",
     "Method",
@@ -50,6 +55,13 @@ Noise = Literal["local", "weights"]
 
 Std = Literal["curvature", "gradient"]
 """How standard deviations learn: from an estimate of the curvature, or as parameters of the optimizer."""
+
+
+class Formerly(NamedTuple):
+    """What records of earlier versions call an option, in its annotation: ``cycles: Annotated[int, Formerly("…")]``."""
+
+    name: str
+
 
 Schedule = Callable[[int], float]
 """Step -> value; every rate in the library is a number or one of these."""
@@ -89,14 +101,132 @@ Split = tuple[Tensor, Tensor]
 """Inputs and targets, one row per example."""
 
 
-class Likelihood(Protocol):
-    """p(y | network output): the loss, and how several draws combine into one predictive."""
+Kind = Literal["classification", "regression"]
+"""Whether targets are classes or numbers."""
+
+
+class Likelihood:
+    """p(y | network output): the loss, and what the outputs of several draws say about a target.
+
+    A new one for numbers needs ``distribution`` alone. Everything else follows from it by default; intervals, the
+    distribution function and the CRPS by about a thousand samples for each example, always the same ones. One for
+    classes needs ``kind``, ``loss`` and ``log_predictive``, and ``probs`` if these are not the softmax of the output.
+
+    Attributes:
+        noise_std: Standard deviation of the noise, where that is a known number.
+
+    Example:
+        >>> class Poisson(Likelihood):
+        ...     def distribution(self, output: Tensor) -> Distribution:
+        ...         return torch.distributions.Poisson(output.exp())
+        >>> outputs = torch.tensor([[[1.0]], [[2.0]]])  # two draws for one example
+        >>> Poisson().log_predictive(outputs, torch.tensor([4.0]))
+        tensor([-2.1765])
+        >>> Poisson().interval(outputs, 0.9)
+        (tensor([[1.]]), tensor([[11.]]))
+    """
+
+    noise_std: float | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """What the targets are."""
+        return "regression"
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native training steps of the estimators know this likelihood."""
+        return False
+
+    def constant(self, y: Tensor) -> Tensor | None:
+        """The output with the least loss of those that no input changes, ``(1, out, …)``; ``None`` if unknown.
+
+        A training that ends no better is reported.
+        """
+        return None
+
+    def distribution(self, output: Tensor) -> Distribution:
+        """The distribution of the targets that an output ``(…, batch, out)`` stands for, ``(…, batch, targets)``."""
+        raise NotImplementedError(
+            f"{type(self).__name__} needs distribution(output), a torch.distributions.Distribution of the targets: "
+            "means, stds and intervals follow from it"
+        )
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean negative log-likelihood of ``y`` over the batch."""
+        """Mean over the batch of the negative log-likelihood, summed over the targets of an example."""
+        return -self._log_density(output, y, 1).mean()
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Log density of each ``y`` under the mixture of the draws: ``(draws, batch, out), (batch, …) -> (batch,)``."""
+        return self._log_density(outputs, y, 2).logsumexp(0) - math.log(len(outputs))
+
+    def probs(self, outputs: Tensor, dim: int) -> Tensor:
+        """Probabilities of the classes, which lie along ``dim``."""
+        return at_least_float32(outputs).softmax(dim)
+
+    def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and std of the targets by each draw, ``(draws, batch, targets)``."""
+        distribution = self.distribution(at_least_float32(outputs))
+        return distribution.mean, distribution.stddev
+
+    def interval(self, outputs: Tensor, level: float) -> tuple[Tensor, Tensor]:
+        """Bounds ``(batch, targets)`` that hold the target with probability ``level``, equal mass outside each."""
+
+        def bound(share: float) -> Tensor:
+            return self._of_samples(outputs, lambda x, _: x.sort(0).values[math.ceil(round(share * len(x), 6)) - 1])
+
+        return bound((1 - level) / 2), bound((1 + level) / 2)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """P(target < y) + P(target = y)/2 by the mixture of the draws, ``(batch, targets)``."""
+        return self._of_samples(outputs, lambda x, y: ((x < y).double() + (x <= y).double()).mean(0) / 2, y)
+
+    def crps(self, outputs: Tensor, y: Tensor) -> float:
+        """Continuous ranked probability score of the mixture, E|t − y| − E|t − t′|/2, averaged over the targets."""
+
+        def score(x: Tensor, y: Tensor) -> Tensor:
+            n, x = len(x), x.double().sort(0).values
+            rank = 2 * torch.arange(1, n + 1, dtype=x.dtype, device=x.device) - n - 1
+            half_spread: Tensor = torch.tensordot(rank, x, 1) / (n * (n - 1))
+            return (x - y).abs().mean(0) - half_spread
+
+        return float(self._of_samples(outputs, score, y).mean())
+
+    def _log_density(self, output: Tensor, y: Tensor, examples: int) -> Tensor:
+        """One number for each index of the first ``examples`` dimensions: (batch,), or (draws, batch)."""
+        distribution = self.distribution(at_least_float32(output))
+        y = in_shape(y, (distribution.batch_shape + distribution.event_shape)[examples - 1 :])
+        log_density: Tensor = distribution.log_prob(y)
+        return log_density.unsqueeze(-1).flatten(examples).sum(-1)
+
+    def _of_samples(
+        self, outputs: Tensor, function: Callable[[Tensor, Tensor], Tensor], y: Tensor | None = None
+    ) -> Tensor:
+        """A function of samples ``(samples, batch, targets)``, as many of each draw, and targets, row by row."""
+        values, n = [], -(-N_SAMPLES // len(outputs))
+        for start in range(0, max(1, outputs.shape[1]), AT_ONCE):
+            rows = slice(start, start + AT_ONCE)
+            with OwnNoise(0, outputs.device):
+                x = self.distribution(at_least_float32(outputs[:, rows])).sample((n,)).flatten(0, 1)
+            values.append(function(x, x[0] if y is None else in_shape(y[rows], x.shape[1:])))
+        return torch.cat(values)
+
+
+N_SAMPLES = 1000  # the error of a quantile of 5 % is then 0.7 % of probability
+AT_ONCE = 4096
+
+
+def in_shape(y: Tensor, shape: torch.Size) -> Tensor:
+    """``y`` in the shape of what is predicted; the shapes may differ in a last dimension of one only."""
+    if y.shape != shape and (*y.shape, 1) != shape and y.shape != (*shape, 1):
+        # Broadcasting (batch,) against (batch, 1) would compare every target with every prediction.
+        raise ValueError(f"targets of shape {tuple(y.shape)} for predictions of shape {tuple(shape)}")
+    return y.reshape(shape)
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """``x``, in float32 if it is in half precision: exponentials and their sums need the precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def identity(x: Tensor) -> Tensor:
@@ -127,6 +257,22 @@ class Task(NamedTuple):
     class_names: tuple[str, ...] = ()
     total_weight: float | None = None
     record: Mapping[str, Any] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the targets are classes or numbers, which decides what is measured and reported."""
+        if not isinstance(self.likelihood, Likelihood):
+            raise TypeError(
+                f"{type(self.likelihood).__name__} can be trained with but not evaluated, because it does not say what "
+                "its targets are: derive it from gossamer.types.Likelihood, with distribution(output) for numbers or "
+                "kind = 'classification' for classes"
+            )
+        return self.likelihood.kind
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the targets are known to be numbers; a likelihood that is no :class:`Likelihood` does not say."""
+        return isinstance(self.likelihood, Likelihood) and self.kind == "regression"
 
     @property
     def n_data(self) -> int:
@@ -172,6 +318,11 @@ class Rule(ABC):
     record: Sequence[dict[str, Any]] = ()
     capturable: bool = False
 
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        """What the rule uses where an option of its method was left open, for the records of a run."""
+        return {}
+
     @abstractmethod
     def __call__(self, step: Step) -> bool:
         """Act on one step; ``True`` means that the gradient is spent and ``optimizer.step()`` is skipped."""
@@ -214,6 +365,10 @@ class Penalty(ABC):
     def unscaled(self, model: nn.Module) -> Tensor:
         """What :meth:`scale` multiplies: a function of the network alone."""
         raise NotImplementedError(f"{type(self).__name__} has a scale, so it needs unscaled(model), too")
+
+    def chosen(self, model: nn.Module, steps: int) -> Mapping[str, Any]:
+        """As :attr:`Method.chosen`; a KL says its ``kl_weight`` β at the end of a training of so many steps."""
+        return {}
 
 
 PenaltyFunction = Callable[[nn.Module, int], Tensor]
@@ -284,6 +439,18 @@ class Posterior(ABC):
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Real networks, weights drawn once each; a draw is valid until the next one is taken."""
 
+    def networks(self) -> Iterator[nn.Module]:
+        """Every network that is kept for predicting, with its own active weights; each is valid until the next."""
+        yield self.model
+
+    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
+        """The networks of :meth:`draws`, with how often it yields each in a row: its share of the prediction."""
+        return ((network, 1) for network in self.draws(n))
+
+    def n_drawn(self, n: int) -> int:
+        """How many networks ``draws(n)`` gives: fewer than ``n`` where the posterior has no more."""
+        return n
+
     def mean_network(self) -> nn.Module:
         """The plain network at the mean of the weights, in evaluation mode; an error where that means nothing."""
         raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
@@ -344,9 +511,20 @@ class Method:
         penalty: The KL or the negative log prior, already weighted: a :class:`Penalty` or a function of (model, step).
         rules: Builds what acts after the backward pass.
         adapt: The same method as it suits a network, where its defaults depend on that.
-        members: How many networks are trained, one after another from other seeds. Each has an equal share of the
-            steps, and all parts count steps from the beginning of the member. Their mixture is the posterior.
-        restart: Gives a copy of the plain network other initial weights, in place, for each member after the first.
+        members: How many networks are trained, one after another from other seeds. All parts count steps from the
+            beginning of the member. Their mixture is the posterior.
+        shares_steps: Whether the members share the steps of the training, an equal part each. Otherwise each takes all
+            of them, and the training is as many times as long.
+        fresh: Whether each member after the first starts from other random weights, not from the given ones.
+        chosen: What is used where an option was left open, under the option's name and as plain values, for the records
+            of a run. What depends on the network is said by :attr:`Rule.chosen` and :meth:`Penalty.chosen`.
+        one_rate: Whether steps are as long as the gradient times one rate for all weights, as those of SGD and of
+            samplers are, and so grow with the steepness of the loss. Adam's, for one, are not.
+        lr_is_given: Whether ``lr`` is the user's own and stays as it is. Otherwise, a training of numbers by one rate
+            lowers it to what the loss bears.
+        share_for_numbers: Of the default rate, the part that estimators take for numbers if there is one rate. A table
+            is noisy, and without a KL a network that learns fast learns the noise by heart. The default was chosen for
+            SGD and RigL by held-out log density, on two noisy tables and one with noise of a thirtieth of the target.
     """
 
     prepare: Callable[[nn.Module], nn.Module]
@@ -357,7 +535,12 @@ class Method:
     rules: Callable[[nn.Module, Optimizer], Sequence[Rule]] = lambda model, optimizer: ()
     adapt: Callable[[nn.Module], Method] | None = None
     members: int = 1
-    restart: Callable[[nn.Module], None] = lambda network: None
+    shares_steps: bool = True
+    fresh: bool = False
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    one_rate: bool = True
+    lr_is_given: bool = False
+    share_for_numbers: float = 0.03
 
     def suited_to(self, network: nn.Module) -> Method:
         """The method with the defaults that suit a plain network."""

@@ -27,6 +27,7 @@ PAGES = [
         "docs/scale.md",
         "docs/guides/variable-selection.md",
         "docs/guides/which-method.md",
+        "docs/guides/prediction.md",
     )
 ]
 
@@ -115,3 +116,15 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_a_page_without_places(tmp_path):
     with pytest.raises(ValueError, match="no place for a table: write <!-- bench:results:recipes -->"):
         fill_recorded("# A page\n", tmp_path)
+
+
+@pytest.mark.parametrize("recipe", ["ssvi-cifar10-95-default", "ssvi-cifar10-95-colder"])
+def test_drawn_weights_cost_one_product_like_those_of_rigl(recipe):
+    """The same layers, densities, steps and updates as RigL with ERK: the operations are the same to rounding."""
+    (rigl,) = sorted((RESULTS / "rigl-cifar10-95-erk").glob("*/result.json"))
+    expected = json.loads(rigl.read_text())
+    for path in (RESULTS / recipe).glob("*/result.json"):
+        result = json.loads(path.read_text())
+        assert [layer["active"] for layer in result["layers"]] == [layer["active"] for layer in expected["layers"]]
+        for name in ("training_macs", "training_macs_per_example"):
+            assert result["cost"][name] == pytest.approx(expected["cost"][name], rel=1e-12)

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from gossamer.cli import main
+from gossamer.data import load
+from gossamer.data._own.files import FILES, read_frame
 from gossamer.record import Run
 from gossamer.runs import predict_run
+from gossamer.runs.outside import is_file, outside
 from gossamer.train import Training
 
 QUICK = ["--epochs", "3", "--n-draws", "3", "--device", "cpu", "--quiet"]
@@ -135,6 +139,41 @@ def test_standard_input_and_files(gossamer, refused, alone, houses, tmp_path, mo
     polars = pytest.importorskip("polars")
     assert polars.read_parquet(tmp_path / "p.parquet")["mean"].to_list() == pytest.approx(means, rel=1e-5)
     assert "predictions are written to .csv" in refused(2, "predict", alone, houses, "--out", tmp_path / "p.txt")
+
+
+@pytest.mark.parametrize("ending", [ending for ending, kind in FILES.items() if kind.holds == "table"])
+def test_every_kind_of_table_is_trained_on_predicted_written_and_another_set(ending, gossamer, alone, trained, houses):
+    if ending == ".parquet":
+        pytest.importorskip("polars")
+    frame, copy = read_frame(houses), alone.parent / f"copy{ending}"
+    FILES[ending].write(copy, {name: frame[name].tolist() for name in frame.columns})
+    one, other = (load(str(path), target="price", drop="id,kind") for path in (houses, copy))
+    assert all(torch.equal(a, b) for a, b in zip((*one.train, *one.test), (*other.train, *other.test), strict=True))
+    expected = rows_of(gossamer("predict", alone, houses, "--quiet")[1])
+    assert rows_of(gossamer("predict", alone, copy, "--quiet")[1]) == expected
+    out = alone.parent / f"out{ending}"
+    assert gossamer("predict", alone, copy, "--quiet", "--out", out)[0] == 0
+    assert read_frame(out)["mean"].tolist() == pytest.approx([float(row["mean"]) for row in expected], rel=1e-5)
+    scores = [is_file(str(path)) and outside(str(path), one).x for path in (houses, copy)]
+    assert torch.equal(*scores)
+
+
+def test_what_is_no_table_of_objects_is_refused(tmp_path):
+    path = tmp_path / "houses.jsonl"
+    for text, message in (
+        ('{"age": 1}\nage 2\n', "is not JSON Lines, one object per line: Expecting value"),
+        ("[1, 2]\n", "must have one JSON object per line"),
+        ('{"age": [1]}\n', "of numbers, texts and null"),
+        ("", "must have one JSON object per line"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_frame(path)
+    path.write_text('{"age": 1.5, "town": "Ulm"}\n\n{"age": null}\n')
+    frame = read_frame(path)
+    assert frame["age"].tolist()[0] == 1.5
+    assert np.isnan(frame["age"][1])
+    assert frame["town"].tolist() == ["Ulm", None]
 
 
 def test_probabilities_of_classes(gossamer, trained, houses):

@@ -81,7 +81,7 @@ KNOWN = {
         "classwise_ece": 0.2,
         "marginal_l2_debiased": math.sqrt(0.2**2 - 0.25 / 7),
         "brier": (2 * 0.3**2 + 2 * 0.7**2) / 2,
-        "aurc": (1 / 5 + 2 / 6 + 3 / 7 + 4 / 8) / 8,
+        "aurc": 0.5,  # all are equally uncertain
         "entropy": DOUBT[0],
         "expected_entropy": DOUBT[1],
         "mutual_information": DOUBT[0] - DOUBT[1],
@@ -105,6 +105,17 @@ def test_values(kind, case):
     assert set(found) == set(KNOWN[kind]), "each metric needs a row of KNOWN, its value on the known case"
     # The integrals of the CRPS are sums over steps of 10⁻³, exact to about 10⁻⁷.
     assert found == pytest.approx(KNOWN[kind], rel=1e-6, abs=1e-9)
+
+
+def test_rounding_does_not_lose_the_order_of_the_surest():
+    logits = torch.tensor([[30.0, 0.0], [29.0, 0.0], [28.0, 0.0], [27.0, 0.0]])  # in float32 all are sure
+    y = torch.tensor([0, 0, 1, 1])
+    likelihood = Categorical()
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        found = summarize(
+            Prediction(logits[order].unsqueeze(0), likelihood), task_of(y[order], likelihood, 2), y[order]
+        )
+        assert found["aurc"] == pytest.approx((0 + 0 + 1 / 3 + 2 / 4) / 4, rel=1e-15)
 
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)

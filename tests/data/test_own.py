@@ -9,7 +9,8 @@ import torch
 
 from gossamer import data
 from gossamer.data._own import arrays
-from gossamer.data._own.frames import from_text, read_frame, write_frame
+from gossamer.data._own.files import FILES, read_frame
+from gossamer.data._own.frames import from_text
 from gossamer.data._own.record import TrainingDataNeededError, task_without_data
 from gossamer.likelihoods import Categorical, Gaussian
 
@@ -69,7 +70,7 @@ def test_parquet_is_the_same_table(table, tmp_path):
     pytest.importorskip("polars")
     path = table(age=["", *map(str, range(39))])
     frame = read_frame(path)
-    write_frame(tmp_path / "t.parquet", {name: frame[name].tolist() for name in frame.columns})
+    FILES[".parquet"].write(tmp_path / "t.parquet", {name: frame[name].tolist() for name in frame.columns})
     one, other = data.load(path, target="price"), data.load(str(tmp_path / "t.parquet"), target="price")
     assert torch.equal(one.train[0], other.train[0])
     assert one.record["columns"] == other.record["columns"]

@@ -11,7 +11,7 @@ import pytest
 
 from gossamer import data
 from gossamer.data._own import parquet, parquet_process
-from gossamer.data._own.frames import read_frame
+from gossamer.data._own.files import read_frame
 
 pl = pytest.importorskip("polars")
 

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import gossamer
 from gossamer import methods
 from gossamer.divergence import DivergenceError
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, plan
-from gossamer.estimators.plan import FOR_NUMBERS
+from gossamer.methods import rigl
 from gossamer.runs.settings import options_of
 
 # A linear model of all columns, whose posterior is known: the ELBO, and no selection.
@@ -111,7 +112,7 @@ def test_noise_that_varies_with_a_column_that_says_nothing_of_the_mean():
     assert not model.get_support()[1]  # R² does not fall without it
 
 
-@pytest.mark.parametrize(("method", "varies"), [("ssvi", True), ("ivon", True), ("sgd", False), ("em_mcmc", False)])
+@pytest.mark.parametrize(("method", "varies"), [("ssvi", True), ("ivon", False), ("sgd", False), ("em_mcmc", False)])
 def test_noise_varies_by_default_where_each_weight_has_its_step_size(method, varies, numbers):
     X, y = numbers
     model = SparseBayesRegressor(method, max_steps=20, random_state=0).fit(X, y)
@@ -228,30 +229,62 @@ def test_every_method_has_its_estimators(name, numbers, classes):
 
 
 OFTEN = {"sgd", "cv_sghmc", "em_mcmc"}
+OWN_NOISE = {"laplace"}  # takes numbers with a known noise alone
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in FOR_NUMBERS])
-def test_methods_of_one_rate_predict_numbers_as_they_come(name):
-    """Also where the noise is small and the loss therefore steep, at which a rate for images diverges in silence."""
+def steep_table():
+    """Little noise, and therefore a steep loss, at which a rate for images diverges."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 5))
-    y = 3 * X[:, 0] + 0.1 * rng.normal(size=600)
+    return X, 3 * X[:, 0] + 0.1 * rng.normal(size=600)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in OFTEN else pytest.mark.slow) for n in methods.names() if n not in OWN_NOISE],
+)
+def test_every_method_predicts_numbers_as_it_comes(name):
+    X, y = steep_table()
     model = SparseBayesRegressor(name, hidden=(32,), members=1, random_state=0).fit(X[:400], y[:400])
     assert model.score(X[400:], y[400:]) > 0.95  # 0.999 at best
     low, high = model.predict_interval(X[400:], 0.9)
     assert ((low < y[400:]) & (y[400:] < high)).mean() > 0.8
 
 
+def test_a_method_under_another_name_predicts_the_same(tmp_path, monkeypatch):
+    """Nothing is looked up by the name."""
+    (tmp_path / "another_name.py").write_text(Path(rigl.__file__).read_text("utf-8"), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    X, y = steep_table()
+    scores = [
+        SparseBayesRegressor(name, hidden=(32,), members=1, random_state=0)
+        .fit(X[:400], y[:400])
+        .score(X[400:], y[400:])
+        for name in ("rigl", "another_name:rigl")
+    ]
+    assert scores[0] == scores[1] > 0.95
+
+
 def test_a_rate_that_is_asked_for_is_taken(numbers):
     X, y = numbers
-    for options, rate in (
-        (None, 0.001),
-        ({"lr": 0.02}, 0.02),
-        ({"lr": np.float32(0.25)}, 0.25),
-        ({"preset": "paper_example3"}, 0.1),
-    ):
+    for options, rate in (({"lr": 0.02}, 0.02), ({"lr": np.float32(0.25)}, 0.25), (None, 0.003)):
         model = SparseBayesRegressor("cv_sghmc", hidden=(), max_steps=30, options=options, random_state=0).fit(X, y)
-        assert model._stream.plan.options.get("lr", 0.1) == rate
+        assert model._stream.plan.options["lr"] == pytest.approx(rate)
+        assert ("limit" in model._stream.states[0]) == (options is None)
+
+
+def test_what_predicts_no_better_than_a_constant_is_told(numbers, caplog):
+    X, y = numbers
+    for lr, told in ((1e-7, 1), (None, 0)):
+        caplog.clear()
+        SparseBayesRegressor("sgd", hidden=(8,), max_steps=200, members=1, lr=lr, random_state=0).fit(X, y)
+        assert (
+            sum(
+                "sgd: the predictions for the training examples are no better than the mean" in m
+                for m in caplog.messages
+            )
+            == told
+        )
 
 
 def test_early_stopping_keeps_the_best_look(short, numbers):

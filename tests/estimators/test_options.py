@@ -2,24 +2,24 @@
 
 import pytest
 
-from gossamer.estimators.plan import PREDICT_NUMBERS, SELECT, method_options
+from gossamer.estimators.plan import PREDICT_NUMBERS, SELECT, has_one_rate, method_options
+from gossamer.likelihoods import Gaussian
 
 
 @pytest.mark.parametrize(
-    ("method", "density", "options", "of_numbers", "expected"),
+    ("method", "density", "options", "expected"),
     [
-        ("rigl", 0.5, {"lr": 0.01}, False, {"density": 0.5, "lr": 0.01}),
-        ("ssvi", None, None, False, {"std": "gradient", "kl_weight": 1.0, "density": 0.1}),
-        ("ssvi", None, {"std": "curvature"}, False, {"std": "curvature", "temperature": 1.0, "density": 0.1}),
-        ("ssvi", None, {"optimizer": "adam"}, False, {"optimizer": "adam", "temperature": 1.0, "density": 0.1}),
-        ("em_mcmc", None, {"cycles": 3}, True, {"density": 0.1, "lr": 0.001, "temperature": 1.0, "cycles": 3}),
-        ("em_mcmc", 0.2, None, True, {"density": 0.2, "lr": 0.001, "temperature": 1.0}),
-        ("em_mcmc", None, {"preset": "example1"}, True, {"preset": "example1"}),
+        ("rigl", 0.5, {"lr": 0.01}, {"density": 0.5, "lr": 0.01}),
+        ("ssvi", None, None, {"std": "gradient", "kl_weight": 1.0, "density": 0.1}),
+        ("ssvi", None, {"std": "curvature"}, {"std": "curvature", "temperature": 1.0, "density": 0.1}),
+        ("ssvi", None, {"optimizer": "adam"}, {"optimizer": "adam", "temperature": 1.0, "density": 0.1}),
+        ("em_mcmc", None, {"cycles": 3}, {"density": 0.1, "cycles": 3}),
+        ("em_mcmc", None, {"preset": "example1"}, {"preset": "example1"}),
     ],
 )
-def test_options(method, density, options, of_numbers, expected):
+def test_options(method, density, options, expected):
     given = {"density": density, "lr": None}
-    assert method_options(method, given, options, SELECT, 1000, 300, of_numbers=of_numbers) == expected
+    assert method_options(method, given, options, SELECT, 1000, 300) == expected
 
 
 def test_the_density_is_a_tenth_or_a_quarter_as_many_weights_as_rows():
@@ -43,12 +43,18 @@ def test_arguments_are_options_of_methods_that_know_them():
         method_options("ssvi", given, {"lr": 0.1}, SELECT, 1000, 300)
 
 
-@pytest.mark.parametrize(("method", "other"), [("csgld", "csghmc"), ("aeb", "em_mcmc")])
-def test_methods_without_a_rate_for_numbers_say_what_to_do(method, other):
-    with pytest.raises(ValueError, match=rf"as in lr=0\.003, or use method='{other}'"):
-        method_options(method, {}, None, SELECT, 1000, 300, of_numbers=True)
-    assert method_options(method, {"lr": 0.003}, None, SELECT, 1000, 300, of_numbers=True)["lr"] == 0.003
-    method_options(method, {}, None, SELECT, 1000, 300)  # classes are as images
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("rigl", None, True),
+        ("ssvi", None, False),
+        ("ssvi", {"optimizer": "sgd"}, True),
+        ("sgd", {"optimizer": "adam"}, False),
+        ("ensemble", {"member": "vd"}, False),
+    ],
+)
+def test_the_method_says_whether_it_has_one_rate(method, options, expected):
+    assert has_one_rate(method, options, Gaussian()) == expected
 
 
 def test_steps_grow_with_the_rows():

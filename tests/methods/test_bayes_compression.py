@@ -25,6 +25,18 @@ def a_weight(shape, position=None):
     return ScaledWeight(support, mean, std, 1 + torch.rand(groups, generator=generator), torch.full((groups,), 0.3))
 
 
+def test_the_first_scales_are_those_of_the_tutorial():
+    """N(1, 0.01²), with log-variances of -9."""
+    torch.manual_seed(0)
+    n = 20_000
+    model = methods.build("bayes_compression", digits.load(), 10).prepare(torch.nn.Linear(n, 1))
+    (weight,) = sparse_weights(model).values()
+    means = weight.scale_mean.detach().double()
+    assert float(means.mean()) == pytest.approx(1, abs=4.5 * 0.01 / n**0.5)
+    assert float(means.std()) == pytest.approx(0.01, abs=4.5 * 0.01 / (2 * n) ** 0.5)
+    assert float(weight.scale_std.detach().log().mean()) == pytest.approx(-4.5, rel=1e-4)  # in float32
+
+
 @pytest.mark.parametrize("z", [0.3, 1.0, -7.0])
 def test_the_divergence_of_the_weights_is_the_same_for_every_scale(z):
     weight = a_weight((3, 4))

@@ -68,8 +68,9 @@ def test_a_dense_network_has_nothing_to_move(density, kinds):
         ({"std": "curvature", "std_lr": 0.1, "kl_warmup": 0.5}, "std_lr and kl_warmup can only"),
         ({"kl_weight": 0.1, "temperature": 0.1}, "temperature can only be given with std='curvature'"),
         ({"std": "gradient", "temperature": 0.1}, "temperature can only be given with std='curvature'"),
-        ({"members": 2, "average": 0.5}, "several take the place of an average"),
-        ({"members": 0}, "members count from 1"),
+        ({"cycles": 2, "average": 0.5}, "several take the place of an average"),
+        ({"cycles": 0}, "cycles count from 1"),
+        ({"members": 0}, "members counts from 1; got 0"),
         ({"mode": "reference", "temperature": 0.1}, "temperature can only be given with std='curvature'"),
     ],
 )
@@ -87,9 +88,9 @@ def test_who_speaks_of_the_kl_has_it_in_the_loss(options):
 
 
 @pytest.mark.parametrize("network", [plain, normed])
-def test_members_of_one_training_differ(network):
+def test_posteriors_of_the_cycles_of_one_training_differ(network):
     task = two_moons.load()
-    posterior = fit(methods.build("ssvi", task, 300, density=0.5, members=3), network(), task, 300)
+    posterior = fit(methods.build("ssvi", task, 300, density=0.5, cycles=3), network(), task, 300)
     assert isinstance(posterior, SnapshotPosterior)
     supports = [torch.cat([p.flatten() for p in part.parameters() if p.dim() == 2]) != 0 for part in posterior.draws(3)]
     assert not torch.equal(supports[0], supports[1])  # the subspace has moved between the first two

@@ -85,9 +85,9 @@ def test_dropout_of_the_networks_own_is_used(rate, expected):
     assert network[2].p == expected
 
 
-def test_the_default_rate_is_half_before_linear_layers_and_a_tenth_before_convolutions():
+def test_the_default_rate_is_a_tenth():
     rates = [(type(layer), layer.p) for layer in with_dropout(conv_net()).modules() if hasattr(layer, "p")]
-    assert rates == [(nn.Dropout2d, 0.1), (nn.Dropout, 0.5), (nn.Dropout, 0.5)]
+    assert rates == [(nn.Dropout2d, 0.1), (nn.Dropout, 0.1), (nn.Dropout, 0.1)]
 
 
 def test_a_network_without_hidden_layers_says_what_to_do():

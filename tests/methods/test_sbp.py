@@ -118,5 +118,44 @@ def test_batch_normalisation_does_not_hide_the_noise():
     posterior = fit(methods.build("sbp", task, 400), nn.Sequential(*layers), task, 400)
     x, y = task.test
     with torch.no_grad():
-        found = [network(task.transform(x)).softmax(1) for network in posterior.draws(3)]
-    assert (sum(found).argmax(1) == y).float().mean() > 0.9  # 0.1 by noise of output channels
+        found = next(posterior.draws(1))(task.transform(x))
+    assert (found.argmax(1) == y).float().mean() > 0.9  # 0.1 by noise of output channels
+
+
+def normed(task, steps, **options):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU()]
+    network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    return fit(methods.build("sbp", task, steps, **options), network, task, steps)
+
+
+def test_the_network_at_the_mean_of_the_noise_predicts_with_statistics_of_its_own():
+    task = digits.load()
+    posterior = normed(task, 30)
+    (network,) = posterior.draws(20)
+    weights = sparse_weights(posterior.model)
+    for name, weight in weights.items():
+        mean = weight.mean * weight.spread(moments(*weight._gate())[0])  # θ E z
+        torch.testing.assert_close(network.get_submodule(name).weight, weight.support.scatter(mean), rtol=0, atol=0)
+    x = network[0](task.train[0]).detach().double()
+    batches = x.tensor_split(4)  # of at most 256 examples
+    mean, var = (torch.stack([f(batch) for batch in batches]).mean(0) for f in (_channel_mean, _channel_var))
+    torch.testing.assert_close(network[1].running_mean.double(), mean, rtol=1e-4, atol=1e-6)  # in float32
+    torch.testing.assert_close(network[1].running_var.double(), var, rtol=1e-4, atol=1e-6)
+
+
+def _channel_mean(x):
+    return x.mean((0, 2, 3))
+
+
+def _channel_var(x):
+    return x.var((0, 2, 3))
+
+
+def test_draws_predict_only_where_they_are_asked_for():
+    task = digits.load()
+    posterior = normed(task, 5, predict_by="draws", refresh_batchnorm=False)
+    first, second = (network[0].weight.detach().clone() for network in posterior.draws(2))
+    assert not torch.equal(first, second)
+    with pytest.raises(ValueError, match="predict_by must be 'mean' or 'draws'; got 'median'"):
+        methods.build("sbp", task, 5, predict_by="median")

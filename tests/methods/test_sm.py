@@ -21,10 +21,10 @@ def two_layers():
     return model
 
 
-def rule_of(model, rate=0.4, momentum=0.9, period=1):
+def rule_of(model, rate=0.4, momentum=0.9, period=1, **options):
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1, momentum=momentum)
     clock = {"update_period": lambda step: period, "last_step": 10_000}
-    return optimizer, SparseMomentum(model, optimizer, momentum=momentum, rate=constant(rate), **clock)
+    return optimizer, SparseMomentum(model, optimizer, momentum=momentum, rate=constant(rate), **options, **clock)
 
 
 def test_an_update_by_hand():
@@ -77,6 +77,22 @@ def test_the_momentum_of_all_entries_is_that_of_their_gradients():
     expected = 0.04 * gradients[3] + 0.2 * gradients[4] + gradients[5]
     torch.testing.assert_close(seen[0].view(2, 5), expected)
     assert rule.momentum == {}  # and nothing dense is kept
+
+
+def test_the_momentum_of_active_entries_is_that_of_sgd_with_weight_decay():
+    """As in the released code, which reads the optimizer's own buffer."""
+    torch.manual_seed(0)
+    layer = gossamer.sparsify(nn.Linear(5, 2, bias=False).double(), density=0.3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.5, weight_decay=0.3)
+    clock = {"update_period": lambda step: 4, "last_step": 10_000}
+    rule = SparseMomentum(layer, optimizer, momentum=0.5, rate=constant(0.2), weight_decay=0.3, **clock)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (layer(torch.eye(5, dtype=torch.float64)) * torch.randn(5, 2, dtype=torch.float64)).sum().backward()
+        rule.step()
+        optimizer.step()
+    active = layer.weight.support.gather(rule.momentum[""])
+    torch.testing.assert_close(active, optimizer.state[layer.mean]["momentum_buffer"], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("density", [0.05, 0.5, 0.97])

@@ -53,10 +53,12 @@ def test_selective_accuracy_example_by_example(n: int, seed: int):
     probs, labels = predictions(n, 3, seed)
     uncertainty = torch.randint(4, (n,), generator=torch.Generator().manual_seed(seed))  # many ties
     coverage, accuracy, aurc = metrics.selective_accuracy(probs, labels, uncertainty)
-    order = sorted(range(n), key=lambda i: int(uncertainty[i]))  # stable, as ours
+    is_right = [bool(probs[i].argmax() == labels[i]) for i in range(n)]
+    groups = [[is_right[i] for i in range(n) if int(uncertainty[i]) == level] for level in range(4)]
+    expected = [sum(group) / len(group) for group in groups for _ in group]  # over random orders of equals
     risks = []
     for m in range(1, n + 1):
-        right = sum(bool(probs[i].argmax() == labels[i]) for i in order[:m])
+        right = sum(expected[:m])
         assert float(coverage[m - 1]) == pytest.approx(m / n)
         assert float(accuracy[m - 1]) == pytest.approx(right / m)
         risks.append(1 - right / m)
@@ -78,6 +80,14 @@ def test_the_best_order_has_the_smallest_area():
     areas = [metrics.selective_accuracy(probs, labels, u).aurc for u in (wrong, torch.zeros(300), 1 - wrong)]
     assert areas == sorted(areas)
     assert float(metrics.selective_accuracy(probs, labels, wrong).accuracy[0]) == 1
+
+
+def test_the_order_of_equally_uncertain_examples_does_not_matter():
+    probs, labels = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1, 0])
+    curves = [metrics.selective_accuracy(probs[order], labels[order]) for order in ([0, 1, 2], [2, 1, 0])]
+    for curve in curves:
+        assert curve.accuracy.tolist() == [0.5, 0.5, 2 / 3]
+        assert curve.aurc == pytest.approx((1 / 2 + 1 / 2 + 1 / 3) / 3, rel=1e-15)
 
 
 def test_selective_accuracy_sorts_by_confidence_unless_told():

@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import gossamer
-from gossamer import checkpoint
+from gossamer import checkpoint, evaluate
+from gossamer.data import two_moons
 from gossamer.layers import sparse_weights
-from gossamer.posterior import InLayers, Mixture, SingleNetwork, Snapshots
+from gossamer.posterior import InLayers, Mixture, SingleNetwork, SnapshotPosterior, Snapshots
 from gossamer.posterior.mixture import shares
+from gossamer.posterior.snapshots import pack
 
 
 def named(value):
@@ -30,7 +32,7 @@ def biases(posterior, n):
 def test_draws_are_spread_evenly_over_the_members():
     mixture = Mixture([named(value) for value in range(4)])
     assert biases(mixture, 8) == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert sorted(map(biases(mixture, 6).count, range(4))) == [1, 1, 2, 2]
+    assert biases(mixture, 7) == [0, 1, 2, 3]  # as many of each, and no more than were asked for
     assert biases(mixture, 2) == [1, 3]
     assert biases(mixture, 1) == [3]
     assert len({float(network.weight.detach().sum()) for network in mixture.draws(8)}) == 8
@@ -60,6 +62,59 @@ def test_members_of_one_network_each():
     assert biases(mixture, 20) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="at least one posterior"):
         Mixture([])
+
+
+def point(value):
+    return SingleNetwork(named(value).model)
+
+
+def kept(*values):
+    """Fixed networks that are told by their bias."""
+    plain = [nn.Linear(6, 3) for _ in values]
+    for value, network in zip(values, plain, strict=True):
+        nn.init.constant_(network.bias, value)
+    return SnapshotPosterior(plain[0], [pack(network) for network in plain])
+
+
+@pytest.mark.parametrize("n", [6, 7, 20, 41])
+@pytest.mark.parametrize(
+    "members",
+    [
+        [lambda: point(0), lambda: named(1)],
+        [lambda: named(0), lambda: point(1), lambda: named(2)],
+        [lambda: kept(0, 0, 0), lambda: named(1)],
+        [lambda: Mixture([point(0), point(0), named(0)]), lambda: point(1), lambda: kept(2, 2)],
+        [lambda: Mixture([point(0), point(0)]), lambda: Mixture([point(1), point(1), point(1)])],
+    ],
+)
+def test_every_member_weighs_the_same_whatever_it_is(members, n):
+    mixture = Mixture([member() for member in members])
+    found = biases(mixture, n)
+    counts = [found.count(value) for value in range(len(members))]
+    assert len(set(counts)) == 1
+    assert sum(counts) == mixture.n_drawn(n) <= n
+    again = Mixture([member() for member in members])
+    of_predict = gossamer.predict(again, torch.zeros(1, 6), n_draws=n).outputs[:, 0, 0].tolist()
+    assert of_predict == [float(value) for value in found]
+
+
+def test_a_network_that_counts_often_is_computed_once():
+    passes = []
+    one = point(0)
+    one.model.register_forward_hook(lambda module, args, output: passes.append(module))
+    outputs = gossamer.predict(Mixture([one, named(1)]), torch.zeros(2, 6), n_draws=10).outputs
+    assert outputs.shape == (10, 2, 3)
+    assert len(passes) == 1
+    prediction = evaluate.predict_inputs(Mixture([one, named(1)]), two_moons.load(), torch.zeros(2, 6), n_draws=10)
+    assert prediction.outputs.shape[0] == 10
+    assert len(passes) == 2
+
+
+def test_members_without_noise_disagree():
+    mixture = Mixture([SingleNetwork(nn.Linear(6, 3)) for _ in range(5)])
+    prediction = gossamer.predict(mixture, 10 * torch.randn(4, 6), n_draws=20)
+    assert prediction.outputs.shape[0] == 5
+    assert bool((prediction.mutual_information > 0.01).all())
 
 
 class Cycles:

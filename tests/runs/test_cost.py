@@ -4,8 +4,9 @@ import sys
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
-from gossamer import methods
+from gossamer import load_run, methods
 from gossamer.cli import main
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp
@@ -170,6 +171,31 @@ def test_the_operations_of_an_ensemble_are_those_of_all_members(tmp_path):
     ]
     assert pair["training_macs"] == alone["training_macs"] == 3 * 84_480 * 959 * 4  # two members of two epochs
     assert pair["parameter_bytes"] == 2 * alone["parameter_bytes"]
+    assert pair["active_parameters"] == pair["total_parameters"] == 2 * 84_480  # the weights of both
+    assert pair["density"] == 1
+    assert pair["inference_macs"] == alone["inference_macs"] == 84_480  # one drawn network
+
+
+def test_the_weights_of_several_posteriors_of_one_training_are_those_of_all(tmp_path):
+    options = {"density": 0.1, "members": 3}
+    told = Settings("ssvi", "digits", epochs=3, n_draws=3, device="cpu", options=options)
+    cost = train(told, tmp_path / "run", quiet=True).result()["cost"]
+    assert (cost["active_parameters"], cost["total_parameters"]) == (3 * 8_448, 3 * 84_480)
+
+
+def test_the_density_of_snapshots_is_the_mean_of_those_that_predict(tmp_path):
+    """Units die until the end, so that the last network is the smallest."""
+    options = {"sampler": "sgld", "samples": 3, "update_period": 1, "start": 0.8}
+    run = train(Settings("mbnn", "digits", epochs=8, n_draws=3, device="cpu", options=options), tmp_path, quiet=True)
+    shares, macs = [], []
+    for network in load_run(tmp_path).posterior.draws(3):
+        weights = [layer.weight for layer in network.modules() if isinstance(layer, nn.Linear)]
+        macs.append(sum(int(weight.count_nonzero()) for weight in weights))  # of linear layers, one per weight
+        shares.append(macs[-1] / sum(weight.numel() for weight in weights))
+    cost = run.result()["cost"]
+    assert len(set(shares)) == 3
+    assert cost["density"] == pytest.approx(sum(shares) / 3, rel=1e-12)
+    assert cost["inference_macs"] == pytest.approx(sum(macs) / 3, rel=1e-12)
 
 
 def test_shared_weights_with_factors_are_charged(tmp_path):

@@ -12,9 +12,10 @@ from torch import nn
 from gossamer import checkpoint, methods
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
+from gossamer.names import trusting
 from gossamer.posterior import SingleNetwork
 from gossamer.record import RecordError, Run
-from gossamer.runs import Settings, evaluate_run, predict_run, show, train
+from gossamer.runs import Interrupted, Settings, evaluate_run, predict_run, resume, show, train
 from gossamer.runs import job as job_module
 from gossamer.runs import result as result_module
 from gossamer.runs.settings import with_defaults
@@ -62,6 +63,45 @@ def test_the_same_settings_give_the_same_run(settings, whole, assert_same_runs, 
     assert_same_runs(tmp_path / "run", whole("ssvi"))
     other = train(replace(settings("ssvi"), seed=1), tmp_path / "other", quiet=True)
     assert other.result()["metrics"] != Run.open(whole("ssvi")).result()["metrics"]
+
+
+def test_a_run_draws_from_noise_of_its_own(settings, tmp_path):
+    before = torch.get_rng_state()
+    with pytest.raises(Interrupted):
+        train(settings("mc_dropout"), tmp_path / "run", quiet=True, stop_after=0)
+    resume(tmp_path / "run", quiet=True)
+    evaluate_run(tmp_path / "run")
+    job_module.check(settings("ssvi"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("ssvi", {}, {"lr": 0.02, "optimizer": "Adam", "allocation": "erk", "std": "curvature", "noise": "local"}),
+        ("ssvi", {"std": "gradient"}, {"lr": 0.02, "kl_weight": 0.02, "optimizer": "Adam"}),
+        ("ssvi", {"lr": 0.05, "optimizer": "sgd"}, {"lr": 0.05, "optimizer": "SGD"}),
+        ("sgd", {}, {"lr": 0.1, "optimizer": "SGD"}),
+    ],
+)
+def test_a_run_says_what_it_used(method, options, expected, tmp_path):
+    told = Settings(method, "digits", epochs=1, n_draws=1, device="cpu", options=options)
+    found = train(told, tmp_path / "run", quiet=True).environment["effective"]
+    assert found | expected == found
+    assert found | {"model": "mlp", "device": "cpu", "precision": "32", "steps": 15} == found
+    assert ("kl_weight" in found) == ("kl_weight" in expected)
+
+
+def test_from_python_a_run_with_own_code_is_resumed_by_naming_it(own_modules, monkeypatch):
+    (own_modules / "mine.py").write_text("from gossamer.data.digits import load\n")
+    monkeypatch.syspath_prepend(own_modules)
+    run = train(Settings("sgd", "mine:load", epochs=1, n_draws=1, device="cpu"), own_modules / "run", quiet=True)
+    metrics = run.result()["metrics"]
+    (run.folder / "result.json").unlink()
+    with pytest.raises(Exception, match="If you trust it, name it again: --trust mine:load"):
+        resume(run.folder, quiet=True)
+    with trusting("mine:load"):
+        assert resume(run.folder, quiet=True).result()["metrics"] == metrics
 
 
 def test_looking_and_saving_do_not_change_the_training(settings, whole, assert_same_runs, tmp_path):
@@ -153,12 +193,21 @@ def test_config_round_trip(settings):
         Settings.from_config({"method": "ssvi"})
 
 
-@pytest.mark.parametrize("method", ["sgd", "vi", "ssvi", "rigl", "cv_adam", "cv_sghmc", "em_mcmc"])
-def test_evaluate_gives_the_numbers_of_the_result(whole, method):
-    run = Run.open(whole(method))
+def test_evaluate_gives_the_numbers_of_the_result(whole, each_method):
+    run = Run.open(whole(each_method))
     state = torch.get_rng_state()
     assert evaluate_run(run.folder) == run.result()["metrics"]
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_cost_of_each_method_is_within_what_there_is(whole, each_method):
+    cost = Run.open(whole(each_method)).result()["cost"]
+    assert 0 < cost["active_parameters"] <= cost["total_parameters"]
+    assert cost["density"] == cost["active_parameters"] / cost["total_parameters"]
+    assert 0 < cost["inference_macs"] <= 2 * 84_480  # of the dense network, and of means and variances
+    assert cost["training_macs_per_example"] > 0
+    assert cost["training_macs"] >= 959 * 3 * cost["training_macs_per_example"] * (1 - 1e-12)
+    assert cost["parameter_bytes"] > 0
 
 
 def test_every_prediction_of_an_average_is_one_of_the_average(settings):

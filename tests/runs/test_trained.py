@@ -15,17 +15,34 @@ from gossamer.runs import Settings, evaluate_run, train, trusting
 from gossamer.runs.interrupt import Interrupted
 from gossamer.runs.result import predict_split
 
-from .conftest import OPTIONS
 
-
-@pytest.mark.parametrize("method", sorted(OPTIONS))
-def test_every_method_gives_its_posterior(whole, method):
+def test_every_method_gives_its_posterior(whole, each_method):
     """It predicts what the run predicted when it was evaluated."""
-    trained = gossamer.load_run(whole(method), device="cpu")
+    trained = gossamer.load_run(whole(each_method), device="cpu")
     again = predict_split(trained.posterior, trained.task, trained.settings, "test")
-    assert summarize(again, trained.task, trained.task.test[1]) == evaluate_run(whole(method))
+    assert summarize(again, trained.task, trained.task.test[1]) == evaluate_run(whole(each_method))
     assert trained.predict(trained.task.test[0][:5]).probs.shape == (5, 10)
-    assert trained.settings.method == method
+    assert trained.settings.method == each_method
+
+
+def test_each_posterior_is_saved_and_loaded_as_it_is(whole, each_method, tmp_path):
+    trained = gossamer.load_run(whole(each_method), device="cpu")
+    posterior, file = trained.posterior, gossamer.save(trained.posterior, tmp_path / "saved.safetensors")
+    x, outputs = trained.task.test[0][:5], []
+    for one in (posterior, gossamer.load(file, models.mlp(64))):
+        torch.manual_seed(0)
+        outputs.append(gossamer.predict(one, x, n_draws=3).outputs)
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.slow
+def test_each_posterior_is_exported(whole, each_method, tmp_path):
+    trained = gossamer.load_run(whole(each_method), device="cpu")
+    x = trained.task.test[0][:5]
+    file = gossamer.export(trained.posterior, tmp_path / "n.pt2", x, format="torch-export", what="draws", n_draws=2)
+    program = torch.export.load(file).module()
+    assert program(x).shape[1:] == (5, 10)
+    assert program(x[:3]).isfinite().all()
 
 
 def test_the_network_is_plain_torch(whole):

@@ -267,10 +267,16 @@ def test_point_mass_values() -> None:
     assert criteria.snr_exp_value(mean, std).tolist() == [math.inf, math.inf]
 
 
-@pytest.mark.parametrize("name", [name for name in REMOVAL if name != "magnitude"])
-def test_missing_std_names_the_fix(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} needs a std; use removal='magnitude'"):
-        REMOVAL[name](WeightStats(torch.ones(2)))
+@pytest.mark.parametrize("name", REMOVAL)
+def test_without_std_a_criterion_scores_by_the_mean_or_names_the_fix(name: str) -> None:
+    """One that reads σ must not score without it; one that gives the same scores for any σ needs none."""
+    mean = torch.tensor([0.5, -1.0, 2.0])
+    narrow, wide = (REMOVAL[name](WeightStats(mean, torch.full_like(mean, std))) for std in (0.1, 3.0))
+    if torch.equal(narrow, wide):
+        assert torch.equal(REMOVAL[name](WeightStats(mean)), narrow)
+    else:
+        with pytest.raises(ValueError, match=f"{name} needs a std; use removal='magnitude'"):
+            REMOVAL[name](WeightStats(mean))
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan])

@@ -18,6 +18,7 @@ from torch import nn
 from gossamer import methods
 from gossamer.checkpoint import to_bytes
 from gossamer.data import digits
+from gossamer.devices import OneProcess
 from gossamer.evaluate import evaluate
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
@@ -113,6 +114,25 @@ def test_a_restored_training_goes_on_to_the_bit(task, name, stop):
     second.load_state_dict(state)
     assert [float(second.advance()["loss"]) for _ in range(STEPS - stop)] == losses[stop:]
     assert_same(second.state_dict(), whole.state_dict())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captures", [False, True])
+def test_noise_of_its_own_on_a_gpu(task, captures):
+    """Captured or not, the caller's generators on both devices are as they were, and the noise is that of the seed."""
+    found = []
+    for between in ((), ("cpu", "cuda")):
+        method = methods.build("ssvi", task, STEPS, update_period=5)
+        torch.manual_seed(0)
+        training = Training(method, mlp(64, (16,)), task, STEPS, OneProcess("cuda"), captures=captures)
+        before = torch.cuda.get_rng_state()
+        while training.step < STEPS:
+            loss = training.advance()["loss"].cpu()
+            drawn = [torch.rand(3, device=device) for device in between]
+        assert torch.equal(torch.cuda.get_rng_state(), before) == (not drawn)
+        found.append([loss, *training.noise.states])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_training_is_freed_at_once(task):

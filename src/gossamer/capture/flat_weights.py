@@ -57,6 +57,7 @@ class FlatWeights:
             )
             self.damping = self._spread([weight.damping for weight in weights])
             self.noise_scale = self._spread([weight.noise_scale for weight in weights])
+            self.prior_mean = self._prior_means()
             self.learns = self._spread([float(weight.mean.requires_grad) for weight in weights])
             self.rate = self.curvature.new_zeros(())  # of the running mean, for the pass at hand
             self.estimate = torch.zeros_like(self.curvature)  # ĥ of the pass at hand
@@ -98,6 +99,13 @@ class FlatWeights:
             shrunk = shrunk_curvature(self.curvature, self.grad_square, self.shrinkage.T[:, self._layer])
             return std_of_curvature(shrunk, self.noise_scale, self.damping)
         return std_of(self.raw_std)
+
+    def _prior_means(self) -> Tensor:
+        """Means of the priors of all active entries; a scalar where all are zero."""
+        weights = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
+        if not any(weight.prior_spread for weight in weights):
+            return self.mean.new_zeros(())
+        return torch.cat([weight.prior_mean.expand_as(weight.mean) for weight in weights])
 
     def _gaussians(self) -> list[GaussianWeight]:
         return [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
@@ -199,6 +207,8 @@ class FlatWeights:
     def refresh(self) -> None:
         """Follow moved positions: recompute everything in place."""
         self.address.copy_(self._addresses())
+        if self.has_curvature:
+            self.prior_mean.copy_(self._prior_means())
         self._take_shrinkage()
         for flat in self.dense:
             flat.zero_()
@@ -267,7 +277,7 @@ class FlatWeights:
         """Move the curvatures towards the estimates, and add the prior's part to the gradients of the means."""
         rate = (self.rate * self.learns).to(self.curvature)
         move_means(self.curvature, self.grad_square, self.estimate, self.mean_grad, rate)
-        self.mean_grad.add_(self.damping * self.mean)
+        self.mean_grad.add_(self.damping * (self.mean - self.prior_mean if self.prior_mean.dim() else self.mean))
 
     def close(self) -> None:
         """Return the network to computing with its active vectors."""

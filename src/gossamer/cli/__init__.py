@@ -25,8 +25,8 @@ __all__ = ["COMMANDS", "UsageError", "main"]
 
 USAGE = """usage: gossamer COMMAND [...]
 
-  train METHOD DATA [options]     train a run; DATA is a name, or your own: a file (.csv, .tsv, .parquet, .npz), a
-                                  folder of images, or module:function; gossamer train METHOD --help lists options
+  train METHOD DATA [options]     train a run; DATA is a name, or your own: a file (table, arrays), a folder
+                                  of images, or module:function; gossamer train METHOD --help lists options
   train --resume RUN              continue an interrupted run, to the bit
   train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
   evaluate RUN                    compute the metrics of a run again

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from gossamer.cli import UsageError
 from gossamer.cli.parser import Parser, folder
-from gossamer.data._own.frames import write_csv, write_frame
+from gossamer.data._own.files import FILES, WRITTEN, json_lines, kind_of
+from gossamer.data._own.frames import print_csv
 from gossamer.record import Run
 
 TITLE = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
-WRITTEN = (".csv", ".tsv", ".parquet", ".jsonl")
 
 
 def predict(given: list[str]) -> int:
@@ -27,21 +25,21 @@ def predict(given: list[str]) -> int:
     settings = {"level": options.level, "data": options.data, "quiet": options.quiet}
     rows = predict_run(run.folder, source, options.n_draws, **settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    if options.json or (out is not None and out.suffix == ".jsonl"):
-        _write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
-    elif out is None:
-        write_csv(sys.stdout, columns)
-    else:
-        write_frame(out, columns)
-    if out is not None:
+    write = (FILES[".jsonl"] if options.json or out is None else kind_of(out)).write
+    if out is not None and write is not None:
+        write(out, columns)
         print(f"predictions: {out} ({len(rows):,} rows)")
+    elif options.json:
+        sys.stdout.write(json_lines(columns))
+    else:
+        print_csv(sys.stdout, columns)
     return 0
 
 
 def add_predict_flags(parser: Parser) -> Parser:
     """Flags of ``predict``."""
     parser.add_argument("run", help="The run folder.")
-    what = "A .csv, .tsv, .parquet, .npy or .npz file, an image, a folder of images, or - for CSV from standard input."
+    what = f"A {', '.join(FILES)} file, an image, a folder of images, or - for CSV from standard input."
     parser.add_argument("input", help=what)
     parser.add_flag("out", str | None, f"File to write ({', '.join(WRITTEN)}); standard output if not given.")
     parser.add_flag("level", float, "Probability of the intervals of numbers.", 0.9)
@@ -68,7 +66,3 @@ def _checked(path: str | None) -> Path | None:
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: the folder {out.parent} does not exist")
     return out
-
-
-def _write_text(out: Path | None, text: str) -> Any:
-    return sys.stdout.write(text) if out is None else out.write_text(text, encoding="utf-8")

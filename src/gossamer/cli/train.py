@@ -53,7 +53,7 @@ def train(given: list[str]) -> int:
 
 def add_method_flags(parser: Parser, method: str) -> Parser:
     """The data, the options of a method, and the settings of any run."""
-    what = "Name of the data set (gossamer list data has them), or your own: a .csv, .tsv, .parquet or .npz file, a "
+    what = "Name of the data set (gossamer list data has them), or your own: a file of a table or of arrays, a "
     parser.add_argument("data", help=f"{what}folder of images with a sub-folder per class, or module:function.")
     parser.add_signature(methods.find(method), f"options of {method}", skip={"task", "steps"})
     return _add_settings(parser)

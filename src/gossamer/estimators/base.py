@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
@@ -39,16 +40,18 @@ from gossamer.estimators.plan import (
     Stream,
     TrainingPlan,
     check_parameters,
+    has_one_rate,
     method_options,
+    rate_for_numbers,
     recipe_of,
     train,
     train_folds,
     train_more,
     widths,
 )
-from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, task_of, without_folds
-from gossamer.likelihoods import Gaussian
+from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of, without_folds
 from gossamer.posterior import Prediction
+from gossamer.posterior.constant import CONSTANTS, MOST_ROWS, NO_BETTER, beats_constant
 from gossamer.schema import made
 from gossamer.types import Likelihood
 
@@ -179,6 +182,10 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     @property
+    def _has_one_rate(self) -> bool:
+        return has_one_rate(self.method, self.options, self._likelihood)
+
+    @property
     def _in_training(self) -> Likelihood:
         """The likelihood, or one with milder gradients."""
         return self._likelihood
@@ -266,6 +273,16 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,
             )
         self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
+        self._tell_if_constant(rows, inputs)
+
+    def _tell_if_constant(self, rows: Rows, inputs: Scaling) -> None:
+        """Say so if the networks predict the rows they were trained on no better than a constant does."""
+        some = rows.take(np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_ROWS)).astype(int))
+        y, every = (targets_of(self._likelihood, part.y) for part in (some, rows))
+        outputs = self._draws.outputs(self._inputs.apply(some.x))
+        if not beats_constant(outputs, y, self._likelihood, every):
+            constant = CONSTANTS[self._likelihood.kind]
+            logging.getLogger("gossamer").warning(f"{self.method}: {NO_BETTER.format(constant=constant)}")
 
     def _select(
         self,
@@ -347,15 +364,14 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> TrainingPlan:
         n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
         architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
-        of_numbers = isinstance(self._likelihood, Gaussian)
-        recipe = recipe_of(stage, self.method, of_numbers)
+        recipe = recipe_of(stage, self._has_one_rate, self._likelihood.kind == "regression")
         batch_size = recipe.batch_size(n_data) if self.batch_size is None else int(self.batch_size)
         given = {"density": self.density, "lr": self.lr, "kl_weight": self.kl_weight}
+        options = method_options(self.method, given, self.options, recipe, architecture.n_weights, n_data)
+        rate = rate_for_numbers(self.method, options, self._likelihood)
         return TrainingPlan(
             self.method,
-            method_options(
-                self.method, given, self.options, recipe, architecture.n_weights, n_data, of_numbers=of_numbers
-            ),
+            options if rate is None else options | {"lr": rate},
             architecture,
             recipe.steps(n_data, batch_size) if self.max_steps is None else int(self.max_steps),
             # A network of stage 1 ignores a fold of each batch.
@@ -367,6 +383,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             int(self.verbose),
             recipe.rounds if self.max_steps is None else 1,
             self.on_nan,
+            lowers=rate is not None,
         )
 
     def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:

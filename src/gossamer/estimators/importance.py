@@ -45,7 +45,6 @@ from torch.nn.functional import one_hot
 
 from gossamer.estimators.draws import Draws
 from gossamer.estimators.table import Array, Rows, Scaling
-from gossamer.likelihoods import Categorical
 from gossamer.types import Likelihood
 
 __all__ = ["ColumnGroup", "column_importances", "folds", "groups_of", "others_matter", "packed", "select", "unpacked"]
@@ -316,7 +315,7 @@ def _rises(
 def _variance(parts: Sequence[Rows], weight: Array, likelihood: Likelihood) -> float:
     """The variance of the targets, summed; of classes, that of their indicators."""
     y = np.concatenate([part.y for part in parts])
-    y = y == np.unique(y) if isinstance(likelihood, Categorical) else y
+    y = y == np.unique(y) if likelihood.kind == "classification" else y
     mean = np.average(y, axis=0, weights=weight)
     return max(float(np.average((y - mean) ** 2, axis=0, weights=weight).sum()), 1e-12)
 
@@ -353,14 +352,14 @@ class _Network:
     def squared_error(self, hidden: Tensor, y: Tensor) -> Tensor:
         """That of the mean over the draws, of numbers or of class probabilities, ``(rows,)``."""
         output = self.output(hidden)
-        if isinstance(self.likelihood, Categorical):
+        if self.likelihood.kind == "classification":
             output = output.softmax(-1)
             y = one_hot(y[:, 0].long(), output.shape[-1])
         return (output[..., : y.shape[1]].mean(0) - y).square().sum(1)
 
     def log_loss(self, hidden: Tensor, y: Tensor) -> Tensor:
         """Negative log of the predicted density or probability, ``(rows,)``."""
-        of_classes = isinstance(self.likelihood, Categorical)
+        of_classes = self.likelihood.kind == "classification"
         return -self.likelihood.log_predictive(self.output(hidden), y[:, 0].long() if of_classes else y)
 
     def output(self, hidden: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds
 from gossamer.kernels import library
 from gossamer.kernels.native_members import MemberShape, NativeMembers, Trained
 from gossamer.layers import GaussianWeight, sparse_weights
-from gossamer.likelihoods import Categorical, Gaussian, Weighted
+from gossamer.likelihoods import Gaussian, Weighted
 from gossamer.train import EagerSteps, Training
 from gossamer.types import Likelihood, Penalty, Task, identity
 
@@ -116,14 +116,13 @@ def _is_possible(training: Training) -> bool:
     return plain and named and gaussian and waits
 
 
-def _inner(likelihood: Likelihood) -> Categorical | Gaussian | None:
+def _inner(likelihood: Likelihood) -> Likelihood | None:
     """What a row of targets is predicted by, if native code knows it."""
     if not isinstance(likelihood, SumOverMembers | WithoutFolds):
         return None
     inner = likelihood.likelihood
     inner = inner.likelihood if isinstance(inner, Weighted) else inner
-    learns_noise = isinstance(inner, Gaussian) and inner.noise_std is None
-    return inner if learns_noise or isinstance(inner, Categorical) else None  # type: ignore[return-value]
+    return inner if inner.is_native else None
 
 
 def _shape_of(model: Members, held: set[int], task: Task) -> MemberShape:
@@ -138,7 +137,7 @@ def _shape_of(model: Members, held: set[int], task: Task) -> MemberShape:
         biases=tuple(starts.values()),
         others=sum(sizes),
         noise=noise,
-        has_classes=isinstance(inner, Categorical),
+        has_classes=task.kind == "classification",
         columns=y.shape[1] if y.dim() > 1 else 1,
         folded=isinstance(task.likelihood, WithoutFolds),
         reach=inner.reach if isinstance(inner, Gaussian) else math.inf,

@@ -27,7 +27,7 @@ from gossamer.layers.gaussian import std_of
 from gossamer.layers.modules import SparseLinear
 from gossamer.likelihoods import Weighted
 from gossamer.priors import normal_kl
-from gossamer.types import Likelihood, Method, Penalty, Posterior
+from gossamer.types import Kind, Likelihood, Method, Penalty, Posterior
 
 __all__ = ["Members", "OfMembers", "SumOverMembers", "WithoutFolds", "can_train_together", "for_members"]
 
@@ -140,10 +140,15 @@ def for_members(method: Method) -> Method:
 
 
 @dataclass(frozen=True)
-class SumOverMembers:
+class SumOverMembers(Likelihood):
     """The sum of the members' losses, so that the gradient of each is what it is alone."""
 
     likelihood: Likelihood
+
+    @property
+    def kind(self) -> Kind:
+        """That of the likelihood."""
+        return self.likelihood.kind
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """``(members, batch, out), (batch, …)`` -> the sum over members of their mean losses."""
@@ -156,7 +161,7 @@ class SumOverMembers:
 
 
 @dataclass(frozen=True)
-class WithoutFolds:
+class WithoutFolds(Likelihood):
     """The same for members of which each ignores the rows of one fold: member r those of fold r.
 
     The last columns of the targets are the weight of a row and its fold. Of n members each counts the others' rows
@@ -171,6 +176,11 @@ class WithoutFolds:
     likelihood: Likelihood
     n_folds: int
     member: int | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """That of the likelihood."""
+        return self.likelihood.kind
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """``(members, batch, out), (batch, targets + 2)``, or ``(batch, out)`` of one member -> the sum of losses."""

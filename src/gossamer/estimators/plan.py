@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gossamer import methods
-from gossamer.devices import OneProcess
+from gossamer.devices import OneProcess, OwnNoise
 from gossamer.divergence import DivergenceError, OnNan
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.losses import LossCurves
@@ -38,7 +38,7 @@ from gossamer.progress import Progress
 from gossamer.runs.settings import options_of
 from gossamer.schema import check_type
 from gossamer.train import Batches, Training
-from gossamer.types import Method, Schedule, Split, Task
+from gossamer.types import Likelihood, Method, Schedule, Split, Task
 
 Stage = Literal["select", "predict", "stream"]
 """What networks are trained for: to tell which columns matter, to predict by those that do, or both at once."""
@@ -103,30 +103,12 @@ PREDICT_NUMBERS = Recipe(
     long_batch=256,
     rounds=4,
 )
-# With one rate for all weights, the noise of small batches heats what is sampled; and without a KL, to train until the
-# noise is learnt is to learn the noise by heart.
+# With one rate for all weights (``Method.one_rate``), the noise of small batches heats what is sampled; and without a
+# KL, to train until the noise is learnt is to learn the noise by heart.
 PREDICT_BY_ONE_RATE = replace(PREDICT_NUMBERS, batch=256, min_steps=1000, more_epochs=0, rounds=1)
 PREDICT_CLASSES = replace(SELECT, min_steps=2000, epochs=10)
-# The loss of a regression has the curvature 1/noise², which grows while the noise is learnt: a table that is predicted
-# well is steeper than any image. At the rates that suit classes, methods without a step size per weight diverge there,
-# often without reaching infinity. The rates of sgd, rigl, cv_adam, cv_sghmc and em_mcmc were chosen by held-out log
-# density on three tables: two noisy ones and one whose noise is a thirtieth of the target; that of csghmc by held-out
-# R² on one. Other methods by SGD with momentum have its rate. Colder samplers were less stable, and overconfident.
-# Samplers have a third of the rate that was chosen so: at 0.003 they diverged on the last of these tables (one seed).
-BY_SGD = {"dpf", "dsr", "laplace", "magnitude", "mc_dropout", "multiswag", "rank1", "rigl", "set", "sgd", "sm", "snip"}
-BY_SGD |= {"splbnn", "swag"}
-FOR_NUMBERS: dict[str, dict[str, float]] = {method: {"lr": 0.003} for method in sorted(BY_SGD)} | {
-    "mc_dropout": {"lr": 0.003, "rate": 0.1},
-    "cv_adam": {"lr": 0.03},
-    "cv_sghmc": {"lr": 0.001, "temperature": 1.0},
-    "em_mcmc": {"lr": 0.001, "temperature": 1.0},
-    "csghmc": {"lr": 0.01},
-}
-# Without momentum, or with a prior for images, no rate both learns in these steps and stays stable on steep tables.
-NO_RATE_FOR_NUMBERS = {"csgld": "csghmc", "aeb": "em_mcmc"}  # and what does the same with one
 OF_CURVATURE = {"temperature", "optimizer", "average"}  # options that mean nothing with the KL in the loss
 WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
-WITH_RATES = {"optimizer", "preset", "mode"}  # options that bring a rate of their own
 
 CLEAR_FALL = 0.05  # nats per row: what a reader of a log density would notice
 N_LOOKS = 50  # at the held-out rows, over a whole training
@@ -152,6 +134,7 @@ class TrainingPlan:
     verbose: int = 0
     rounds: int = 1  # at most so often all the steps, while the loss falls
     on_nan: OnNan = "stop"
+    lowers: bool = False  # whether the rate is not the user's, and is lowered to what the loss bears
 
 
 @dataclass(frozen=True)
@@ -185,28 +168,26 @@ def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: in
     ``patience`` looks in a row without a lower one. Without one, what still learns at the end gets another round: all
     schedules begin again, at half the rate and with the weights of the last one. A round that diverges does not count.
     """
-    with _own_randomness(plan.device):
-        fitted = _run(plan, _start(plan, task), plan.steps, look, patience)
-        for number in range(1, 1 if look else plan.rounds):
-            if not fitted.fall:
-                break
-            trainings = _start(plan, task)
-            for training, state in zip(trainings, fitted.states, strict=True):
-                training.method = replace(training.method, lr=_slower(training.method.lr, 2**number))
-                training.model.load_state_dict(state["model"])
-            try:
-                more = _run(plan, trainings, plan.steps)
-            except DivergenceError:
-                break
-            fitted = replace(more, n_steps=fitted.n_steps + more.n_steps, losses=fitted.losses + more.losses)
-        return fitted
+    fitted = _run(plan, _start(plan, task), plan.steps, look, patience)
+    for number in range(1, 1 if look else plan.rounds):
+        if not fitted.fall:
+            break
+        trainings = _start(plan, task)
+        for training, state in zip(trainings, fitted.states, strict=True):
+            training.method = replace(training.method, lr=_slower(training.method.lr, 2**number))
+            training.model.load_state_dict(state["model"])
+        try:
+            more = _run(plan, trainings, plan.steps)
+        except DivergenceError:
+            break
+        fitted = replace(more, n_steps=fitted.n_steps + more.n_steps, losses=fitted.losses + more.losses)
+    return fitted
 
 
 def train_folds(plan: TrainingPlan, task: Task, look: Look | None = None, patience: int = 10) -> list[Draws]:
     """Draws of each member, trained as by :func:`train`; its likelihood hides a fold from each."""
-    with _own_randomness(plan.device):
-        trainings = _start(plan, task)
-        draws = _run(plan, trainings, plan.steps, look, patience).draws
+    trainings = _start(plan, task)
+    draws = _run(plan, trainings, plan.steps, look, patience).draws
     n = len(draws) // plan.members
     in_turn = len(trainings) == 1 < plan.members
     return [
@@ -220,16 +201,15 @@ def train_more(plan: TrainingPlan, task: Task, states: Sequence[dict[str, Any]])
     The schedules run over the steps of the plan, as in :func:`train`; after them the learning rate stays at a tenth of
     its largest value.
     """
-    with _own_randomness(plan.device):
-        trainings = _start(plan, task)
-        for training in trainings:
-            training.method = replace(training.method, lr=_endless(training.method.lr, plan.steps))
-        for training, state in zip(trainings, states, strict=False):
-            training.load_state_dict(state)
-        first = trainings[0].step
-        for training in trainings:
-            training.batches = _Pass(training.batches, first)
-        return _run(plan, trainings, first + trainings[0].batches.per_epoch)
+    trainings = _start(plan, task)
+    for training in trainings:
+        training.method = replace(training.method, lr=_endless(training.method.lr, plan.steps))
+    for training, state in zip(trainings, states, strict=False):
+        training.load_state_dict(state)
+    first = trainings[0].step
+    for training in trainings:
+        training.batches = _Pass(training.batches, first)
+    return _run(plan, trainings, first + trainings[0].batches.per_epoch)
 
 
 def fall_at_the_end(nlls: Array) -> float:
@@ -250,13 +230,37 @@ def fall_at_the_end(nlls: Array) -> float:
     return fall if fall > max(CLEAR_FALL, 3 * error) else 0.0
 
 
-def recipe_of(stage: Stage, method: str, of_numbers: bool) -> Recipe:
+def recipe_of(stage: Stage, one_rate: bool, of_numbers: bool) -> Recipe:
     """The settings of a stage; a stream selects and predicts at once."""
     if stage != "predict":
         return SELECT if stage == "select" else STREAM
     if not of_numbers:
         return PREDICT_CLASSES
-    return PREDICT_BY_ONE_RATE if method in FOR_NUMBERS else PREDICT_NUMBERS
+    return PREDICT_BY_ONE_RATE if one_rate else PREDICT_NUMBERS
+
+
+def has_one_rate(method: str, options: Mapping[str, Any] | None, likelihood: Likelihood) -> bool:
+    """Whether a method says that it has one rate for all weights, with the options given."""
+    return _example(method, given_options(method, {}, options), likelihood).one_rate
+
+
+def rate_for_numbers(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> float | None:
+    """The learning rate of a regression by one rate for all weights; ``None`` for what keeps its own or was given one.
+
+    Example:
+        >>> from gossamer.likelihoods import Gaussian
+        >>> rate_for_numbers("rigl", {}, Gaussian()), rate_for_numbers("rigl", {"lr": 0.1}, Gaussian())
+        (0.003, None)
+    """
+    example = _example(method, options, likelihood)
+    if likelihood.kind != "regression" or not example.one_rate or example.lr_is_given:
+        return None
+    return example.share_for_numbers * max(map(example.lr, range(MANY_STEPS))) if "lr" in options_of(method) else None
+
+
+def _example(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> Method:
+    row = torch.zeros(1, 1), torch.zeros(1, 1)
+    return methods.build(method, Task(row, row, row, likelihood, n_outputs=1), MANY_STEPS, **options)
 
 
 def method_options(
@@ -266,10 +270,19 @@ def method_options(
     recipe: Recipe,
     n_weights: int,
     n_data: float,
-    *,
-    of_numbers: bool = False,
 ) -> dict[str, Any]:
-    """Options of a method: those given, then those for tables; an unknown one is an error that names the nearest.
+    """Options of a method: those given, then those for tables."""
+    known, given = options_of(method), given_options(method, parameters, options)
+    for_tables: dict[str, Any] = {} if WITH_THRESHOLD & given.keys() else {"density": recipe.density(n_weights, n_data)}
+    if "kl_weight" in known:
+        by_curvature = given.get("std", "curvature" if OF_CURVATURE & given.keys() else "gradient") == "curvature"
+        beta = recipe.kl_weight
+        for_tables |= {"temperature": beta} if by_curvature else {"std": "gradient", "kl_weight": beta}
+    return {name: value for name, value in for_tables.items() if name in known and name not in given} | given
+
+
+def given_options(method: str, parameters: Mapping[str, Any], options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of a method that were given, checked: an unknown one is an error that names the nearest.
 
     ``parameters`` are the options that are arguments of an estimator, too, with ``None`` for those left out.
     """
@@ -289,19 +302,7 @@ def method_options(
         if name not in known:
             raise ValueError(unknown(f"option of {method}", name, known))
         check_type(f"option {name} of {method}", value, known[name][0])
-    for_tables: dict[str, Any] = {} if WITH_THRESHOLD & given.keys() else {"density": recipe.density(n_weights, n_data)}
-    if "kl_weight" in known:
-        by_curvature = given.get("std", "curvature" if OF_CURVATURE & given.keys() else "gradient") == "curvature"
-        beta = recipe.kl_weight
-        for_tables |= {"temperature": beta} if by_curvature else {"std": "gradient", "kl_weight": beta}
-    if of_numbers and method in NO_RATE_FOR_NUMBERS and "lr" not in given:
-        raise ValueError(
-            f"method {method!r} has no learning rate that suits all tables of numbers: find one for yours by held-out "
-            f"rows, as in lr=0.003, or use method={NO_RATE_FOR_NUMBERS[method]!r}"
-        )
-    if of_numbers and not WITH_RATES & given.keys():
-        for_tables |= FOR_NUMBERS.get(method, {})
-    return {name: value for name, value in for_tables.items() if name in known and name not in given} | given
+    return given
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
@@ -341,21 +342,32 @@ def _require(holds: bool, name: str, what: str, value: Any) -> None:
 
 def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     """One training of all members side by side where their weights allow it, otherwise one for each."""
-    torch.manual_seed(plan.seed)
-    networks = [plan.architecture.build() for _ in range(plan.members)]
+    place = OneProcess(plan.device)
+    noise = OwnNoise(plan.seed, place.device)
+    with noise:
+        networks = [plan.architecture.build() for _ in range(plan.members)]
 
     def method_for(data: Task) -> Method:
-        return methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
+        built = methods.build(plan.method, data, plan.steps, **plan.options).suited_to(networks[0])
+        if not built.shares_steps and built.members > 1:
+            raise ValueError(f"an estimator trains the members itself: give it members={built.members}, not the method")
+        return replace(built, lr_is_given=False) if plan.lowers else built
 
     # By its own task: some methods look at the data before they train, or at all of them at once.
     tasks = [_task_of(i, task) for i in range(plan.members)]
     own = [method_for(part) for part in tasks]
-    networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
-    start = partial(Training, steps=plan.steps, fabric=OneProcess(plan.device))
+    with noise:
+        networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
+    start = partial(Training, steps=plan.steps, fabric=place)
     start = partial(start, batch_size=plan.batch_size, on_nan=plan.on_nan)
     if not can_train_together(networks[0]):
         own = [replace(method, prepare=lambda network: network) for method in own]
-        return [start(*parts, seed=plan.seed + i) for i, parts in enumerate(zip(own, networks, tasks, strict=True))]
+        trainings = [
+            start(*parts, seed=plan.seed + i) for i, parts in enumerate(zip(own, networks, tasks, strict=True))
+        ]
+        for training in trainings:  # they take their steps in turn, and share one stream of noise
+            training.noise = trainings[-1].noise
+        return trainings
     folded = isinstance(task.likelihood, WithoutFolds)
     together = task if folded else task._replace(likelihood=SumOverMembers(task.likelihood))
     training = start(for_members(method_for(task)), Members(networks), together, seed=plan.seed)
@@ -385,7 +397,8 @@ def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:
         OfMembers(training.posterior(), plan.members) if isinstance(training.model, Members) else training.posterior()
         for training in trainings
     ]
-    return Draws.of(Mixture(posteriors), plan.n_draws, plan.architecture)
+    with trainings[0].noise:
+        return Draws.of(Mixture(posteriors), plan.n_draws, plan.architecture)
 
 
 def _run(
@@ -446,11 +459,3 @@ class _Pass(Batches):
 
     def __getitem__(self, step: int) -> Split:
         return super().__getitem__(step - self.first)
-
-
-@contextlib.contextmanager
-def _own_randomness(device: str) -> Iterator[None]:
-    """Leave the random state of the caller as it was."""
-    uses_gpu = device != "cpu" and torch.cuda.is_available()
-    with torch.random.fork_rng([torch.cuda.current_device()] if uses_gpu else []):
-        yield

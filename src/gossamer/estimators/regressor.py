@@ -13,7 +13,6 @@ from sklearn.utils import check_array, check_consistent_length
 
 from gossamer.conformal import threshold
 from gossamer.estimators.base import SparseBayesEstimator
-from gossamer.estimators.plan import FOR_NUMBERS, NO_RATE_FOR_NUMBERS
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
 
@@ -36,8 +35,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         noise: ``"varying"`` learns a noise std of each target that depends on the inputs, ``"constant"`` one that does
             not. ``None`` is the first, but the second for methods with one step size for all weights.
         density: As for the classifier to select; three times as much to predict.
-        lr: Learning rate. ``None`` is the method's default, but smaller for methods with one step size for all weights,
-            since learnt noise makes the loss steep.
+        lr: Learning rate. ``None`` is the method's default, but a part of it for methods with one step size for all
+            weights, lowered to what the loss bears: learnt noise makes it steep.
         kl_weight: β of the KL; ``None`` is 1 to select and 0.5 to predict.
         max_steps: Optimizer steps of each stage; ``None`` is 500 to select, and to predict 2,000 or a hundred epochs
             (up to 10,000, but at least twenty epochs), up to four times while the loss falls.
@@ -150,8 +149,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
     @property
     def _has_constant_noise(self) -> bool:
-        has_one_rate = self.method in FOR_NUMBERS or self.method in NO_RATE_FOR_NUMBERS
-        return has_one_rate if self.noise is None else self.noise == "constant"
+        return self._has_one_rate if self.noise is None else self.noise == "constant"
 
     @property
     def _in_training(self) -> Gaussian:

@@ -18,7 +18,7 @@ from scipy import sparse
 from torch import Tensor
 
 from gossamer.estimators.members import WithoutFolds
-from gossamer.likelihoods import Categorical, Weighted
+from gossamer.likelihoods import Weighted
 from gossamer.types import Likelihood, Split, Task, identity
 
 Array = npt.NDArray[Any]
@@ -147,7 +147,7 @@ def without_folds(task: Task, rows: Rows, fold: Array, likelihood: Likelihood) -
 def targets_of(likelihood: Likelihood, y: Array) -> Tensor:
     """Targets ``(rows, targets)`` in the form that the likelihood reads: for classes, whole numbers ``(rows,)``."""
     targets = torch.from_numpy(y)
-    return targets[:, 0].long() if isinstance(likelihood, Categorical) else targets
+    return targets[:, 0].long() if likelihood.kind == "classification" else targets
 
 
 class _SparseRows:

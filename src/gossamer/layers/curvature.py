@@ -26,6 +26,7 @@ which is also what keeps h + δ positive. At T = 1 w is near one; in a cold or a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -34,8 +35,11 @@ from torch import Tensor
 
 from gossamer.kernels.reference import Function
 from gossamer.layers.gaussian import GaussianWeight, mean_among, std_of
+from gossamer.layers.normals import normals_at
 from gossamer.layers.passes import GradientSum
+from gossamer.layers.support import version_of
 from gossamer.layers.weight import RegrowStd
+from gossamer.priors import normal_kl
 
 LEAST_MEMORY = 10  # estimates: the first ones are those of a network that knows nothing yet
 EARLY, PERIOD = (1, 2, 4, 8, 16), 25  # estimates after which their noise is looked at: some, and then every so many
@@ -58,7 +62,8 @@ class CurvatureWeight(GaussianWeight):
 
     ``noise_scale`` is T/N and ``damping`` δ. Until :class:`gossamer.Curvature` sets them, ``noise_scale`` is 1 and h a
     precision: the weight is the Gaussian that it was made as. ``curvature`` is the running mean h̄ of the estimates,
-    ``grad_square`` that of squared gradients, and ``shrunk`` the h that σ is computed from.
+    ``grad_square`` that of squared gradients, and ``shrunk`` the h that σ is computed from. The prior N(m, T/Nδ) has
+    m = 0 or, with a ``prior_spread``, normal numbers of that standard deviation.
 
     Example:
         >>> from gossamer.layers import Support
@@ -78,6 +83,8 @@ class CurvatureWeight(GaussianWeight):
     def _start(self, std: Tensor, prior_std: float) -> None:
         self.noise_scale, self.damping = 1.0, prior_std**-2
         self.memory, self.n_estimates = 0.1, -1  # of the running mean; -1 before anything learns
+        self.prior_seed, self.prior_spread = 0, 0.0  # of the prior's mean, which is zero without a spread
+        self._prior_mean: tuple[Tensor | None, Any, Tensor] | None = None  # and the positions that it was computed for
         self.learner: object = None  # who takes the estimates; the last one that asked
         self.estimate: Tensor | None = None  # while h learns: zeros whose gradient is the sum of the estimates
         self._sum: GradientSum | None = None
@@ -95,6 +102,27 @@ class CurvatureWeight(GaussianWeight):
     @prior_std.setter
     def prior_std(self, value: float) -> None:
         self.damping = self.noise_scale / value**2
+
+    @property
+    def prior_mean(self) -> Tensor:
+        """Mean of the prior: zero, or normal numbers of its own, which follow from a seed and the positions alone."""
+        if not self.prior_spread:
+            return self.mean.new_zeros(())
+        position = self.support.position
+        now = version_of(position), self.mean.device, self.mean.dtype
+        if self._prior_mean is None or self._prior_mean[0] is not position or self._prior_mean[1] != now:
+            numbers = normals_at(self.support.positions(self.mean.device), self.prior_seed)
+            self._prior_mean = position, now, (self.prior_spread * numbers).to(self.mean)
+        return self._prior_mean[2]
+
+    @property
+    def deviation(self) -> Tensor:
+        """μ - m, the distance from the mean of the prior."""
+        return self.mean - self.prior_mean if self.prior_spread else self.mean
+
+    def kl(self) -> Tensor:
+        """KL(q ‖ prior) of what training learns, before any calibration: summed over the active entries, in nats."""
+        return normal_kl(self.deviation, self.learnt_std, self.prior_std)
 
     @property
     def std(self) -> Tensor:
@@ -125,6 +153,7 @@ class CurvatureWeight(GaussianWeight):
         """Hold these standard deviations from now on, without a calibration."""
         self.calibration = 1.0
         self.shrinkage = self.curvature.new_tensor(AS_IS)  # never in place: copies of a network share it
+        self.grad_square.clamp_min_(NO_SQUARE)
         self.curvature.copy_(curvature_of_std(std.to(self.curvature), self.noise_scale, self.damping))
 
     @torch.no_grad()
@@ -197,20 +226,28 @@ class CurvatureWeight(GaussianWeight):
 
     def get_extra_state(self) -> Tensor:
         """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
-        own = torch.tensor([self.noise_scale, self.damping, self.memory, self.n_estimates], dtype=torch.float64)
-        return torch.cat([super().get_extra_state(), own, self.shrinkage.double().cpu()])
+        return self._extra_state(self.shrinkage.tolist())
+
+    def _extra_state(self, shrinkage: Sequence[float]) -> Tensor:
+        """12 numbers: 4 of any Gaussian, 4 of the curvature, and 4 of its noise; 2 more if the prior has a mean."""
+        numbers = [self.noise_scale, self.damping, self.memory, self.n_estimates, *shrinkage]
+        numbers += [self.prior_seed, self.prior_spread] if self.prior_spread else []
+        return torch.cat([super().get_extra_state(), torch.tensor(numbers, dtype=torch.float64)])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Take the prior, the temperature, the mode and the noise of the network that is loaded."""
-        of_gaussian, own, shrinkage = state[:4], state[4:8], state[8:]
+        of_gaussian, own, shrinkage, of_prior = state.tensor_split((4, 8, 12))
         super().set_extra_state(of_gaussian)
+        seed, self.prior_spread = of_prior.tolist() or (0, 0.0)
+        self.prior_seed, self._prior_mean = int(seed), None
         if not len(own):  # of std="gradient"
             return
         # After it, and to the bit: the prior std is a root of their ratio.
         self.noise_scale, self.damping, self.memory, n_estimates = own.tolist()
         self.n_estimates = int(n_estimates)
-        # The running mean of the first networks of version 0.3 was positive by itself.
-        self.shrinkage = self.curvature.new_tensor(shrinkage.tolist() or AS_IS)
+        # The running mean of the first networks of version 0.3 was positive by itself: they have no shrinkage.
+        factor, share, least, noise = shrinkage.tolist() or AS_IS
+        self.shrinkage = self.curvature.new_tensor([factor, share, least, noise])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         raw_std = state_dict.pop(prefix + "raw_std", None)  # of std="gradient", as all networks before version 0.3
@@ -225,13 +262,17 @@ class CurvatureWeight(GaussianWeight):
             self.set_std(std_of(raw_std))
             self.calibration = calibration
 
+    def stored(self) -> dict[str, Tensor]:
+        """The curvature as σ uses it, and nothing that only training needs."""
+        return {"mean": self.mean.detach(), "curvature": self.shrunk, "_extra_state": self._extra_state(AS_IS)}
+
     @property
     def objection(self) -> str | None:
         """Why the KL does not belong into the loss."""
         return IDLE if self.learner is None else COUNTED
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None}
+        return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None, "_prior_mean": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = self.curvature, self.grad_square

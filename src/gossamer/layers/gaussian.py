@@ -1,6 +1,6 @@
 """A weight whose active entries are independent Gaussians N(μ, σ²): mean-field variational inference.
 
-Local reparameterization (SSVI section 3.1; methods: the output of a map linear in W is Gaussian too):
+Local reparameterization (SSVI section 3.1), since the output of a map that is linear in W is Gaussian too:
 y = W_μ x + b + sqrt(W_σ² x²) · ε with one ε per output. Exact for linear layers; for convolutions it treats the output
 pixels as independent, as the paper does.
 
@@ -225,6 +225,10 @@ class WeightedKL(Penalty):
     def unscaled(self, model: nn.Module) -> Tensor:
         """The KL of all weights."""
         return kl(model)
+
+    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
+        """The last β."""
+        return {"kl_weight": self.weight(steps)}
 
 
 def param_groups(model: nn.Module, weight_decay: float = 0.0, std_lr: float | None = None) -> list[dict[str, Any]]:

@@ -43,9 +43,14 @@ def density(model: nn.Module) -> float:
         >>> density(gossamer.bayesianize(nn.Linear(100, 10), density=0.05))
         0.05
     """
+    active, total = weights_of(model)
+    return active / total if total else math.nan
+
+
+def weights_of(model: nn.Module) -> tuple[int, int]:
+    """Active weights and all weights of the network, as :func:`density` counts them."""
     dense = sum(parameter.numel() for _, _, parameter in plain_weights(model))
-    total = dense + sum(weight.support.size for weight in sparse_weights(model).values())
-    return (active_parameters(model) + dense) / total if total else math.nan
+    return dense + active_parameters(model), dense + sum(w.support.size for w in sparse_weights(model).values())
 
 
 def warn_of_the_rest(model: nn.Module) -> None:

@@ -32,7 +32,7 @@ class Origin:
 
     def check(self, position: Tensor) -> None:
         """Raise if the positions of the copy changed in another way than by one copy of all that the original holds."""
-        version = _version(position)
+        version = version_of(position)
         if version == self.checked:
             return
         original = self.support()
@@ -120,11 +120,16 @@ class Support(nn.Module):
 
     def explicit(self, device: torch.device) -> Tensor:
         """The positions; if every entry was active and none were stored, they are stored from now on."""
-        if self.position is None:
-            start, stop = self.frozen
-            every = torch.arange(math.prod(self.shape), dtype=self._dtype(), device=device)
-            self.position = torch.cat([every[:start], every[stop:]])
+        self.position = self.positions(device)
         return self.position
+
+    def positions(self, device: torch.device) -> Tensor:
+        """The positions, made for the call where none are stored."""
+        if self.position is not None:
+            return self.position
+        start, stop = self.frozen
+        every = torch.arange(math.prod(self.shape), dtype=self._dtype(), device=device)
+        return torch.cat([every[:start], every[stop:]])
 
     def set_position(self, position: Tensor) -> None:
         """Replace the positions; in place where the number of them is the same, so that captured graphs stay valid."""
@@ -141,7 +146,7 @@ class Support(nn.Module):
         self.origin = None
         for copied in self._copies or ():
             if copied.origin is not None:
-                copied.origin.note_move(_version(copied.position))
+                copied.origin.note_move(version_of(copied.position))
 
     def check_average(self) -> None:
         """Raise if positions were written into this copy of a network without moving its entries along.
@@ -172,7 +177,7 @@ class Support(nn.Module):
         twin = object.__new__(type(self))
         memo[id(self)] = twin
         twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
-        twin.origin = Origin(weakref.ref(self), _version(twin.position))
+        twin.origin = Origin(weakref.ref(self), version_of(twin.position))
         self._copies = self._copies or weakref.WeakSet()
         self._copies.add(twin)
         return twin
@@ -204,6 +209,6 @@ def alike_on_ranks(network: nn.Module) -> set[str]:
     return {f"{name}.{buffer}".lstrip(".") for name, buffers in alike for buffer in buffers}
 
 
-def _version(position: Tensor | None) -> int:
+def version_of(position: Tensor | None) -> int:
     """How often the positions were written to; inference tensors do not count."""
     return 0 if position is None or position.is_inference() else position._version

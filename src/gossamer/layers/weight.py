@@ -95,6 +95,10 @@ class SparseWeight(nn.Module, ABC):
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """Value of a newly active entry for each of ``vectors``, given which of the active entries are kept."""
 
+    def stored(self) -> dict[str, Tensor]:
+        """What predictions need of its state, by name and without the support: files hold this of a trained network."""
+        return {name: entry for name, entry in self.state_dict().items() if not name.startswith("support.")}
+
     def expected(self) -> Tensor:
         """E w of the active entries: what a network at its means computes with."""
         return self.mean

@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_args, get_type_hints
 
 from gossamer.names import imported, unknown
-from gossamer.types import Method, Task
+from gossamer.types import Formerly, Method, Task
 
-__all__ = ["build", "find", "names"]
+__all__ = ["as_recorded", "build", "find", "names"]
 
 
 def names() -> list[str]:
@@ -51,10 +51,28 @@ def build(name: str, task: Task, steps: int, **options: Any) -> Method:
         >>> build("ssvi", digits.load(), steps=100, density=0.1).lr(10) > 0
         True
     """
-    method = find(name)(task, steps, **options)
+    function, lr = find(name), options.get("lr")
+    if lr is not None and not lr > 0:
+        raise ValueError(f"lr, the learning rate of {name}, must be positive; got {lr}")
+    method = function(task, steps, **options)
     if not isinstance(method, Method):
         raise TypeError(f"method {name!r} must return a gossamer.types.Method; it returned {type(method).__name__}")
     return method
+
+
+def as_recorded(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a method as a run of any version recorded them, under their present names.
+
+    Example:
+        >>> as_recorded("ssvi", {"density": 0.1, "members": 3}), as_recorded("ssvi", {"cycles": 1, "members": 3})
+        ({'density': 0.1, 'cycles': 3}, {'cycles': 1, 'members': 3})
+    """
+    found = dict(options)
+    for option, hint in get_type_hints(find(name), include_extras=True).items():
+        for former in get_args(hint):
+            if isinstance(former, Formerly) and option not in found and former.name in found:
+                found[option] = found.pop(former.name)
+    return found
 
 
 def _checked(name: str, function: Callable[..., Method]) -> Callable[..., Method]:

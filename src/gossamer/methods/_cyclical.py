@@ -16,13 +16,15 @@ from gossamer.posterior import Snapshots, ends_of_cycles
 from gossamer.schedules import cyclical, phases
 from gossamer.types import Method, Task
 
+USUAL = 0.5  # the paper's learning rate
+
 
 def in_cycles(
     task: Task,
     steps: int,
     sampler: Callable[..., Sampler],
     *,
-    lr: float,
+    lr: float | None,
     cycles: int,
     per_cycle: int,
     temperature: float,
@@ -32,10 +34,12 @@ def in_cycles(
     """A method that runs ``sampler`` in cycles on the plain network; its posterior is a set of snapshots."""
     at = ends_of_cycles(steps, cycles, per_cycle)
 
+    rate = USUAL if lr is None else lr
+
     def optimizer(model: nn.Module) -> Sampler:
         return sampler(
             model.parameters(),
-            lr=lr,
+            lr=rate,
             n_data=task.n_data,
             temperature=phases(0.0, temperature, steps, cycles, hot) if hot != 1 else temperature,
             generator=noise_of_all_ranks(),
@@ -44,6 +48,7 @@ def in_cycles(
     return Method(
         prepare=lambda model: model,
         optimizer=optimizer,
-        lr=cyclical(lr, steps, cycles),
+        lr=cyclical(rate, steps, cycles),
         collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None,
     )

@@ -17,7 +17,14 @@ from gossamer.types import Penalty, Schedule, Task
 
 def update_period_for(steps: int, update_period: int | None, usual: int = 100) -> int:
     """The given period; by default the paper's ``usual`` one, but at most a fiftieth of the training."""
-    return update_period or min(usual, max(1, steps // 50))
+    return min(usual, max(1, steps // 50)) if update_period is None else whole("update_period", update_period)
+
+
+def whole(name: str, value: int) -> int:
+    """A number of steps between two of something, which is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} is a number of steps, at least 1, or None; got {value}")
+    return value
 
 
 def noise_of_all_ranks() -> torch.Generator:
@@ -76,6 +83,10 @@ class OwnKL(Penalty):
         """``β · KL / N`` with the final β."""
         terms = [weight.kl() for weight in sparse_weights(model).values() if isinstance(weight, HasKL)]
         return torch.stack(terms).sum() * (self.kl_weight(model) / self.n_data)
+
+    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
+        """The last β."""
+        return {"kl_weight": self.kl_weight(model) * self.rise(steps)}
 
     def kl_weight(self, model: nn.Module) -> float:
         """The final β."""

@@ -17,7 +17,8 @@ their velocity, and may be among the larger ones after the next step.
 
 A dense network is trained first. The authors' second stage has 50,000 steps, and all that counts them (ω, the rate, the
 sparsity, the temperature) runs through the same values in ours, faster or slower. Their prior is for N = 50,000; with
-fewer examples it would leave nothing of the weights, so there it counts N/50,000 times. ρ begins with what the dense
+fewer examples it would leave nothing of the weights, so there it counts N/50,000 times. ν is that of the released code,
+1000, for its network of 270,000 weights, and in proportion for others. ρ begins with what the dense
 network says. The authors' ½ for all weights is a decay of large ones too, which ω takes the whole stage to lift: behind
 batch normalisation weights can shrink, but an MLP without it ended at chance.
 """
@@ -60,7 +61,7 @@ def aeb(
     steps: int,
     *,
     density: float = 0.1,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     dense: float = 0.5,
@@ -80,8 +81,8 @@ def aeb(
         task: The task, with N training examples.
         steps: Length of the training.
         density: Share of the weights that are not zero in the end.
-        lr: Learning rate of the dense stage; that of the second is 5 over its number of steps, as in the paper, and at
-            most this.
+        lr: Learning rate of the dense stage; 0.1. That of the second is 5 over its number of steps, as in the paper,
+            and at most this.
         momentum: Momentum of the sampler.
         weight_decay: Weight decay of all weights in the dense stage, and of those that stay dense after it.
         dense: Share of the training before anything becomes sparse.
@@ -99,7 +100,8 @@ def aeb(
         raise ValueError(f"samples are kept in the last tenth of the training, one per step at most; got {samples}")
     if not 0 < density <= 1:
         raise ValueError(f"density is the share of weights that stay, in (0, 1]; got {density}")
-    second = min(lr, RATE * STEPS / max(1, length))
+    first = 0.1 if lr is None else lr
+    second = min(first, RATE * STEPS / max(1, length))
     prior = Prior(laplace_scale, normal_variance)
 
     def optimizer(model: nn.Module) -> SGHMC:
@@ -110,7 +112,7 @@ def aeb(
                 {"params": sparse, "weight_decay": lambda step: weight_decay if step < begin else 0.0},
                 {"params": [other for other in model.parameters() if id(other) not in taken]},
             ],
-            lr=lr,
+            lr=first,
             n_data=task.n_data,
             temperature=_temperature(begin, length),
             momentum=momentum,
@@ -127,9 +129,10 @@ def aeb(
     return Method(
         prepare=lambda model: model,
         optimizer=optimizer,
-        lr=_rates(lr, second, begin, length),
+        lr=_rates(first, second, begin, length),
         rules=rules,
         collector=lambda: Snapshots(kept, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None,
     )
 
 

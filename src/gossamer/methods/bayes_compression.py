@@ -41,6 +41,7 @@ from gossamer.types import Method, Task
 __all__ = ["bayes_compression"]
 
 INIT_STD = math.exp(-4.5)  # of scales and weights: the tutorial of the authors has log-variances of -9
+FIRST_SCALES = 0.01  # std of the first means of the scales around 1, as in that tutorial
 
 
 def bayes_compression(
@@ -58,7 +59,8 @@ def bayes_compression(
     Args:
         task: The task, with N training examples.
         steps: Length of the training.
-        lr: Learning rate of Adam; it falls along a line over the second half.
+        lr: Learning rate of Adam; it falls along a line over the second half. The tutorial of the authors has 0.001 and
+            a long training: after 900 steps on digits 0.001 had removed 3 % of the weights at most, 0.01 20 to 50 %.
         threshold: log α of a scale above which its group is removed, at the last step: at 0 the noise of a scale is as
             large as its mean. The authors chose one per layer by looking at histograms.
         kl_weight: β, the weight of the KL; 1 is the ELBO, and the paper's. ``None`` is min(1, 4N / number of weights).
@@ -77,13 +79,14 @@ def bayes_compression(
         penalty=OwnKL(kl_weight, task.n_data, warmup(1.0, round(kl_warmup * steps))),
         rules=lambda model, optimizer: [Cut(model, optimizer, margin, at=steps)],
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        one_rate=False,  # Adam
     )
 
 
 def _scaled(dense: DenseWeight, support: Support) -> ScaledWeight:
     mean = support.gather(dense.values)
     n_groups = support.shape[group_dim(support.shape)]
-    scale = torch.normal(1.0, 0.1, (n_groups,)).to(mean)
+    scale = torch.normal(1.0, FIRST_SCALES, (n_groups,)).to(mean)
     return ScaledWeight(support, mean.clone(), torch.full_like(mean, INIT_STD), scale, torch.full_like(scale, INIT_STD))
 
 

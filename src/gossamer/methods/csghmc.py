@@ -26,7 +26,7 @@ def csghmc(
     task: Task,
     steps: int,
     *,
-    lr: float = 0.5,
+    lr: float | None = None,
     temperature: float = 1.0,
     momentum: float = 0.1,
     weight_decay: float = 5e-4,
@@ -40,7 +40,7 @@ def csghmc(
     Args:
         task: The task; its number of training examples scales the noise.
         steps: Length of the training.
-        lr: Learning rate at the start of each cycle, l₀.
+        lr: Learning rate at the start of each cycle, l₀; 0.5.
         temperature: T in the hot part; 1 samples the posterior, the released code has 1/N.
         momentum: β; the paper's friction is 1 - β.
         weight_decay: Precision of the normal prior over the number of examples, d.

@@ -23,7 +23,7 @@ def csgld(
     task: Task,
     steps: int,
     *,
-    lr: float = 0.5,
+    lr: float | None = None,
     temperature: float = 1.0,
     weight_decay: float = 5e-4,
     cycles: int = 4,
@@ -36,7 +36,7 @@ def csgld(
     Args:
         task: The task; its number of training examples scales the noise.
         steps: Length of the training.
-        lr: Learning rate at the start of each cycle, l₀.
+        lr: Learning rate at the start of each cycle, l₀; 0.5.
         temperature: T in the hot part; 1 samples the posterior, the released code has 1/N.
         weight_decay: Precision of the normal prior over the number of examples, d.
         cycles: Number of cycles of the learning rate.

@@ -6,6 +6,8 @@ they are learnt; ``mode="reference"`` takes the paper's steps, by which they har
 
 from __future__ import annotations
 
+from typing import Any
+
 from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, preset_of, released_rate
 from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of
 from gossamer.optim import CVAdam
@@ -51,20 +53,26 @@ def cv_adam(
     """
     chosen, is_reference = preset_of(preset, mode, DEFAULT, PRESETS), mode == "reference"
     rate = first_given(lr, chosen.lr)
+    options: dict[str, Any] = {
+        "lr": rate,
+        "temperature": first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.02),
+        "momentum": first_given(momentum, chosen.momentum),
+        "weight_decay": first_given(weight_decay, chosen.weight_decay),
+        "scale_lr": first_given(scale_lr, chosen.scale_lr if is_reference else DEFAULT.scale_lr),
+    }
     return Method(
         prepare=lambda model: model,
         optimizer=lambda model: CVAdam(
             model.parameters(),
-            lr=rate,
             n_data=task.n_data,
-            temperature=first_given(temperature, task.n_data**chosen.k_power if is_reference else 0.02),
-            momentum=first_given(momentum, chosen.momentum),
-            weight_decay=first_given(weight_decay, chosen.weight_decay),
-            scale_lr=first_given(scale_lr, chosen.scale_lr if is_reference else DEFAULT.scale_lr),
             init_std=init_std,
             mode=mode,
             generator=noise_of_all_ranks(),
+            **options,
         ),
         lr=released_rate(rate, steps, chosen.cycles, chosen.epochs) if is_reference else cosine(rate, steps),
         collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
+        chosen=options,
+        lr_is_given=lr is not None or chosen is not DEFAULT,
+        share_for_numbers=0.1,  # as chosen on these tables
     )

@@ -33,7 +33,7 @@ def dpf(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.2,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 1e-4,
     until: float = 0.75,
@@ -48,7 +48,7 @@ def dpf(
         task: The task.
         steps: Length of the training.
         density: Share of the weights that stay in the end.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.2.
         momentum: Nesterov momentum of SGD.
         weight_decay: Weight decay of SGD, of the weights that are cut as well.
         until: Share of the training at which the density is reached and the mask is final; the authors' is their second
@@ -58,6 +58,7 @@ def dpf(
         scope: ``"global"`` compares the weights of all layers, as in the paper; ``"layer"`` gives every layer the same
             density.
     """
+    rate = 0.2 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         can_leave = world_size() == 1  # DDP cannot follow weights that leave: with several ranks they stay, at zero
@@ -79,9 +80,11 @@ def dpf(
     return Method(
         prepare=partial(sparsify, density=1.0, keep_dense=(), init="pretrained"),
         optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0
+            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
         ),
-        lr=cosine(lr, steps),
+        lr=cosine(rate, steps),
         rules=rules,
         collector=Last,
+        lr_is_given=lr is not None,
+        share_for_numbers=0.015,  # the default is twice that of SGD
     )

@@ -34,7 +34,7 @@ def dsr(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     update_period: int | None = None,
@@ -49,7 +49,7 @@ def dsr(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Nesterov momentum of SGD.
         weight_decay: Weight decay of SGD.
         update_period: Steps between the first updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000
@@ -61,6 +61,7 @@ def dsr(
         allocation: How the active weights are spread over the layers at first. The authors' classifier stays dense; the
             default, ``"erk"``, gives it the same part in the budget as other layers and a high density.
     """
+    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[Reparameterization]:
         if density == 1:  # there is nothing to move
@@ -80,11 +81,12 @@ def dsr(
     return Method(
         prepare=partial(sparsify, density=density, allocation=allocation),
         optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0
+            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
         ),
-        lr=cosine(lr, steps),
+        lr=cosine(rate, steps),
         rules=rules,
         collector=Last,
+        lr_is_given=lr is not None,
     )
 
 

@@ -79,8 +79,8 @@ def em_mcmc(
             1, or 0.75 with a density.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
         lr: Learning rate at the start of each cycle; 0.1, and 1 in reference mode.
-        temperature: 1 samples the posterior; the default is 0.1. In reference mode it is the paper's k, 1/N or 1/√N by
-            preset.
+        temperature: 1 samples the posterior; the default is 0.1, and 1 for numbers. In reference mode it is the paper's
+            k, 1/N or 1/√N by preset.
         weight_decay: Weight decay of groups in the slab, and of ungrouped parameters.
         cycles: Number of cycles of the learning rate; each that ends after the pruning gives a network.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
@@ -93,9 +93,13 @@ def em_mcmc(
     if mode == "reference" and preset in OWN:
         raise ValueError(f"preset {preset!r} is not the paper's: take one that is called paper_…, or mode='default'")
     chosen, is_reference = preset_of(preset, mode, DEFAULT, PRUNING), mode == "reference"
+    is_published = chosen is not DEFAULT
+    if not is_published and task.has_numbers:
+        chosen = replace(DEFAULT, temperature=1.0)
     sampler = replace(chosen.sampler, **given(lr=lr, weight_decay=weight_decay, cycles=cycles))
     chosen = replace(chosen, sampler=sampler, **given(hard_threshold=hard_threshold))
     heat = first_given(temperature, task.n_data**sampler.k_power if is_reference else chosen.temperature)
+    hard, kind = chosen.hard_threshold, group or ("weight" if chosen.cold_first and density else "channel")
     times = _times(chosen, steps, until, has_density=density is not None)
     schedule, at = cycles_of(mode, sampler, steps)
     if not is_reference:
@@ -108,7 +112,7 @@ def em_mcmc(
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         weights = grouped_weights(model)
-        common = _common(chosen, weights, group or ("weight" if chosen.cold_first and density else "channel"))
+        common = _common(chosen, weights, kind)
         common |= {"total_steps": steps, "update_period": update_period_for(steps, update_period)}
         prune = Prune(
             model,
@@ -149,6 +153,15 @@ def em_mcmc(
         lr=schedule,
         rules=rules,
         collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        chosen={
+            "group": kind,
+            "until": times.prune_until / steps,
+            "temperature": heat,
+            "weight_decay": sampler.weight_decay,
+            "cycles": sampler.cycles,
+            **({"hard_threshold": hard} if density is None and not isinstance(hard, OfFirst) else {}),
+        },
+        lr_is_given=lr is not None or is_published,
     )
 
 

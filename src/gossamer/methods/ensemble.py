@@ -13,9 +13,6 @@ import inspect
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import nn
-
 from gossamer import methods
 from gossamer.names import unknown
 from gossamer.types import Method, Task
@@ -40,43 +37,29 @@ def ensemble(
         member: Name of the method.
         members: K, how many networks.
         member_options: Options of the method, by name.
-        fresh: Whether members after the first start from other random weights. If not, all start from those of the
-            given network, such as pretrained ones, and differ by the order of the examples and by noise.
+        fresh: Whether members after the first start from other random weights: of a network that is built anew from
+            another seed, as a run does and ``fit(build=…)``, otherwise by ``reset_parameters`` of its layers, if the
+            given weights follow that law. If not, all start from those of the given network, such as pretrained ones,
+            and differ by the order of the examples and by noise.
     """
     if not 1 <= members <= steps:
         raise ValueError(f"members must be between 1 and the number of steps; got {members} members in {steps} steps")
-    function, options = methods.find(member), member_options or {}
-    if function is ensemble:
-        raise ValueError("an ensemble of ensembles is an ensemble with more members: raise members")
-    known = list(inspect.signature(function).parameters)[2:]
+    options = member_options or {}
+    known = list(inspect.signature(methods.find(member)).parameters)[2:]
     for name in options:
         if name not in known:
             raise ValueError(unknown(f"option of {member}", name, known))
     return of_members(methods.build(member, task, steps // members, **options), members, fresh=fresh)
 
 
-def of_members(method: Method, members: int, *, fresh: bool = True) -> Method:
-    """The ensemble of ``members`` networks trained by ``method``, which was built for the steps of one of them."""
-    parts: dict[str, Any] = {"members": members} | ({"restart": shuffle_weights} if fresh else {})
-    return replace(method, **parts, adapt=lambda network: replace(method.suited_to(network), **parts, adapt=None))
+def of_members(method: Method, members: int, *, fresh: bool = True, shares_steps: bool = True) -> Method:
+    """The ensemble of ``members`` networks trained by ``method``, which was built for the steps of one of them.
 
-
-@torch.no_grad()
-def shuffle_weights(network: nn.Module) -> None:
-    """Permute the entries of every trainable parameter at random, in place.
-
-    Initial weights are independent numbers of one distribution, whichever that is, and so they stay; constants, such
-    as those of a normalisation, stay what they are.
-
-    Example:
-        >>> _ = torch.manual_seed(0)
-        >>> layer = nn.Linear(20, 30)
-        >>> before = layer.weight.clone()
-        >>> shuffle_weights(layer)
-        >>> torch.equal(layer.weight, before), torch.equal(*(w.flatten().sort().values for w in (layer.weight, before)))
-        (False, True)
+    Whether the training is as long as one of them or as all, :attr:`gossamer.types.Method.shares_steps` says.
     """
-    for parameter in network.parameters():
-        if parameter.requires_grad:
-            order = torch.randperm(parameter.numel()).to(parameter.device)
-            parameter.copy_(parameter.flatten()[order].view_as(parameter))
+    if members < 1:
+        raise ValueError(f"members counts from 1; got {members}")
+    if method.members > 1:
+        raise ValueError("an ensemble of ensembles is an ensemble with more members: raise members")
+    parts: dict[str, Any] = {"members": members, "fresh": fresh, "shares_steps": shares_steps}
+    return replace(method, **parts, adapt=lambda network: replace(method.suited_to(network), **parts, adapt=None))

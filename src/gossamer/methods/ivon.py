@@ -27,7 +27,7 @@ def ivon(
     steps: int,
     *,
     density: float = 1.0,
-    lr: float = 0.5,
+    lr: float | None = None,
     temperature: float = 1.0,
     init_curvature: float = 0.5,
     momentum: float = 0.9,
@@ -62,6 +62,7 @@ def ivon(
         allocation: How the active weights are spread over the layers.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
     """
+    rate = 0.5 if lr is None else lr
     subspace = partial(
         Subspace,
         total_steps=steps,
@@ -75,7 +76,7 @@ def ivon(
         prepare=partial(sparsify, density=density, allocation=allocation) if density < 1 else _as_it_is,
         optimizer=lambda model: IVON(
             model.parameters(),
-            lr=lr,
+            lr=rate,
             n_data=task.n_data,
             temperature=temperature,
             init_curvature=init_curvature,
@@ -84,9 +85,10 @@ def ivon(
             weight_decay=weight_decay,
             generator=noise_of_all_ranks(),
         ),
-        lr=rising(cosine(lr, steps), int(lr_warmup * steps)),
+        lr=rising(cosine(rate, steps), int(lr_warmup * steps)),
         rules=lambda model, optimizer: [subspace(model, optimizer)] if density < 1 else [],
         collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None,
     )
 
 

@@ -22,7 +22,6 @@ from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from gossamer.layers import replica
-from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.posterior.in_layers import plain_mean, ready
 from gossamer.schedules import cosine
 from gossamer.types import Collector, Method, Posterior, Split, Task
@@ -48,7 +47,7 @@ def laplace(
     structure: Structure = "kron",
     tuning: Tuning = "held_out",
     prior_precision: float | None = None,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
 ) -> Method:
@@ -62,10 +61,11 @@ def laplace(
             or by the marginal likelihood, ``"marglik"``. That is the paper's default, and far too wide where a network
             fits few examples perfectly, such as digits.
         prior_precision: δ itself, if it is known.
-        lr: Learning rate of SGD at the start of a cosine.
+        lr: Learning rate of SGD at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
     """
+    rate = 0.1 if lr is None else lr
     if importlib.util.find_spec("laplace") is None:
         raise ImportError(MISSING)
     if structure not in ("full", "kron", "diag"):
@@ -74,13 +74,14 @@ def laplace(
         raise ValueError(f"tuning must be 'held_out' or 'marglik'; got {tuning!r}")
     if tuning == "held_out" and prior_precision is None and not len(task.val[1]):
         raise ValueError("tuning='held_out' needs held-out examples: hold some out, or give tuning='marglik'")
-    if not isinstance(task.likelihood, Categorical) and getattr(task.likelihood, "noise_std", None) is None:
+    if task.kind == "regression" and task.likelihood.noise_std is None:
         raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
     return Method(
         prepare=lambda model: model,
-        optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),
+        lr=cosine(rate, steps),
         collector=lambda: LastLayerFit(task, structure, prior_precision, tuning),
+        lr_is_given=lr is not None,
     )
 
 
@@ -126,12 +127,10 @@ class LastLayerFit(Collector):
     def _fit(self, network: nn.Module) -> Any:
         from laplace import Laplace
 
-        likelihood = self.task.likelihood
-        kind = "regression" if isinstance(likelihood, Gaussian) else "classification"
-        fitted = Laplace(network, kind, subset_of_weights="last_layer", hessian_structure=self.structure)
+        fitted = Laplace(network, self.task.kind, subset_of_weights="last_layer", hessian_structure=self.structure)
         fitted.fit(self._loader(self.task.train))
-        if isinstance(likelihood, Gaussian):
-            fitted.sigma_noise = likelihood.noise_std
+        if self.task.kind == "regression":
+            fitted.sigma_noise = self.task.likelihood.noise_std
         if self.prior_precision is not None:
             fitted.prior_precision = self.prior_precision
         elif self.tuning == "marglik":

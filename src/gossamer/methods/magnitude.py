@@ -29,7 +29,7 @@ def magnitude(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     warmup: float = 0.2,
@@ -46,7 +46,7 @@ def magnitude(
         task: The task.
         steps: Length of the training.
         density: Share of the weights that stay in the end.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         warmup: Share of the training before the first cut, t₀.
@@ -55,6 +55,7 @@ def magnitude(
         scope: ``"global"`` compares the weights of all layers; ``"layer"`` gives every layer the same density, as in
             the paper, which leaves almost nothing of a small first convolution.
     """
+    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         if world_size() > 1:
@@ -77,8 +78,9 @@ def magnitude(
 
     return Method(
         prepare=partial(sparsify, density=1.0, keep_dense=(), init="pretrained"),
-        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum),
+        lr=cosine(rate, steps),
         rules=rules,
         collector=Last,
+        lr_is_given=lr is not None,
     )

@@ -37,7 +37,7 @@ from gossamer.compaction.masks import governed, without_masks
 from gossamer.compaction.operations import POINTWISE_MODULES
 from gossamer.layers.masked import Masked
 from gossamer.methods._birth_death import BirthDeath
-from gossamer.methods._parts import noise_of_all_ranks, refresh_of, replace_layers
+from gossamer.methods._parts import noise_of_all_ranks, refresh_of, replace_layers, whole
 from gossamer.optim import HMC, SGLD
 from gossamer.posterior import Snapshots
 from gossamer.posterior.snapshots import pack
@@ -51,6 +51,7 @@ FIRST_STEP = 0.01  # of HMC, over N
 BURN_IN = 400  # trajectories, or half of them if that is less
 MOVES_PER_TRAJECTORY = 10
 STEPS, PERIOD = 100_000, 10  # of the paper's trainings by SGLD, and between two of its moves
+BY_HMC = {"optimizer": "HMC", "lr": None}  # whose step size learns
 LAST = 0.3  # the largest share of the learning rate that is left for the second half
 
 
@@ -67,7 +68,7 @@ def mbnn(
     strength: float | None = None,
     prior_scale: float | None = None,
     start: float = 0.8,
-    lr: float = 0.5,
+    lr: float | None = None,
     temperature: float = 0.1,
     leapfrog: int = 20,
     update_period: int | None = None,
@@ -86,9 +87,9 @@ def mbnn(
         prior_scale: Scale of the Cauchy prior of the weights; ``None`` is √(500/N): the paper's 0.1 for CIFAR and 1 for
             tables of 500 rows.
         start: Share of the units that are active at the start, chosen at random.
-        lr: Learning rate of SGLD. In half of the training a cosine leads to a hundredth of it, and in trainings of less
-            than 100,000 steps to more, up to 0.3 of it: units die until the end, and the others must learn to replace
-            them.
+        lr: Learning rate of SGLD; 0.5. In half of the training a cosine leads to a hundredth of it, and in trainings of
+            less than 100,000 steps to more, up to 0.3 of it: units die until the end, and the others must learn to
+            replace them.
         temperature: T of SGLD. 1 samples the posterior, the released code has 1/N and, in the second half, a hundredth
             of it. At 1 a network with many more weights than examples is mostly noise.
         leapfrog: Steps of a trajectory of HMC.
@@ -103,7 +104,9 @@ def mbnn(
     n_data = task.n_data
     prior = Cauchy(math.sqrt(2 / (PRECISION * n_data)) if prior_scale is None else prior_scale, n_data)
     cost = math.pow(LOG_COST if strength is None else strength * math.log(n_data), 5)
-    period = update_period or max(1, min(PERIOD, PERIOD * steps // STEPS))
+    rate = 0.5 if lr is None else lr
+    usual = max(1, min(PERIOD, PERIOD * steps // STEPS))
+    period = usual if update_period is None else whole("update_period", update_period)
 
     def by(kind: str) -> Method:
         burn_in = steps // 2 if kind == "sgld" else min(BURN_IN, steps // 2)
@@ -118,12 +121,21 @@ def mbnn(
         return Method(
             prepare=partial(with_masks, example=task.transform(task.train[0][:2]), start=start),
             optimizer=lambda model: SGLD(
-                model.parameters(), lr, n_data=n_data, temperature=temperature, generator=noise_of_all_ranks()
+                model.parameters(), rate, n_data=n_data, temperature=temperature, generator=noise_of_all_ranks()
             ),
-            lr=_falling(lr, min(LAST, 0.01 * STEPS / steps), steps // 2),
+            lr=_falling(rate, min(LAST, 0.01 * STEPS / steps), steps // 2),
             penalty=prior,
             rules=rules,
             collector=lambda: MaskedSnapshots(kept, refresh_of(task, refresh_batchnorm)),
+            chosen={
+                "sampler": kind,
+                "strength": LOG_COST / math.log(n_data) if strength is None else strength,
+                "prior_scale": prior.width,
+                "samples": len(kept),
+                **({"update_period": period} if kind == "sgld" else BY_HMC),
+            },
+            one_rate=kind == "sgld",  # HMC finds its own step size
+            lr_is_given=lr is not None,
         )
 
     def suited(network: nn.Module) -> Method:

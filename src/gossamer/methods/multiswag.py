@@ -19,8 +19,8 @@ def multiswag(
     steps: int,
     *,
     members: int = 3,
-    lr: float = 0.1,
-    swag_lr: float = 0.05,
+    lr: float | None = None,
+    swag_lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     begin: float = 160 / EPOCHS,
@@ -34,8 +34,9 @@ def multiswag(
         task: The task.
         steps: Length of the training of all members together; each has an equal share.
         members: K, how many Gaussians.
-        lr: Learning rate of a member until half of ``begin``; from there it changes linearly until 0.9 of ``begin``.
-        swag_lr: Learning rate from then on.
+        lr: Learning rate of a member until half of ``begin``; 0.1. From there it changes linearly until 0.9 of
+            ``begin``.
+        swag_lr: Learning rate from then on; 0.05.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         begin: Share of a member's training after which networks are collected.

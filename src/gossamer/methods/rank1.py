@@ -9,7 +9,10 @@ components. W and b are points. With r = α, γ the loss is
 
 which bounds the divergence of the mixture of the components from above. The prior is N(1, s²) or N(-1, s²) with equal
 probability, as the means start: at 1 or -1 at random. The published N(1, s²) pulls half of them through zero, and with
-few examples that is most of what a training does; ``mode="reference"`` has it.
+few examples that is most of what a training does. ``mode="reference"`` has it, and like the released code the sum of
+the K divergences instead of their mean, so that the prior counts K times as much.
+
+The bias b is shared, and so are norms. The released code has a bias of its own for each member.
 
 Each example has factors of its own, drawn for its component. The released code repeats every batch K times, once per
 component; here the i-th example of a batch, which is shuffled, belongs to component i mod K: the same loss on average,
@@ -45,7 +48,7 @@ def rank1(
     steps: int,
     *,
     members: int = 4,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 2e-4,
     lr_warmup: float = 1 / 250,
@@ -62,7 +65,7 @@ def rank1(
         task: The task, with N training examples.
         steps: Length of the training.
         members: K, the components of the mixture.
-        lr: Learning rate of SGD at the start of a cosine; the paper divides it by 5 three times instead.
+        lr: Learning rate of SGD at the start of a cosine; 0.1, which the paper divides by 5 three times instead.
         momentum: Nesterov momentum.
         weight_decay: Weight decay of weights, biases and norms, not of the factors; twice the paper's factor of ‖w‖².
         lr_warmup: Share of the training over which the learning rate rises; one of the paper's 250 epochs.
@@ -71,17 +74,19 @@ def rank1(
         negative: Share of the factors whose first mean is -1; the others have 1.
         kl_weight: β of the KL; 1 is the ELBO.
         kl_warmup: Share of the training over which β rises from 0; 200 of the paper's 250 epochs.
-        mode: ``"reference"`` for the published prior, which has no negative factors.
+        mode: ``"reference"`` for the published prior, without negative factors, and the KL summed over the members.
     """
+    rate = 0.1 if lr is None else lr
     if members < 1 or not 0 <= negative <= 1:
         raise ValueError(f"members count from 1, and negative is a share; got {members} and {negative}")
     beta = warmup(kl_weight, int(kl_warmup * steps))
     return Method(
         prepare=partial(with_factors, members=members, init_std=init_std, negative=negative),
-        optimizer=lambda model: SGD(_groups(model, weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0),
-        lr=rising(cosine(lr, steps), int(lr_warmup * steps)),
+        optimizer=lambda model: SGD(_groups(model, weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0),
+        lr=rising(cosine(rate, steps), int(lr_warmup * steps)),
         collector=FactorPosterior,
         penalty=FactorKL(beta, task.n_data, prior_std, mode),
+        lr_is_given=lr is not None,
     )
 
 
@@ -99,12 +104,14 @@ class Factor(nn.Module):
         return mean + std * torch.empty_like(mean).normal_(generator=generator)
 
     def kl(self, prior_std: float, mode: Mode = "default") -> Tensor:
-        """KL to the prior, the mean over the members of the sum over the entries.
+        """KL to the prior summed over the entries: the mean over the members, or in reference mode their sum.
 
         That to a mixture of N(±1, s²) is that to the nearer one, but for a constant: they are 2/s stds apart.
         """
-        mean = self.mean if mode == "reference" else self.mean.abs()
-        return normal_kl(mean - 1, F.softplus(self.raw_std), prior_std) / len(mean)
+        std = F.softplus(self.raw_std)
+        if mode == "reference":
+            return normal_kl(self.mean - 1, std, prior_std)
+        return normal_kl(self.mean.abs() - 1, std, prior_std) / len(std)
 
 
 class Rank1(nn.Module):
@@ -165,6 +172,10 @@ class FactorKL(Penalty):
         """The KL of all factors."""
         kls = [module.kl(self.prior_std, self.mode) for module in model.modules() if isinstance(module, Factor)]
         return torch.stack(kls).sum()
+
+    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
+        """The last β."""
+        return {"kl_weight": self.beta(steps)}
 
 
 class FactorPosterior(Posterior, Collector):

@@ -22,7 +22,7 @@ def rigl(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     update_period: int | None = None,
@@ -36,7 +36,7 @@ def rigl(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
@@ -44,10 +44,11 @@ def rigl(
         until: Share of the training after which the subspace stays as it is.
         allocation: How the active weights are spread over the layers; ``"erk"`` was the authors' best.
     """
+    rate = 0.1 if lr is None else lr
     return Method(
         prepare=partial(sparsify, density=density, allocation=allocation),
-        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum),
+        lr=cosine(rate, steps),
         rules=lambda model, optimizer: [
             Subspace(
                 model,
@@ -61,4 +62,5 @@ def rigl(
             )
         ],
         collector=Last,
+        lr_is_given=lr is not None,
     )

@@ -11,13 +11,17 @@ Groups whose signal-to-noise ratio E z / √Var z is below 1 are removed at the 
 :func:`gossamer.compact` of a draw is a smaller network. The weights themselves have no distribution. As in the paper,
 a training pass draws one z per unit, shared by the batch; the released code clips Φ⁻¹ and so leaves [a, b] where
 μ > b. Departures: batch normalisation is trained on, not frozen, and would divide the noise of an output channel
-out again, so the noise of convolutions is that of their inputs, where the paper has it at their outputs.
+out again, so the noise of convolutions is that of their inputs, where the paper has it at their outputs. As in the
+paper the network at E z predicts. Its statistics of batch normalisation are made anew: those of the training are of
+networks whose channels have other scales. Held-out images chose this (digits and Fashion-MNIST, 900 steps, 20 draws).
+With batch normalisation the NLL of draws as they are was 3 to 26 times as high, that of refreshed draws 1 to 1.6 times;
+without it E z was 1.2 to 1.3 times better on digits and 1.01 times worse on Fashion-MNIST.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +34,7 @@ from gossamer.kernels import WeightMap
 from gossamer.layers import DenseWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd, without_autocast
 from gossamer.methods._parts import OwnKL, refresh_of
-from gossamer.posterior import InLayers
+from gossamer.posterior import InLayers, Last
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
 from gossamer.types import Method, Task
@@ -52,7 +56,8 @@ def sbp(
     threshold: float = 1.0,
     kl_weight: float = 1.0,
     kl_warmup: float = 0.1,
-    refresh_batchnorm: bool = False,
+    predict_by: Literal["mean", "draws"] = "mean",
+    refresh_batchnorm: bool = True,
 ) -> Method:
     """Structured Bayesian pruning: log-normal noise per unit and channel, of which the noisy ones are removed.
 
@@ -65,8 +70,13 @@ def sbp(
         kl_weight: Weight of the KL; 1 is the ELBO.
         kl_warmup: Share of the training over which the weight of the KL rises from 0; the paper's networks are trained
             already and need none.
-        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+        predict_by: ``"mean"`` predicts by the one network at E z, as the paper does; ``"draws"`` by draws of z, for
+            which the uncertainty of the prediction is more than that of one network.
+        refresh_batchnorm: Recompute the batch-norm statistics of what predicts, by a pass over the training data.
     """
+    kinds: dict[str, type[Last | InLayers]] = {"mean": Last, "draws": InLayers}
+    if predict_by not in kinds:
+        raise ValueError(f"predict_by must be 'mean' or 'draws'; got {predict_by!r}")
 
     def margin(weight: SparseWeight) -> Tensor:
         assert isinstance(weight, GatedWeight)
@@ -85,7 +95,8 @@ def sbp(
         lr=linear(lr, steps * 5 // 6, steps),
         penalty=OwnKL(kl_weight, task.n_data, warmup(1.0, round(kl_warmup * steps))),
         rules=lambda model, optimizer: [Cut(model, optimizer, margin, at=steps)],
-        collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        collector=lambda: kinds[predict_by](refresh=refresh_of(task, refresh_batchnorm)),
+        one_rate=False,  # Adam
     )
 
 

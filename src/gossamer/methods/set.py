@@ -28,7 +28,7 @@ def set(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     update_period: int | None = None,
@@ -46,7 +46,7 @@ def set(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
@@ -55,10 +55,11 @@ def set(
         allocation: How the active weights are spread over the layers; ``"erk"`` is the paper's Erdős-Rényi graph, and
             counts the kernel of a convolution as well.
     """
+    rate = 0.1 if lr is None else lr
     return Method(
         prepare=partial(sparsify, density=density, allocation=allocation),
-        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum),
+        lr=cosine(rate, steps),
         rules=lambda model, optimizer: [
             Subspace(
                 model,
@@ -72,6 +73,7 @@ def set(
             )
         ],
         collector=Last,
+        lr_is_given=lr is not None,
     )
 
 

@@ -34,7 +34,7 @@ def sgd(
     """
     if optimizer not in ("sgd", "adam"):
         raise ValueError(f"optimizer must be 'sgd' or 'adam'; got {optimizer!r}")
-    rate = lr or (0.1 if optimizer == "sgd" else 1e-3)
+    rate = (0.1 if optimizer == "sgd" else 1e-3) if lr is None else lr
     return Method(
         prepare=lambda model: model,
         optimizer=lambda model: (
@@ -44,4 +44,6 @@ def sgd(
         ),
         lr=cosine(rate, steps),
         collector=Last,
+        lr_is_given=lr is not None,
+        one_rate=optimizer == "sgd",
     )

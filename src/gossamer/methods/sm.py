@@ -1,6 +1,6 @@
 """SM, sparse momentum (Dettmers and Zettlemoyer, 2019): layers and entries with much momentum get the active weights.
 
-With the momentum m ← β m + g of all entries, the inactive ones too, an update
+With the momentum m ← β m + g + λ w of all entries, the inactive ones too, λ the weight decay, an update
 
 1. removes a share p of the active weights of each layer, the smallest |w|;
 2. gives layer l the share c_l / Σ c of all that left, where c_l is the mean |m| of its active weights;
@@ -40,7 +40,7 @@ def sm(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     update_period: int | None = None,
@@ -58,7 +58,7 @@ def sm(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Nesterov momentum of SGD, and β.
         weight_decay: Weight decay of SGD.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps; the
@@ -66,6 +66,7 @@ def sm(
         replacement_rate: p, the share of the active weights that the first update replaces.
         until: Share of the training after which nothing moves.
     """
+    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[SparseMomentum]:
         if density == 1:  # there is nothing to move
@@ -76,6 +77,7 @@ def sm(
                 model,
                 optimizer,
                 momentum=momentum,
+                weight_decay=weight_decay,
                 rate=cosine(replacement_rate, max(1, last), end=min(LAST_RATE, replacement_rate)),
                 update_period=lambda step: period,
                 last_step=last,
@@ -85,11 +87,12 @@ def sm(
     return Method(
         prepare=partial(sparsify, density=density, allocation="global", keep_dense=()),
         optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum, nesterov=momentum > 0
+            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
         ),
-        lr=cosine(lr, steps),
+        lr=cosine(rate, steps),
         rules=rules,
         collector=Last,
+        lr_is_given=lr is not None,
     )
 
 
@@ -100,15 +103,23 @@ class SparseMomentum(Redistribution):
         model: A network of :func:`gossamer.sparsify`.
         optimizer: The optimizer that holds its parameters.
         momentum: β of m.
+        weight_decay: λ of m, that of the optimizer.
         rate: p, the share of the active weights that an update removes.
         **clock: ``update_period`` and ``last_step`` of :class:`Redistribution`.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, *, momentum: float, rate: Schedule, **clock: Any
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        momentum: float,
+        rate: Schedule,
+        weight_decay: float = 0.0,
+        **clock: Any,
     ) -> None:
         super().__init__(model, optimizer, **clock)
-        self.beta, self.rate = momentum, rate
+        self.beta, self.rate, self.weight_decay = momentum, rate, weight_decay
         self.window = math.ceil(math.log(FORGOTTEN) / math.log(momentum)) if momentum > 0 else 1
         self.momentum: dict[str, Tensor] = {}  # m of the last steps before an update, dense
         self._listen()
@@ -116,7 +127,8 @@ class SparseMomentum(Redistribution):
     def step(self) -> bool:
         """Count a step and take in its dense gradients, and redistribute if an update is due."""
         for name, grad in collect(self.weights).items():
-            self.momentum[name] = grad.flatten() if name not in self.momentum else self._next(name, grad)
+            decayed = self._decayed(self.weights[name], grad)
+            self.momentum[name] = decayed if name not in self.momentum else self._next(name, decayed)
         is_due = super().step()
         if is_due:
             self.momentum = {}
@@ -164,8 +176,13 @@ class SparseMomentum(Redistribution):
         self.momentum = {name: value.to(self.weights[name].mean) for name, value in state["momentum"].items()}
         self._listen()
 
+    def _decayed(self, weight: SparseWeight, grad: Tensor) -> Tensor:
+        """The gradient with weight decay, g + λ w, flat; inactive entries have w = 0."""
+        decay = weight.support.scatter(self.weight_decay * weight.mean.detach())
+        return (grad + decay.to(grad)).flatten()
+
     def _next(self, name: str, grad: Tensor) -> Tensor:
-        return self.momentum[name].mul_(self.beta).add_(grad.flatten())
+        return self.momentum[name].mul_(self.beta).add_(grad)
 
     def _of(self, name: str, weight: SparseWeight) -> Tensor:
         """The momentum of a weight, zero where it took no part in the loss."""

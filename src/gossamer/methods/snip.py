@@ -30,7 +30,7 @@ def snip(
     steps: int,
     *,
     density: float = 0.05,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     prune_batch: int = 128,
@@ -41,11 +41,12 @@ def snip(
         task: The task.
         steps: Length of the training.
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine.
+        lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         prune_batch: Training examples, drawn at random, that decide which weights stay.
     """
+    rate = 0.1 if lr is None else lr
 
     def prepare(model: nn.Module) -> nn.Module:
         model = sparsify(model, density=1.0, keep_dense=(), init="pretrained")
@@ -55,9 +56,10 @@ def snip(
 
     return Method(
         prepare=prepare,
-        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=lr, momentum=momentum),
-        lr=cosine(lr, steps),
+        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum),
+        lr=cosine(rate, steps),
         collector=Last,
+        lr_is_given=lr is not None,
     )
 
 

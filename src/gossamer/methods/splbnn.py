@@ -32,7 +32,7 @@ from torch.optim import SGD, Optimizer
 
 from gossamer.convert import sparsify
 from gossamer.layers import param_groups, replica, sparse_weights
-from gossamer.likelihoods import Gaussian, Weighted
+from gossamer.methods._parts import first_given
 from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.ranks import world_size
 from gossamer.schedules import cyclical
@@ -51,7 +51,7 @@ def splbnn(
     steps: int,
     *,
     starts: int = 1,
-    lr: float = 0.1,
+    lr: float | None = None,
     momentum: float = 0.9,
     inclusion: float = 1e-5,
     spike_std: float = 0.01,
@@ -64,18 +64,18 @@ def splbnn(
         steps: Length of the training, all starts together.
         starts: How many times to start, each with fresh weights and an equal part of the steps. The paper has 10 for
             its simulated examples and 1 for images. More than one needs a Hessian of all parameters that are left.
-        lr: Learning rate of SGD, along a cosine in each start, at most N s₀²: beyond that the spike makes it unstable.
-        momentum: Momentum of SGD.
+        lr: Learning rate of SGD, along a cosine in each start; 0.1, or N s₀² if that is less: beyond it the spike makes
+            SGD unstable. The paper has 0.005 for its simulated examples.
+        momentum: Momentum of SGD; the paper has none there.
         inclusion: λ, the prior probability of the slab.
         spike_std: s₀.
         slab_std: s₁; ``None`` is the paper's, 0.1 for numbers and 1 for classes.
     """
     if not 1 <= starts <= steps // 3:
         raise ValueError(f"starts must be between 1 and a third of the steps; got {starts} in {steps} steps")
-    likelihood = task.likelihood.likelihood if isinstance(task.likelihood, Weighted) else task.likelihood
-    wide = slab_std or (0.1 if isinstance(likelihood, Gaussian) else 1.0)
+    wide = first_given(slab_std, 0.1 if task.kind == "regression" else 1.0)
     prior = MixturePrior(inclusion, spike_std, wide)
-    rate = min(lr, task.n_data * spike_std**2)
+    rate = min(0.1, task.n_data * spike_std**2) if lr is None else lr
     begins = [steps * i // starts for i in range(starts + 1)]
     parts = list(pairwise(begins))
     plain: list[nn.Module] = []  # as it was before the conversion, for the structure of later starts
@@ -102,6 +102,8 @@ def splbnn(
         ),
         rules=rules,
         collector=Last if starts == 1 else lambda: BestEvidence(task, prior, begins[1:]),
+        chosen={"slab_std": wide},
+        lr_is_given=lr is not None,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,16 +19,19 @@ from torch.optim import SGD, Adam, Optimizer
 
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import WeightedKL, param_groups
+from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
+from gossamer.methods.ensemble import of_members
 from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, Snapshots, ends_of_cycles
 from gossamer.schedules import cosine, cyclical, rising, warmup
 from gossamer.sparsity import Subspace
-from gossamer.types import Collector, Criterion, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
+from gossamer.types import Collector, Criterion, Formerly, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
 
 __all__ = ["ssvi"]
 
 OptimizerName = Literal["sgd", "adam"]
+PriorName = Literal["shared", "own"]
 
 
 @dataclass(frozen=True)
@@ -43,14 +46,17 @@ class _Plan:
     weight_decay: float = 0.0
     mean_decay: float | None = None  # where no gossamer.Curvature decays the means
     std_lr: float | None = None
+    lr_is_given: bool = False
 
 
-REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4)  # of the released code
+REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4, lr_is_given=True)  # of the released code
 GRADIENT = _Plan("adam", lr=0.02)
 PLAIN = _Plan("adam", lr=0.02, lr_warmup=0.025)
 NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  # with batch normalisation
 LR = {plan.optimizer: plan.lr for plan in (PLAIN, NORMED)}
 KL_WEIGHT = {"reference": 0.01, "default": 0.02}
+WEIGHT_DECAY = 5e-4
+OWN_PRIOR_DECAY = 5.0  # over N; chosen on functions with a gap, where 0.5 has hardly an effect (concepts)
 AVERAGE_LR = 0.1  # of the first learning rate, while the network is averaged
 LONG = 5_000  # steps from which on an average pays: a shorter training cannot spare its last quarter
 
@@ -63,19 +69,23 @@ def ssvi(
     lr: float | None = None,
     optimizer: OptimizerName | None = None,
     temperature: float | None = None,
-    weight_decay: float = 5e-4,
+    weight_decay: float | None = None,
     removal: str | Criterion = "snr_abs",
     addition: str | Criterion = "sampled_gradient",
     update_period: int | None = None,
     replacement_rate: float = 0.3,
     until: float = 0.75,
+    regrow_std: RegrowStd | None = None,
+    compare: str | None = None,
     prior_std: float | None = None,
+    prior: PriorName = "shared",
     init_std: float | None = None,
     allocation: str | None = None,
     noise: Noise | None = None,
     refresh_batchnorm: bool = False,
     average: float | None = None,
     members: int = 1,
+    cycles: Annotated[int, Formerly("members")] = 1,
     std: Std | None = None,
     std_lr: float | None = None,
     kl_weight: float | None = None,
@@ -93,13 +103,22 @@ def ssvi(
             batch normalisation, Adam for others.
         temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO, and 0 the same training without
             noise, whose weights have no σ. ``None`` chooses it by the number of examples for each active weight.
-        weight_decay: δ, the weight decay of the means and the curvature of the prior.
+        weight_decay: δ, the weight decay of the means and the curvature of the prior; ``None`` is 5e-4, and 5/N with a
+            prior of its own.
         removal: Score of the active entries; the lowest are removed.
         addition: Score of the inactive entries; the highest are added.
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
         replacement_rate: Share of the active weights replaced at the first update; it falls to 0 along a cosine.
         until: Share of the training after which the subspace stays as it is.
+        regrow_std: σ of a new entry: ``"mean"`` of its layer, which is the default, ``"mean_raw"``, which is that of
+            reference mode, or a number, as in the right half of the paper's Figure 3.
+        compare: Names of other removal criteria, separated by commas. Each update records, by layer, the intersection
+            over union of what they would have removed and what was removed (the paper's Figure 5).
         prior_std: Standard deviation s of the prior instead of ``weight_decay``: δ = T / N s².
+        prior: ``"own"`` centres the prior of each network at random weights of its own, drawn from N(0, s²) with
+            s = ``prior_std`` or 2/√(active fan-in), instead of zero. It is for a mixture of several trainings on few
+            data of a regression, which then differ more where there are no data. One network alone should not have it,
+            and classifiers lose accuracy by it.
         init_std: Initial standard deviation; ``None`` scales it by the active fan-in.
         allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
             on held-out digits, or ``"uniform"`` in reference mode.
@@ -110,7 +129,9 @@ def ssvi(
         average: Share of the training, at its end, over which the network is averaged (SWA). The learning rate falls to
             a tenth until then and stays there, and batch normalisation is refreshed for each draw. ``None`` is 0.25
             for networks with batch normalisation in 5,000 steps or more, otherwise 0.
-        members: How many posteriors one training leaves, each at the end of a cycle of the learning rate (SeBayS);
+        members: How many networks are trained, one after another, each for ``steps`` and with first weights, active
+            entries and an order of the examples of its own; their mixture predicts.
+        cycles: How many posteriors each training leaves, each at the end of a cycle of the learning rate (SeBayS);
             their mixture predicts. They take the place of an average.
         std: How the standard deviations learn: from ``"curvature"``, or by ``"gradient"``, as in the paper. ``None`` is
             the second in reference mode and where one of the next three options is given.
@@ -121,17 +142,21 @@ def ssvi(
         kl_warmup: Share of the training over which β rises from 0, for ``std="gradient"``; 0.5.
         mode: ``"reference"`` for the released code's behaviour.
     """
-    if members < 1 or (members > 1 and average):
-        raise ValueError(f"members count from 1, and several take the place of an average; got {members} and {average}")
+    if cycles < 1 or (cycles > 1 and average):
+        raise ValueError(f"cycles count from 1, and several take the place of an average; got {cycles} and {average}")
+    several = partial(of_members, members=members, shares_steps=False)
     is_reference = mode == "reference"
     kl_options = given(std_lr=std_lr, kl_weight=kl_weight, kl_warmup=kl_warmup)
     std = std or ("gradient" if is_reference or kl_options else "curvature")
+    allocation = allocation or ("uniform" if is_reference else "erk")
+    own = prior == "own"
+    chosen: dict[str, Any] = {"allocation": allocation} if density < 1 else {}
     prepare = partial(
         bayesianize,
         density=density,
         prior_std=prior_std,
         init_std=init_std,
-        allocation=allocation or ("uniform" if is_reference else "erk"),
+        allocation=allocation,
         mode=mode,
         std=std,
     )
@@ -143,35 +168,50 @@ def ssvi(
         update_period=update_period_for(steps, update_period),
         replacement_rate=replacement_rate,
         until=until,
+        regrow_std=regrow_std,
+        compare=[name.strip() for name in compare.split(",")] if compare else (),
     )
     moves = [subspace] if density < 1 else []  # otherwise there is nothing to move
     if std == "gradient":
-        only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average)
-        beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(first_given(kl_warmup, 0.5) * steps))
+        only_with("std='curvature'", temperature=temperature, optimizer=optimizer, average=average, prior=own or None)
+        rise = first_given(kl_warmup, 0.5)
+        beta = warmup(first_given(kl_weight, KL_WEIGHT[mode]), int(rise * steps))
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
-        return _method(task, steps, plan, prepare, moves, WeightedKL(beta, task.n_data), refresh_batchnorm, members)
+        chosen |= {"std": std, "noise": plan.noise, "std_lr": first_given(std_lr, plan.lr), "kl_warmup": rise}
+        penalty = WeightedKL(beta, task.n_data)
+        return several(_method(task, steps, plan, prepare, moves, penalty, refresh_batchnorm, cycles, chosen))
     only_with("std='gradient'", **kl_options)
+    usual_decay = OWN_PRIOR_DECAY / task.n_data if own else WEIGHT_DECAY
+    decay = None if prior_std is not None else first_given(weight_decay, usual_decay)
+    chosen |= given(weight_decay=decay)
     rules = moves
     if temperature == 0:  # a network without noise, which trains and moves as one with noise does
-        only_with("a temperature above 0", prior_std=prior_std, init_std=init_std, noise=noise)
-        prepare = partial(_sparsify, density=density, allocation=allocation or "erk")
+        only_with("a temperature above 0", prior_std=prior_std, prior=own or None, init_std=init_std, noise=noise)
+        prepare = partial(_sparsify, density=density, allocation=allocation)
         removal = "magnitude" if removal == "snr_abs" else removal  # which ranks as |μ|/σ does at one σ for all
         rules = [partial(move, removal=removal) for move in moves]
     else:
-        decay = None if prior_std is not None else weight_decay
-        rules = [partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay), *moves]
+        learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=own)
+        rules = [learns, *moves]
+        chosen |= {"std": std}
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
         default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
         rate = first_given(lr, LR[optimizer or default.optimizer])
         usual = default.average if steps >= LONG else 0.0
-        chosen = given(optimizer=optimizer, noise=noise)
-        plan = replace(default, lr=rate, average=first_given(average, usual), **chosen)
-        plan = replace(plan, mean_decay=weight_decay if temperature == 0 else None)
-        return _method(task, steps, plan, prepare, rules, no_penalty, refresh_batchnorm, members)
+        plan = replace(
+            default,
+            lr=rate,
+            lr_is_given=lr is not None,
+            average=first_given(average, usual),
+            mean_decay=decay if temperature == 0 else None,
+            **given(optimizer=optimizer, noise=noise),
+        )
+        used = chosen if temperature == 0 else chosen | {"noise": plan.noise}
+        return _method(task, steps, plan, prepare, rules, no_penalty, refresh_batchnorm, cycles, used)
 
-    return replace(suited_to(nn.Identity()), adapt=suited_to)
+    return several(replace(suited_to(nn.Identity()), adapt=suited_to))
 
 
 def _sparsify(model: nn.Module, density: float, allocation: str, noise: Noise) -> nn.Module:
@@ -187,12 +227,13 @@ def _method(
     rules: Sequence[Callable[[nn.Module, Optimizer], Rule]],
     penalty: Penalty,
     refresh_batchnorm: bool,
-    members: int,
+    cycles: int,
+    chosen: dict[str, Any],
 ) -> Method:
     """The parts of a method that trains the means as planned."""
-    n_averaged = int(plan.average * steps) if members == 1 else 0
+    n_averaged = int(plan.average * steps) if cycles == 1 else 0
     falling = cosine(plan.lr, steps - n_averaged, AVERAGE_LR * plan.lr if n_averaged else 0.0)
-    schedule = falling if members == 1 else cyclical(plan.lr, steps, members)
+    schedule = falling if cycles == 1 else cyclical(plan.lr, steps, cycles)
 
     def optimizer_of(model: nn.Module) -> Optimizer:
         groups = param_groups(model, plan.weight_decay, plan.std_lr)
@@ -200,8 +241,8 @@ def _method(
         return SGD(groups, lr=plan.lr, momentum=0.9) if plan.optimizer == "sgd" else Adam(groups, lr=plan.lr)
 
     def collector() -> Collector:
-        if members > 1:
-            return Snapshots(ends_of_cycles(steps, members), refresh_of(task))
+        if cycles > 1:
+            return Snapshots(ends_of_cycles(steps, cycles), refresh_of(task))
         if n_averaged:
             return InAverage(max(1, steps - n_averaged), max(1, steps // 1000), refresh_of(task))
         return InLayers(refresh=refresh_of(task, refresh_batchnorm))
@@ -213,4 +254,7 @@ def _method(
         collector=collector,
         penalty=penalty,
         rules=lambda model, optimizer: [rule(model, optimizer) for rule in rules],
+        chosen=chosen | {"average": n_averaged / steps},
+        one_rate=plan.optimizer == "sgd",
+        lr_is_given=plan.lr_is_given,
     )

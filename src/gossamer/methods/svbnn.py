@@ -71,6 +71,7 @@ def svbnn(
         kl_warmup: Share of the training over which β rises from 0; in the paper it does not.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
     """
+    logit_lr = max(lr, TRAVEL / steps) if inclusion_lr is None else inclusion_lr
 
     def prepare(model: nn.Module) -> nn.Module:
         model = convert(model, lambda dense, support: _spike_slab(dense, support, slab_std))
@@ -84,8 +85,7 @@ def svbnn(
         logits = [_checked(weight).logit for weight in sparse_weights(model).values()]
         taken = {id(logit) for logit in logits}
         rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
-        rate = max(lr, TRAVEL / steps) if inclusion_lr is None else inclusion_lr
-        groups: list[dict[str, Any]] = [{"params": rest}, {"params": logits, "lr": rate}]
+        groups: list[dict[str, Any]] = [{"params": rest}, {"params": logits, "lr": logit_lr}]
         return Adam(groups, lr=lr)
 
     return Method(
@@ -95,6 +95,8 @@ def svbnn(
         penalty=OwnKL(kl_weight, task.n_data, warmup(1.0, round(kl_warmup * steps)), most=1),
         rules=lambda model, optimizer: [Cut(model, optimizer, lambda weight: _checked(weight).logit, at=steps)],
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        chosen={"inclusion_lr": logit_lr},
+        one_rate=False,  # Adam
     )
 
 

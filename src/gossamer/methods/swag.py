@@ -4,13 +4,16 @@
 
 θ̄ and Σ are mean and variances of the networks along the path, one per epoch of the paper; the rows of D are the
 deviations of the last K from the mean at their time. The paper's ½ on both terms is ``scale``.
+
+The rates are those of the paper's wide ResNets; its PreResNet on CIFAR-10 has ``swag_lr=0.01, weight_decay=3e-4``.
+Statistics of batch normalisation are made anew from 10,000 training examples at most, where the paper takes all.
 """
 
 from __future__ import annotations
 
 from torch.optim import SGD
 
-from gossamer.methods._parts import refresh_of
+from gossamer.methods._parts import refresh_of, whole
 from gossamer.posterior import Swag
 from gossamer.types import Method, Schedule, Task
 
@@ -23,8 +26,8 @@ def swag(
     task: Task,
     steps: int,
     *,
-    lr: float = 0.1,
-    swag_lr: float = 0.05,
+    lr: float | None = None,
+    swag_lr: float | None = None,
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     begin: float = 160 / EPOCHS,
@@ -37,8 +40,8 @@ def swag(
     Args:
         task: The task.
         steps: Length of the training.
-        lr: Learning rate until half of ``begin``; from there it changes linearly until 0.9 of ``begin``.
-        swag_lr: Learning rate from then on.
+        lr: Learning rate until half of ``begin``; 0.1. From there it changes linearly until 0.9 of ``begin``.
+        swag_lr: Learning rate from then on; 0.05.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         begin: Share of the training after which networks are collected.
@@ -48,11 +51,15 @@ def swag(
     """
     if not 0 <= begin < 1:
         raise ValueError(f"begin is a share of the training, at least 0 and less than 1; got {begin}")
+    rate, last = 0.1 if lr is None else lr, 0.05 if swag_lr is None else swag_lr
+    period = max(1, steps // EPOCHS) if every is None else whole("every", every)
     return Method(
         prepare=lambda model: model,
-        optimizer=lambda model: SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay),
-        lr=_rate(lr, swag_lr, begin * steps),
-        collector=lambda: Swag(int(begin * steps) + 1, every or max(1, steps // EPOCHS), rank, scale, refresh_of(task)),
+        optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),
+        lr=_rate(rate, last, begin * steps),
+        collector=lambda: Swag(int(begin * steps) + 1, period, rank, scale, refresh_of(task)),
+        chosen={"every": period},
+        lr_is_given=lr is not None or swag_lr is not None,
     )
 
 

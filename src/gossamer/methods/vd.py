@@ -5,9 +5,10 @@ it falls to zero as α grows, so that weights the data do not need drown in thei
 
     KL = k₁ s(-k₂ - k₃ log α) + ½ log(1 + 1/α)        k = (0.63576, 1.87320, 1.48695), s the logistic function
 
-At the end weights with log α > 3 are removed: what is stored and predicts is the rest. θ and log σ are trained (the
-paper's additive noise), through the noise of the outputs (local reparameterization). Biases and normalisation stay as
-they are. The released code clips log α to [-8, 8], which also stops the gradient there; here nothing is clipped.
+At the end weights with log α > 3 are removed: what is stored and predicts is the rest. θ and softplus⁻¹(σ) are trained
+(the paper's additive noise, there with log σ), through the noise of the outputs (local reparameterization). Biases and
+normalisation stay as they are. The released code clips log α to [-8, 8], which also stops the gradient there; here
+nothing is clipped.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ def vd(
         penalty=OwnKL(kl_weight, task.n_data, lambda step: rise(max(0, step - begin))),
         rules=lambda model, optimizer: [Cut(model, optimizer, lambda weight: threshold - _log_noise(weight), at=steps)],
         collector=lambda: InLayers(refresh=refresh_of(task, refresh_batchnorm)),
+        one_rate=False,  # Adam
     )
 
 

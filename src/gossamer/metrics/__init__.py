@@ -1,5 +1,6 @@
 """Metrics as pure functions of tensors, the cost of a network, and the table of all of them, ``METRICS``."""
 
+from gossamer.likelihoods import gaussian_mixture_crps
 from gossamer.metrics.classification import (
     accuracy,
     brier,
@@ -22,7 +23,7 @@ from gossamer.metrics.curves import (
 )
 from gossamer.metrics.detection import Detection, aupr, auroc, detect, fpr_at_recall, scores_of
 from gossamer.metrics.registry import METRICS, Metric, add, shown
-from gossamer.metrics.regression import coverage, gaussian_mixture_crps, mean_width, rmse
+from gossamer.metrics.regression import coverage, mean_width, rmse
 
 __all__ = [
     "METRICS",

@@ -59,7 +59,8 @@ def selective_accuracy(probs: Tensor, labels: Tensor, uncertainty: Tensor | None
     """Accuracy on the m least uncertain examples, for every m: when the network may abstain (Geifman et al. 2019).
 
     coverage_m = m / n, and aurc = (1 / n) Σ_m (1 − accuracy_m), the smaller the better. ``uncertainty`` ``(n,)`` is
-    1 − max_k p_k unless given; equally uncertain examples come in the order given.
+    1 − max_k p_k unless given. Examples that are equally uncertain count as in a random order, on average, so the order
+    given does not matter. Of sure networks give ``probs`` in float64: rounding makes them equal.
 
     Example:
         >>> probs = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.7, 0.3]])
@@ -73,7 +74,9 @@ def selective_accuracy(probs: Tensor, labels: Tensor, uncertainty: Tensor | None
         uncertainty = -confidence  # 1 − p would round small differences away
     elif uncertainty.shape != labels.shape:
         raise ValueError(f"uncertainty must be of shape {tuple(labels.shape)}; got {tuple(uncertainty.shape)}")
-    right = (predicted == labels)[uncertainty.argsort(stable=True)].double()
+    _, tie = uncertainty.unique(return_inverse=True)
+    total = torch.bincount(tie, (predicted == labels).double())
+    right = (total / tie.bincount())[tie.sort().values]  # of each place, the share of its ties that are right
     taken = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
     accuracy = right.cumsum(0) / taken
     return SelectiveCurve(taken / len(labels), accuracy, float((1 - accuracy).mean()))

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 
 Score = Callable[[Prediction], Tensor]
@@ -105,9 +104,8 @@ def scores_of(prediction: Prediction) -> Mapping[str, Tensor]:
         >>> {name: round(float(score), 3) for name, score in scores.items()}
         {'max_probability': -0.5, 'entropy': 0.693, 'mutual_information': 0.328, 'energy': -2.127}
     """
-    # In float64: in float32 all probabilities above 1 − 6e-8 are one, and the order of the surest is lost.
-    exact = Prediction(prediction.outputs.double(), prediction.likelihood, prediction.class_dim)
-    kind = NUMBER_SCORES if isinstance(prediction.likelihood, Gaussian) else CLASS_SCORES
+    exact = prediction.double()
+    kind = NUMBER_SCORES if prediction.has_numbers else CLASS_SCORES
     return {name: score(exact) for name, score in kind.items()}
 
 

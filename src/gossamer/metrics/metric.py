@@ -10,12 +10,11 @@ from torch import Tensor
 
 from gossamer.formats import Format, plain, with_error
 from gossamer.posterior import Prediction
-from gossamer.types import Task
+from gossamer.types import Kind, Task
 
 Better = Literal["higher", "lower"] | float | None
 """Which way is better; a number is a target to come near, and ``None`` says that neither way is."""
 
-Kind = Literal["classification", "regression"]
 Place = Literal["terminal", "comparison", "headline"]
 """``"terminal"``: a column of ``gossamer compare``. ``"comparison"``: one of the report's table of several runs.
 ``"headline"``: a card at the top of the report of a run. Its table of all measurements has every metric."""

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from gossamer.formats import Format, number, percent
 from gossamer.metrics import classification, curves, regression
-from gossamer.metrics.metric import Better, Compute, Kind, Metric, Place
+from gossamer.metrics.metric import Better, Compute, Metric, Place
 from gossamer.posterior import Prediction
-from gossamer.types import Task
+from gossamer.types import Kind, Task
 
 QUALITY: list[Metric] = []
 """The rows, in the order in which tables show them."""
@@ -96,7 +96,7 @@ def brier(prediction: Prediction, task: Task, y: Tensor) -> float:
 @_metric("AURC", percent, "lower", CLASSES, ("headline",), heading="AURC")
 def aurc(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Area under the risk-coverage curve: mean error when it declines the least confident examples."""
-    return curves.selective_accuracy(prediction.probs, y).aurc
+    return curves.selective_accuracy(prediction.double().probs, y).aurc
 
 
 @_metric("Entropy", number, None, CLASSES)
@@ -120,8 +120,7 @@ def mutual_information(prediction: Prediction, task: Task, y: Tensor) -> float:
 @_metric("CRPS", number, "lower", NUMBERS, EVERYWHERE, heading="CRPS")
 def crps(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Continuous ranked probability score: distance of the predicted distribution from the truth."""
-    means, stds = task.likelihood.split(prediction.outputs)  # type: ignore[attr-defined]
-    return task.target_std * regression.gaussian_mixture_crps(means, stds, y)
+    return task.target_std * task.likelihood.crps(prediction.outputs, y)
 
 
 @_metric("Coverage (90\u202f%)", percent, 0.9, NUMBERS, EVERYWHERE, "Coverage nearest 90\u202f%", "coverage")

@@ -24,11 +24,11 @@ COST = (
         "Active weights",
         count,
         "lower",
-        "Weights that are not exactly zero: all that is trained, stored and multiplied.",
+        "Weights that are not held at zero, of all networks that predict: all that is stored and multiplied.",
         places=("terminal", "comparison", "headline"),
         heading="weights",
     ),
-    _row("total_parameters", "All weights", count, None, "Weights of the same network, were it dense."),
+    _row("total_parameters", "All weights", count, None, "Weights of the same networks, were they dense."),
     _row("density", "Density", percent, "lower", "Share of the weights that are active."),
     _row(
         "parameter_bytes",

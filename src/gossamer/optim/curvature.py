@@ -56,6 +56,8 @@ class Curvature(Rule):
         weight_decay: δ: the curvature of the prior, and the weight decay of the means. ``None`` keeps the prior that
             the network was converted with.
         memory: h averages over this share of the training so far.
+        own_prior: Centre the prior at a mean m of its own instead of zero: a draw, from torch's generator, of the prior
+            that the network was converted with. Networks with other means then differ where no data decide.
         scaler: The ``torch.amp.GradScaler`` of the loop, if it has one. That of an optimizer from Lightning Fabric or
             Accelerate is found without being given.
 
@@ -84,6 +86,7 @@ class Curvature(Rule):
         temperature: float | None = None,
         weight_decay: float | None = WEIGHT_DECAY,
         memory: float = 0.1,
+        own_prior: bool = False,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         _check(n_data, temperature, weight_decay, memory)
@@ -108,7 +111,10 @@ class Curvature(Rule):
         self.n_data = n_data
         self.scaler = scaler or next(filter(None, map(_scaler_of, given)), None)
         self.temperature = default_temperature(model, n_data) if temperature is None else temperature
-        for weight in self.weights:
+        seed = int(torch.randint(2**31, ())) if own_prior else 0
+        for number, weight in enumerate(self.weights):
+            if own_prior:
+                weight.prior_seed, weight.prior_spread = seed + number, weight.prior_std
             weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
         self._has_learnt = False
         self._first = _FirstStep(next((weight.mean for weight in trained if weight.mean.requires_grad), None))
@@ -124,6 +130,11 @@ class Curvature(Rule):
             for optimizer in self.optimizers:
                 self._learn(self._learning(optimizer))
         return False
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """T."""
+        return {"temperature": self.temperature}
 
     @property
     def acts(self) -> bool:
@@ -160,12 +171,12 @@ class Curvature(Rule):
         factor = 1.0 if still_scaled is None else float(still_scaled)
         for weight in weights:
             if weight.mean.grad is not None:
-                weight.mean.grad.add_(weight.mean, alpha=weight.damping * factor)
+                weight.mean.grad.add_(weight.deviation, alpha=weight.damping * factor)
 
     def _prior(self, optimizer: Optimizer) -> Any:
-        """δ/2 ‖μ‖², whose gradient :meth:`_act` adds."""
+        """δ/2 ‖μ - m‖², whose gradient :meth:`_act` adds."""
         learning = [weight for weight in self._learning(optimizer) if weight.mean.grad is not None]
-        return sum(0.5 * weight.damping * weight.mean.detach().square().sum() for weight in learning)
+        return sum(0.5 * weight.damping * weight.deviation.detach().square().sum() for weight in learning)
 
     @torch.no_grad()
     def _learn(self, weights: list[CurvatureWeight], still_scaled: Tensor | None = None) -> None:

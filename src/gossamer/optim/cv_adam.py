@@ -49,7 +49,6 @@ class CVAdam(DrawingOptimizer, ScaledSampler):
         global_scale: α, a bound on every σ; ``None`` is the std of the prior, √(T/(N d)), and k l^¾ in reference mode.
         mode: ``"reference"`` for the paper's steps of ρ, global scale and first values.
         maximize: Whether the loss is a mean log-likelihood.
-        foreach: Without effect, since all parameters are always stepped at once.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -82,7 +81,6 @@ class CVAdam(DrawingOptimizer, ScaledSampler):
         global_scale: float | Schedule | None = None,
         mode: Mode = "default",
         maximize: bool = False,
-        foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         defaults = {

@@ -1,4 +1,12 @@
-"""Hamiltonian Monte Carlo (Neal, 2011), its step size by dual averaging (Hoffman and Gelman, JMLR 2014, eq. 6)."""
+"""Hamiltonian Monte Carlo (Neal, 2011), its step size by dual averaging (Hoffman and Gelman, JMLR 2014, eq. 6).
+
+With the acceptances α₁, α₂, … of the trajectories so far, the logarithm of the step size of the next one, and the
+average that is taken at the end, are
+
+    x_{t+1} = μ - √t/(γ (t + t₀)) Σ_{i ≤ t} (δ - α_i),    x̄_{t+1} = t^{-κ} x_{t+1} + (1 - t^{-κ}) x̄_t
+
+While it learns, δ is accepted on average; the average of so many different steps is accepted a little more often.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +19,8 @@ from torch import Tensor
 
 from gossamer.optim.sampler import Noise
 
-TARGET, SHRINKAGE, FIRST, FORGETTING = 0.7, 0.2, 10, 0.75  # δ, γ, t₀ and κ, as mBNN's authors set them
+TARGET = 0.7  # δ, as mBNN's authors set it
+SHRINKAGE, FIRST, FORGETTING, LARGER = 0.05, 10, 0.75, 10  # γ, t₀, κ and exp(μ) over the first ε, of section 3.2.1
 
 
 class HMC:
@@ -48,7 +57,8 @@ class HMC:
     ) -> None:
         self.params, self.energy, self.noise = list(params), energy, Noise(generator)
         self.leapfrog, self.adapting = leapfrog, adapting
-        self.start = self.log_step = self.log_average = math.log(step_size)
+        self.log_step = self.log_average = math.log(step_size)
+        self.towards = self.log_step + math.log(LARGER)  # μ
         self.error, self.count = 0.0, 0
 
     def step(self) -> float:
@@ -86,10 +96,9 @@ class HMC:
         """Dual averaging: ε falls where too little is accepted, and settles."""
         if self.count < self.adapting:
             self.error += TARGET - probability
-            t = FIRST + self.count
-            self.log_step = self.start - self.error / (math.sqrt(t) * SHRINKAGE)
-            share = 1.0 if self.count == 0 else math.pow(t, -FORGETTING)
-            self.log_average += share * (self.log_step - self.log_average)
+            t = self.count + 1
+            self.log_step = self.towards - math.sqrt(t) / (SHRINKAGE * (t + FIRST)) * self.error
+            self.log_average += math.pow(t, -FORGETTING) * (self.log_step - self.log_average)
         self.count += 1
         if self.count == self.adapting:
             self.log_step = self.log_average

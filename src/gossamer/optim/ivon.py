@@ -46,7 +46,6 @@ class IVON(DrawingOptimizer):
         weight_decay: δ.
         clip_radius: Largest step of a mean, in units of the rate.
         maximize: Whether the loss is a mean log-likelihood.
-        foreach: Without effect.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -81,7 +80,6 @@ class IVON(DrawingOptimizer):
         weight_decay: float | Schedule = 1e-4,
         clip_radius: float = math.inf,
         maximize: bool = False,
-        foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         if not clip_radius > 0:

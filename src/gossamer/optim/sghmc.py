@@ -51,7 +51,6 @@ class SGHMC(ScaledSampler):
             the std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
         mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
         maximize: Whether the loss is a mean log-likelihood.
-        foreach: Without effect, since all parameters are always stepped at once.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -82,7 +81,6 @@ class SGHMC(ScaledSampler):
         global_scale: float | Schedule | None = None,
         mode: Mode = "default",
         maximize: bool = False,
-        foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         defaults = {

@@ -28,7 +28,6 @@ class SGLD(Sampler):
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
         mode: ``"reference"`` for the released code's temperature; the update is the same.
         maximize: Whether the loss is a mean log-likelihood.
-        foreach: Without effect, since all parameters are always stepped at once.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -52,7 +51,6 @@ class SGLD(Sampler):
         weight_decay: float | Schedule = 0.0,
         mode: Mode = "default",
         maximize: bool = False,
-        foreach: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gossamer.devices import OwnNoise
 from gossamer.types import identity
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
@@ -74,8 +75,7 @@ class Refresh:
         # Parts of equal size count the same, and a last part of one example would have no variance.
         parts = self.x[rows.to(self.x.device)].tensor_split(max(1, -(-len(rows) // self.batch_size)))
         there = _device_of(network)
-        with torch.random.fork_rng([there] if there.type == "cuda" else []):
-            torch.manual_seed(0)
+        with OwnNoise(0, there):
             refresh_batchnorm(network, (self.transform(part.to(there)) for part in parts))
 
 

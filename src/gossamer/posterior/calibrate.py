@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gossamer.devices import OwnNoise
 from gossamer.likelihoods import Categorical
 from gossamer.posterior.in_layers import InLayers
 from gossamer.posterior.predict import Inputs, arguments, forward
@@ -139,8 +140,7 @@ def calibrate(
 def _outputs(posterior: Posterior, width: float, seed: int, n_draws: int, inputs: Any, batch_size: int) -> Tensor:
     """What the draws at a width say, ``(draws, n, out)``: the same ε for each width."""
     device = next((one.device for one in posterior.model.parameters()), torch.device("cpu"))
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with OwnNoise(seed, device):
         draws = posterior.at_width(width, torch.Generator(device).manual_seed(seed)).draws(n_draws)
         return torch.stack([forward(network, inputs, batch_size) for network in draws])
 

@@ -114,6 +114,10 @@ class SingleNetwork(Posterior):
         """The one network in evaluation mode, however many are asked for."""
         yield self.mean_network()
 
+    def n_drawn(self, n: int) -> int:
+        """One."""
+        return 1
+
     def mean_network(self) -> nn.Module:
         """The one network."""
         return plain_mean(self.model, self.refresh)
@@ -152,16 +156,19 @@ class LocalPasses(Posterior):
 
 
 class Last(Collector):
-    """Collector that takes the network as it is at the end of training.
+    """Collector that takes the network at the end of training, at its means; ``refresh`` is that of :class:`InLayers`.
 
     Example:
         >>> type(Last().posterior(nn.Linear(2, 2))).__name__
         'SingleNetwork'
     """
 
+    def __init__(self, refresh: Refreshing | None = None) -> None:
+        self.refresh = refresh
+
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         """The network at the end of training."""
-        return SingleNetwork(model)
+        return SingleNetwork(model, self.refresh)
 
 
 class AroundMeans(Collector):

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import nn
 
+from gossamer.layers.summary import weights_of
 from gossamer.types import Posterior
 
 
 class Mixture(Posterior):
     """Draws of several posteriors, as many of each: an ensemble, whose members may be Bayesian themselves.
 
-    A member with one network gives that one, however many are asked for.
+    Every member has the same weight. One with fewer networks than its share of the draws gives them more than once,
+    unless all have as few.
 
     Example:
         >>> import gossamer
-        >>> from gossamer.posterior import InLayers
+        >>> from gossamer.posterior import InLayers, SingleNetwork
         >>> members = [InLayers(gossamer.bayesianize(nn.Linear(10, 5), density=0.2)) for _ in range(4)]
         >>> mixture = Mixture(members)
         >>> len(list(mixture.draws(20))), mixture.n_bytes == 4 * members[0].n_bytes
         (20, True)
+        >>> mixture
+        <Mixture of 4: 40 of 200 weights active, 560 bytes>
+        >>> [times for network, times in Mixture([SingleNetwork(nn.Linear(10, 5)), members[0]]).counted_draws(6)]
+        [3, 1, 1, 1]
     """
 
     def __init__(self, posteriors: Sequence[Posterior]) -> None:
@@ -31,10 +38,26 @@ class Mixture(Posterior):
         self.model = self.posteriors[0].model
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """``n`` networks in all, one member after the other: each is valid until the next is drawn."""
-        for posterior, share in zip(self.posteriors, shares(n, len(self.posteriors)), strict=True):
+        """At most ``n`` networks in all, one member after the other: each is valid until the next is drawn."""
+        for network, times in self.counted_draws(n):
+            yield from [network] * times
+
+    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
+        """The networks of :meth:`draws`, with how often it yields each."""
+        for posterior, share in zip(self.posteriors, self._shares(n), strict=True):
             if share:
-                yield from posterior.draws(share)
+                times = iter(shares(share, posterior.n_drawn(share)))
+                for network, own in posterior.counted_draws(share):
+                    yield network, sum(islice(times, own))
+
+    def n_drawn(self, n: int) -> int:
+        """As many of each member as ``n`` allows."""
+        return sum(self._shares(n))
+
+    def networks(self) -> Iterator[nn.Module]:
+        """Those of all members."""
+        for posterior in self.posteriors:
+            yield from posterior.networks()
 
     def mean_network(self) -> nn.Module:
         """That of the one member; several have none."""
@@ -53,6 +76,19 @@ class Mixture(Posterior):
     def n_bytes(self) -> int:
         """Bytes of all members."""
         return sum(posterior.n_bytes for posterior in self.posteriors)
+
+    def __repr__(self) -> str:
+        """How many weights of all members are active, and the bytes of all."""
+        totals = [weights_of(posterior.model) for posterior in self.posteriors]
+        active, total = map(sum, zip(*totals, strict=True))
+        return f"<Mixture of {len(totals)}: {active:,} of {total:,} weights active, {self.n_bytes:,} bytes>"
+
+    def _shares(self, n: int) -> list[int]:
+        """Draws of each member."""
+        members = len(self.posteriors)
+        if n < members:
+            return shares(n, members)
+        return members * [max(posterior.n_drawn(n // members) for posterior in self.posteriors)]
 
 
 def shares(n: int, members: int) -> list[int]:

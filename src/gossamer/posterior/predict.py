@@ -74,7 +74,10 @@ def predict(
     else:
         posterior = InLayers(generator=generator).posterior(model)
     with torch.no_grad(), seeded:
-        outputs = torch.stack([forward(network, inputs, batch_size) for network in posterior.draws(n_draws)])
+        drawn: list[Tensor] = []
+        for network, times in posterior.counted_draws(n_draws):
+            drawn += times * [forward(network, inputs, batch_size)]
+    outputs = torch.stack(drawn)
     outputs = outputs if posterior.temperature == 1 else outputs / posterior.temperature
     prediction = Prediction(outputs, likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:

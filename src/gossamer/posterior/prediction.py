@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gossamer.likelihoods import Categorical, Gaussian, at_least_float32
-from gossamer.types import Likelihood
+from gossamer.likelihoods import gaussian_interval
+from gossamer.types import Likelihood, at_least_float32
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no one truth value, so two predictions are equal if they are one
@@ -17,8 +16,8 @@ class Prediction:
     """Outputs of the draws, ``(draws, batch, …)``, and what follows from them.
 
     Read as logits (``probs``, ``entropy``, ``mutual_information``…) or as values (``mean``, ``std``, ``interval``…). A
-    likelihood (``Categorical``, ``Gaussian``) fixes which of the two is meant and adds the noise of the targets;
-    without one both can be asked for and the noise of the targets is taken to be zero.
+    likelihood (``Categorical``, ``Gaussian`` or your own) fixes which of the two is meant and adds the noise of the
+    targets; without one both can be asked for and the noise of the targets is taken to be zero.
 
     Example:
         >>> prediction = Prediction(torch.tensor([[[2.0, 0.0]], [[0.0, 2.0]]]))
@@ -32,12 +31,18 @@ class Prediction:
     likelihood: Likelihood | None = None
     class_dim: int = 1  # of the network's output, as in F.cross_entropy
 
+    def double(self) -> Prediction:
+        """The same in float64: in float32 all probabilities above 1 - 6e-8 are one, and their order is lost."""
+        return replace(self, outputs=self.outputs.double())
+
     @property
     def samples(self) -> Tensor:
-        """Class probabilities of each draw, ``(draws, batch, classes)``; predicted means for a Gaussian likelihood."""
-        if isinstance(self.likelihood, Gaussian):
+        """Class probabilities of each draw, ``(draws, batch, classes)``; of numbers, their predicted means."""
+        if self.has_numbers:
             return self._values()[0]
         self._check_classes()
+        if self.likelihood is not None:
+            return self.likelihood.probs(self.outputs, self._dim)
         return at_least_float32(self.outputs).softmax(self._dim)
 
     @property
@@ -90,22 +95,26 @@ class Prediction:
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Bounds, each ``(batch, targets)``, that hold the target with probability ``level``, equal mass outside each.
 
-        With noise they are quantiles of the mixture of the draws' Gaussians; without, of the Gaussian that has the mean
-        and the spread of the draws.
+        With a likelihood they are quantiles of the mixture of the draws' distributions; without, of the Gaussian that
+        has the mean and the spread of the draws.
         """
         if not 0 < level < 1:
             raise ValueError(f"level is a probability between 0 and 1, got {level}")
-        mean, noise = self._values()
-        if not bool((noise > 0).all()):
-            mean, noise = self.mean.unsqueeze(0), self.std.unsqueeze(0)
-        tail = (1 - level) / 2
-        return _lower_quantile(mean, noise, tail), -_lower_quantile(-mean, noise, tail)
+        self._values()  # which classes do not have
+        if self.likelihood is None:
+            return gaussian_interval(self.mean.unsqueeze(0), self.std.unsqueeze(0), level)
+        return self.likelihood.interval(self.outputs, level)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether a likelihood says that the targets are numbers."""
+        return self.likelihood is not None and self.likelihood.kind == "regression"
 
     @property
     def has_classes(self) -> bool:
         """Whether the outputs can be read as logits of at least two classes."""
         is_inside = 2 <= self._dim < self.outputs.dim()  # before it come the draws and the batch
-        return not isinstance(self.likelihood, Gaussian) and is_inside and self.outputs.shape[self._dim] >= 2
+        return not self.has_numbers and is_inside and self.outputs.shape[self._dim] >= 2
 
     @property
     def _dim(self) -> int:
@@ -113,22 +122,18 @@ class Prediction:
         return self.class_dim + 1 if self.class_dim >= 0 else self.outputs.dim() + self.class_dim
 
     def _values(self) -> tuple[Tensor, Tensor]:
-        if isinstance(self.likelihood, Categorical):
+        if self.likelihood is None:
+            values = at_least_float32(self.outputs)
+            return values, torch.zeros_like(values)
+        if self.likelihood.kind == "classification":
             raise ValueError(
                 "a categorical prediction has probs, not a mean; for regression pass likelihood=Gaussian(…)"
             )
-        if isinstance(self.likelihood, Gaussian):
-            if self.likelihood.noise_std is None and self.outputs.dim() < 3:
-                raise ValueError(
-                    "Gaussian() needs outputs (batch, 2 · targets), means and stds; this network gives one"
-                )
-            return self.likelihood.split(self.outputs)
-        values = at_least_float32(self.outputs)
-        return values, torch.zeros_like(values)
+        return self.likelihood.moments(self.outputs)
 
     def _check_classes(self) -> None:
-        if isinstance(self.likelihood, Gaussian):
-            raise ValueError("a Gaussian prediction has a mean and a std, not class probabilities")
+        if self.has_numbers:
+            raise ValueError("a prediction of numbers has a mean and a std, not class probabilities")
         if not self.has_classes:
             raise ValueError(
                 f"outputs of shape {tuple(self.outputs.shape)} (draws, batch, …) have no classes at dimension "
@@ -140,17 +145,3 @@ class Prediction:
 def _entropy(probs: Tensor, dim: int) -> Tensor:
     entropy: Tensor = torch.special.entr(probs).sum(dim)
     return entropy
-
-
-def _lower_quantile(mean: Tensor, std: Tensor, level: float) -> Tensor:
-    """The x at which the mean over draws of Φ((x - mean)/std) is ``level`` < 1/2, by bisection."""
-    # The quantile of a mixture lies among those of its parts, at most |Φ⁻¹(level)| stds below their means.
-    reach = math.sqrt(2) * abs(torch.erfinv(torch.tensor(2 * level - 1, dtype=torch.float64)).item()) + 1
-    low, high = (mean - reach * std).amin(0), mean.amax(0)
-    scale = -1 / (math.sqrt(2) * std.clamp_min(torch.finfo(std.dtype).tiny))
-    for _ in range(60):
-        middle = (low + high) / 2
-        # By erfc, which keeps the digits of a small tail; 1 + erf loses them.
-        below = torch.special.erfc((middle - mean) * scale).mean(0) / 2 < level
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2

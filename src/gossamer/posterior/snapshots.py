@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.layers import replica
+from gossamer.layers import SparseWeight, replica
 from gossamer.posterior.in_layers import InLayers, Refreshing, is_bayesian, plain_mean
 from gossamer.posterior.mixture import shares
 from gossamer.types import Collector, Posterior
@@ -87,12 +87,22 @@ class SnapshotPosterior(Posterior):
         """
         twin = replica(self.model)
         # Few are the last of equal parts: with as many parts as cycles, the ends of the cycles.
-        count = n if is_bayesian(twin) else min(n, len(self.kept))
-        for packed, share in zip(self.kept, shares(count, len(self.kept)), strict=True):
+        for packed, share in zip(self.kept, shares(self.n_drawn(n), len(self.kept)), strict=True):
             if share:
                 with torch.no_grad():
                     twin.load_state_dict(unpack(packed))
                 yield from InLayers(twin, self.generator, self.refresh).draws(share)
+
+    def networks(self) -> Iterator[nn.Module]:
+        """All that were kept, one after the other in the same memory."""
+        twin = replica(self.model)
+        for packed in self.kept:
+            twin.load_state_dict(unpack(packed))
+            yield twin
+
+    def n_drawn(self, n: int) -> int:
+        """As many as are asked for, of fixed networks at most all."""
+        return n if is_bayesian(self.model) else min(n, len(self.kept))
 
     def mean_network(self) -> nn.Module:
         """That of the one network that was kept; several have none."""
@@ -134,8 +144,17 @@ def ends_of_cycles(steps: int, cycles: int, per_cycle: int = 1, spacing: int | N
 
 
 def pack(model: nn.Module) -> Packed:
-    """A copy of the state of ``model`` on the CPU; a tensor with enough exact zeros keeps the other entries only."""
-    return pack_state(model.state_dict())
+    """A copy on the CPU of what predictions need of ``model``; a tensor with many exact zeros keeps the other entries.
+
+    The state again gives the same draws, but training would not go on from it to the bit.
+    """
+    state = model.state_dict()
+    for prefix, weight in model.named_modules(remove_duplicate=False):
+        if isinstance(weight, SparseWeight):
+            for name in weight.vectors:
+                state.pop(f"{prefix}.{name}".lstrip("."), None)
+            state |= {f"{prefix}.{name}".lstrip("."): entry for name, entry in weight.stored().items()}
+    return pack_state(state)
 
 
 def pack_state(state: dict[str, Any]) -> Packed:

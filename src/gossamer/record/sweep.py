@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from gossamer.record.files import RecordError, json_by_rows, read_json, rows_of, write_atomically
+from gossamer import schema
+from gossamer.record.files import RecordError, json_by_rows, read_file, write_atomically
 
 SWEEP = "sweep.json"
 FORMAT = 1
+FIX = "delete it, and gossamer sweep writes it again"
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class SweepRecord:
     asked: int  # trials in all
     space: Mapping[str, str]
     importances: Mapping[str, float]  # shares by searched option; none while too few trials have finished
-    trials: Sequence[TrialRecord]
+    trials: list[TrialRecord]
     command: str = ""  # that trains the best on all training data
 
     @property
@@ -71,12 +73,12 @@ class SweepRecord:
     def read(cls, folder: Path) -> Self:
         """Read ``sweep.json``; anything else in its place is an error that says what is wrong."""
         path = folder / SWEEP
-        content = read_json(path, "delete it, and gossamer sweep writes it again")
+        content = read_file(path, FIX)
         if content is None:
             raise RecordError(f"{path} does not exist: give the folder of a sweep")
         if (content.pop("kind", None), content.pop("format", None)) != ("sweep", FORMAT):
             raise RecordError(f"{path} is no sweep of format {FORMAT}: upgrade gossamer, or sweep again")
         try:
-            return cls(**content | {"trials": rows_of(TrialRecord, content["trials"])})
-        except (TypeError, ValueError, KeyError) as error:
-            raise RecordError(f"{path} is broken ({error}): delete it, and gossamer sweep writes it again") from error
+            return schema.made(cls, content, path, FIX)
+        except ValueError as error:
+            raise RecordError(str(error)) from error

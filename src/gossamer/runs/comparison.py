@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
+from gossamer import methods
 from gossamer.formats import column
 from gossamer.metrics.registry import METRICS, Metric, shown
 from gossamer.names import file_name, own_code, trusting
@@ -430,7 +431,7 @@ def refuse_other_settings(folder: Path, settings: Settings) -> None:
     # Settings that were added since the version of the run have their defaults there.
     earlier = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
     config = earlier | Run.open(folder).config
-    options = with_defaults(settings.method, config.get("options", {}))
+    options = with_defaults(settings.method, methods.as_recorded(settings.method, config.get("options", {})))
     told, asked = _flat(config | {"options": options}), _flat(settings.to_config())
     for key in asked | told:
         if told.get(key) != asked.get(key):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer import metrics
 from gossamer.layers import SparseModule, sparse_weights
@@ -34,12 +34,16 @@ def cost_of(
     Operations are those of the steps that were taken, with the densities that the steps had. The members of an ensemble
     are trained one after another, so that the steps of all are counted. Where a rule evaluates the loss itself, such as
     a trajectory of HMC on all examples, each pass costs as much as that of a step.
+
+    Active weights are those of all networks that predict (members of an ensemble, snapshots), and the density is the
+    mean of theirs.
     """
     layers, rows = _layers(training, posterior, task)
-    weights = sparse_weights(training.model)
-    plain = sum(p.numel() for n, p in training.model.named_parameters() if n.endswith("weight") and p.dim() > 1)
-    active = (sum(weight.support.n_active for weight in weights.values()) or plain) - n_held(training)
-    total = sum(weight.support.size for weight in weights.values()) or plain
+    kept = [sizes_of(network) for network in posterior.networks()]
+    # A rule may still hold stored entries of the network at zero, if that itself is the posterior's.
+    held = n_held(training) if posterior.model is training.model and len(kept) == 1 else 0
+    active = sum(size.active for sizes in kept for size in sizes.values()) - held
+    total = sum(size.total for sizes in kept for size in sizes.values())
     per_example = metrics.training_macs(_over_steps(layers, rows, tally))
     n_examples = len(task.train[1]) * training.step / training.batches.per_epoch  # of the steps alone
     cost = {
@@ -47,7 +51,7 @@ def cost_of(
         "total_parameters": total,
         "density": active / total,
         "checkpoint_bytes": (run.checkpoint_folder / f"step-{training.step}.safetensors").stat().st_size,
-        "inference_macs": metrics.inference_macs(layers),
+        "inference_macs": metrics.inference_macs(_over_networks(layers, kept)),
         "training_macs_per_example": per_example,
         "training_macs": per_example * max(n_examples, tally.examples),
         "parameter_bytes": posterior.n_bytes,
@@ -105,6 +109,41 @@ def _layers(training: Training, posterior: Posterior, task: Task) -> tuple[list[
         size = {"shape": shape, "active": active, "total": total}
         rows.append({"name": name, "kind": layer.kind, "dense_macs": macs} | size)
     return layers, rows
+
+
+class Size(NamedTuple):
+    """Entries of a weight."""
+
+    active: int
+    total: int
+
+
+def sizes_of(network: nn.Module) -> dict[str, Size]:
+    """The weights of a network by name; of a plain network's, the entries that are not zero count as active.
+
+    Example:
+        >>> sizes_of(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
+        {'0': Size(active=8, total=8)}
+    """
+    if weights := sparse_weights(network):
+        return {name: Size(weight.support.n_active, weight.support.size) for name, weight in weights.items()}
+    return {
+        f".{name}".removesuffix(".weight").removesuffix("_weight").strip("."): Size(int(p.count_nonzero()), p.numel())
+        for name, p in network.named_parameters()
+        if name.endswith("weight") and p.dim() > 1
+    }
+
+
+def _over_networks(layers: list[LayerCost], kept: Sequence[Mapping[str, Size]]) -> list[LayerCost]:
+    """The layers as they are on average over several networks that are kept; the one network is counted already."""
+    if len(kept) == 1:
+        return layers
+    return [
+        layer._replace(density=fmean(sizes[layer.name].active / sizes[layer.name].total for sizes in kept))
+        if all(layer.name in sizes for sizes in kept)
+        else layer
+        for layer in layers
+    ]
 
 
 def _over_steps(layers: list[LayerCost], rows: list[dict[str, Any]], tally: Tally) -> list[LayerCost]:

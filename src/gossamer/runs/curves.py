@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gossamer import metrics
 from gossamer.layers import sparse_weights
-from gossamer.likelihoods import Gaussian
 from gossamer.metrics.classification import ece_of_classes
 from gossamer.posterior import GaussianPosterior, Prediction
 from gossamer.types import Posterior, Split, Task
@@ -39,7 +38,7 @@ def class_curves(prediction: Prediction, y: Tensor) -> Curves:
     probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
     confidence, predicted = probs.max(1)
     right, most = predicted == y, math.log(probs.shape[1])
-    selective = metrics.selective_accuracy(probs, y)
+    selective = metrics.selective_accuracy(prediction.double().probs, y)
     keep = _evenly(len(y), 200)  # more points would not show in a plot
     reliability = metrics.reliability_curve(probs, y)
     return {
@@ -61,7 +60,7 @@ def number_curves(prediction: Prediction, task: Task, y: Tensor) -> Curves:
     """
     mean, std = prediction.mean[:, 0].double(), prediction.std[:, 0].double()
     error = (y.reshape(prediction.mean.shape)[:, 0] - mean).abs()
-    off_centre = (_distribution_function(prediction, y) - 0.5).abs()
+    off_centre = (task.likelihood.cdf(prediction.outputs, y)[:, 0] - 0.5).abs()
     actual = torch.stack([(off_centre <= level / 2).double().mean() for level in LEVELS])
     unit, keep = task.target_std, _evenly(len(y), N_POINTS)
     low, high = (bound[keep, 0].double() for bound in prediction.interval(0.9))
@@ -114,7 +113,7 @@ def map_of(grid: Prediction, limits: dict[str, Any], prediction: Prediction, tas
     x, y = task.test
     keep = _evenly(len(y), N_POINTS)
     points = {"x": to_list(x[keep, 0]), "y": to_list(x[keep, 1])}
-    if isinstance(task.likelihood, Gaussian):
+    if task.kind == "regression":
         fields = {"std": grid.std[:, 0] * task.target_std, "epistemic_std": grid.epistemic_std[:, 0] * task.target_std}
         points["target"] = to_list(y.reshape(-1)[keep] * task.target_std + task.target_mean)
     else:
@@ -214,14 +213,6 @@ def _confusion(predicted: Tensor, y: Tensor, n_classes: int) -> dict[str, list[A
         "predicted": (pairs % n_classes).tolist(),
         "count": counts.tolist(),
     }
-
-
-def _distribution_function(prediction: Prediction, y: Tensor) -> Tensor:
-    """F(y) of the mixture of the draws, ``(n,)``."""
-    mean, std = prediction.likelihood.split(prediction.outputs)  # type: ignore[union-attr]
-    z = (y.reshape(mean.shape[1:]).double() - mean.double()) / std.double()
-    below: Tensor = torch.special.ndtr(z).mean(0)[:, 0]
-    return below
 
 
 def _random_weights(posterior: Posterior) -> Mapping[str, tuple[Tensor, Tensor]]:

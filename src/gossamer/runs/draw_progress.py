@@ -41,10 +41,16 @@ class _Watched(Posterior):
         self.model, self.refresh, self.temperature = posterior.model, posterior.refresh, posterior.temperature
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        self.progress.begin(self.progress.title, n)
+        for network, times in self.counted_draws(n):
+            yield from [network] * times
+
+    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
+        total, number = self.posterior.n_drawn(n), 0
+        self.progress.begin(self.progress.title, total)
         told = time.monotonic()
-        for number, network in enumerate(self.posterior.draws(n), start=1):
-            yield network
+        for network, times in self.posterior.counted_draws(n):
+            yield network, times
+            number += times
             is_due = self.progress.on_terminal or time.monotonic() - told >= SECONDS_OF_SILENCE
-            self.progress.update(number, partial("draw {} of {}".format, number, n) if is_due else None)
+            self.progress.update(number, partial("draw {} of {}".format, number, total) if is_due else None)
             told = time.monotonic() if is_due else told

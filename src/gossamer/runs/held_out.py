@@ -15,7 +15,6 @@ from torch import Tensor
 from gossamer import conformal, metrics
 from gossamer.evaluate import split_of, summarize
 from gossamer.formats import number, percent, plain
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction, at_temperature, fit_temperature
 from gossamer.record import RecordError, Run
 from gossamer.runs.shift import drawn, opened, predict
@@ -76,7 +75,7 @@ def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int |
     job = opened(run, n_draws)
     x, y = split_of(job.task, "val")
     val, test = predict(job, x), predict(job, job.task.test[0])
-    kinds = _intervals if isinstance(job.task.likelihood, Gaussian) else _sets
+    kinds = _intervals if job.task.kind == "regression" else _sets
     entry = {
         **drawn(job),
         "n_val": len(y),
@@ -148,8 +147,7 @@ def selective_table(found: Mapping[str, Any]) -> Table:
 
 def _sets(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) -> dict[str, Any]:
     found = {}
-    # In float64: in float32 the sums of a sure network all end at one.
-    probs_val, probs = (Prediction(one.outputs.double()).probs for one in (val, test))
+    probs_val, probs = val.double().probs, test.double().probs  # in float32 the sums of a sure network end at one
     for score in get_args(conformal.SetScore):
         sets = conformal.class_sets(probs_val, y, probs, level, score)
         size = sets.sum(1)
@@ -202,5 +200,5 @@ def _selection(answered: Tensor, wrong: Tensor, threshold: float, risk: float) -
 
 
 def _require_classes(job: Job, what: str, instead: str) -> None:
-    if isinstance(job.task.likelihood, Gaussian):
+    if job.task.kind == "regression":
         raise RecordError(f"{what} is for classes, and {job.task.name} has numbers: {instead}")

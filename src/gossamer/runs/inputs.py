@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +11,11 @@ import torch
 from torch import Tensor
 
 from gossamer.data._own import images, read
-from gossamer.data._own.arrays import read_array
-from gossamer.data._own.frames import read_frame
+from gossamer.data._own.files import FILES, read_numbers
 from gossamer.data._own.record import columns_of
 from gossamer.record import RecordError
 from gossamer.types import Task
 
-FILES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 MARGIN = 0.1  # of the width of the training range: the largest of many new values exceeds it by a little
 
 
@@ -148,7 +145,7 @@ def _array(path: Path | str) -> npt.NDArray[Any]:
     if path != "-" and _suffix(path) not in FILES:
         raise RecordError(f"{path}: inputs are read from {', '.join(FILES)} files, folders of images, or -")
     try:
-        array = read_array(Path(path)) if _suffix(path) in (".npy", ".npz") else _table(path)
+        array = read_numbers(path)
     except FileNotFoundError:
         raise RecordError(f"cannot read {path}: No such file or directory") from None
     except OSError as error:
@@ -161,26 +158,5 @@ def _array(path: Path | str) -> npt.NDArray[Any]:
     return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads this machine's byte order only
 
 
-def _table(path: Path | str) -> npt.NDArray[Any]:
-    """Numbers of a table; the names of its columns are not needed."""
-    if _suffix(path) == ".parquet":
-        frame = read_frame(path)
-        return np.stack([frame[name] for name in frame.columns], axis=1)
-    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8-sig")
-    delimiter = "\t" if _suffix(path) == ".tsv" else ","
-    lines = [line for line in text.splitlines() if line.strip()]
-    if lines and not _is_number(lines[0].split(delimiter)[0]):
-        lines = lines[1:]  # names of the columns
-    return np.loadtxt(lines, delimiter=delimiter, ndmin=2) if lines else np.zeros((0, 0))
-
-
 def _suffix(path: Path | str) -> str:
     return Path(path).suffix.lower()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

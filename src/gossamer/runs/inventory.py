@@ -48,7 +48,8 @@ def _cells(run: Run) -> list[str]:
     if result is None:
         rows = run.metrics()
         epoch = rows[-1].get("epoch", 0) if rows else 0
-        return [*names, started, f"epoch {epoch} of {config.get('epochs', '?')}", ""]
+        epochs = run.environment.get("effective", {}).get("epochs", config.get("epochs", "?"))  # of all members
+        return [*names, started, f"epoch {epoch} of {epochs}", ""]
     return [*names, started, "finished", _headline(result.get("metrics", {}))]
 
 

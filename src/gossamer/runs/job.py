@@ -21,7 +21,7 @@ import torch
 from gossamer import checkpoint, methods, models
 from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
 from gossamer.data._own.record import TrainingDataNeededError
-from gossamer.devices import OneProcess
+from gossamer.devices import OneProcess, OwnNoise
 from gossamer.layers import sparse_weights
 from gossamer.names import file_name, needs
 from gossamer.progress import Progress
@@ -30,7 +30,6 @@ from gossamer.record import Lock, RecordError, Run
 from gossamer.record.files import unwritable
 from gossamer.record.run import FREE, refuse_taken
 from gossamer.runs.draw_progress import showing_draws
-from gossamer.runs.effective import effective
 from gossamer.runs.interrupt import Interrupted, SeenEnough, Stop, stop_signals
 from gossamer.runs.memory import PeakMemory
 from gossamer.runs.processes import (
@@ -60,7 +59,7 @@ N_LINES = 50  # of progress, where there is no terminal
 STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
 Watch = Callable[[Mapping[str, Any]], bool]
-"""The row of an epoch, as ``metrics.jsonl`` has it -> whether training goes on."""
+"""The row of an epoch, as ``metrics.jsonl`` has it, and how many ``epochs`` there are -> whether training goes on."""
 
 
 def train(
@@ -124,9 +123,7 @@ def train(
             job.folder = Path(fabric.broadcast(name))
     with _locked(job.folder, lock, fabric.is_global_zero) as held:
         if held is not None:
-            job.run = Run.create(
-                job.folder, settings.to_config(), _notes(job.task), held, effective(settings, job.training)
-            )
+            job.run = Run.create(job.folder, settings.to_config(), _notes(job.task), held, _used(job))
             if job.task.record is not None and not quiet:
                 print(describe_data(job.task.record), file=sys.stderr, flush=True)
         return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
@@ -168,7 +165,7 @@ def resume(
             _tell_of_ranks(job)
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
-                run.complete(_notes(job.task), effective(job.settings, job.training))
+                run.complete(_notes(job.task), _used(job))
         return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
 
 
@@ -190,7 +187,7 @@ class Job:
 def settings_of(run: Run, **changes: object) -> Settings:
     """The settings of a run, with changes."""
     try:
-        return Settings.from_config(run.config | changes)
+        return Settings.from_config(run.config | changes, recorded=True)
     except ValueError as error:
         raise RecordError(f"{run.folder / 'config.toml'}: {error}") from error
 
@@ -305,8 +302,8 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, means, tally.seconds)
                 log(row)
-                goes_on = watch(row)
-                progress.update(training.step, partial(describe, row, job.settings.epochs))
+                goes_on = watch({**row, "epochs": training.epochs})
+                progress.update(training.step, partial(describe, row, training.epochs))
         if saves or not goes_on:
             _save(job)
             saved = time.perf_counter()
@@ -344,10 +341,12 @@ def _save(job: Job) -> None:
 
 def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Training:
     """The training, before its first step."""
+    _ = task.kind  # what cannot be evaluated is refused now, not after the training
     steps = settings.epochs * -(-task.n_data // settings.batch_size)
     method = methods.build(settings.method, task, steps, **settings.options)
-    torch.manual_seed(settings.seed)
-    model = models.build(settings.model_name(task), task.input_shape, task.n_outputs)
+    build = partial(models.build, settings.model_name(task), task.input_shape, task.n_outputs)
+    with OwnNoise(settings.seed, fabric.device):
+        model = build()
     captures = settings.capture and settings.is_on_gpu()
     return Training(
         method,
@@ -360,6 +359,7 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
         captures=captures,
         fused=settings.fused,
         on_nan=settings.on_nan,
+        build=build,
     )
 
 
@@ -379,6 +379,20 @@ def _refuse_other_data(run: Run, task: Task) -> None:
 def _notes(task: Task) -> dict[str, Any]:
     """What ``data.json`` says: checksums, and how data of the user's own became numbers."""
     return fingerprint(task) | ({} if task.record is None else {"own": task.record})
+
+
+def _used(job: Job) -> dict[str, Any]:
+    """What the run uses where its settings leave the choice open: ``effective`` in ``environment.json``."""
+    settings, training = job.settings, job.training
+    return {
+        "model": settings.model_name(job.task),
+        "device": str(training.fabric.device),
+        "precision": "bf16" if settings.is_bf16() else "32",
+        "steps": training.steps,
+        "epochs": training.epochs,
+        "members": training.method.members,
+        **training.chosen,
+    }
 
 
 def _tell_of_ranks(job: Job) -> None:

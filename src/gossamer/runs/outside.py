@@ -12,9 +12,10 @@ from torch import Tensor
 
 from gossamer import data
 from gossamer.data._images import grey
+from gossamer.data._own.files import FILES
 from gossamer.names import unknown
 from gossamer.record import RecordError
-from gossamer.runs.inputs import FILES, read_inputs
+from gossamer.runs.inputs import read_inputs
 from gossamer.types import Task
 
 SEED = 0  # made-up inputs are the same for every run, so that runs can be compared

@@ -8,14 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from gossamer import checkpoint
 from gossamer.data._own import describe as describe_data
 from gossamer.data._own.record import TrainingDataNeededError, task_without_data
 from gossamer.evaluate import split_of, summarize
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.record import RecordError, Run
 from gossamer.runs.draw_progress import showing_draws
@@ -50,20 +48,23 @@ def show(folder: Path | str) -> str:
     if own is not None:
         lines += [f"  data       {describe_data(own)}".replace("\n", "\n  ")]
     result = stored_result(run)
-    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(result))])
+    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(run, result))])
 
 
 def _position(run: Run) -> list[str]:
     rows = run.metrics()
-    last = f"epoch {rows[-1].get('epoch')} of {run.config.get('epochs')}" if rows else "no epoch is finished"
+    epochs = run.environment.get("effective", {}).get("epochs", run.config.get("epochs"))  # of all members
+    last = f"epoch {rows[-1].get('epoch')} of {epochs}" if rows else "no epoch is finished"
     return [f"  unfinished {last}; continue with: gossamer train --resume {shlex.quote(str(run.folder))}"]
 
 
-def _outcome(result: dict[str, Any]) -> list[str]:
+def _outcome(run: Run, result: dict[str, Any]) -> list[str]:
+    members = run.environment.get("effective", {}).get("members", 1)
+    of_all = f" in {members} networks" if members != 1 else ""
     cost, known = result["cost"], {key: value for key, value in result["metrics"].items() if value is not None}
     return [
         "  test       " + "  ".join(f"{key} {value:.4g}" for key, value in known.items()),
-        f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active  "
+        f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active{of_all}  "
         f"{cost['seconds']:.1f} s of training  checkpoint {cost['checkpoint_bytes']:,} bytes",
     ]
 
@@ -101,10 +102,9 @@ def predict_run(
 
     Args:
         folder: The run folder.
-        inputs: A ``.csv``, ``.tsv`` or ``.parquet`` table, found by the names of its columns if the run was trained on
-            one, a ``.npy`` or ``.npz`` array, an image or a folder of images, or ``"-"`` for CSV from standard input.
-            One example per row, in the units of the data set: pixels from 0 to 255 for images in files, original units
-            for tables.
+        inputs: A table in a file, found by the names of its columns if the run was trained on one, a ``.npy`` or
+            ``.npz`` file, an image or a folder of images, or ``"-"`` for CSV from standard input. One example per
+            row, in the units of the data set: pixels from 0 to 255 for images in files, original units for tables.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
         level: Probability of the intervals of numbers.
         data: Where the data of the run are now, if they have moved and are needed.
@@ -128,8 +128,7 @@ def predict_run(
         prediction = _predicted(job or restored(folder, task, **changes), x, quiet)
     except TrainingDataNeededError:
         prediction = _predicted(restored(folder, **changes), x, quiet)
-    is_number = isinstance(task.likelihood, Gaussian)
-    columns = names | (_numbers(prediction, task, level) if is_number else _classes(prediction, task))
+    columns = names | (_numbers(prediction, task, level) if task.kind == "regression" else _classes(prediction, task))
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
@@ -173,8 +172,7 @@ def restored(folder: Path | str, task: Task | None = None, /, **changes: Any) ->
         raise RecordError(f"{run.folder} has no checkpoint yet: continue it with {way_on}")
     given = {name: value for name, value in changes.items() if value is not None}
     settings = replace(settings_of(run, device="auto", ranks=1), **given)
-    with torch.random.fork_rng():  # restoring a training restores its random state, too
-        job = restore(run, settings, task)
+    job = restore(run, settings, task)
     if run.result() is not None and job.training.step < job.training.steps:
         raise RecordError(
             f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"

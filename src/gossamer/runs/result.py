@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
+from gossamer.devices import OwnNoise
 from gossamer.evaluate import predict_inputs, split_of, summarize
-from gossamer.likelihoods import Gaussian
 from gossamer.posterior import LocalPasses, Prediction, SingleNetwork
 from gossamer.posterior.in_layers import is_bayesian
 from gossamer.record import Run
@@ -31,9 +33,13 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     tally.seconds += time.perf_counter() - start
     prediction = predict_split(posterior, task, settings)
     result = _quality(prediction, task)
-    cost, layers = cost_of(training, posterior, task, tally, run)
+    with training.noise:  # a layer may have to be drawn to be counted
+        cost, layers = cost_of(training, posterior, task, tally, run)
     latency = prediction_seconds(lambda x: predict_seeded(posterior, task, x, settings), task.test[0])
     others = _other_predictions(settings, task, posterior)
+    found = training.learnt_nothing(posterior)
+    if found:
+        logging.getLogger("gossamer").warning(f"{settings.method} on {settings.data_name}: {found}")
     of_weights, stds = curves.weight_curves(posterior)
     result["curves"] |= of_weights
     return {
@@ -49,6 +55,8 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "cost": cost | {"prediction_seconds": latency},
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
         "class_names": list(task.class_names),
+        **({"warnings": [found]} if found else {}),
+        **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }
 
 
@@ -68,8 +76,7 @@ def predict_split(posterior: Posterior, task: Task, settings: Settings, split: s
 
 def predict_seeded(posterior: Posterior, task: Task, x: Tensor, settings: Settings) -> Prediction:
     """Prediction of the draws for ``x``, inputs as the task stores them; the draws depend on the seed alone."""
-    with torch.random.fork_rng():
-        torch.manual_seed(settings.seed)
+    with OwnNoise(settings.seed, next(posterior.model.parameters()).device):
         return predict_inputs(watched(posterior), task, x, settings.n_draws)
 
 
@@ -77,7 +84,7 @@ def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
     """Metrics of a prediction for the test data, and the curves and examples behind them."""
     y = task.test[1]
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
-    if isinstance(task.likelihood, Gaussian):
+    if task.kind == "regression":
         return result | {"curves": curves.number_curves(prediction, task, y)}
     return result | {
         "curves": curves.class_curves(prediction, y),

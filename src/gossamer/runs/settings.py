@@ -40,7 +40,7 @@ class Settings:
 
     Args:
         method: Name of the method.
-        data: Name of the data set, or your own: a .csv, .tsv, .parquet or .npz file, a folder of images with a
+        data: Name of the data set, or your own: a file of a table or of arrays, a folder of images with a
             sub-folder per class, or module:function.
         model: Name of the network, or your own as module:factory; one that fits the data if not given.
         epochs: Passes over the training data.
@@ -121,10 +121,11 @@ class Settings:
         return asdict(self)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Settings:
+    def from_config(cls, config: Mapping[str, Any], *, recorded: bool = False) -> Settings:
         """From the dictionary of a ``config.toml``; an unknown key is an error that names the nearest.
 
-        So is code of the user's own, ``module:function``, unless it is named again by ``names.trusting``.
+        So is code of the user's own, ``module:function``, unless it is named again by ``names.trusting``. Where a run
+        of any version ``recorded`` it, all options are there, some perhaps under former names.
         """
         refuse_foreign_code("it", config)
         known = [item.name for item in fields(cls)]
@@ -134,6 +135,9 @@ class Settings:
         for key in ("method", "data"):
             if key not in config:
                 raise ValueError(f"the key {key!r} is missing")
+        check_type("method", config["method"], str)
+        if recorded and isinstance(options := config.get("options"), Mapping):
+            config = {**config, "options": methods.as_recorded(config["method"], options)}
         return cls(**config)
 
     def load_task(self) -> Task:

@@ -58,19 +58,18 @@ def time_steps(run: Run) -> StepTimes | None:
     where there is nothing to compare: a network without inactive weights, or no native kernels.
     """
     settings = settings_of(run, device="cpu", ranks=1)
-    with torch.random.fork_rng(devices=[]):  # restoring a training also restores its random state
-        training = restore(run, settings).training
-        is_sparse = any(weight.support.position is not None for weight in sparse_weights(training.model).values())
-        if not is_sparse or not library.LIBRARY:
-            return None
-        # One thread's CPU time is disturbed least by other work on the machine.
-        clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-        native, dense = list[float](), list[float]()
-        for number in range(-1, ROUNDS):
-            for times, choice in ((native, kernels.in_use()), (dense, "dense"))[:: -1 if number % 2 else 1]:
-                with kernels.use(choice):
-                    start = clock()
-                    training.advance()
-                    times.append(1e3 * (clock() - start))
+    training = restore(run, settings).training
+    is_sparse = any(weight.support.position is not None for weight in sparse_weights(training.model).values())
+    if not is_sparse or not library.LIBRARY:
+        return None
+    # One thread's CPU time is disturbed least by other work on the machine.
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    native, dense = list[float](), list[float]()
+    for number in range(-1, ROUNDS):
+        for times, choice in ((native, kernels.in_use()), (dense, "dense"))[:: -1 if number % 2 else 1]:
+            with kernels.use(choice):
+                start = clock()
+                training.advance()
+                times.append(1e3 * (clock() - start))
     native, dense = native[1:], dense[1:]  # the first round warms up
     return StepTimes(median(native), median(dense), median(d / n for n, d in zip(native, dense, strict=True)))

@@ -21,7 +21,6 @@ from gossamer import data
 from gossamer.data import fingerprint
 from gossamer.divergence import DivergenceError
 from gossamer.formats import number, plain
-from gossamer.likelihoods import Gaussian
 from gossamer.metrics import METRICS
 from gossamer.names import file_name, needs, own_code, trusting, unknown
 from gossamer.record import Lock, RecordError, Run, TakenError, write_atomically
@@ -313,8 +312,7 @@ def _check(settings: Settings, task: Task, metric: str, pruner: str) -> None:
     from gossamer.runs.job import start
     from gossamer.runs.processes import launch
 
-    kind = "regression" if isinstance(task.likelihood, Gaussian) else "classification"
-    known = [one.name for one in METRICS.values() if one.compute is not None and kind in one.tasks]
+    known = [one.name for one in METRICS.values() if one.compute is not None and task.kind in one.tasks]
     known = [name for name in known if METRICS[name].better in ("higher", "lower")]
     if metric not in known:
         raise ValueError(unknown("metric to search by", metric, known))

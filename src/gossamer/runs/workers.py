@@ -155,7 +155,8 @@ def _work(folder: Path, settings: Settings, threads: int, trusted: frozenset[str
     torch.set_num_threads(threads)
 
     def watch(row: Mapping[str, Any]) -> bool:
-        pipe.send((row["epoch"], describe(row, settings.epochs)))
+        # Members of an ensemble may have these epochs each.
+        pipe.send((settings.epochs * row["epoch"] // row["epochs"], describe(row, row["epochs"])))
         return True
 
     with trusting(*trusted), contextlib.suppress(Interrupted, BrokenPipeError):

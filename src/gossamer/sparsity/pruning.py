@@ -168,6 +168,11 @@ class Prune(Rule):
         self.step()
         return False
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The period."""
+        return {"update_period": self.update_period}
+
     def state_dict(self) -> dict[str, Any]:
         """The clock and what is held back; the supports are in the model's state."""
         held = {name: held.state_dict() for name, held in self._held.items()}

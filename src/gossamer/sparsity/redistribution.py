@@ -110,6 +110,11 @@ class Redistribution(Rule):
         """Whether the coming :meth:`step` is an update."""
         return self.is_due(self.index + 1)
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The period of the first updates."""
+        return {"update_period": self.update_period(1)}
+
     def state_dict(self) -> dict[str, Any]:
         """The clock; positions are in the model's state, moments in the optimizer's."""
         return {"index": self.index}

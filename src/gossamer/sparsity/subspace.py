@@ -190,6 +190,11 @@ class Subspace(Rule):
         return self.step(step.loss) and self.is_reference
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """The period."""
+        return {"update_period": self.update_period}
+
+    @property
     def acts(self) -> bool:
         """Whether the coming :meth:`step` is an update."""
         return self._is_due(self.index + 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gossamer.devices import OwnNoise
 from gossamer.types import Split, identity
 
 __all__ = ["Batches"]
@@ -86,7 +87,5 @@ class Batches:
         if self._is_small:
             self._ordered_x, self._ordered_y = self.x[self._order], self.y[self._order]
         if self.augment is not identity:
-            device = self.x.device
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                torch.manual_seed(key)
+            with OwnNoise(key, self.x.device):
                 self._ordered_x = torch.cat([self.augment(self.x[rows]) for rows in self._order.split(AT_ONCE)])

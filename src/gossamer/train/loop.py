@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
-from gossamer.devices import OneProcess, is_bf16
+from gossamer.devices import OneProcess, OwnNoise, is_bf16
 from gossamer.divergence import (
     MAX_ATTEMPTS,
     PERIOD,
@@ -28,14 +28,17 @@ from gossamer.divergence import (
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
-from gossamer.likelihoods import at_least_float32
 from gossamer.posterior import Mixture
+from gossamer.posterior.constant import learnt_nothing
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
 from gossamer.train.batches import Batches
+from gossamer.train.limit import RateLimit, is_due
+from gossamer.train.renew import renew
 from gossamer.train.steps import EagerSteps, take_step
 from gossamer.types import (
     Collector,
+    Likelihood,
     Method,
     Posterior,
     Rule,
@@ -43,6 +46,7 @@ from gossamer.types import (
     Task,
     VariationalOptimizer,
     as_penalty,
+    at_least_float32,
     identity,
 )
 
@@ -53,6 +57,7 @@ __all__ = ["Training", "fit"]
 
 Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
+Build = Callable[[], nn.Module]
 
 SEEDS_APART = 2_654_435_761  # between members: far in the 32 bits that torch's generator reads
 
@@ -68,6 +73,7 @@ def fit(
     batch_size: int = 64,
     seed: int = 0,
     on_nan: OnNan = "stop",
+    build: Build | None = None,
 ) -> Posterior:
     """Train ``model`` (a plain network, converted in place) by ``method`` and return its posterior.
 
@@ -75,16 +81,20 @@ def fit(
         method: From :func:`gossamer.methods.build`, or your own.
         model: A plain network.
         task: Data and likelihood.
-        steps: How many optimizer steps.
+        steps: How many optimizer steps. A method whose members do not share them takes them for each.
         fabric: Device and precision, a :class:`gossamer.devices.OneProcess` or a ``lightning_fabric.Fabric``; ``None``
             is the CPU in float32.
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
-        seed: Seed of the order of the examples, the first active weights and all noise.
+        seed: Seed of the order of the examples, the first active weights and all noise. torch's own random state stays
+            as it is.
         on_nan: What to do where inputs, the loss or a gradient are not finite. ``"stop"`` raises: on the CPU before a
             step by such inputs or such a loss, on a GPU up to 50 steps later, because each look makes it wait.
             ``"skip"`` takes the step with the next batch, ``"rollback"`` goes back to the weights of up to 50 steps
             before and goes on with the batches that follow; both look before every step.
+        build: Builds the plain network anew, with weights from torch's random state: the other members of an ensemble
+            start from what it returns. Without it they start from the weights that ``reset_parameters`` of the layers
+            draws, and it is an error if those have another law than the given ones.
 
     Example:
         >>> from gossamer import methods
@@ -95,15 +105,22 @@ def fit(
         >>> len(list(posterior.draws(3)))
         3
     """
-    training = Training(method, model, task, steps, fabric, batch_size=batch_size, seed=seed, on_nan=on_nan)
+    options: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "on_nan": on_nan, "build": build}
+    training = Training(method, model, task, steps, fabric, **options)
     for values in training.run():
         if record is not None:
             record(training.step, values)
-    return training.posterior()
+    posterior = training.posterior()
+    if found := training.learnt_nothing(posterior):
+        logging.getLogger("gossamer").warning(found)
+    return posterior
 
 
 class Training:
     """A training in progress: everything that changes from step to step, which can be saved and restored.
+
+    Attributes:
+        noise: The random state of all that it does; torch's own stays as it is.
 
     Example:
         >>> from gossamer import methods
@@ -128,21 +145,25 @@ class Training:
         captures: bool = False,
         fused: Fused = "auto",
         on_nan: OnNan = "stop",
+        build: Build | None = None,
     ) -> None:
         check_fused(fused)
         method = method.suited_to(model)
-        self.method, self.task, self.steps, self.seed = method, task, steps, seed
+        self.method, self.task, self.seed = method, task, seed
+        self.steps = steps if method.shares_steps else method.members * steps
         self.fabric = fabric or OneProcess()
         self._plain = replica(model) if method.members > 1 else model  # which members after the first start from
+        self._build = build
         self._finished: list[dict[str, Any]] = []  # the members trained so far
-        torch.manual_seed(seed)
-        self.model = method.prepare(model)
-        placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
-        self.module, self.optimizer = placed
-        self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
+        self.noise = OwnNoise(seed, self.fabric.device)
+        with self.noise:
+            self.model = method.prepare(model)
+            placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
+            self.module, self.optimizer = placed
+            self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
+            (self.collector,) = _checked(Collector, [method.collector()])
         leave_broadcast(self.module)
         self.penalty = as_penalty(method.penalty)
-        (self.collector,) = _checked(Collector, [method.collector()])
         self.batches = self._batches_of(0, batch_size)
         self.step = 0
         self.updates: list[dict[str, Any]] = []  # what the rules did, for whoever records it and clears the list
@@ -156,6 +177,8 @@ class Training:
         parts = self.model, self.optimizer, objective, self.penalty
         again = partial(_objective, task, partial(_pass, self.fabric, self.model))
         self.eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
+        self.limit = RateLimit()
+        self._is_limited = method.one_rate and not method.lr_is_given and task.has_numbers
         self.captures = captures  # until it turns out to be impossible
         self.fused: Fused = fused
         self._captured: CapturedSteps | CapturedPasses | None = None
@@ -163,7 +186,7 @@ class Training:
         default, groups = self.optimizer.defaults["lr"], self.optimizer.param_groups
         self._ratios = [group["lr"] / default if default else 1.0 for group in groups]
         if self.fabric.global_rank > 0:  # the same weights on all ranks, but different noise
-            torch.manual_seed(seed + self.fabric.global_rank)
+            self.noise = OwnNoise(seed + self.fabric.global_rank, self.fabric.device)
         self.module.train()
 
     def run(self, last: int | None = None) -> Iterator[dict[str, Tensor]]:
@@ -197,9 +220,18 @@ class Training:
         return self._watch.on_nan
 
     @property
+    def chosen(self) -> dict[str, Any]:
+        """What is used where options were left open, as the method and its parts say, and rate and optimizer."""
+        values = {"lr": self.optimizer.defaults["lr"], "optimizer": type(self.inner_optimizer).__name__}
+        values |= self.penalty.chosen(self.model, self._steps_each)
+        for rule in self.rules:
+            values |= rule.chosen
+        return {name: value for name, value in (values | dict(self.method.chosen)).items() if value is not None}
+
+    @property
     def lr(self) -> float:
         """The learning rate of the last step."""
-        return self.method.lr(max(0, self.step - self._begun - 1))
+        return self.limit.lowered(self.method.lr(max(0, self.step - self._begun - 1)))
 
     def _note_updates(self) -> None:
         """Collect what the rules have just done, in steps of the whole training."""
@@ -214,6 +246,11 @@ class Training:
         return len(self._finished) * self._steps_each
 
     @property
+    def epochs(self) -> int:
+        """Passes over the training data in all steps, of all members together."""
+        return self.steps // self.batches.per_epoch
+
+    @property
     def _steps_each(self) -> int:
         """Steps of a member; the last one takes what is left."""
         return self.steps // self.method.members
@@ -223,8 +260,13 @@ class Training:
 
         With several ranks these are parts of a mean: averaged over ranks, they are those of the whole batch.
         """
-        if self.step - self._begun == self._steps_each and len(self._finished) + 1 < self.method.members:
-            self._begin_next_member()
+        with self.noise:
+            if self.step - self._begun == self._steps_each and len(self._finished) + 1 < self.method.members:
+                self._begin_next_member()
+            return self._advance_by_one()
+
+    def _advance_by_one(self) -> dict[str, Tensor]:
+        """One step, with other batches if something is not finite and ``on_nan`` says to go on."""
         target, on_nan = self.step + 1, self._watch.on_nan
         for _ in range(MAX_ATTEMPTS):
             kept = _buffers(self.model) if on_nan == "skip" else []
@@ -256,11 +298,14 @@ class Training:
 
     def _advance(self) -> dict[str, Tensor]:
         number = self.step - self._begun + 1
-        rate = self.method.lr(number - 1)
-        rates = [ratio * rate for ratio in self._ratios]
         index = number - 1 + self._shift
         batch, self.eager.weight = self.batches[index], self.batches.weight(index)
         self._check_inputs(batch[0])
+        if self._is_limited and is_due(number):
+            highest = max(map(self.method.lr, range(self._steps_each))) if number == 1 else 0.0
+            self.limit.look(self.model, self.eager.again(*batch), highest)
+        rate = self.limit.lowered(self.method.lr(number - 1))
+        rates = [ratio * rate for ratio in self._ratios]
         check, values = partial(self._check_loss, batch), None
         if self.captures:
             try:
@@ -333,13 +378,28 @@ class Training:
 
     def posterior(self) -> Posterior:
         """The posterior as of now; of several members, the mixture of those that are trained."""
-        last = self.collector.posterior(self.model, self.optimizer)
+        with self.noise:
+            last = self.collector.posterior(self.model, self.optimizer)
         if self.method.members == 1:
             return last
         is_trained = self.step - self._begun >= self._steps_each
-        with torch.random.fork_rng():  # an optimizer may draw the seed of its noise
+        kept = self.noise.states  # an optimizer may draw the seed of its noise
+        with self.noise:
             others = [self._posterior_of(member) for member in self._finished]
+        self.noise.states = kept
         return Mixture([*others, *([last] if is_trained or not others else [])])
+
+    def learnt_nothing(self, posterior: Posterior) -> str | None:
+        """What to tell if the trained posterior is no better than a constant; otherwise nothing.
+
+        Where the losses of the last steps are below that of the best constant, nothing more is computed.
+        """
+        likelihood, y = self.task.likelihood, self.task.train[1]
+        constant = likelihood.constant(y) if isinstance(likelihood, Likelihood) else None
+        if constant is None or self.fabric.global_rank > 0 or not self.step:
+            return None
+        alike = constant.expand(len(y), -1, *y.shape[1:] if constant.dim() > 2 else ())
+        return learnt_nothing(posterior, self.task) if self._watch.mean() > float(likelihood.loss(alike, y)) else None
 
     def _begin_next_member(self) -> None:
         """Keep the member that is trained, and go on as a training from another seed does at its beginning."""
@@ -348,15 +408,23 @@ class Training:
         member = {"model": pack(self.model), "collector": self.collector.state_dict(), "optimizer": optimizer}
         finished = [*self._finished, member]
         seed = self._seed_of(len(finished))
-        torch.manual_seed(seed)
-        network = replica(self._plain)
-        self.method.restart(network)
+        with OwnNoise(seed, self.fabric.device):
+            network = self._next_network()
         alone = replace(self.method, members=1)
         fresh = Training(
             alone, network, self.task, self._steps_each, self.fabric, batch_size=self.batches.batch_size, seed=seed
         )
         self.load_state_dict(fresh.state_dict() | {"step": self.step, "members": finished})
         self._good = None  # a member does not go back to the one before it
+
+    def _next_network(self) -> nn.Module:
+        """The plain network that the next member starts from."""
+        if self.method.fresh and self._build is not None:
+            return self._build()
+        network = replica(self._plain)
+        if self.method.fresh:
+            renew(network)
+        return network
 
     def _posterior_of(self, member: dict[str, Any]) -> Posterior:
         network, collector = replica(self.model), self.method.collector()
@@ -381,9 +449,8 @@ class Training:
         optimizer = self.optimizer.state_dict()
         if self._captured is not None:  # not the options that only graphs need
             self._captured.restore_options(optimizer["param_groups"])
-        device = self.fabric.device
-        on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0, dtype=torch.uint8)
-        noise = {"cpu": torch.get_rng_state(), "device": on_device}
+        cpu, *on_device = self.noise.states
+        noise = {"cpu": cpu, "device": on_device[0] if on_device else torch.empty(0, dtype=torch.uint8)}
         return {
             "step": self.step,
             "model": self.model.state_dict(),
@@ -392,6 +459,7 @@ class Training:
             "collector": self.collector.state_dict(),
             "watch": self._watch.state_dict(),
             **({"shift": self._shift} if self._shift else {}),
+            **({"limit": asdict(self.limit)} if self.limit != RateLimit() else {}),
             "random": {name: self._from_every_rank(state) for name, state in noise.items()},
             **({"members": list(self._finished)} if self.method.members > 1 else {}),
         }
@@ -410,19 +478,19 @@ class Training:
         self.collector.load_state_dict(state.get("collector", {}))
         self._watch.load_state_dict(state.get("watch", {"first": None}))
         self._shift = state.get("shift", 0)
+        self.limit = RateLimit(**state.get("limit", {}))
         self._load_noise(state["random"])
 
     def _load_noise(self, saved: dict[str, Tensor]) -> None:
         """Each rank goes on with its own noise; one that was not there before begins with new noise."""
         rank = self.fabric.global_rank
         if rank >= len(saved["cpu"]):
-            torch.manual_seed(self._seed_of(self.step) + rank)
+            self.noise.states = OwnNoise(self._seed_of(self.step) + rank, self.fabric.device).states
             return
         # Copies, because torch reads the state of a view from the wrong place in memory.
         cpu, device = (saved[name][rank].cpu().clone() for name in ("cpu", "device"))
-        torch.set_rng_state(cpu)
-        if len(device) and self.fabric.device.type == "cuda":  # a GPU run may be read on a machine without one
-            torch.cuda.set_rng_state(device, self.fabric.device)
+        on_device = self.noise.states[1:]  # a GPU run may be read on a machine without one
+        self.noise.states = [cpu, *([device] if len(device) and on_device else on_device)]
 
     def _from_every_rank(self, state: Tensor) -> Tensor:
         """``(n,)`` of each rank -> ``(ranks, n)``: each rank continues with its own noise."""

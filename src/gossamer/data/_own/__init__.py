@@ -1,4 +1,4 @@
-"""Data of the user's own: a table (``.csv``, ``.tsv``, ``.parquet``), arrays (``.npz``) or a folder of images.
+"""Data of the user's own: a table, arrays, or a folder of images; ``files`` knows which files hold them.
 
 Each kind is a file here with ``load(path, …) -> Task`` and ``describe(record)``. What was learnt from the
 training rows is the *record* of the task: plain values for JSON, from which the task can be made without its data.
@@ -17,9 +17,8 @@ from typing import Any
 
 from gossamer.types import Task
 
-__all__ = ["KINDS", "SUFFIXES", "describe", "find", "kind_of", "options_of", "read", "shortened"]
+__all__ = ["KINDS", "describe", "find", "kind_of", "options_of", "read", "shortened"]
 
-SUFFIXES = {".csv": "table", ".tsv": "table", ".parquet": "table", ".npz": "arrays"}
 KINDS = ("table", "arrays", "images")
 
 
@@ -30,11 +29,14 @@ def kind_of(name: str) -> str | None:
         >>> kind_of("houses.csv"), kind_of("digits")
         ('table', None)
     """
+    from gossamer.data._own.files import FILES
+
     path = Path(name).expanduser()
     if not name:
         return None
     is_folder = os.path.isdir(path) or path.is_absolute()  # noqa: PTH112 (Path.is_dir raises if the name is too long)
-    return SUFFIXES.get(path.suffix.lower()) or ("images" if is_folder else None)
+    file = FILES.get(path.suffix.lower())
+    return (file.holds if file else None) or ("images" if is_folder else None)
 
 
 def find(name: str, kind: str) -> Callable[..., Task]:

@@ -1,4 +1,4 @@
-"""Tables in files: CSV and TSV by the standard library, Parquet by polars."""
+"""Tables in CSV and TSV files."""
 
 from __future__ import annotations
 
@@ -12,34 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.columns import Frame
-from gossamer.data._files import DataNotFoundError
-from gossamer.data._own.parquet import read_parquet
-from gossamer.names import needs
 
 Array = npt.NDArray[Any]
 
 MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"})  # not None: it is a category in many tables
 
 
-def read_frame(path: Path | str) -> Frame:
-    """The table in a file; ``"-"`` reads CSV from standard input.
-
-    Columns whose values are all numbers are numbers, those of other texts are texts.
-    """
+def read_csv(path: Path) -> Frame:
+    """The table in a CSV or TSV file; ``-`` is CSV from standard input."""
     if str(path) == "-":
         return from_text(sys.stdin.read(), "standard input")
-    path = Path(path)
-    try:
-        if path.suffix.lower() == ".parquet":
-            return read_parquet(path)
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise DataNotFoundError(f"{path} does not exist: check the path") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it as CSV in UTF-8") from error
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
-    return from_text(text, str(path), "\t" if path.suffix.lower() == ".tsv" else None)
+    return from_text(path.read_text(encoding="utf-8-sig"), str(path), "\t" if path.suffix.lower() == ".tsv" else None)
+
+
+def numbers_of_csv(path: Path) -> Array:
+    """Numbers of a table, whose first line may have the names of its columns."""
+    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8-sig")
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    lines = [line for line in text.splitlines() if line.strip()]
+    if lines and not _is_number(lines[0].split(delimiter)[0]):
+        lines = lines[1:]
+    return np.loadtxt(lines, delimiter=delimiter, ndmin=2) if lines else np.zeros((0, 0))
 
 
 def from_text(text: str, where: str, delimiter: str | None = None) -> Frame:
@@ -71,11 +64,11 @@ def from_text(text: str, where: str, delimiter: str | None = None) -> Frame:
             raise ValueError(f"{where}, row {number} has {len(row)} values, the first line has {len(names)} names")
     columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(names)
     return Frame(
-        {name: _typed([value.strip() for value in column]) for name, column in zip(names, columns, strict=True)}
+        {name: typed([value.strip() for value in column]) for name, column in zip(names, columns, strict=True)}
     )
 
 
-def _typed(column: list[str]) -> Array:
+def typed(column: list[str]) -> Array:
     """Numbers if all that are not missing are numbers, otherwise texts."""
     if all(_is_number(value) for value in column if value not in MISSING):
         return np.array([np.nan if value in MISSING else float(value) for value in column], dtype=np.float64)
@@ -90,19 +83,13 @@ def _is_number(text: str) -> bool:
     return "_" not in text  # Python reads 1_000 as a number, no table does
 
 
-def write_frame(path: Path, columns: dict[str, list[Any]]) -> None:
-    """Columns of equal length as CSV, TSV or Parquet, by the ending of the path."""
-    if path.suffix.lower() == ".parquet":
-        needs("polars", extra="parquet")
-        import polars as pl
-
-        pl.DataFrame(columns).write_parquet(path)
-        return
+def write_csv(path: Path, columns: dict[str, list[Any]]) -> None:
+    """Columns of equal length as CSV or TSV."""
     with path.open("w", encoding="utf-8", newline="") as stream:
-        write_csv(stream, columns, "\t" if path.suffix.lower() == ".tsv" else ",")
+        print_csv(stream, columns, "\t" if path.suffix.lower() == ".tsv" else ",")
 
 
-def write_csv(stream: Any, columns: dict[str, list[Any]], delimiter: str = ",") -> None:
+def print_csv(stream: Any, columns: dict[str, list[Any]], delimiter: str = ",") -> None:
     """Columns of equal length as CSV; numbers with six digits."""
     writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
     writer.writerow(columns)

@@ -56,6 +56,14 @@ def read_parquet(path: Path) -> Frame:
     return frame
 
 
+def write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    """Columns of equal length."""
+    needs("polars", extra="parquet")
+    import polars as pl
+
+    pl.DataFrame(columns).write_parquet(path)
+
+
 def _started(file: IO[bytes]) -> subprocess.Popen[bytes]:
     """The process, which finds polars where this one does; -P: nothing that lies beside its file is imported."""
     command = [sys.executable, "-P", str(PROCESS), str(LARGEST), *filter(None, sys.path)]

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from gossamer.columns import Columns, Frame
 from gossamer.data._own import shortened
-from gossamer.data._own.arrays import read_array
-from gossamer.data._own.frames import read_frame
+from gossamer.data._own.files import kind_of, read_frame, read_numbers
 from gossamer.data._own.record import Labels, columns_of, own_task, split_examples
 from gossamer.names import unknown
 from gossamer.types import Task
@@ -30,7 +29,7 @@ def load(
     task: str | None = None,
     n_val: int | None = None,
 ) -> Task:
-    """The task in a ``.csv``, ``.tsv`` or ``.parquet`` file.
+    """The task in a file with a table, such as ``.csv`` or ``.parquet``.
 
     A fifth of the rows is for testing and a tenth of the rest is held out, always the same ones.
 
@@ -77,8 +76,8 @@ def read(record: Mapping[str, Any], path: Path | str) -> tuple[Tensor, dict[str,
     """The rows of a table, found by the names of its columns, or of an array with the columns in their order."""
     columns = columns_of(record)
     assert columns.names is not None
-    if Path(path).suffix.lower() in (".npy", ".npz"):
-        return torch.from_numpy(np.asarray(columns.apply(read_array(Path(path))), dtype=np.float64)), {}
+    if kind_of(path).table is None:
+        return torch.from_numpy(np.asarray(columns.apply(read_numbers(path)), dtype=np.float64)), {}
     frame = read_frame(path)
     lost = [name for name in columns.names if name not in frame.columns]
     if lost:
