@@ -4,7 +4,8 @@ A place is what stands between ``<!-- bench:DEVICE:NAME -->`` and ``<!-- /bench 
 that name of a benchmark on that device, or for ``environment`` by a line about the machine. So no figure in a page is
 ever copied by hand. ``<!-- bench:results:NAME -->`` takes a table of the folder ``results/``: ``<recipe>/<seed>/`` (run
 folders without their checkpoints) and the JSON files of ``gossamer compare --json``, ``python -m benchmarks.state``,
-``.fused``, ``.citizen``, ``.uci``, ``.discovery``, ``.attacks``, ``.mutations``, ``.ranks``, ``.sweep`` and ``.scale``.
+``.fused``, ``.citizen``, ``.uci``, ``.discovery``, ``.noise``, ``.attacks``, ``.mutations``, ``.ranks``, ``.sweep`` and
+``.scale``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import citizen, discovery, reliability, scale_tables, state, uci_tables
+from benchmarks import citizen, discovery, noise, reliability, scale_tables, state, uci_tables
 from benchmarks.choices import choice_tables
 from benchmarks.citizen import citizen_tables
 from benchmarks.discovery import discovery_tables
@@ -127,6 +128,8 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
             made |= uci_tables.uci_tables(content)
         elif content["kind"] == discovery.KIND:
             made |= discovery_tables(content)
+        elif content["kind"] == noise.KIND:
+            made |= noise.noise_tables(content)
         elif content["kind"] in reliability.KINDS:
             made |= reliability.reliability_tables(content)
         elif content["kind"] == scale_tables.KIND:
@@ -146,7 +149,7 @@ def recorded_environments(folder: Path) -> dict[str, str]:
 def _contents(folder: Path) -> dict[str, dict[str, Any]]:
     """The JSON files of the folder that have a table."""
     read = {path.stem: read_json(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
-    others = (citizen.KIND, uci_tables.KIND, discovery.KIND, scale_tables.KIND, *reliability.KINDS)
+    others = (citizen.KIND, uci_tables.KIND, discovery.KIND, noise.KIND, scale_tables.KIND, *reliability.KINDS)
     kinds = (trials.KIND, state.KIND, FUSED, *others)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}
 

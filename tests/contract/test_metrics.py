@@ -65,12 +65,19 @@ def crps_of_one():
     return float(left + np.trapezoid([(1 - mixture(x)) ** 2 for x in above], above))
 
 
+def floor_by_hand():
+    """Of eight answers with 0.7 each, in one bin: mean distance between 0.7 and the share of right ones."""
+    drawn = torch.rand(8, 200, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) < 0.7
+    return float((drawn.double().mean(0) - 0.7).abs().mean())
+
+
 DOUBT = entropy(0.7), (entropy(0.8) + entropy(0.6)) / 2
 KNOWN = {
     "classification": {
         "accuracy": 0.5,
         "nll": -(math.log(0.7) + math.log(0.3)) / 2,
         "ece": 0.2,
+        "ece_floor": floor_by_hand(),
         "classwise_ece": 0.2,
         "marginal_l2_debiased": math.sqrt(0.2**2 - 0.25 / 7),
         "brier": (2 * 0.3**2 + 2 * 0.7**2) / 2,

@@ -284,3 +284,18 @@ def test_what_is_no_pair_of_masks_is_refused(rate):
         rate(mask(3), mask(4))
     with pytest.raises(ValueError, match=r"one or more"):
         rate(mask(0), mask(0))
+
+
+def test_the_floor_of_the_ece_is_its_mean_over_redrawn_labels():
+    torch.manual_seed(0)
+    probs = torch.randn(400, 4).softmax(1)
+    drawn = torch.tensor([metrics.top_label_ece(probs, torch.multinomial(probs, 1)[:, 0]) for _ in range(400)])
+    # The means of 200 redraws there and 400 here.
+    error = float(drawn.std()) * math.sqrt(1 / 200 + 1 / 400)
+    assert abs(metrics.ece_floor(probs) - float(drawn.mean())) < 4 * error
+
+
+def test_the_floor_of_one_bin_has_its_closed_form():
+    """With n answers of confidence c in one bin it is E|mean of n Bernoulli(c) - c|: for c = 1/2 and n = 4, 3/16."""
+    probs = torch.tensor([[0.5, 0.3, 0.2]] * 4)
+    assert metrics.ece_floor(probs, n_redraws=20_000) == pytest.approx(3 / 16, abs=4 * 0.17 / math.sqrt(20_000))

@@ -61,6 +61,21 @@ def top_label_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
     return float(_ece_of_columns(confidence[:, None], (predicted == labels)[:, None], n_bins))
 
 
+def ece_floor(probs: Tensor, n_bins: int = 15, n_redraws: int = 200) -> float:
+    """The :func:`top_label_ece` that perfect calibration has with these confidences, by chance, on as many examples.
+
+    The mean over redrawn outcomes, in which an answer is right exactly as often as its confidence says; they are the
+    same in every call. An ECE near it ranks nothing.
+
+    Example:
+        >>> ece_floor(torch.tensor([[1.0, 0.0]] * 4)), round(ece_floor(torch.tensor([[0.5, 0.5]])), 4)
+        (0.0, 0.5)
+    """
+    confidence = probs.double().amax(1)[:, None].expand(-1, n_redraws)
+    drawn = torch.rand(confidence.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return float(_ece_of_columns(confidence, drawn.to(probs.device) < confidence, n_bins).mean())
+
+
 def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
     """Calibration error of each class, averaged over classes (Nixon et al. 2019): equal-width bins of p_k, L1.
 

@@ -69,6 +69,12 @@ def ece(prediction: Prediction, task: Task, y: Tensor) -> float:
     return classification.top_label_ece(prediction.probs, y)
 
 
+@_metric("ECE floor", percent, None, CLASSES, ("comparison",), heading="ECE floor")
+def ece_floor(prediction: Prediction, task: Task, y: Tensor) -> float:
+    """The ECE that perfect calibration would have by chance on so few examples: one near it cannot be improved."""
+    return classification.ece_floor(prediction.probs)
+
+
 @_metric("Class-wise ECE", percent, "lower", CLASSES, heading="class-wise ECE")
 def classwise_ece(prediction: Prediction, task: Task, y: Tensor) -> float:
     """The same gap for the probability of every class, not of the chosen one only."""
