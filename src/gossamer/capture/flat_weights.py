@@ -154,7 +154,7 @@ class FlatWeights:
         """Follow what the weights know of the noise of their curvatures, where one of them has looked again."""
         rows = [weight.shrinkage for weight in self.weights if isinstance(weight, CurvatureWeight)]
         if rows and any(row is not taken for row, taken in zip(rows, self._taken, strict=True)):
-            self._taken = rows
+            self._taken = [*rows]
             self.shrinkage.copy_(torch.stack(rows))
 
     @torch.no_grad()

@@ -184,7 +184,7 @@ def ssvi(
     usual_decay = OWN_PRIOR_DECAY / task.n_data if own else WEIGHT_DECAY
     decay = None if prior_std is not None else first_given(weight_decay, usual_decay)
     chosen |= given(weight_decay=decay)
-    rules = moves
+    rules: list[Callable[[nn.Module, Optimizer], Rule]] = [*moves]
     if temperature == 0:  # a network without noise, which trains and moves as one with noise does
         only_with("a temperature above 0", prior_std=prior_std, prior=own or None, init_std=init_std, noise=noise)
         prepare = partial(_sparsify, density=density, allocation=allocation)
