@@ -56,11 +56,11 @@ class Problem(NamedTuple):
 def problems(root: Path) -> dict[str, Callable[[], Problem]]:
     """The six problems, loaded when they are needed."""
 
-    def small(x: Tensor, y: Tensor, sizes: tuple[int, int, int], n_classes: int, name: str, scale: Normalize) -> Task:
+    def small(x: Tensor, y: Tensor, sizes: list[int], n_classes: int, name: str, scale: Normalize) -> Task:
         x = F.avg_pool2d(x.permute(0, 3, 1, 2).float(), 2).round().byte()  # 32 to 16 pixels
-        train, val, test = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: sum(sizes)].split(sizes)
-        rows = ((x[part], y[part].long()) for part in (train, val, test))
-        return Task(*rows, Categorical(), n_classes, name, transform=scale)
+        order = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+        train, val, test = ((x[part], y[part].long()) for part in order[: sum(sizes)].split(sizes))
+        return Task(train, val, test, Categorical(), n_classes, name, transform=scale)
 
     def arrays(name: str) -> dict[str, Tensor]:
         with np.load(root / f"{name}.npz") as file:
@@ -69,14 +69,14 @@ def problems(root: Path) -> dict[str, Callable[[], Problem]]:
     def svhn() -> Problem:
         z = arrays("svhn")
         scale = Normalize((0.4377, 0.4438, 0.4728), (0.198, 0.201, 0.197))
-        task = small(z["x_test"], z["y_test"], (6000, 1500, 4000), 10, "svhn (reconstructed), 16 x 16", scale)
+        task = small(z["x_test"], z["y_test"], [6000, 1500, 4000], 10, "svhn (reconstructed), 16 x 16", scale)
         return Problem(task, lambda: models.pooled_conv_net(10, 3), 15)
 
     def cifar20() -> Problem:
         z = arrays("cifar100")
         x, y = torch.cat([z["x_train"], z["x_test"]]), torch.cat([z["y_train"], z["y_test"]])
         scale = Normalize((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-        task = small(x[y < 20], y[y < 20], (4000, 1000, 2500), 20, "20 classes of CIFAR-100, 16 x 16", scale)
+        task = small(x[y < 20], y[y < 20], [4000, 1000, 2500], 20, "20 classes of CIFAR-100, 16 x 16", scale)
         return Problem(task, lambda: models.wide_resnet(10, 1, 20), 15)
 
     def fashion() -> Task:
@@ -85,13 +85,15 @@ def problems(root: Path) -> dict[str, Callable[[], Problem]]:
         generator = torch.Generator().manual_seed(0)
         train, val = torch.randperm(len(y), generator=generator)[:10_000].split([8000, 2000])
         test = torch.randperm(len(task.test[1]), generator=generator)[:4000]
-        return task._replace(train=(x[train], y[train]), val=(x[val], y[val]), test=tuple(p[test] for p in task.test))
+        x_test, y_test = task.test[0][test], task.test[1][test]
+        return task._replace(train=(x[train], y[train]), val=(x[val], y[val]), test=(x_test, y_test))
 
     def dna() -> Problem:
         z = arrays("dna")
         order = torch.randperm(len(z["y"]), generator=torch.Generator().manual_seed(0))
-        rows = ((z["x"][part], z["y"][part].long()) for part in order.split([2000, 500, len(order) - 2500]))
-        task = Task(*rows, Categorical(), 3, "DNA (mlbench)", transform=_signs)
+        parts = order.split([2000, 500, len(order) - 2500])
+        rows, val, test = ((z["x"][part], z["y"][part].long()) for part in parts)
+        task = Task(rows, val, test, Categorical(), 3, "DNA (mlbench)", transform=_signs)
         return Problem(task, lambda: models.mlp(180, out_features=3), 40)
 
     return {

@@ -518,6 +518,8 @@ class Method:
         fresh: Whether each member after the first starts from other random weights, not from the given ones.
         chosen: What is used where an option was left open, under the option's name and as plain values, for the records
             of a run. What depends on the network is said by :attr:`Rule.chosen` and :meth:`Penalty.chosen`.
+        calibrates: Whether a training fits the width of the posterior and a temperature of its logits on the held-out
+            examples, where these are many enough. Not where the numbers of a paper are to be made.
         one_rate: Whether steps are as long as the gradient times one rate for all weights, as those of SGD and of
             samplers are, and so grow with the steepness of the loss. Adam's, for one, are not.
         lr_is_given: Whether ``lr`` is the user's own and stays as it is. Otherwise, a training of numbers by one rate
@@ -538,6 +540,7 @@ class Method:
     shares_steps: bool = True
     fresh: bool = False
     chosen: Mapping[str, Any] = field(default_factory=dict)
+    calibrates: bool = True
     one_rate: bool = True
     lr_is_given: bool = False
     share_for_numbers: float = 0.03

@@ -2,7 +2,7 @@
 
 from gossamer.posterior.average import Averaged, InAverage, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
-from gossamer.posterior.calibrate import Calibration, calibrate
+from gossamer.posterior.calibrate import LEAST_HELD_OUT, Calibration, calibrate
 from gossamer.posterior.draw import DrawnNetwork, draw
 from gossamer.posterior.dropout import Dropped
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
@@ -14,6 +14,7 @@ from gossamer.posterior.swag import Swag, SwagPosterior
 from gossamer.posterior.temperature import at_temperature, fit_temperature
 
 __all__ = [
+    "LEAST_HELD_OUT",
     "AroundMeans",
     "Averaged",
     "Calibration",

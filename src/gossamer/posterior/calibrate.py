@@ -23,6 +23,7 @@ from gossamer.types import Likelihood, Posterior
 DECADES = range(-3, 3)  # of the factor; at the lowest, draws are the network at its means in all but name
 PRECISION = 0.05  # of the logarithm of the factor: around its minimum the NLL is flat
 LOGIT_DECADES, LOGIT_PRECISION = range(-1, 2), 1e-3  # of the divisor of the logits: from 0.1 to 10
+LEAST_HELD_OUT = 500  # rows from which on a fit to them is worth more than to train on them, too
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 

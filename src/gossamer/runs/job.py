@@ -24,6 +24,7 @@ from gossamer.data._own.record import TrainingDataNeededError
 from gossamer.devices import OneProcess, OwnNoise
 from gossamer.layers import sparse_weights
 from gossamer.names import file_name, needs
+from gossamer.posterior import Calibration
 from gossamer.progress import Progress
 from gossamer.ranks import on_any_rank
 from gossamer.record import Lock, RecordError, Run
@@ -229,6 +230,8 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
             job.training.load_state_dict(state["training"])
             job.tally.load_state_dict(state["tally"])
             job.ranks_before = len(state["training"]["random"]["cpu"])
+            calibration = (run.result() or {}).get("calibration")
+            job.training.calibration = calibration and Calibration(**calibration)
         except Exception as error:  # a state that does not fit may raise anything, and names no file
             reason = " ".join(str(error).split())[:200]
             raise RecordError(

@@ -31,6 +31,9 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
     start = time.perf_counter()
     posterior = training.posterior()  # some methods compute a part of it here, and that is training, too
     tally.seconds += time.perf_counter() - start
+    calibration = training.calibrate() if settings.calibrate else None
+    if calibration is not None:
+        posterior = training.posterior()
     prediction = predict_split(posterior, task, settings)
     result = _quality(prediction, task)
     with training.noise:  # a layer may have to be drawn to be counted
@@ -56,6 +59,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
         "class_names": list(task.class_names),
         **({"warnings": [found]} if found else {}),
+        **({"calibration": calibration._asdict()} if calibration else {}),
         **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }
 

@@ -18,6 +18,7 @@ from gossamer import data, methods, models
 from gossamer.divergence import OnNan
 from gossamer.kernels.fused import Fused
 from gossamer.names import refuse_foreign_code, unknown
+from gossamer.posterior import LEAST_HELD_OUT
 from gossamer.schema import check_type, describe_type
 from gossamer.types import Task
 
@@ -53,13 +54,16 @@ class Settings:
             be faster, always wherever it is possible, or never.
         ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
         data_dir: Folder of the data files; $GOSSAMER_DATA or data/ if not given.
-        n_val: Training examples held out for choices, 0 to train on all; as the data set says if not given.
+        n_val: Training examples held out for choices, 0 to train on all; if not given as the data set says, but none
+            if these are fewer than 500 and the run calibrates.
         n_train: Training examples to use, the same for every seed; all if not given.
         target: Column of a table that is to be predicted.
         drop: Columns of a table to leave out, with commas between them.
         task: What the targets of own data are; by their values if not given.
         image_size: Height and width that the images of a folder are resized to.
         n_draws: Networks drawn for the final numbers.
+        calibrate: Whether to fit the width of the posterior and a temperature of its logits on the held-out examples,
+            if there are at least 500.
         on_nan: What to do where inputs, the loss or a gradient are not finite: stop, skip the batch, or rollback to the
             weights of up to 50 steps before.
         options: Options of the method; those left out are added with their defaults.
@@ -88,6 +92,7 @@ class Settings:
     task: TaskKind | None = None
     image_size: int | None = None
     n_draws: int = 20
+    calibrate: bool = True
     on_nan: OnNan = "stop"
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -138,11 +143,15 @@ class Settings:
         check_type("method", config["method"], str)
         if recorded and isinstance(options := config.get("options"), Mapping):
             config = {**config, "options": methods.as_recorded(config["method"], options)}
+        if recorded:  # the first runs did not calibrate
+            config = {"calibrate": False, **config}
         return cls(**config)
 
     def load_task(self) -> Task:
         """The data, of the training examples as many as were asked for."""
         task = data.load(self.data, self.data_dir, **self._data_options())
+        if self.calibrate and self.n_val is None and len(task.val[1]) < LEAST_HELD_OUT:
+            task = _with_held_out(task)
         if self.n_train is None:
             return task
         x, y = task.train
@@ -183,6 +192,17 @@ class Settings:
         """The network asked for; otherwise a residual network for colour images and an MLP for everything else."""
         is_colour_image = len(task.input_shape) == 3 and task.input_shape[0] == 3
         return self.model or ("resnet18" if is_colour_image else "mlp")
+
+
+def _with_held_out(task: Task) -> Task:
+    """The task with its held-out examples among those of training."""
+    n = len(task.val[1])
+    if not n or task.total_weight is not None:  # weights have a mean of one over the training examples alone
+        return task
+    x, y = (torch.cat(pair) for pair in zip(task.train, task.val, strict=True))
+    sizes = {"train": len(y), "val": 0}
+    record = task.record and {**task.record, "sizes": {**task.record["sizes"], **sizes}}
+    return task._replace(train=(x, y), val=(task.val[0][:0], task.val[1][:0]), record=record)
 
 
 def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def sweep(
     folder = Path(out or f"runs/{file_name(study)}")
     _refuse_run(folder)
     with trusting(*own_code(settings.to_config()), *own_code([str(one) for one in space.values()])):
+        settings = replace(settings, calibrate=False)  # held-out examples judge a trial, and fit nothing
         task = settings.load_task()
         _check(settings, task, metric, pruner)
         with opened_study(folder, study, storage, metric, pruner, settings.epochs) as opened:
@@ -304,7 +305,9 @@ class _Part:
 def _command(settings: Settings, values: Mapping[str, Any]) -> str:
     """What trains these values without held-out examples, where the data set lets one choose."""
     n_val = 0 if "n_val" in data.options_of(settings.data) else None
-    return command_of(replace(with_values(settings, values), n_train=None, n_val=n_val), always=values.keys())
+    return command_of(
+        replace(with_values(settings, values), n_train=None, n_val=n_val, calibrate=True), always=values.keys()
+    )
 
 
 def _check(settings: Settings, task: Task, metric: str, pruner: str) -> None:

@@ -87,8 +87,8 @@ class WeightBatch:
             return self.active.sums(torch.where(among, values, 0)) / self.active.counts(among)
 
         if isinstance(first, CurvatureWeight):
-            pairs = torch.stack([self.vector(name) for name in ("curvature", "grad_square")], 1)
-            both = torch.where(among[:, None], pairs, 0)
+            columns = torch.stack([self.vector("curvature"), self.vector("grad_square")], 1)
+            both = torch.where(among[:, None], columns, 0)
             means, squares = (self.active.sums(both) / self.active.counts(among)[:, None]).T
             fills = [w.regrown_curvature(mean, regrow_std) for w, mean in zip(self.weights, means, strict=True)]
             return {"mean": zero, "curvature": torch.stack(fills), "grad_square": squares}

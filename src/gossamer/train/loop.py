@@ -28,7 +28,7 @@ from gossamer.divergence import (
 from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
-from gossamer.posterior import Mixture
+from gossamer.posterior import LEAST_HELD_OUT, Calibration, Mixture, calibrate
 from gossamer.posterior.constant import learnt_nothing
 from gossamer.posterior.snapshots import pack, unpack
 from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
@@ -59,6 +59,8 @@ Part = TypeVar("Part")
 Record = Callable[[int, dict[str, Tensor]], None]
 Build = Callable[[], nn.Module]
 
+WIDTHS = (0.0, 0.1, 0.3, 1.0)  # of the posterior, as factors of its variances
+N_DRAWS, MOST_HELD_OUT = 10, 1000  # of a calibration: its cost is some 30,000 examples, forward
 SEEDS_APART = 2_654_435_761  # between members: far in the 32 bits that torch's generator reads
 
 
@@ -74,6 +76,7 @@ def fit(
     seed: int = 0,
     on_nan: OnNan = "stop",
     build: Build | None = None,
+    calibrate: bool = True,
 ) -> Posterior:
     """Train ``model`` (a plain network, converted in place) by ``method`` and return its posterior.
 
@@ -95,6 +98,8 @@ def fit(
         build: Builds the plain network anew, with weights from torch's random state: the other members of an ensemble
             start from what it returns. Without it they start from the weights that ``reset_parameters`` of the layers
             draws, and it is an error if those have another law than the given ones.
+        calibrate: Fit the width of the posterior, and for classes a temperature of its logits, on the held-out examples
+            of the task, if there are at least 500 (:meth:`Training.calibrate`).
 
     Example:
         >>> from gossamer import methods
@@ -110,6 +115,8 @@ def fit(
     for values in training.run():
         if record is not None:
             record(training.step, values)
+    if calibrate:
+        training.calibrate()
     posterior = training.posterior()
     if found := training.learnt_nothing(posterior):
         logging.getLogger("gossamer").warning(found)
@@ -166,6 +173,7 @@ class Training:
         self.penalty = as_penalty(method.penalty)
         self.batches = self._batches_of(0, batch_size)
         self.step = 0
+        self.calibration: Calibration | None = None
         self.updates: list[dict[str, Any]] = []  # what the rules did, for whoever records it and clears the list
         self._n_noted = [len(rule.record) for rule in self.rules]
         self._watch = DivergenceWatch(self.model, on_nan)
@@ -376,8 +384,36 @@ class Training:
             self._captured.close()
             self._captured = None
 
+    def calibrate(self) -> Calibration | None:
+        """Fit the width of the posterior and a temperature of its logits on held-out examples, if they are enough.
+
+        The widths to choose from are zero, a tenth, a third and all of the variances; :meth:`posterior` has what was
+        found from then on. A mixture is calibrated as a whole.
+        """
+        x, y = self.task.val
+        likelihood = self.task.likelihood
+        if not self.method.calibrates or len(y) < LEAST_HELD_OUT or not isinstance(likelihood, Likelihood):
+            return None
+        self.calibration = None
+        posterior, logits = self.posterior(), likelihood.kind == "classification"
+        if not logits and posterior.at_width(1.0) is posterior:
+            return None
+        rows = torch.linspace(0, len(y) - 1, min(len(y), MOST_HELD_OUT)).long()
+        generator = torch.Generator().manual_seed(self.seed)
+        held_out = self.task.transform(x[rows]), y[rows]
+        options: dict[str, Any] = {"n_draws": N_DRAWS, "widths": WIDTHS, "logits": logits, "generator": generator}
+        self.calibration = calibrate(posterior, *held_out, likelihood=likelihood, **options)
+        return self.calibration
+
     def posterior(self) -> Posterior:
-        """The posterior as of now; of several members, the mixture of those that are trained."""
+        """The posterior as of now, as calibrated; of several members, the mixture of those that are trained."""
+        posterior = self._posterior()
+        if self.calibration is not None:
+            posterior.set_width(self.calibration.temperature)
+            posterior.temperature = self.calibration.logit_temperature
+        return posterior
+
+    def _posterior(self) -> Posterior:
         with self.noise:
             last = self.collector.posterior(self.model, self.optimizer)
         if self.method.members == 1:
