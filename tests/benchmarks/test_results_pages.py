@@ -22,6 +22,7 @@ PAGES = [
         "docs/guides/gpu.md",
         "docs/citizen.md",
         "docs/studies/learned-std.md",
+        "docs/studies/noise.md",
         "docs/uci.md",
         "docs/reliability.md",
         "docs/scale.md",
