@@ -15,7 +15,9 @@ from gossamer.types import Task
 __all__ = ["load"]
 
 
-def load(root: str | Path | None = None, *, n: int = 1_500, noise: float = 0.2, seed: int = 0, n_val: int | None = None) -> Task:
+def load(
+    root: str | Path | None = None, *, n: int = 1_500, noise: float = 0.2, seed: int = 0, n_val: int | None = None
+) -> Task:
     """A third for testing, a fifth of the rest held out for choices, the rest for training.
 
     Args:
