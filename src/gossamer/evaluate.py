@@ -78,6 +78,11 @@ def split_of(task: Task, name: str) -> Split:
     if name not in ("train", "val", "test"):
         raise ValueError(f"split must be train, val or test; got {name!r}")
     split: Split = getattr(task, name)
+    if not len(split[1]) and name == "val":
+        raise ValueError(
+            f"{task.name} has no examples in its val split, for fewer than 500 are trained on unless you ask for them: "
+            "train with --n_val N to hold out N"
+        )
     if not len(split[1]):
         raise ValueError(f"{task.name} has no examples in its {name} split: choose another")
     return split

@@ -83,7 +83,7 @@ def test_the_default_name_is_that_of_the_file(gossamer, houses, tmp_path, monkey
     [
         (["houses.csv"], "houses: which column is to be predicted? Give it as target"),
         (["digits", "--target", "y"], "digits takes no target; leave it out"),
-        (["digits", "--n-val", "3"], "digits takes no n_val: it has a validation split of its own; leave it out"),
+        (["sun1", "--n-val", "3"], "sun1 takes no n_val: it has a validation split of its own; leave it out"),
         (["houses.npz", "--target", "y"], "houses takes no target; leave it out"),
         (["houses.csv", "--target", "y", "--task", "ranking"], "--task must be 'classification' or 'regression'"),
     ],

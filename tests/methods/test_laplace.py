@@ -116,7 +116,7 @@ def test_wrong_options_are_named():
     task = digits.load()
     with pytest.raises(ValueError, match="tuning must be 'held_out' or 'marglik'; got 'val'"):
         methods.build("laplace", task, 10, tuning="val")
-    with pytest.raises(ValueError, match="hold some out, or give tuning='marglik'"):
+    with pytest.raises(ValueError, match="hold some out with n_val, or give tuning='marglik'"):
         methods.build("laplace", task._replace(val=(task.val[0][:0], task.val[1][:0])), 10)
     task = task._replace(likelihood=Gaussian())
     with pytest.raises(ValueError, match="numbers with a known noise"):

@@ -44,6 +44,7 @@ def settings():
     def make(method, **changes):
         told = {
             "epochs": EPOCHS,
+            "n_val": 239,
             "n_draws": 3,
             "device": "cpu",
             "options": OPTIONS.get(method, {}),

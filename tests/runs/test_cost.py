@@ -163,7 +163,7 @@ def test_a_checkpoint_of_an_earlier_version_is_continued(settings, tmp_path):
 
 
 def test_the_operations_of_an_ensemble_are_those_of_all_members(tmp_path):
-    told = {"epochs": 4, "n_draws": 2, "device": "cpu"}
+    told = {"epochs": 4, "n_draws": 2, "device": "cpu", "n_val": 239}
     alone = train(Settings("sgd", "digits", **told), tmp_path / "alone", quiet=True).result()["cost"]
     options = {"members": 2}
     pair = train(Settings("ensemble", "digits", **told, options=options), tmp_path / "pair", quiet=True).result()[
@@ -212,12 +212,12 @@ def test_few_training_examples_on_demand(tmp_path):
         few.load_task().train[1].tolist() == Settings("vi", "digits", n_train=100, seed=1).load_task().train[1].tolist()
     )
     with pytest.raises(ValueError, match="n_train must be from 1 to the 959 training examples; got 960"):
-        Settings("sgd", "digits", n_train=960).load_task()
+        Settings("sgd", "digits", n_val=239, n_train=960).load_task()
 
 
 def test_passes_of_a_rule_are_charged(settings, tmp_path, monkeypatch):
     """HMC: a trajectory of L leapfrog steps takes L + 1 gradients of all examples, beside the batch of the step."""
-    told = {"epochs": 1, "batch_size": 480, "n_draws": 1, "device": "cpu", "model": "mlp"}
+    told = {"epochs": 1, "batch_size": 480, "n_draws": 1, "device": "cpu", "model": "mlp", "n_val": 239}
     options = {"sampler": "hmc", "leapfrog": 3, "samples": 1, "start": 1.0}
     monkeypatch.setattr("gossamer.methods.mbnn.MOVES_PER_TRAJECTORY", 0)
     alone = train(Settings("sgd", "digits", **told), tmp_path / "sgd", quiet=True).result()["cost"]

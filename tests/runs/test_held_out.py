@@ -27,7 +27,7 @@ def trained(folder, method, data, **settings):
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("classes") / "run", "ssvi", "digits", epochs=3)
+    return trained(tmp_path_factory.mktemp("classes") / "run", "ssvi", "digits", epochs=3, n_val=239)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,17 @@ def steps_in(folder):
 def arguments(command, folder, method=None):
     """``gossamer train``, new or resumed, with a checkpoint a step."""
     options = ["--density=0.1", "--update_period=4"] if method in ("ssvi", "rigl") else []
-    new = [method, "digits", "--epochs=3", "--n_draws=3", "--device=cpu", "--model=mlp", f"--out={folder}", *options]
+    new = [
+        method,
+        "digits",
+        "--epochs=3",
+        "--n_val=239",
+        "--n_draws=3",
+        "--device=cpu",
+        "--model=mlp",
+        f"--out={folder}",
+        *options,
+    ]
     told = new if command == "train" else ["--resume", str(folder)]
     return ["train", *told, "--quiet", "--checkpoint_seconds=0"]
 

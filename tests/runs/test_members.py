@@ -13,7 +13,7 @@ from gossamer.runs.comparison import refuse_other_settings
 from gossamer.runs.interrupt import Interrupted
 from gossamer.runs.inventory import runs_table
 
-TOLD = {"epochs": 2, "n_draws": 6, "device": "cpu"}
+TOLD = {"epochs": 2, "n_draws": 6, "device": "cpu", "n_val": 239}
 PER_EPOCH = 15  # steps over the 959 examples, 64 at a time
 
 

@@ -85,7 +85,7 @@ def test_a_run_draws_from_noise_of_its_own(settings, tmp_path):
     ],
 )
 def test_a_run_says_what_it_used(method, options, expected, tmp_path):
-    told = Settings(method, "digits", epochs=1, n_draws=1, device="cpu", options=options)
+    told = Settings(method, "digits", epochs=1, n_val=239, n_draws=1, device="cpu", options=options)
     found = train(told, tmp_path / "run", quiet=True).environment["effective"]
     assert found | expected == found
     assert found | {"model": "mlp", "device": "cpu", "precision": "32", "steps": 15} == found

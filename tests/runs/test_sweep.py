@@ -169,7 +169,7 @@ def test_a_folder_belongs_to_one_study(tmp_path, untrained):
 
 def test_a_run_of_other_values_is_not_taken_for_the_trial(tmp_path):
     """Such as that of a study of this name in another storage."""
-    Run.create(tmp_path / "trial-0000", replace(SETTINGS, options={"lr": 0.5}).to_config())
+    Run.create(tmp_path / "trial-0000", replace(SETTINGS, calibrate=False, options={"lr": 0.5}).to_config())
     with pytest.raises(RecordError, match=r"trial-0000 holds a run with lr 0.5, not"):
         run(tmp_path, 1)
 

@@ -175,11 +175,16 @@ def grey(x: Tensor) -> Tensor:
     return x if x.shape[1] == 1 else (x * x.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
 
 
-def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:
-    """Rows for training and ``n_val`` held-out rows (None: a tenth; 0: an empty split), in one fixed random order."""
-    n_val = n // 10 if n_val is None else n_val
+def n_held_out(n: int, n_val: int) -> int:
+    """``n_val``, if it leaves some of ``n`` examples to train on."""
     if not 0 <= n_val <= max(n - 1, 0):
         raise ValueError(f"n_val must be from 0 to {max(n - 1, 0)}, to leave some of {n} examples; got {n_val}")
+    return n_val
+
+
+def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:
+    """Rows for training and ``n_val`` held-out rows (None: a tenth; 0: an empty split), in one fixed random order."""
+    n_val = n_held_out(n, n // 10 if n_val is None else n_val)
     # numpy guarantees that this stream never changes
     order = torch.from_numpy(np.random.RandomState(seed).permutation(n))
     return order[n_val:], order[:n_val]

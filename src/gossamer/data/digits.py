@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from gossamer.data._images import n_held_out
 from gossamer.likelihoods import Categorical
 from gossamer.names import needs
 from gossamer.types import Task
@@ -15,11 +16,12 @@ __all__ = ["load"]
 SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
 
 
-def load(root: str | Path | None = None) -> Task:
+def load(root: str | Path | None = None, *, n_val: int | None = None) -> Task:
     """A third for testing, a fifth of the rest held out for choices, the rest for training; pixels from 0 to 1.
 
     Args:
         root: Not used: there are no files.
+        n_val: How many of the images that are not for testing to hold out instead; with 0 ``val`` has no rows.
 
     Example:
         >>> task = load()
@@ -34,7 +36,7 @@ def load(root: str | Path | None = None) -> Task:
     y = torch.from_numpy(data.target)
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(SPLIT_SEED))
     n_test = len(y) // 3
-    n_val = (len(y) - n_test) // 5
+    n_val = n_held_out(len(y) - n_test, (len(y) - n_test) // 5 if n_val is None else n_val)
     rows = order.split([n_test, n_val, len(y) - n_test - n_val])
     test, val, train = ((x[part], y[part]) for part in rows)
     return Task(train, val, test, Categorical(), n_outputs=10, name="digits", class_names=tuple("0123456789"))

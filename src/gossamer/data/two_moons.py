@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gossamer.data._images import n_held_out
 from gossamer.likelihoods import Categorical
 from gossamer.types import Task
 
 __all__ = ["load"]
 
 
-def load(root: str | Path | None = None, *, n: int = 1_500, noise: float = 0.2, seed: int = 0) -> Task:
+def load(
+    root: str | Path | None = None, *, n: int = 1_500, noise: float = 0.2, seed: int = 0, n_val: int | None = None
+) -> Task:
     """A third for testing, a fifth of the rest held out for choices, the rest for training.
 
     Args:
@@ -22,6 +25,7 @@ def load(root: str | Path | None = None, *, n: int = 1_500, noise: float = 0.2, 
         n: Points in all, half of each class.
         noise: Standard deviation of the noise on both coordinates.
         seed: Seed of the points; another one gives fresh data.
+        n_val: How many of the points that are not for testing to hold out instead; with 0 ``val`` has no rows.
 
     Example:
         >>> task = load()
@@ -37,7 +41,7 @@ def load(root: str | Path | None = None, *, n: int = 1_500, noise: float = 0.2, 
     points = np.where(label[:, None] == 0, upper, [1, 0.5] - upper) + noise * rng.standard_normal((n, 2))
     x, y = torch.from_numpy(points).float(), torch.from_numpy(label)
     n_test = n // 3
-    n_val = (n - n_test) // 5
+    n_val = n_held_out(n - n_test, (n - n_test) // 5 if n_val is None else n_val)
     parts = [n_test, n_val, n - n_test - n_val]
     test, val, train = zip(x.split(parts), y.split(parts), strict=True)
     return Task(train, val, test, Categorical(), n_outputs=2, name="two_moons", class_names=("upper", "lower"))

@@ -73,6 +73,7 @@ def cv_adam(
         lr=released_rate(rate, steps, chosen.cycles, chosen.epochs) if is_reference else cosine(rate, steps),
         collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
         chosen=options,
+        calibrates=preset is None and not is_reference,
         lr_is_given=lr is not None or chosen is not DEFAULT,
         share_for_numbers=0.1,  # as chosen on these tables
     )

@@ -83,5 +83,6 @@ def cv_sghmc(
         lr=schedule,
         collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
         chosen=options | {"temperature": heat, "cycles": chosen.cycles},
+        calibrates=preset is None and not is_reference,
         lr_is_given=lr is not None or known is not DEFAULT,
     )

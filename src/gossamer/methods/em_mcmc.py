@@ -161,6 +161,7 @@ def em_mcmc(
             "cycles": sampler.cycles,
             **({"hard_threshold": hard} if density is None and not isinstance(hard, OfFirst) else {}),
         },
+        calibrates=preset is None and not is_reference,
         lr_is_given=lr is not None or is_published,
     )
 

@@ -73,7 +73,9 @@ def laplace(
     if tuning not in ("held_out", "marglik"):
         raise ValueError(f"tuning must be 'held_out' or 'marglik'; got {tuning!r}")
     if tuning == "held_out" and prior_precision is None and not len(task.val[1]):
-        raise ValueError("tuning='held_out' needs held-out examples: hold some out, or give tuning='marglik'")
+        raise ValueError(
+            "tuning='held_out' needs held-out examples: hold some out with n_val, or give tuning='marglik'"
+        )
     if task.kind == "regression" and task.likelihood.noise_std is None:
         raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
     return Method(

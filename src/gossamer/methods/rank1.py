@@ -86,6 +86,7 @@ def rank1(
         lr=rising(cosine(rate, steps), int(lr_warmup * steps)),
         collector=FactorPosterior,
         penalty=FactorKL(beta, task.n_data, prior_std, mode),
+        calibrates=mode != "reference",
         lr_is_given=lr is not None,
     )
 

@@ -47,9 +47,10 @@ class _Plan:
     mean_decay: float | None = None  # where no gossamer.Curvature decays the means
     std_lr: float | None = None
     lr_is_given: bool = False
+    calibrates: bool = True
 
 
-REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4, lr_is_given=True)  # of the released code
+REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4, lr_is_given=True, calibrates=False)  # of the released code
 GRADIENT = _Plan("adam", lr=0.02)
 PLAIN = _Plan("adam", lr=0.02, lr_warmup=0.025)
 NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  # with batch normalisation
@@ -255,6 +256,7 @@ def _method(
         penalty=penalty,
         rules=lambda model, optimizer: [rule(model, optimizer) for rule in rules],
         chosen=chosen | {"average": n_averaged / steps},
+        calibrates=plan.calibrates,
         one_rate=plan.optimizer == "sgd",
         lr_is_given=plan.lr_is_given,
     )

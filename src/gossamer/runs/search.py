@@ -16,7 +16,7 @@ from gossamer.schema import check_type
 if TYPE_CHECKING:
     import optuna
 
-FIXED = {"method", "data", "data_dir", "device", "ranks", "n_val", "target", "drop", "task", "options"}
+FIXED = {"method", "data", "data_dir", "device", "ranks", "n_val", "calibrate", "target", "drop", "task", "options"}
 """Settings that cannot be searched: they say what is measured, or where."""
 
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"

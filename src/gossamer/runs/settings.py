@@ -176,7 +176,8 @@ class Settings:
         for name in self._data_options():
             if name not in known:
                 own = ": it has a validation split of its own" if name == "n_val" else ""
-                raise ValueError(f"{self.data_name} takes no {name}{own}; leave it out")
+                kept = " (with calibrate=False that split is never trained on)" if own else ""
+                raise ValueError(f"{self.data_name} takes no {name}{own}; leave it out{kept}")
         if "target" in known and data.own_kind(self.data) == "table" and self.target is None:
             raise ValueError(f"{self.data_name}: which column is to be predicted? Give it as target")
 
