@@ -28,5 +28,5 @@ def refused(gossamer):
 def finished(tmp_path_factory):
     """The folder of a finished run, with a space in its path."""
     folder = tmp_path_factory.mktemp("finished") / "my run"
-    assert main(["train", "ssvi", "digits", "--density", "0.1", *QUICK, "--out", str(folder)]) == 0
+    assert main(["train", "ssvi", "digits", "--density", "0.1", "--n-val", "239", *QUICK, "--out", str(folder)]) == 0
     return folder

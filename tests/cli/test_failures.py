@@ -20,7 +20,7 @@ from gossamer.runs import job as job_module
 from gossamer.train import Training
 
 QUICK = ["--epochs", "2", "--n-draws", "2", "--device", "cpu", "--quiet"]
-NEW = ["train", "ssvi", "digits", *QUICK]
+NEW = ["train", "ssvi", "digits", "--n-val", "239", *QUICK]
 
 
 @pytest.fixture

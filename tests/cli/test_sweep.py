@@ -7,6 +7,7 @@ import pytest
 
 from gossamer.record import Run
 from gossamer.record.sweep import SweepRecord
+from gossamer.runs.job import settings_of
 
 COMMAND = ["sweep", "sgd", "--data", "two_moons", "--study", "moons", "--epochs", "1", "--n-draws", "1", "--quiet"]
 SEARCH = ["--search", "lr=log:1e-3..1", "--search", "batch-size=32,64"]
@@ -23,10 +24,15 @@ def test_the_best_and_the_command_that_repeats_it(gossamer, monkeypatch, tmp_pat
     assert lines[2] == "train it on all training data:"
     program, *repeat = shlex.split(lines[3])
     assert program == "gossamer"
-    assert gossamer(*repeat, "--out", "again", "--quiet")[0] == 0
-    first, again = (Run.open(folder) for folder in (tmp_path / "runs/moons" / found.best.folder, tmp_path / "again"))
+    assert gossamer(*repeat, "--out", "on-all", "--quiet")[0] == 0
+    first, on_all = (Run.open(folder) for folder in (tmp_path / "runs/moons" / found.best.folder, tmp_path / "on-all"))
+    assert first.config | {"n_val": 0, "calibrate": True} == on_all.config
+    assert [settings_of(run).load_task().n_data for run in (first, on_all)] == [800, 1000]
+    as_the_trial = [*repeat[: repeat.index("--n_val")], *repeat[repeat.index("--n_val") + 2 :], "--calibrate", "false"]
+    assert gossamer(*as_the_trial, "--out", "again", "--quiet")[0] == 0
+    again = Run.open(tmp_path / "again")
     assert first.config == again.config
-    assert first.result()["metrics"] == again.result()["metrics"]  # the set has a validation split of its own
+    assert first.result()["metrics"] == again.result()["metrics"]
 
 
 def test_a_file(refused, gossamer, monkeypatch, tmp_path):

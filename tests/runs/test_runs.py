@@ -214,7 +214,7 @@ def test_every_prediction_of_an_average_is_one_of_the_average(settings):
     """Also at the means and with local noise, and refreshed: its batch normalisation has statistics of no network."""
     task, steps = digits.load(), 60
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
-    posterior = fit(methods.build("ssvi", task, steps, density=0.5), network, task, steps)
+    posterior = fit(methods.build("ssvi", task, steps, density=0.5, average=0.25), network, task, steps)
     posterior.model[2].running_var.fill_(1e-4)
     found = result_module._other_predictions(settings("ssvi"), task, posterior)
     assert found["mean"] == evaluate(SingleNetwork(posterior.model, posterior.refresh), task)
