@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -214,3 +215,45 @@ def best_stds():
         schedule.step()
     best = {name: weight.support.gather(log_std[name].detach().exp()) for name, weight in weights.items()}
     return model, x, y, best
+
+
+# h does not depend on the temperature or on the length of the training, but its noise does.
+
+QUICK = [("weights", 1.0, 50), ("weights", 0.1, 20), ("local", 0.01, 50), ("local", 0.1, 20)]
+GRID = itertools.product(("local", "weights"), (1.0, 0.1, 0.01, 0.001), (20, 50, 200))
+
+
+@pytest.mark.parametrize(
+    ("noise", "temperature", "epochs"),
+    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in GRID if case not in QUICK)],
+)
+def test_neither_temperature_nor_length_biases_the_curvature(noise, temperature, epochs):
+    """In mini-batches, over inputs whose curvatures differ by a factor of a hundred: within a tenth, and its error."""
+    n, batch, n_in, n_out, seeds = 256, 32, 20, 100, 3
+    errors, medians = [], []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        x = torch.randn(n, n_in) * torch.logspace(-0.5, 0.5, n_in)
+        y = x @ torch.randn(n_in, n_out) + torch.randn(n, n_out)
+        layer = gossamer.bayesianize(nn.Linear(n_in, n_out, bias=False), 1.0, noise=noise)
+        train(
+            layer,
+            lambda rows, layer=layer, x=x, y=y: (layer(x[rows]) - y[rows]).square().sum(1).mean() / 2,
+            n,
+            steps=epochs * n // batch,
+            batch=batch,
+            lr=0.02,
+            temperature=temperature,
+            weight_decay=DECAY,
+        )
+        exact = x.square().mean(0).expand(n_out, -1)
+        found = layer.weight.shrunk.view(n_out, n_in)
+        errors.append(float(found.sum() / exact.sum()) - 1)
+        medians.append(float((found / exact).median()) - 1)
+    # The variance of gε/σ, relative to h², is N/(B·T) for drawn weights (the noise of the targets is one), and the
+    # running mean over a tenth of the training has the noise of some two tenths of it.
+    n_estimates = 0.19 * epochs * n / batch
+    of_columns = float(exact[0].square().sum() / exact[0].sum() ** 2)  # the largest make most of the sum
+    error = math.sqrt(n / (batch * temperature * n_estimates) * of_columns / (n_out * seeds))
+    assert abs(sum(errors) / seeds) < 0.1 + 3 * error
+    assert abs(sum(medians) / seeds) < 0.15 + 3 * error  # of single weights, which c·v carries where noise is all
