@@ -3,7 +3,7 @@
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-DEMO := sgd,vi,ssvi --data digits --density 0.05 --epochs 60 --seeds 3
+DEMO := recipes/demo.toml --ood permuted
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
 
 help: ## list the targets
@@ -64,9 +64,9 @@ audit: venv $(TOOLS)/bin/pip-audit ## check the licences of all packages, and wh
 		{ echo "the audit has failed: a package above has a known vulnerability (take a newer version: make lock), or" \
 		"the package index could not be asked about it (connect to the internet and try again)" >&2; exit 1; }
 
-demo: venv ## train a plain, a dense Bayesian and a 95 %-sparse Bayesian network, and write a report about them
+demo: venv ## train one network and five, dense and with a twentieth of the weights, and write a report about them
 	@# Networks this small are faster on one thread, above all on a machine that is busy with something else.
-	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --time_steps --out runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --out runs/demo
 
 test: venv ## all checks: format, lint, types, tests and doctests
 	$(BIN)/ruff format --check .
@@ -95,7 +95,7 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 	$(BIN)/python -m benchmarks show results/bench-cpu.json --into docs/guides/cpu.md --plot docs/images/bench-cpu.svg
 	$(BIN)/python -m benchmarks show results/bench-gpu.json --into docs/guides/gpu.md
 	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/guides/gpu.md docs/citizen.md \
-		docs/studies/learned-std.md docs/uci.md docs/reliability.md docs/scale.md \
+		docs/studies/learned-std.md docs/studies/noise.md docs/uci.md docs/reliability.md docs/scale.md \
 		docs/guides/variable-selection.md docs/guides/which-method.md docs/guides/prediction.md
 	for name in $(REPRODUCED); do \
 		$(BIN)/python -m reproductions show results/$$name.json --into docs/guides/variable-selection.md \

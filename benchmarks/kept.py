@@ -46,7 +46,6 @@ AS_PRINTED: dict[str, tuple[str, float, int]] = {
 }
 COMPARED = ("accuracy", "nll", "ece", "mutual_information")
 FUSED = "fused"  # the kind of file that python -m benchmarks.fused writes
-SHORT = ("accuracy", "nll", "marginal_l2_debiased")
 WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
 SETUP_FACTOR = 2  # an epoch that took longer than this many typical ones contains a set-up
 # What a recipe leaves open: the seed, and where and how fast it runs.
@@ -113,10 +112,9 @@ def setup_seconds(seconds: Sequence[float]) -> float:
 
 
 def recipe_tables(recipes: Sequence[RecipeRuns], paper: Paper) -> dict[str, Table]:
-    """The tables by name: quality beside the paper's, a short version of it for README, three ways to predict, cost."""
+    """The tables by name: quality beside the paper's, three ways to predict, cost."""
     made = {
         "recipes": _quality(recipes, paper, tuple(AS_PRINTED)),
-        "recipes-short": _quality([r for r in recipes if r.results[0]["data"] == "cifar10"], paper, SHORT),
         "recipes-predictions": _predictions(recipes),
         "recipes-cost": _costs(recipes, paper),
     }

@@ -29,6 +29,7 @@ from gossamer.data._images import Normalize
 from gossamer.evaluate import predict_inputs
 from gossamer.likelihoods import Categorical
 from gossamer.metrics import top_label_ece
+from gossamer.posterior.calibrate import SLACK
 from gossamer.record.environment import environment
 from gossamer.tables import Table
 from gossamer.train import Training
@@ -160,7 +161,7 @@ def judge(outputs: Outputs, y_val: Tensor, y_test: Tensor) -> Judged:
     best = min(fits, key=lambda w: float(fits[w][0].mean()))
     for width in sorted(fits, reverse=True):  # the widest that cannot be told from the best
         worse = fits[width][0] - fits[best][0]
-        if float(worse.mean()) <= float(worse.std()) / math.sqrt(len(worse)):
+        if float(worse.mean()) <= max(SLACK, float(worse.std()) / math.sqrt(len(worse))):
             break
     log_probs = fits[width][1]
     widest = max(outputs)

@@ -94,7 +94,8 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
     training.advance()
     positions = _positions(training.model)
     weights = sparse_weights(training.model).values()
-    curvatures = [weight.curvature for weight in weights if isinstance(weight, CurvatureWeight)]
+    curved = [weight for weight in weights if isinstance(weight, CurvatureWeight)]
+    curvatures = [vector for weight in curved for vector in (weight.curvature, weight.grad_square)]
     kept = {id(tensor) for tensor in (*positions, *curvatures)}
     buffers = [buffer for buffer in training.model.buffers() if id(buffer) not in kept]
     state = [value for entry in training.optimizer.state.values() for value in entry.values()]

@@ -80,7 +80,7 @@ def export(
         raise ValueError("x must have two examples or more: with one, the size of the batch would be fixed")
     known = InLayers().posterior(posterior) if isinstance(posterior, nn.Module) else posterior
     networks = _networks(known, what, n_draws)
-    graph = _Graph(networks, likelihood, task, what).eval()
+    graph = _Graph(networks, likelihood, task, what, known.temperature).eval()
     there = next((tensor.device for tensor in graph.parameters()), args[0].device)
     args = tuple(part.to(there) for part in args)
     with torch.no_grad():
@@ -106,8 +106,16 @@ def export(
 class _Graph(nn.Module):
     """Networks behind one call: inputs as a task stores them -> the prediction of all networks."""
 
-    def __init__(self, networks: list[nn.Module], likelihood: Likelihood | None, task: Task | None, what: What) -> None:
+    def __init__(
+        self,
+        networks: list[nn.Module],
+        likelihood: Likelihood | None,
+        task: Task | None,
+        what: What,
+        temperature: float,
+    ) -> None:
         super().__init__()
+        self.temperature = temperature  # of the logits
         self.networks, self.likelihood, self.what = nn.ModuleList(networks), likelihood, what
         self.transform: Callable[[Tensor], Tensor] = identity if task is None else task.transform
         self.units = (0.0, 1.0) if task is None else (task.target_mean, task.target_std)
@@ -117,7 +125,7 @@ class _Graph(nn.Module):
         outputs = torch.stack([network(*inputs) for network in self.networks])
         if self.likelihood is None:
             return outputs if self.what == "draws" else outputs[0]
-        prediction, differ = Prediction(outputs, self.likelihood), self.what == "draws"
+        prediction, differ = Prediction(outputs / self.temperature, self.likelihood), self.what == "draws"
         if prediction.has_numbers:
             mean, std = self.units
             found = {"mean": prediction.mean * std + mean, "std": prediction.std * std}

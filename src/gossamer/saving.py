@@ -131,11 +131,19 @@ def _fixed(posterior: Posterior | nn.Module, n_draws: int) -> Posterior:
     kept, network = [], known.model
     for network in known.draws(n_draws):
         kept.append(pack(network))
-    return SnapshotPosterior(network, kept)
+    fixed = SnapshotPosterior(network, kept)
+    fixed.temperature = known.temperature
+    return fixed
 
 
 def _of_posterior(posterior: Posterior) -> dict[str, Any]:
     """A posterior as a tree for a file."""
+    calibrated = {} if posterior.temperature == 1 else {"temperature": float(posterior.temperature)}
+    return _distribution_of(posterior) | calibrated
+
+
+def _distribution_of(posterior: Posterior) -> dict[str, Any]:
+    """What a posterior draws from."""
     name = type(posterior).__name__
     if isinstance(posterior, Mixture):
         return {"posterior": name, "members": [_of_posterior(member) for member in posterior.posteriors]}
@@ -143,7 +151,7 @@ def _of_posterior(posterior: Posterior) -> dict[str, Any]:
     if type(posterior) is SnapshotPosterior:
         parts = {"states": posterior.kept}
     elif type(posterior) is GaussianPosterior:
-        parts = {"stds": posterior.stds}
+        parts = {"stds": {name: std * math.sqrt(posterior.width) for name, std in posterior.stds.items()}}
     elif type(posterior) is SwagPosterior:  # the network is at the mean
         parts = {"var": posterior.var, "deviations": posterior.deviations, "scale": float(posterior.scale)}
     elif type(posterior) is LastLayerPosterior:
@@ -198,6 +206,16 @@ def _refreshes(posterior: Posterior) -> bool:
 
 def _posterior(entries: Entries, model: nn.Module, refresh: Refreshing | None) -> Posterior:
     """The posterior that a tree describes, with ``model`` for its network."""
+    posterior = _distribution(entries, model, refresh)
+    if "temperature" in entries.content:
+        posterior.temperature = entries.get("temperature", float)
+        if not 0 < posterior.temperature < math.inf:
+            raise entries.error("temperature", "must be positive")
+    return posterior
+
+
+def _distribution(entries: Entries, model: nn.Module, refresh: Refreshing | None) -> Posterior:
+    """What the posterior of a tree draws from."""
     name = entries.get("posterior", str)
     if name == "Mixture":
         members = entries.each("members")

@@ -22,6 +22,7 @@ PAGES = [
         "docs/guides/gpu.md",
         "docs/citizen.md",
         "docs/studies/learned-std.md",
+        "docs/studies/noise.md",
         "docs/uci.md",
         "docs/reliability.md",
         "docs/scale.md",
@@ -48,6 +49,12 @@ def test_every_stored_table_is_shown_somewhere():
     assert set(recorded_tables(RESULTS)) <= set(shown)
 
 
+def options_of(told, trial):
+    """The stored options; a file leaves out what is None, and has what a method chose where it is to choose now."""
+    options = with_defaults(told["method"], trial.settings["options"])
+    return {name: None if told["options"][name] is None else value for name, value in options.items()}
+
+
 @pytest.mark.parametrize("name", ["all-methods-digits", "all-methods-fashion"])
 def test_the_comparison_of_all_methods_is_whole(name):
     """Every seed of every row of the recipe has finished, with the settings of the recipe and every cost."""
@@ -59,8 +66,7 @@ def test_the_comparison_of_all_methods_is_whole(name):
         assert [trial.seed for trial in found] == list(range(seeds))
         for trial in found:
             told = {key: getattr(entries[label], key) for key in trial.settings}
-            options = with_defaults(told["method"], trial.settings["options"])  # a file leaves out what is None
-            assert trial.settings | {"options": options} == told
+            assert trial.settings | {"options": options_of(told, trial)} == told
             assert all(trial.cost[cost] > 0 for cost in FROM_COST)
             assert trial.metrics["accuracy"] > 0.5  # chance is 0.1
 
@@ -77,8 +83,7 @@ def test_the_stored_digits_are_those_of_the_recipe(name, model):
         for trial in found:
             told = {"model": model, "data": "digits"}
             told |= {key: getattr(settings, key) for key in trial.settings if key not in told}
-            options = with_defaults(settings.method, trial.settings["options"])  # kept when only the given ones were
-            assert trial.settings | {"options": options} == told
+            assert trial.settings | {"options": options_of(told, trial)} == told
 
 
 def test_the_stored_bytes_are_of_every_case():

@@ -80,8 +80,8 @@ class Watched:
     def temperature(self):
         if not any(isinstance(rule, Curvature) for rule in self.rules):
             return self.group["temperature"]
-        (prior_std,) = {weight.prior_std for weight in sparse_weights(self.model).values()}
-        return 5e-4 * digits.load().n_data * prior_std**2  # δ = T / N s²
+        (noise_scale,) = {weight.noise_scale for weight in sparse_weights(self.model).values()}
+        return digits.load().n_data * noise_scale
 
     def weight_decay(self):
         curved = {w.damping for w in sparse_weights(self.model).values() if isinstance(w, CurvatureWeight)}

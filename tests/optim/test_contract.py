@@ -53,13 +53,6 @@ def test_the_generator_alone_decides_about_the_noise(loop):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_foreach_has_no_effect(loop):
-    runs = [loop(generator=seeded(), foreach=foreach) for foreach in (None, False, True)]
-    for run in runs:
-        run.steps(STEPS)
-    assert all(torch.equal(run.weights, runs[0].weights) for run in runs)
-
-
 def test_maximizing_the_negative_is_minimizing(loop):
     down, up = loop(generator=seeded()), loop(generator=seeded(), maximize=True)
     loss = up.loss

@@ -213,8 +213,8 @@ def test_a_posterior_that_refreshes_batch_normalisation_is_calibrated_with_it():
 
 def test_what_it_refuses():
     model, (x, y) = classifier(), examples()
-    with pytest.raises(TypeError, match="one by one, before they are put together"):
-        gossamer.calibrate(Mixture([InLayers(model)]), x, y)
+    with pytest.raises(TypeError, match="or a posterior, got list"):
+        gossamer.calibrate([model], x, y)
     with pytest.raises(ValueError, match="no Gaussian weights, so there is no width"):
         gossamer.calibrate(gossamer.sparsify(nn.Linear(6, 3), density=0.5), x, y)
     with pytest.raises(ValueError, match="as many examples; got 300 and 299"):
@@ -249,7 +249,7 @@ def test_a_temperature_of_the_logits_is_that_of_a_search_by_hand():
     """At a fixed width: the NLL over a fine grid of temperatures has its minimum where it was found."""
     posterior, (x, y) = InLayers(classifier(init_std=0.3)), examples(2000)
     with torch.no_grad():
-        posterior.model[3].bias.mul_(50)  # far too sure
+        posterior.model[3].mean.mul_(5)  # far too sure
     posterior.model.eval()
     found = gossamer.calibrate(posterior, x, y, widths=(1.0,), logits=True, generator=generator())
     assert (found.temperature, posterior.temperature) == (1.0, found.logit_temperature)
@@ -282,7 +282,7 @@ def test_of_widths_that_cannot_be_told_apart_the_widest_is_taken():
     posterior = InLayers(classifier(init_std=3.0))
     posterior.model.eval()
     with torch.no_grad():
-        y = posterior.at_width(0.0).mean_network()(x).argmax(1)
+        y = gossamer.draw(posterior.model, at_mean=True)(x).argmax(1)
     assert gossamer.calibrate(posterior, x, y, widths=(0.0, 0.3, 1.0), generator=generator()).temperature == 0.0
     assert gossamer.predict(posterior, x, n_draws=3).samples.std(0).max() == 0
 
@@ -302,7 +302,7 @@ def test_stds_of_an_optimizer_have_a_width():
     stds = {name: torch.ones_like(parameter) for name, parameter in network.named_parameters()}
     posterior = GaussianPosterior(network, stds)
     wide, narrow = (
-        torch.stack([one.weight.detach() for one in posterior.at_width(f, generator()).draws(400)]).std(0)
+        torch.stack([one.weight.detach().clone() for one in posterior.at_width(f, generator()).draws(400)]).std(0)
         for f in (4.0, 0.25)
     )
     torch.testing.assert_close(wide / narrow, torch.full_like(wide, 4.0))
@@ -311,5 +311,5 @@ def test_stds_of_an_optimizer_have_a_width():
 
 
 def test_a_network_keeps_no_temperature_of_logits():
-    with pytest.raises(ValueError, match=r"posterior, as gossamer\.fit returns"):
+    with pytest.raises(ValueError, match=r"kept by a posterior: gossamer\.fit returns one"):
         gossamer.calibrate(classifier(), *examples(), logits=True)

@@ -28,13 +28,14 @@ from gossamer.types import Task
 STEPS = 14
 BATCH = 17  # shares of 9 and 8, and a last batch of 7: every share has another size
 SPARSE = {"density": 0.3, "update_period": 5, "until": 1.0}
-QUIET = {"init_std": 1e-7}  # so that noise that is drawn in another order makes no difference
+# So that noise that is drawn in another order makes no difference: neither to a pass, nor to what is removed.
+QUIET = {"temperature": 1e-14, "removal": "magnitude"}
 # A method, its options, and what it is trained on. The noise of images lies in memory in another order in graphs.
 Case = tuple[str, dict[str, Any], str]
 WHOLE: dict[str, Case] = {  # steps that are captured whole
     "noise of outputs": ("ssvi", SPARSE | QUIET | {"noise": "local"}, "images"),
     "noise of weights": ("ssvi", SPARSE | QUIET | {"noise": "weights"}, "images"),
-    "std by gradient": ("ssvi", SPARSE | QUIET | {"std": "gradient", "kl_weight": 1e-9}, "images"),
+    "std by gradient": ("ssvi", SPARSE | {"init_std": 1e-7, "std": "gradient", "kl_weight": 1e-9}, "images"),
     "points": ("rigl", SPARSE, "images"),
     "dense": ("sgd", {}, "images"),
 }

@@ -48,8 +48,10 @@ def check_plain(ends, case, kind, rtol=1e-3, atol=1e-4):
     found, plain = ends[0]["ends"][case, kind], ends[0]["ends"][case, "plain"]
     assert found["record"] == plain["record"]
     assert found["losses"] == pytest.approx(plain["losses"], rel=rtol, abs=atol)
+    # Adam makes much of a gradient that is round-off, and estimates of the curvature are those of the noise drawn.
+    drawn = () if case in ranks.SAME_NOISE else ("curvature", "_extra_state")
     for name, value in found["state"].items():
-        if "raw_std" not in name:  # Adam makes much of a gradient that is round-off
+        if "raw_std" not in name and not name.endswith(drawn):
             torch.testing.assert_close(value, plain["state"][name], rtol=rtol, atol=atol, msg=name)
 
 

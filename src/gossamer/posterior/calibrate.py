@@ -24,6 +24,7 @@ DECADES = range(-3, 3)  # of the factor; at the lowest, draws are the network at
 PRECISION = 0.05  # of the logarithm of the factor: around its minimum the NLL is flat
 LOGIT_DECADES, LOGIT_PRECISION = range(-1, 2), 1e-3  # of the divisor of the logits: from 0.1 to 10
 LEAST_HELD_OUT = 500  # rows from which on a fit to them is worth more than to train on them, too
+SLACK = 1e-3  # nats: what nobody would notice
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -100,6 +101,8 @@ def calibrate(
     """
     likelihood = Categorical() if likelihood is None else likelihood
     inputs = arguments(x_val)
+    if not isinstance(model, nn.Module | Posterior):
+        raise TypeError(f"calibrate takes a network with Gaussian weights or a posterior, got {type(model).__name__}")
     posterior = InLayers(model) if isinstance(model, nn.Module) else model
     if logits and (isinstance(model, nn.Module) or likelihood.kind != "classification"):
         raise ValueError(
@@ -160,11 +163,11 @@ def _fit(outputs: Tensor, y: Tensor, likelihood: Likelihood, *, logits: bool) ->
 
 
 def _widest(fits: dict[float, _Fit]) -> float:
-    """The largest width whose NLL is within one standard error of the best, target by target."""
+    """The largest width whose NLL is within one standard error of the best, target by target, or nearly equal."""
     best = min(fits, key=lambda one: _or_inf(fits[one].nll.mean()))
     for width in sorted(fits, reverse=True):
         worse = (fits[width].nll - fits[best].nll).flatten()
-        if float(worse.mean()) <= float(worse.std()) / math.sqrt(len(worse)):  # false for NaN, too
+        if float(worse.mean()) <= max(SLACK, float(worse.std()) / math.sqrt(len(worse))):  # false for NaN, too
             return width
     return best
 
