@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer import checkpoint, data, load_run, methods
+from gossamer import checkpoint, data, load, load_run, methods
 from gossamer.evaluate import summarize
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp
@@ -88,6 +88,10 @@ def test_a_run_with_enough_held_out_examples_predicts_as_calibrated_everywhere(c
     assert loaded.posterior.temperature == found["logit_temperature"]
     prediction = predict_split(loaded.posterior, loaded.task, loaded.settings)
     assert summarize(prediction, loaded.task, loaded.task.test[1]) == metrics
+
+    again = load(loaded.save(tmp_path / "run.safetensors"), mlp(2, out_features=2))
+    in_file = predict_split(again, loaded.task, loaded.settings)
+    torch.testing.assert_close(in_file.probs, prediction.probs)
 
     np.save(tmp_path / "x.npy", loaded.task.test[0].numpy())
     rows = predict_run(calibrated, tmp_path / "x.npy")
