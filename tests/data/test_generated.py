@@ -138,3 +138,15 @@ def test_digits_are_images_with_pixels_from_0_to_1():
     assert float(task.train[0].min()) == 0
     assert float(task.train[0].max()) == 1
     assert task.class_names == tuple("0123456789")
+
+
+@pytest.mark.parametrize(("load", "usual", "n"), [(digits.load, 239, 1198), (two_moons.load, 200, 1000)])
+def test_n_val_examples_are_held_out_and_those_for_testing_stay(load, usual, n):
+    for n_val in (None, 0, usual, 500, n - 1):
+        task, held_out = load(n_val=n_val), usual if n_val is None else n_val
+        assert (task.n_data, len(task.val[1])) == (n - held_out, held_out)
+        assert torch.equal(task.test[0], load().test[0])
+    assert all(torch.equal(one, other) for one, other in zip(load(n_val=usual).train, load().train, strict=True))
+    for wrong in (-1, n):
+        with pytest.raises(ValueError, match=f"^n_val must be from 0 to {n - 1}, to leave some of {n} examples"):
+            load(n_val=wrong)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer import checkpoint, data, load_run, methods
+from gossamer import checkpoint, data, load, load_run, methods
 from gossamer.evaluate import summarize
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp
@@ -64,6 +64,18 @@ def test_the_record_of_own_data_counts_what_is_trained_on(tmp_path):
     assert kept.record["sizes"] == {"train": 72, "val": 8, "test": 20}
 
 
+def test_rows_that_a_file_holds_out_are_trained_on_alike(tmp_path):
+    x, y = np.arange(100.0).reshape(50, 2), np.arange(50) % 3
+    parts = {"train": slice(30), "val": slice(30, 40), "test": slice(40, 50)}
+    np.savez(
+        tmp_path / "a.npz",
+        **{f"{k}_{name}": v[rows] for name, rows in parts.items() for k, v in zip("xy", (x, y), strict=True)},
+    )
+    joined, kept = (Settings("sgd", str(tmp_path / "a.npz"), calibrate=is_on).load_task() for is_on in (True, False))
+    assert (joined.n_data, len(joined.val[1]), len(joined.test[1])) == (40, 0, 10)
+    assert (kept.n_data, len(kept.val[1]), len(kept.test[1])) == (30, 10, 10)
+
+
 def test_a_run_with_enough_held_out_examples_predicts_as_calibrated_everywhere(calibrated, tmp_path):
     result = Run.open(calibrated).result()
     found, metrics = result["calibration"], result["metrics"]
@@ -76,6 +88,10 @@ def test_a_run_with_enough_held_out_examples_predicts_as_calibrated_everywhere(c
     assert loaded.posterior.temperature == found["logit_temperature"]
     prediction = predict_split(loaded.posterior, loaded.task, loaded.settings)
     assert summarize(prediction, loaded.task, loaded.task.test[1]) == metrics
+
+    again = load(loaded.save(tmp_path / "run.safetensors"), mlp(2, out_features=2))
+    in_file = predict_split(again, loaded.task, loaded.settings)
+    torch.testing.assert_close(in_file.probs, prediction.probs)
 
     np.save(tmp_path / "x.npy", loaded.task.test[0].numpy())
     rows = predict_run(calibrated, tmp_path / "x.npy")
