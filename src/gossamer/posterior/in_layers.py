@@ -87,7 +87,9 @@ class InLayers(Posterior, Collector):
     def n_bytes(self) -> int:
         """Of parameters and buffers, but for what only training needs."""
         weights = sparse_weights(self.model).values()
-        spare = [getattr(weight, name) for weight in weights for name in {*weight.vectors} - {*weight.stored()}]
+        spare: list[Tensor] = [
+            getattr(weight, name) for weight in weights for name in {*weight.vectors} - {*weight.stored()}
+        ]
         return super().n_bytes - sum(vector.numel() * vector.element_size() for vector in spare)
 
     def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
