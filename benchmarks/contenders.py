@@ -245,5 +245,5 @@ class _Released:
 
 def _flat_bytes(working: Any) -> int:
     """Bytes of the flat buffers that hold parameters and gradients, which are counted elsewhere."""
-    names = ("mean", "mean_grad", "raw_std", "raw_std_grad", "curvature")
+    names = ("mean", "mean_grad", "raw_std", "raw_std_grad", "curvature", "grad_square")
     return sum(getattr(working, name).nbytes for name in names if hasattr(working, name))

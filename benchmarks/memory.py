@@ -112,7 +112,8 @@ def training_bytes(model: nn.Module, optimizer: Optimizer) -> int:
     """Bytes of parameters, gradients, curvatures and optimizer state."""
     parameters = list(model.parameters())
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    curvatures = [weight.curvature for weight in sparse_weights(model).values() if isinstance(weight, CurvatureWeight)]
+    curved = [weight for weight in sparse_weights(model).values() if isinstance(weight, CurvatureWeight)]
+    curvatures = [vector for weight in curved for vector in (weight.curvature, weight.grad_square)]
     state = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, Tensor)]
     return _bytes([*parameters, *grads, *curvatures, *state])
 

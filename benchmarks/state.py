@@ -85,7 +85,7 @@ def measure_state(case: StateCase, model: nn.Module, shape: Sequence[int], n_out
         >>> from gossamer.models import mlp
         >>> found = measure_state(StateCase("sparse", "ssvi", {"density": 0.5}), mlp(8, (4,), 2), (8,), 2)
         >>> found.parameters, found.positions, found.curvatures  # 16 + 4 means, 4 + 2 biases
-        (104, 80, 80)
+        (104, 80, 160)
     """
     x, y = torch.randn(2 * BATCH, *shape), torch.arange(2 * BATCH) % n_outputs
     task = Task((x, y), (x, y), (x, y), Categorical(), n_outputs)

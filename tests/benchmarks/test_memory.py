@@ -32,16 +32,18 @@ def test_bytes_of_a_sparse_network():
     torch.manual_seed(0)
     active = gossamer.active_parameters(gossamer.bayesianize(memory.KNOWN[MLP][0](), density=0.05))
     found = footprint("sparse 0.05")
-    assert found["training_bytes"] == 4 * (4 * active + 3 * N_REST)  # mean, its gradient and momentum, curvature
-    assert found["state_bytes"] == 12
+    assert found["training_bytes"] == 4 * (
+        5 * active + 3 * N_REST
+    )  # mean, its gradient and momentum, curvature, squares
+    assert found["state_bytes"] == 16
     assert found["index_bytes"] >= 4 * active
-    # Three vectors, and positions in one or two bytes each.
-    vectors = 4 * (3 * active + 2 * N_REST)
+    # Four vectors, and positions in one or two bytes each.
+    vectors = 4 * (4 * active + 2 * N_REST)
     assert vectors + active < found["checkpoint_bytes"] < vectors + 2 * active + 8192
     by_gradient = footprint("gradient 0.05")
     assert by_gradient["training_bytes"] == 4 * 3 * (2 * active + N_REST)
     assert by_gradient["state_bytes"] == 16
-    vectors = 4 * (2 * active + N_REST)
+    vectors = 4 * (3 * active + N_REST)
     assert vectors + active < found["model_bytes"] < vectors + 2 * active + 8192
 
 

@@ -71,7 +71,7 @@ def test_counts_are_those_of_a_converted_network():
     optimizer = torch.optim.Adam(gossamer.param_groups(model))
     gradients = sum(parameter.numel() for parameter in model.parameters())
     assert step_messages(SMALL)[0].size == 4 * gradients
-    assert training_bytes(model, optimizer) == 4 * (gradients + SMALL.active)  # and the curvature
+    assert training_bytes(model, optimizer) == 4 * (gradients + 2 * SMALL.active)  # and the curvature, and squares
 
 
 def test_the_messages_of_an_update():

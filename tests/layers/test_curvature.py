@@ -399,7 +399,8 @@ def test_draws_predictions_and_numbers_of_such_a_network(capsys):
     n = gossamer.active_parameters(model)
     assert gossamer.density(model) == n / (48 + 24)
     rows = gossamer.summary(model).rows
-    assert sum(row.n_bytes for row in rows if row.kind == "Linear") == 16 * n  # mean, curvature, squares, position
+    # Mean, curvature, squares, position; and four numbers about the noise of each layer.
+    assert sum(row.n_bytes for row in rows if row.kind == "Linear") == 16 * n + 2 * 16
 
 
 def test_compact_and_averaged_networks():

@@ -24,12 +24,12 @@ def test_the_rows_of_a_summary():
     table = gossamer.summary(model)
     found = {(row.layer, row.kind): (row.shape, row.active, row.total, row.n_bytes) for row in table.rows}
     assert found == {
-        ("0", "Conv2d"): ((8, 3, 3, 3), 216, 216, 216 * 12),  # mean, curvature and squared gradients
+        ("0", "Conv2d"): ((8, 3, 3, 3), 216, 216, 216 * 12 + 16),  # mean, curvature, squares; their noise
         ("1", "BatchNorm2d"): ((16,), 16, 16, 64),
-        ("3", "Linear"): ((10, 8), 8, 80, 8 * 16),  # and where it is
+        ("3", "Linear"): ((10, 8), 8, 80, 8 * 16 + 16),  # and where it is
         ("3", "bias"): ((10,), 10, 10, 40),
-        ("4.weight_ih_l0", "LSTM"): ((16, 10), 16, 160, 16 * 16),
-        ("4.weight_hh_l0", "LSTM"): ((16, 4), 6, 64, 6 * 16),
+        ("4.weight_ih_l0", "LSTM"): ((16, 10), 16, 160, 16 * 16 + 16),
+        ("4.weight_hh_l0", "LSTM"): ((16, 4), 6, 64, 6 * 16 + 16),
         ("4", "bias"): ((32,), 32, 32, 128),
     }
     assert [row.layer.split(".")[0] for row in table.rows] == sorted(row.layer.split(".")[0] for row in table.rows)
@@ -41,7 +41,11 @@ def test_the_rows_of_a_summary():
     }
     stored = [
         *model.parameters(),
-        *(b for name, b in model.named_buffers() if name.endswith(("curvature", "grad_square", "position"))),
+        *(
+            b
+            for name, b in model.named_buffers()
+            if name.endswith(("curvature", "grad_square", "shrinkage", "position"))
+        ),
     ]
     assert sum(row.n_bytes for row in table.rows) == sum(t.numel() * t.element_size() for t in stored)
 

@@ -26,18 +26,25 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
 
 
+def test_a_short_training_is_not_averaged():
+    method = methods.build("ssvi", two_moons.load(), 4999).suited_to(normed())
+    assert type(method.collector()) is InLayers
+    asked = methods.build("ssvi", two_moons.load(), 100, average=0.25).suited_to(normed())
+    assert type(asked.collector()) is InAverage
+
+
 @pytest.mark.parametrize("name", ["ssvi", "vi"])
 @pytest.mark.parametrize(
     ("network", "optimizer", "collector", "noise"),
     [(plain, Adam, InLayers, "local"), (normed, SGD, InAverage, "weights")],
 )
 def test_batch_normalisation_decides(name, network, optimizer, collector, noise):
-    method = methods.build(name, two_moons.load(), 100).suited_to(network())
+    method = methods.build(name, two_moons.load(), 5000).suited_to(network())
     model = method.prepare(network())
     assert type(method.optimizer(model)) is optimizer
     assert type(method.collector()) is collector
     assert {module.weight.noise for module in model if hasattr(module, "support")} == {noise}
-    assert (method.lr(99) > 0.05 * method.lr(10)) == (collector is InAverage)  # an average wants a rate that stays
+    assert (method.lr(4999) > 0.05 * method.lr(500)) == (collector is InAverage)  # an average wants a rate that stays
 
 
 def test_options_win_over_the_network():

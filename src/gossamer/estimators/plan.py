@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer import methods
 from gossamer.devices import OneProcess, OwnNoise
@@ -361,9 +361,11 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     start = partial(Training, steps=plan.steps, fabric=place)
     start = partial(start, batch_size=plan.batch_size, on_nan=plan.on_nan)
     if not can_train_together(networks[0]):
+        anew = [partial(_prepared, method, plan.architecture.build) for method in own]  # for members of its own
         own = [replace(method, prepare=lambda network: network) for method in own]
         trainings = [
-            start(*parts, seed=plan.seed + i) for i, parts in enumerate(zip(own, networks, tasks, strict=True))
+            start(*parts, seed=plan.seed + i, build=anew[i])
+            for i, parts in enumerate(zip(own, networks, tasks, strict=True))
         ]
         for training in trainings:  # they take their steps in turn, and share one stream of noise
             training.noise = trainings[-1].noise
@@ -375,6 +377,10 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
         for group in training.optimizer.param_groups:
             group.update({"fused": True} if "fused" in group else {})
     return [training]
+
+
+def _prepared(method: Method, build: Callable[[], nn.Module]) -> nn.Module:
+    return method.prepare(build())
 
 
 def _task_of(member: int, task: Task) -> Task:

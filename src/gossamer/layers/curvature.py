@@ -76,9 +76,10 @@ class CurvatureWeight(GaussianWeight):
     """
 
     vectors = ("mean", "curvature", "grad_square")
-    alike_on_ranks = ("curvature", "grad_square")
+    alike_on_ranks = ("curvature", "grad_square", "shrinkage")
     curvature: Tensor
     grad_square: Tensor
+    shrinkage: Tensor
 
     def _start(self, std: Tensor, prior_std: float) -> None:
         self.noise_scale, self.damping = 1.0, prior_std**-2
@@ -92,7 +93,8 @@ class CurvatureWeight(GaussianWeight):
         std = std.to(torch.promote_types(std.dtype, torch.float32))
         self.register_buffer("curvature", curvature_of_std(std, self.noise_scale, self.damping))
         self.register_buffer("grad_square", torch.full_like(self.curvature, NO_SQUARE))
-        self.shrinkage = self.curvature.new_tensor(AS_IS)  # c, w, the least h/v, the noise of h̄
+        # c, w, the least h/v, the noise of h̄. Never changed in place: copies of a network share it.
+        self.register_buffer("shrinkage", self.curvature.new_tensor(AS_IS), persistent=False)
 
     @property
     def prior_std(self) -> float:
@@ -146,13 +148,14 @@ class CurvatureWeight(GaussianWeight):
     @property
     def shrunk(self) -> Tensor:
         """h, from the running means and what is known of their noise."""
-        return shrunk_curvature(self.curvature, self.grad_square, self.shrinkage)
+        like = self.curvature  # a state may have been assigned in another precision
+        return shrunk_curvature(like, self.grad_square.to(like.dtype), self.shrinkage.to(like.dtype))
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
         """Hold these standard deviations from now on, without a calibration."""
         self.calibration = 1.0
-        self.shrinkage = self.curvature.new_tensor(AS_IS)  # never in place: copies of a network share it
+        self.shrinkage = self.curvature.new_tensor(AS_IS)
         self.grad_square.clamp_min_(NO_SQUARE)
         self.curvature.copy_(curvature_of_std(std.to(self.curvature), self.noise_scale, self.damping))
 
@@ -275,11 +278,11 @@ class CurvatureWeight(GaussianWeight):
         return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None, "_prior_mean": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        before = self.curvature, self.grad_square
+        before = self.curvature, self.grad_square, self.shrinkage
         super()._apply(fn, recurse)
         if self.curvature.dtype in (torch.float16, torch.bfloat16):
-            self.curvature, self.grad_square = (one.to(self.curvature.device) for one in before)
-        self.shrinkage = self.shrinkage.to(self.curvature)
+            device = self.curvature.device
+            self.curvature, self.grad_square, self.shrinkage = (one.to(device) for one in before)
         if self.learner is not None:
             self._listen()  # on the new device
         return self

@@ -124,11 +124,11 @@ def summary(model: nn.Module, file: TextIO | None = None) -> Summary:
         >>> gossamer.summary(net)
         layer  kind         shape     active / total  density  bytes  left alone because
         ----------------------------------------------------------------------------------------------------------
-        0      Linear       (10, 20)        20 / 200    10.0%    240
+        0      Linear       (10, 20)        20 / 200    10.0%    336
         0      bias         (10,)            10 / 10   100.0%     40  a bias is not sparse
         1      BatchNorm1d  (20,)            20 / 20   100.0%     80  no rule for BatchNorm1d: stays deterministic
         ----------------------------------------------------------------------------------------------------------
-        total                               20 / 200    10.0%    360
+        total                               20 / 200    10.0%    456
         <Summary: 20 of 200 weights active>
     """
     kinds: dict[int, str] = {}

@@ -129,7 +129,7 @@ def mbnn(
             collector=lambda: MaskedSnapshots(kept, refresh_of(task, refresh_batchnorm)),
             chosen={
                 "sampler": kind,
-                "strength": LOG_COST / math.log(n_data) if strength is None else strength,
+                "strength": LOG_COST / math.log(max(2, n_data)) if strength is None else strength,
                 "prior_scale": prior.width,
                 "samples": len(kept),
                 **({"update_period": period} if kind == "sgld" else BY_HMC),

@@ -87,8 +87,11 @@ class InLayers(Posterior, Collector):
     def n_bytes(self) -> int:
         """Of parameters and buffers, but for what only training needs."""
         weights = sparse_weights(self.model).values()
-        spare: list[Tensor] = [
-            getattr(weight, name) for weight in weights for name in {*weight.vectors} - {*weight.stored()}
+        spare = [
+            tensor
+            for weight in weights
+            for name, tensor in (*weight.named_parameters(recurse=False), *weight.named_buffers(recurse=False))
+            if name not in weight.stored()
         ]
         return super().n_bytes - sum(vector.numel() * vector.element_size() for vector in spare)
 
