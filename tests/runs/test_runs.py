@@ -125,9 +125,10 @@ def test_mixed_precision(settings, tmp_path):
 
 
 def test_an_existing_run_is_refused_before_the_data_are_read(settings, whole, monkeypatch, tmp_path):
+    finished = whole("ssvi")  # trains, in whichever test is the first to ask for it
     monkeypatch.setattr(Settings, "load_task", lambda self: pytest.fail("the data were read"))
     with pytest.raises(RecordError, match=r"holds a finished run: gossamer show .*; a new one needs another --out$"):
-        train(settings("ssvi"), whole("ssvi"))
+        train(settings("ssvi"), finished)
     run = Run.create(tmp_path / "unfinished run", settings("ssvi").to_config())
     with pytest.raises(RecordError, match=r"unfinished run: gossamer train --resume '.*' continues it"):
         train(settings("ssvi"), run.folder)
