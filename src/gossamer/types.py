@@ -524,7 +524,7 @@ class Method:
             samplers are, and so grow with the steepness of the loss. Adam's, for one, are not.
         lr_is_given: Whether ``lr`` is the user's own and stays as it is. Otherwise, a training of numbers by one rate
             lowers it to what the loss bears.
-        share_for_numbers: Of the default rate, the part that estimators take for numbers if there is one rate. A table
+        share_for_numbers: What estimators multiply the default rate by, for numbers and if there is one rate. A table
             is noisy, and without a KL a network that learns fast learns the noise by heart. The default was chosen for
             SGD and RigL by held-out log density, on two noisy tables and one with noise of a thirtieth of the target.
     """

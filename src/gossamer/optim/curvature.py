@@ -270,7 +270,8 @@ def default_temperature(model: nn.Module, n_data: int) -> float:
 
     The more weights share an example, the more of them the KL of the ELBO pulls back to the prior, and it underfits.
     With many examples for each weight the network underfits already, and noise makes that worse. The bound was chosen
-    on held-out rows of Fashion-MNIST (an MLP) and SVHN (a small conv net); :func:`gossamer.calibrate` fits the width.
+    on Fashion-MNIST (an MLP) and SVHN (a small conv net), see the study of noise; :func:`gossamer.calibrate` fits the
+    width.
 
     Example:
         >>> import gossamer
