@@ -8,7 +8,7 @@ al. 2017) repairs what no width can: a network that is too sure at its means.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -113,16 +113,23 @@ def calibrate(
     seed = int(torch.randint(2**62, (), generator=generator, device=None if generator is None else generator.device))
     fits: dict[float, _Fit] = {}
 
+    def outputs(width: float) -> Iterator[Tensor]:
+        return _outputs(posterior, width, seed, 1 if width == 0 else n_draws, inputs, batch_size)
+
     def fit(width: float) -> _Fit:
         if width not in fits:
-            outputs = _outputs(posterior, width, seed, 1 if width == 0 else n_draws, inputs, batch_size)
-            fits[width] = _fit(outputs, y_val, likelihood, logits=logits)
+            fits[width] = _with_logits(outputs(width), y_val, likelihood) if logits else plain_fit(width)
         return fits[width]
+
+    def plain_fit(width: float) -> _Fit:
+        # One draw at a time: memory holds a number per draw and target, not all outputs.
+        parts = [_log_density(one.unsqueeze(0), y_val, likelihood) for one in outputs(width)]
+        return _Fit(math.log(len(parts)) - torch.stack(parts).logsumexp(0), 1.0)
 
     def nll(log_factor: float) -> float:
         return float(fit(math.exp(log_factor)).nll.mean())
 
-    plain = _Fit(-_log_density(_outputs(posterior, 1.0, seed, n_draws, inputs, batch_size), y_val, likelihood), 1.0)
+    plain = plain_fit(1.0)
     if not logits:
         fits[1.0] = plain
     if not has_width:
@@ -141,18 +148,19 @@ def calibrate(
     return Calibration(width, float(plain.nll.mean()), float(found.nll.mean()), found.logit_temperature)
 
 
-def _outputs(posterior: Posterior, width: float, seed: int, n_draws: int, inputs: Any, batch_size: int) -> Tensor:
-    """What the draws at a width say, ``(draws, n, out)``: the same ε for each width."""
+def _outputs(
+    posterior: Posterior, width: float, seed: int, n_draws: int, inputs: Any, batch_size: int
+) -> Iterator[Tensor]:
+    """What each draw at a width says, ``(n, out)``: the same ε for each width."""
     device = next((one.device for one in posterior.model.parameters()), torch.device("cpu"))
     with OwnNoise(seed, device):
-        draws = posterior.at_width(width, torch.Generator(device).manual_seed(seed)).draws(n_draws)
-        return torch.stack([forward(network, inputs, batch_size) for network in draws])
+        for network in posterior.at_width(width, torch.Generator(device).manual_seed(seed)).draws(n_draws):
+            yield forward(network, inputs, batch_size)
 
 
-def _fit(outputs: Tensor, y: Tensor, likelihood: Likelihood, *, logits: bool) -> _Fit:
-    """The NLL of each target, at the best temperature of the logits if there is to be one."""
-    if not logits:
-        return _Fit(-_log_density(outputs, y, likelihood), 1.0)
+def _with_logits(each: Iterator[Tensor], y: Tensor, likelihood: Likelihood) -> _Fit:
+    """The NLL of each target at the best temperature of the logits, for which all outputs are needed."""
+    outputs = torch.stack(list(each))
 
     def nll(log_temperature: float) -> float:
         return -float(_log_density(outputs / math.exp(log_temperature), y, likelihood).mean())
