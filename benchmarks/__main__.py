@@ -18,9 +18,9 @@ from benchmarks.measurements import Measurements
 from benchmarks.pages import document, fill, fill_recorded, headline, recorded_tables
 from benchmarks.plot import plot
 from benchmarks.tables import all_tables
+from gossamer.files.atomic import unreadable
 from gossamer.kernels import library
-from gossamer.record import RecordError, write_atomically
-from gossamer.record.files import unreadable
+from gossamer.lab.record import RecordError, write_atomically
 
 __all__ = ["main"]
 

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.intercepted import list_calls
-from gossamer import checkpoint
-from gossamer.cli import main as command
-from gossamer.record import Run
+from gossamer.lab.cli import main as command
+from gossamer.lab.record import Run
+from gossamer.train import checkpoint
 
 __all__ = ["Ended", "Ground", "continued", "differ", "finish", "kill", "run_to_end", "start", "train_command"]
 
@@ -45,11 +45,11 @@ IMPORTS = (  # what takes long is done once, before the forks
     "torch._dynamo",
     "torch.onnx",
     "gossamer.data.digits",
-    "gossamer.runs.job",
-    "gossamer.cli.train",
-    "gossamer.cli.compare",
-    "gossamer.cli.queries",
-    "gossamer.report",
+    "gossamer.lab.runs.job",
+    "gossamer.lab.cli.train",
+    "gossamer.lab.cli.compare",
+    "gossamer.lab.cli.queries",
+    "gossamer.lab.report",
     *(f"gossamer.methods.{method}" for method in METHODS),
 )
 

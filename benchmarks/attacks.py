@@ -26,8 +26,8 @@ from benchmarks.clock_jumps import clock_jumps
 from benchmarks.environment import surroundings
 from benchmarks.rank_kills import a_rank
 from benchmarks.timing import THREAD
-from gossamer.record import write_atomically
-from gossamer.record.files import json_by_rows
+from gossamer.files.atomic import json_by_rows
+from gossamer.lab.record import write_atomically
 
 __all__ = ["ATTACKS", "KIND", "Tally"]
 

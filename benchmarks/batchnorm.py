@@ -16,10 +16,10 @@ from torch import nn
 from gossamer import active_parameters, methods
 from gossamer.data import cifar10
 from gossamer.evaluate import evaluate
+from gossamer.lab.record.environment import environment
+from gossamer.lab.runs.trials import FROM_ENVIRONMENT, Trial, Trials
 from gossamer.methods._parts import refresh_of
 from gossamer.posterior import InLayers, LocalPasses, Refresh, SingleNetwork
-from gossamer.record.environment import environment
-from gossamer.runs.trials import FROM_ENVIRONMENT, Trial, Trials
 from gossamer.train import fit
 from gossamer.types import Posterior, Task
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import __version__
-from gossamer.record import write_atomically
-from gossamer.tables import Table
+from gossamer._text.tables import Table
+from gossamer.lab.record import write_atomically
 
 __all__ = ["FILES", "KIND", "citizen_tables", "outcome", "run_tests"]
 

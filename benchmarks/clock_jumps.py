@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from benchmarks.attacked import EACH_STEP, N_STEPS, Ground, continued, kill, start, train_command, wait_for_step
 from benchmarks.intercepted import intercept
-from gossamer.record import Run
+from gossamer.lab.record import Run
 
 __all__ = ["JumpingClock", "clock_jumps", "implausible"]
 

@@ -24,12 +24,12 @@ from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI
 from benchmarks.memory import training_bytes
 from benchmarks.released import ReleasedSteps, released
 from benchmarks.timing import WALL, Stopwatch
-from gossamer import checkpoint, methods
-from gossamer.capture import CapturedSteps
+from gossamer import methods
 from gossamer.convert import bayesianize
 from gossamer.data import CropFlip, Normalize
 from gossamer.likelihoods import Categorical
-from gossamer.train import Batches, Training
+from gossamer.train import Batches, Training, checkpoint
+from gossamer.train.capture import CapturedSteps
 from gossamer.types import Task
 
 __all__ = [
@@ -178,7 +178,7 @@ def random_images(n: int, device: torch.device | str = "cpu") -> Task:
 
 
 def checkpoint_bytes(contender: Contender) -> int:
-    """Size of the file that :func:`gossamer.checkpoint.save` writes."""
+    """Size of the file that :func:`gossamer.train.checkpoint.save` writes."""
     with tempfile.TemporaryDirectory() as folder:
         return checkpoint.save(Path(folder) / "checkpoint", contender.state_dict(), 1).stat().st_size
 

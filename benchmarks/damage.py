@@ -26,7 +26,7 @@ from benchmarks.attacked import (
     wait_for_step,
 )
 from benchmarks.intercepted import fail_from
-from gossamer.record import Run
+from gossamer.lab.record import Run
 
 __all__ = ["disk", "exchanged_data", "flipped_checkpoint", "flipped_record", "flipped_result", "folder_taken_away"]
 

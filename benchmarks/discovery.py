@@ -33,10 +33,10 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.environment import surroundings
 from benchmarks.timing import THREAD
 from gossamer import data
+from gossamer._text.tables import Table
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
-from gossamer.record import write_atomically
-from gossamer.record.files import json_by_rows, read_json
-from gossamer.tables import Table
+from gossamer.files.atomic import json_by_rows, read_json
+from gossamer.lab.record import write_atomically
 
 __all__ = ["KIND", "SELECTORS", "TABLES", "SimulatedTable", "discovery_tables"]
 

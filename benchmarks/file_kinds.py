@@ -31,26 +31,27 @@ import yaml
 from torch import nn
 
 import gossamer
-from gossamer import checkpoint, container
-from gossamer.cli import UsageError
-from gossamer.cli import main as command
 from gossamer.data import cifar10, cifar100, digits, fashion_mnist, svhn, uci
 from gossamer.data import load as load_data
 from gossamer.data._corruptions import read_corrupted
 from gossamer.data._images import load_images
 from gossamer.data._own.record import task_without_data
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.files import container
+from gossamer.lab import Settings, Trials, compare, read_recipe, train
+from gossamer.lab.cli import UsageError
+from gossamer.lab.cli import main as command
+from gossamer.lab.record import RecordError, Run, to_toml
+from gossamer.lab.record.run import _digest
+from gossamer.lab.report import write_report
+from gossamer.lab.runs.inputs import read_inputs
+from gossamer.lab.runs.job import settings_of
+from gossamer.lab.runs.reader import restored, show
+from gossamer.lab.runs.stored import stored_record
 from gossamer.methods.mc_dropout import with_dropout
 from gossamer.methods.rank1 import FactorPosterior, with_factors
 from gossamer.posterior import Dropped, InLayers, Mixture, SwagPosterior
-from gossamer.record import RecordError, Run, to_toml
-from gossamer.record.run import _digest
-from gossamer.report import write_report
-from gossamer.runs import Settings, Trials, compare, read_recipe, train
-from gossamer.runs.inputs import read_inputs
-from gossamer.runs.job import settings_of
-from gossamer.runs.reader import restored, show
-from gossamer.runs.stored import stored_record
+from gossamer.train import checkpoint
 from gossamer.types import Posterior
 
 Reader = Callable[[bytes], Any]

@@ -31,11 +31,11 @@ import torch.nn.functional as F
 
 from benchmarks.kept import FUSED
 from gossamer import methods
-from gossamer.capture import CapturedSteps
 from gossamer.kernels.fused import Geometry, Tile, choice, compile_all, load
 from gossamer.kernels.fused.geometry import by_channels, tiles_to_try
 from gossamer.likelihoods import Categorical
 from gossamer.models.resnet import resnet18
+from gossamer.train.capture import CapturedSteps
 from gossamer.types import Task
 
 SECTIONS = ("errors", "times", "steps")

@@ -36,8 +36,8 @@ from benchmarks.environment import surroundings
 from benchmarks.measurements import DRAWN, EXAMPLES, PLAIN, RELEASED, SSVI, Measurements, TrainingCost
 from benchmarks.networks import RESNET
 from benchmarks.timing import laps, milliseconds, undisturbed
+from gossamer._text.progress import Progress
 from gossamer.models import resnet18
-from gossamer.progress import Progress
 from gossamer.types import Task
 
 __all__ = ["FULL", "QUICK", "GpuPlan", "measure"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from benchmarks.timing import THREAD, Spread, Stopwatch, speedup, spread
-from gossamer.record import RecordError, write_atomically
-from gossamer.record.files import json_by_rows, read_json, rows_of
+from gossamer.files.atomic import json_by_rows, read_json, rows_of
+from gossamer.lab.record import RecordError, write_atomically
 
 __all__ = [
     "DENSE",

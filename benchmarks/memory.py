@@ -26,11 +26,11 @@ import benchmarks
 import gossamer
 from benchmarks.measurements import Footprint
 from benchmarks.networks import DIGIT, IMAGE, MLP, RESNET, network_for, optimizer_for, train_step, wide_mlp
-from gossamer import checkpoint
 from gossamer.kernels import library
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.models import resnet18
 from gossamer.sparsity import Subspace
+from gossamer.train import checkpoint
 
 __all__ = ["KNOWN", "MemoryCase", "bytes_per_entry", "footprint", "measure_memory", "training_bytes"]
 
@@ -137,7 +137,7 @@ def index_bytes(model: nn.Module) -> int:
 
 
 def _file_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:
-    """Sizes of the files that ``gossamer.checkpoint.save`` writes."""
+    """Sizes of the files that ``gossamer.train.checkpoint.save`` writes."""
     states: dict[str, dict[str, Any]] = {
         "checkpoint_bytes": {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
         "model_bytes": {"model": model.state_dict()},

@@ -18,12 +18,12 @@ import torch
 
 import gossamer
 from gossamer.evaluate import evaluate
+from gossamer.lab import Settings
+from gossamer.lab.record.environment import environment
+from gossamer.lab.runs.trials import FROM_ENVIRONMENT, Trial, Trials
 from gossamer.layers.summary import weights_of
 from gossamer.models import mlp
 from gossamer.posterior import Mixture
-from gossamer.record.environment import environment
-from gossamer.runs import Settings
-from gossamer.runs.trials import FROM_ENVIRONMENT, Trial, Trials
 from gossamer.train import fit
 from gossamer.types import Posterior, Task
 

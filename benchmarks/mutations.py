@@ -36,9 +36,9 @@ from torch import Tensor
 from benchmarks.environment import surroundings
 from benchmarks.file_kinds import KINDS, FileKind
 from benchmarks.timing import THREAD
-from gossamer.cli import UsageError
-from gossamer.record import RecordError, write_atomically
-from gossamer.record.files import json_by_rows
+from gossamer.files.atomic import json_by_rows
+from gossamer.lab.cli import UsageError
+from gossamer.lab.record import RecordError, write_atomically
 
 __all__ = ["KIND", "Outcome", "attack", "changed_bytes", "changed_tree"]
 

@@ -25,13 +25,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer import data, methods, models
+from gossamer._text.tables import Table
 from gossamer.data._images import Normalize
 from gossamer.evaluate import predict_inputs
+from gossamer.lab.record.environment import environment
 from gossamer.likelihoods import Categorical
 from gossamer.metrics import top_label_ece
 from gossamer.posterior.calibrate import SLACK
-from gossamer.record.environment import environment
-from gossamer.tables import Table
 from gossamer.train import Training
 from gossamer.types import Task
 

@@ -25,11 +25,11 @@ from benchmarks.kept import FUSED, RecipeRuns, fused_table, read_paper, read_rec
 from benchmarks.measurements import Measurements
 from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
-from gossamer.record import RecordError
-from gossamer.record.files import read_json, rows_of
-from gossamer.runs import trials
-from gossamer.runs.trials import Trials
-from gossamer.tables import Table
+from gossamer._text.tables import Table
+from gossamer.files.atomic import read_json, rows_of
+from gossamer.lab.record import RecordError
+from gossamer.lab.runs import trials
+from gossamer.lab.runs.trials import Trials
 
 __all__ = ["PLACES", "document", "fill", "fill_places", "fill_recorded", "recorded_environments", "recorded_tables"]
 
@@ -106,7 +106,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
 
     Example:
         >>> import tempfile
-        >>> from gossamer.runs.trials import Trial
+        >>> from gossamer.lab.runs.trials import Trial
         >>> folder = Path(tempfile.mkdtemp())
         >>> reached = Trial("ssvi", 0, {}, {"accuracy": 0.9}, {"active_parameters": 10})
         >>> Trials([reached], {}).write(folder / "digits.json")

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.layers import FORWARD, TRAINING
 from benchmarks.measurements import PLAIN, Measurements, Timing, density_of
-from gossamer.record.files import unwritable
+from gossamer.files.atomic import unwritable
 
 __all__ = ["plot"]
 

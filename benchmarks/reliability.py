@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import attacks, mutations, ranks, sweep
-from gossamer.formats import integer, percent
-from gossamer.tables import Table
+from gossamer._text.formats import integer, percent
+from gossamer._text.tables import Table
 
 __all__ = ["KINDS", "reliability_tables"]
 

@@ -50,7 +50,7 @@ from benchmarks.memory import index_bytes, resident, training_bytes
 from benchmarks.ranks import counted, in_processes
 from benchmarks.scale_tables import KIND, scale_tables
 from benchmarks.timing import WALL
-from gossamer import checkpoint
+from gossamer.train import checkpoint
 
 NETWORKS = [Network(10, 316), Network(10, 1000), Network(10, 3162), Network(40, 1581)]  # 10⁶, 10⁷, and twice 10⁸
 BILLION = Network(10, 10_000)

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gossamer.formats import Format, count, integer, number, plain, size, times
-from gossamer.tables import Table
+from gossamer._text.formats import Format, count, integer, number, plain, size, times
+from gossamer._text.tables import Table
 
 __all__ = ["KIND", "scale_tables"]
 

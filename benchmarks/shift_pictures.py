@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from gossamer import runs
 from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, digits
-from gossamer.runs.held_out import evaluate_selective
-from gossamer.runs.shift import evaluate_corruptions, evaluate_ood, mean_by_severity, opened
+from gossamer import lab
+from gossamer.lab.runs.held_out import evaluate_selective
+from gossamer.lab.runs.shift import evaluate_corruptions, evaluate_ood, mean_by_severity, opened
 from reproductions.drawing import draw, tidy
 
 
 def main(folder: Path) -> None:
     """Train, evaluate, then draw into ``folder``."""
-    settings = runs.Settings("ssvi", "digits", epochs=20, device="cpu", options={"density": 0.1})
+    settings = lab.Settings("ssvi", "digits", epochs=20, device="cpu", options={"density": 0.1})
     with tempfile.TemporaryDirectory() as place:
-        job = opened(runs.train(settings, Path(place) / "run", quiet=True).folder)
+        job = opened(lab.train(settings, Path(place) / "run", quiet=True).folder)
         outside, selective = evaluate_ood(job, ["permuted"])["permuted"], evaluate_selective(job)
         corrupted = evaluate_corruptions(job)["generated"]
 

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from benchmarks import cells
 from benchmarks.memory import bytes_per_entry
-from gossamer import __version__, checkpoint, methods
+from gossamer import __version__, methods
+from gossamer._text.tables import Table
+from gossamer.files.atomic import json_by_rows
+from gossamer.lab.record import write_atomically
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.models import resnet18
-from gossamer.record import write_atomically
-from gossamer.record.files import json_by_rows
-from gossamer.tables import Table
-from gossamer.train import Training
+from gossamer.train import Training, checkpoint
 from gossamer.types import Task
 
 __all__ = ["CASES", "StateBytes", "StateCase", "measure_state", "state_table", "write_states"]

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from gossamer import active_parameters, methods
 from gossamer.data import digits
 from gossamer.evaluate import evaluate, summarize
+from gossamer.lab.record.environment import environment
+from gossamer.lab.runs.trials import FROM_ENVIRONMENT, Trial, Trials
 from gossamer.layers import sparse_weights
 from gossamer.models import conv_net, mlp
 from gossamer.posterior import Mixture, Prediction
-from gossamer.record.environment import environment
-from gossamer.runs.trials import FROM_ENVIRONMENT, Trial, Trials
 from gossamer.sparsity.criteria import random
 from gossamer.train import fit
 from gossamer.types import Method, Posterior, Task

@@ -27,14 +27,14 @@ from typing import Any
 
 import torch
 
-from gossamer.record import Run, write_atomically
-from gossamer.record.environment import environment
-from gossamer.record.files import json_by_rows
-from gossamer.record.sweep import SweepRecord, TrialRecord
-from gossamer.runs.interrupt import SeenEnough
-from gossamer.runs.job import settings_of, train
-from gossamer.runs.reader import evaluate_run
-from gossamer.runs.trials import FROM_ENVIRONMENT
+from gossamer.files.atomic import json_by_rows
+from gossamer.lab.record import Run, write_atomically
+from gossamer.lab.record.environment import environment
+from gossamer.lab.record.sweep import SweepRecord, TrialRecord
+from gossamer.lab.runs.interrupt import SeenEnough
+from gossamer.lab.runs.job import settings_of, train
+from gossamer.lab.runs.reader import evaluate_run
+from gossamer.lab.runs.trials import FROM_ENVIRONMENT
 
 __all__ = ["Kill", "Outcome", "attack"]
 

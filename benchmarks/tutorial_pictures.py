@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.cli import main as gossamer
 from gossamer.estimators import ImportanceDisplay, IntervalDisplay
+from gossamer.lab.cli import main as gossamer
 from reproductions.drawing import INK, SOFT, draw, tidy
 
 BLUE, ORANGE = "#0072B2", "#D55E00"

@@ -29,12 +29,12 @@ from benchmarks.uci_tables import GP, KIND, OURS, SETS, bars, uci_tables
 from gossamer import __version__
 from gossamer.data import DataNotFoundError, uci
 from gossamer.estimators import SparseBayesRegressor
+from gossamer.files.atomic import json_by_rows, read_json
+from gossamer.lab.record import write_atomically
+from gossamer.lab.record.environment import environment
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import gaussian_mixture_crps
 from gossamer.posterior import Prediction
-from gossamer.record import write_atomically
-from gossamer.record.environment import environment
-from gossamer.record.files import json_by_rows, read_json
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gossamer.runs import compare, read_recipe
+from gossamer.lab import compare, read_recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "digits.toml"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from gossamer.names import unknown
+from gossamer._text.names import unknown
 from reproductions.parts import Reproduction, StoredParts, fill, reproduce
 
 __all__ = ["NAMES", "Reproduction", "StoredParts", "fill", "find", "reproduce"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from docstring_parser import parse
 
-from gossamer.record import RecordError, write_atomically
-from gossamer.record.files import unreadable
+from gossamer.files.atomic import unreadable
+from gossamer.lab.record import RecordError, write_atomically
 from reproductions import NAMES, StoredParts, fill, find, reproduce
 from reproductions.parts import document
 

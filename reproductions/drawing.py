@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gossamer.record import RecordError
-from gossamer.record.files import unwritable
+from gossamer.files.atomic import unwritable
+from gossamer.lab.record import RecordError
 
 __all__ = ["COLOURS", "INK", "SOFT", "draw", "tidy"]
 

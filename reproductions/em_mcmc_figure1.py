@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import data, methods, models
+from gossamer._text.tables import Table
 from gossamer.sparsity.groups import grouped_weights
-from gossamer.tables import Table
 from gossamer.train import Training
 from reproductions.drawing import COLOURS, INK, SOFT, draw, tidy
 from reproductions.parts import PartSettings, Row, StoredParts, Tick

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gossamer import data, methods, models
-from gossamer.tables import Table
+from gossamer._text.tables import Table
 from gossamer.train import Training
 from gossamer.types import Task
 from reproductions.drawing import COLOURS, draw, tidy

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from gossamer import data, methods
+from gossamer._text.tables import Table
 from gossamer.data.sun1 import VARIANTS
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
-from gossamer.tables import Table
 from gossamer.types import Task
 from reproductions import rivals, selection
 from reproductions.baselines import BASELINES, baseline

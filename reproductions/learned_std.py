@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from gossamer import data, metrics
+from gossamer._text.tables import Table
 from gossamer.data import DataNotFoundError
 from gossamer.evaluate import summarize
+from gossamer.lab.record import Run
+from gossamer.lab.runs.job import Job
+from gossamer.lab.runs.reader import restored
+from gossamer.lab.runs.result import predict_seeded
 from gossamer.layers import CurvatureWeight, GaussianWeight, sparse_weights
 from gossamer.posterior import LocalPasses, Mixture, SingleNetwork
-from gossamer.record import Run
-from gossamer.runs.job import Job
-from gossamer.runs.reader import restored
-from gossamer.runs.result import predict_seeded
-from gossamer.tables import Table
 from gossamer.types import Posterior
 from reproductions.drawing import draw, tidy
 from reproductions.parts import PartSettings, Row, StoredParts, Tick

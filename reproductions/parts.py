@@ -13,11 +13,11 @@ from typing import Any, Protocol, Self
 import torch
 
 from gossamer import __version__
-from gossamer.progress import Progress
-from gossamer.record import RecordError, write_atomically
-from gossamer.record.environment import environment
-from gossamer.record.files import read_json, rows_of
-from gossamer.tables import Table
+from gossamer._text.progress import Progress
+from gossamer._text.tables import Table
+from gossamer.files.atomic import read_json, rows_of
+from gossamer.lab.record import RecordError, write_atomically
+from gossamer.lab.record.environment import environment
 
 __all__ = ["Part", "PartSettings", "Reproduction", "Row", "StoredParts", "Tick", "document", "fill", "reproduce"]
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gossamer._text.tables import Table
 from gossamer.metrics import false_discovery_rate, false_non_discovery_rate
-from gossamer.tables import Table
 from reproductions.baselines import BASELINES
 from reproductions.drawing import COLOURS, INK, SOFT, draw, tidy
 from reproductions.parts import Part, Row, StoredParts

@@ -55,7 +55,7 @@ def _warnings_of_the_compiler(request):
 @pytest.fixture
 def gossamer(capsys):
     """Runs the command in this process; returns the exit code, standard output and standard error."""
-    from gossamer.cli import main
+    from gossamer.lab.cli import main
 
     def run(*arguments):
         code = main([str(argument) for argument in arguments])

@@ -106,7 +106,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def run(command: list[str], label: str) -> None:
-    from gossamer.cli import main
+    from gossamer.lab.cli import main
 
     quick = ["--epochs=1", "--n_draws=2"]
     if command[0] == "train" and not {"--resume", "--help", "--print_config"} & set(command):

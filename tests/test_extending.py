@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gossamer import data, methods
-from gossamer.cli import main
+from gossamer.lab.cli import main
 from gossamer.metrics import METRICS
 from gossamer.sparsity.criteria import REMOVAL, removal_criterion
 from gossamer.types import LayerStats, WeightStats
@@ -81,7 +81,7 @@ def test_a_run_cannot_have_the_code_beside_it_executed(own_modules):
         sys.executable,
         "-P",
         "-c",
-        "import sys; sys.path.insert(0, sys.argv.pop(1)); from gossamer.cli import main; sys.exit(main())",
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from gossamer.lab.cli import main; sys.exit(main())",
     ]
     source = str(Path(methods.__file__).parents[2])
 

@@ -19,7 +19,7 @@ from gossamer.data import _files, read_corrupted
 from gossamer.data._files import read_blobs, read_cifar_pickle, read_mat, read_npy
 from gossamer.data._own.arrays import read_arrays
 from gossamer.estimators import SparseBayesClassifier
-from gossamer.record import RecordError, Run
+from gossamer.lab.record import RecordError, Run
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,7 +101,7 @@ class TestBombs:
 @pytest.fixture
 def changed_estimator(tmp_path):
     """Saves a fitted classifier, of whose fitted state a function has changed something."""
-    from gossamer import container
+    from gossamer.files import container
 
     def save(change):
         rng = np.random.default_rng(0)

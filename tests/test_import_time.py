@@ -13,8 +13,8 @@ LAZY = (
     "gossamer.train",
     "gossamer.evaluate",
     "gossamer.estimators",
-    "gossamer.cli",
-    "gossamer.report",
+    "gossamer.lab.cli",
+    "gossamer.lab.report",
 )
 
 

@@ -9,34 +9,29 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "gossamer"
 
 ORDER = [
-    {"schema", "names", "tables", "progress", "formats", "ranks", "devices", "columns"},
-    {"types", "schedules", "divergence", "conformal"},
+    {"files", "_text", "distributed"},
+    {"types", "schedules", "conformal"},
     {"kernels", "priors", "likelihoods"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert", "sharding", "capture", "compaction", "metrics", "container"},
-    {"methods", "checkpoint"},
-    {"train", "evaluate", "saving", "exporting"},
-    {"runs"},
-    {"estimators", "cli"},
+    {"convert", "compaction", "metrics"},
+    {"methods"},
+    {"train", "evaluate", "deploy"},
+    {"estimators"},
+    {"lab"},
     {"__main__"},
 ]
 
 # Rooms beside the line, and all that they may import.
 BESIDE = {
-    "models": {"types", "names"},
-    "data": {"schema", "types", "names", "likelihoods", "columns"},
-    "record": {"schema"},
-    "report": {"formats", "metrics", "record"},
+    "models": {"types", "_text"},
+    "data": {"files", "types", "_text", "likelihoods"},
 }
 
 # Which rooms of the line may import the rooms beside it.
 USERS_OF_BESIDE = {
-    "container": {"record"},
-    "checkpoint": {"record"},
-    "runs": set(BESIDE),
     "estimators": set(BESIDE),
-    "cli": set(BESIDE),
+    "lab": set(BESIDE),
 }
 
 # Room -> rooms of its own group that it may import nevertheless, each with its reason.
@@ -44,6 +39,9 @@ EXCEPTIONS = {
     "priors": {"kernels"},  # the cheaper autograd Function
     "schedules": {"types"},  # the alias Schedule, in signatures
 }
+
+# The rooms of the laboratory, in the same way: a report is made of records alone.
+LAB = [{"record"}, {"report"}, {"runs"}, {"cli"}]
 
 
 def allowed(room: str) -> set[str]:
@@ -87,6 +85,22 @@ def test_a_room_imports_only_rooms_to_its_left(path: Path):
     assert not wrong, f"{room} may import {sorted(allowed(room))} of gossamer, not {sorted(wrong)}"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if room_of(path) == "lab" and len(path.relative_to(SOURCE).parts) > 2],
+    ids=lambda path: path.relative_to(SOURCE).as_posix(),
+)
+def test_a_room_of_the_laboratory_imports_only_rooms_to_its_left(path: Path):
+    room = path.relative_to(SOURCE).parts[1]
+    place = next(i for i, group in enumerate(LAB) if room in group)
+    wrong = {
+        name
+        for name in imported_modules(path)
+        if name.startswith("lab.") and name.split(".")[1] in set().union(*LAB[place + 1 :])
+    }
+    assert not wrong, f"lab.{room} imports {sorted(wrong)}"
+
+
 def test_exceptions_are_used():
     used = {(room_of(path), name.split(".")[0]) for path in FILES for name in imported_modules(path)}
     unused = {(room, other) for room, others in EXCEPTIONS.items() for other in others} - used
@@ -123,7 +137,7 @@ def test_the_package_imports_what_needs_more_than_torch_only_when_asked():
             eager |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             eager |= {alias.name for alias in node.names}
-    lazy = {"train", "evaluate", "saving", "exporting", "runs", "estimators", "cli", "report"}
+    lazy = {"train", "evaluate", "deploy", "estimators", "lab"}
     assert not {name for name in eager if name.removeprefix("gossamer.").split(".")[0] in lazy}
 
 

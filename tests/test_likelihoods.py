@@ -10,11 +10,11 @@ from torch import distributions
 from gossamer import Categorical, Gaussian, methods
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
+from gossamer.lab import Settings, train
 from gossamer.likelihoods import Weighted
 from gossamer.metrics import scores_of
 from gossamer.models import mlp
 from gossamer.posterior import Prediction
-from gossamer.runs import Settings, train
 from gossamer.train import fit
 from gossamer.types import N_SAMPLES, Likelihood, Task
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gossamer
-from gossamer import runs
+from gossamer.lab import runs
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -88,7 +88,7 @@ def test_completion_finds_every_public_name():
 )
 def test_a_missing_package_names_its_extra(code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # a run locks its folder before it needs anything
-    imports = "import torch, gossamer\nfrom gossamer.runs import Settings, train\nfrom gossamer.cli import main\n"
+    imports = "import torch, gossamer\nfrom gossamer.lab import Settings, train\nfrom gossamer.lab.cli import main\n"
     done = without(OPTIONAL, imports + code)
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].endswith(words)

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from gossamer import methods
-from gossamer.capture import why_not
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
 from gossamer.models import mlp
 from gossamer.optim import Sampler
 from gossamer.train import Training, fit
+from gossamer.train.capture import why_not
 from gossamer.types import Collector, Penalty, Posterior, Rule, as_penalty, no_penalty
 
 STEPS = 4

@@ -3,14 +3,13 @@
 import importlib
 from typing import Any
 
-from gossamer import conformal, data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity
+from gossamer import conformal, data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity, types
 from gossamer.compaction import compact
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import active_parameters, density, kl, param_groups, summary
 from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.optim import Curvature
 from gossamer.posterior import Prediction, averaged, calibrate, draw, predict
-from gossamer.sharding import shard
 from gossamer.sparsity import Subspace
 
 __version__ = "0.3.0.dev0"
@@ -31,10 +30,18 @@ __all__ = [
     "conformal",
     "data",
     "density",
+    "deploy",
+    "distributed",
     "draw",
+    "estimators",
+    "evaluate",
     "export",
+    "files",
     "fit",
+    "kernels",
     "kl",
+    "lab",
+    "layers",
     "likelihoods",
     "load",
     "load_run",
@@ -43,6 +50,7 @@ __all__ = [
     "models",
     "optim",
     "param_groups",
+    "posterior",
     "predict",
     "priors",
     "save",
@@ -51,6 +59,8 @@ __all__ = [
     "sparsify",
     "sparsity",
     "summary",
+    "train",
+    "types",
 ]
 
 
@@ -59,26 +69,14 @@ __all__ = [
 _HOMES = {
     "SparseBayesClassifier": "estimators",
     "SparseBayesRegressor": "estimators",
-    "export": "exporting",
+    "export": "deploy.exporting",
     "fit": "train",
-    "load": "saving",
-    "load_run": "runs",
-    "save": "saving",
+    "load": "deploy.saving",
+    "load_run": "lab",
+    "save": "deploy.saving",
+    "shard": "train.sharding",
 }
-_ROOMS = (
-    "checkpoint",
-    "container",
-    "devices",
-    "estimators",
-    "evaluate",
-    "kernels",
-    "layers",
-    "posterior",
-    "report",
-    "runs",
-    "train",
-    "types",
-)
+_ROOMS = ("deploy", "distributed", "estimators", "evaluate", "files", "kernels", "lab", "layers", "posterior", "train")
 
 
 def __getattr__(name: str) -> Any:
@@ -90,4 +88,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS})
+    return __all__

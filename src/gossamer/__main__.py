@@ -2,7 +2,7 @@
 
 import sys
 
-from gossamer.cli import main
+from gossamer.lab.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.optim import Optimizer
 
-from gossamer.devices import OwnNoise
+from gossamer.distributed.devices import OwnNoise
 
 __all__ = [
     "Allocation",

@@ -13,9 +13,9 @@ import torch
 from benchmarks import attacks
 from benchmarks.attacked import Ended, differ
 from benchmarks.clock_jumps import DECADE, HOUR, JumpingClock, implausible
-from gossamer import checkpoint
-from gossamer.record import Run
-from gossamer.runs import Settings, train
+from gossamer.lab import Settings, train
+from gossamer.lab.record import Run
+from gossamer.train import checkpoint
 
 FORKS = [name for name in attacks.ATTACKS if name != "one of two ranks killed"]
 
@@ -131,18 +131,18 @@ def test_a_killed_rank_is_survived():
     [
         (
             "folder removed, moved or replaced",
-            "from gossamer.record import Lock; Lock.check = lambda self: None",
+            "from gossamer.lab.record import Lock; Lock.check = lambda self: None",
             "wrong: ",
         ),
         (
             "the clock jumps",
-            "import time; from types import SimpleNamespace; from gossamer.runs import job\n"
+            "import time; from types import SimpleNamespace; from gossamer.lab.runs import job\n"
             "job.time = SimpleNamespace(perf_counter=lambda: time.time())",
             "wrong: seconds",
         ),
         (
             "killed while the folder is made",
-            "from gossamer.record import run; run._why_missing = lambda folder: 'it is'",
+            "from gossamer.lab.record import run; run._why_missing = lambda folder: 'it is'",
             "lost: exit code 1",
         ),
     ],

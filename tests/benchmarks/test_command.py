@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.measurements import DENSE, Measurements, Timing
 from gossamer.kernels import library
-from gossamer.runs import Trial, Trials
+from gossamer.lab import Trial, Trials
 
 needs_kernels = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 

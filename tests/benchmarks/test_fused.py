@@ -7,9 +7,9 @@ import torch
 
 import gossamer
 from benchmarks import fused as script
-from gossamer.capture import FlatWeights
 from gossamer.kernels.fused import Geometry, as_images
 from gossamer.models.resnet import resnet18
+from gossamer.train.capture import FlatWeights
 
 
 def test_its_layers_are_the_convolutions_of_resnet18():

@@ -10,8 +10,8 @@ from benchmarks import gpu
 from benchmarks.contenders import CASES, CPU, Device, build, bytes_in_training, checkpoint_bytes, random_images
 from benchmarks.measurements import DRAWN, EAGER, PLAIN, RELEASED, SSVI, VI, Measurements
 from benchmarks.timing import Stopwatch
-from gossamer.capture import CapturedSteps
 from gossamer.layers import CurvatureWeight, sparse_weights
+from gossamer.train.capture import CapturedSteps
 
 
 def network():

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kept import determined, read_paper, read_recipes, recipe_tables, setup_seconds, trials_table
-from gossamer.record import RecordError, to_toml
-from gossamer.runs import Trial, Trials, read_recipe
-from gossamer.runs.published import PublishedFigures
+from gossamer.lab import Trial, Trials, read_recipe
+from gossamer.lab.record import RecordError, to_toml
+from gossamer.lab.runs.published import PublishedFigures
 
 ROOT = Path(__file__).parents[2]
 ACCURACIES = {0: 0.930, 1: 0.936, 2: 0.942}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.measurements import DENSE, PLAIN, Footprint, Measurements, Timing, UpdateCost
-from gossamer.record import RecordError
+from gossamer.lab.record import RecordError
 
 RESULTS = Measurements(
     "cpu",

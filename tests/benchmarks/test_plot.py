@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.measurements import DENSE, PLAIN, Measurements, Timing
 from benchmarks.plot import plot
-from gossamer.record import RecordError
+from gossamer.lab.record import RecordError
 
 pytest.importorskip("matplotlib")
 

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.pages import PLACE, PLACES, fill_recorded, recorded_environments, recorded_tables
 from benchmarks.state import CASES
-from gossamer.record import RecordError
-from gossamer.runs import Trial, Trials, read_recipe
-from gossamer.runs.settings import with_defaults
-from gossamer.runs.trials import FROM_COST
+from gossamer.lab import Trial, Trials, read_recipe
+from gossamer.lab.record import RecordError
+from gossamer.lab.runs.settings import with_defaults
+from gossamer.lab.runs.trials import FROM_COST
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"

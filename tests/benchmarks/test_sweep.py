@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.sweep import attack, main
-from gossamer.runs import Settings
-from gossamer.runs.search import read_space
-from gossamer.runs.sweep import sweep
+from gossamer.lab import Settings
+from gossamer.lab.runs.search import read_space
+from gossamer.lab.runs.sweep import sweep
 
 
 def find_postgresql():

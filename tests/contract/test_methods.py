@@ -11,14 +11,14 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gossamer import methods
-from gossamer.capture import why_not
-from gossamer.capture.steps import NO_KL
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
 from gossamer.layers import GaussianWeight, active_parameters, sparse_weights
 from gossamer.models import mlp
 from gossamer.posterior import predict
 from gossamer.train import Training, fit
+from gossamer.train.capture import why_not
+from gossamer.train.capture.steps import NO_KL
 
 STEPS = 150
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
+from gossamer._text.formats import percent
 from gossamer.data import digits
 from gossamer.evaluate import evaluate, summarize
-from gossamer.formats import percent
+from gossamer.lab.record import Run
+from gossamer.lab.report import write_report
+from gossamer.lab.runs.comparison import Comparison, Entry
 from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.metrics import METRICS, Metric, add, shown
 from gossamer.models import mlp
 from gossamer.posterior import Prediction
-from gossamer.record import Run
-from gossamer.report import write_report
-from gossamer.runs.comparison import Comparison, Entry
 from gossamer.types import Task
 
 

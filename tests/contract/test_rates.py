@@ -14,7 +14,6 @@ from gossamer.data import digits, sun1
 from gossamer.evaluate import predict_inputs
 from gossamer.likelihoods import Gaussian
 from gossamer.models import build, mlp
-from gossamer.runs.settings import options_of
 from gossamer.train import Training
 from gossamer.types import Task
 
@@ -67,7 +66,7 @@ def test_a_method_tells_the_truth_about_its_steps(name):
         task = table("known")._replace(likelihood=Gaussian(1 / math.sqrt(steepness)), train=(x, y))
         torch.manual_seed(0)
         options = {"lr": 1e-3, "sampler": "sgld", "temperature": 1e-9}  # next to no noise
-        own = {option: value for option, value in options.items() if option in options_of(name)}
+        own = {option: value for option, value in options.items() if option in methods.options_of(name)}
         method = methods.build(name, task, 400, **own)
         training = Training(method, mlp(8, (20,), 1), task, 400)
         before = [parameter.detach().clone() for parameter in training.model.parameters()]
@@ -80,10 +79,10 @@ def test_a_method_tells_the_truth_about_its_steps(name):
 
 @pytest.mark.parametrize("name", ABLE)
 def test_a_given_rate_stays(name):
-    if "lr" not in options_of(name):
+    if "lr" not in methods.options_of(name):
         pytest.skip("ensemble hands options on to its members")
     task = table("known")
-    rates = {option: 0.02 for option in ("lr", "swag_lr") if option in options_of(name)}
+    rates = {option: 0.02 for option in ("lr", "swag_lr") if option in methods.options_of(name)}
     given = methods.build(name, task, 400, **rates).suited_to(mlp(8, (20,), 1))
     assert given.lr_is_given or not given.one_rate
     assert max(map(given.lr, range(400))) == pytest.approx(0.02, rel=0.01)  # a warm-up may not get there to the end
@@ -94,7 +93,7 @@ def test_a_given_rate_stays(name):
 @pytest.mark.parametrize("option", ["lr", "update_period", "every"])
 def test_zero_is_refused(option):
     task = digits.load()
-    of = [name for name in ABLE if option in options_of(name)]
+    of = [name for name in ABLE if option in methods.options_of(name)]
     assert of
     for name in of:
         with pytest.raises(ValueError, match=rf"{option}.*; got 0"):
@@ -105,7 +104,9 @@ def test_zero_is_refused(option):
 def test_no_given_option_is_taken_for_one_that_was_left_out(name):
     """``option or default`` would take a zero for nothing, while the run records the zero."""
     function = methods.find(name)
-    numbers = {option for option, (kind, _) in options_of(name).items() if "int" in str(kind) or "float" in str(kind)}
+    numbers = {
+        option for option, (kind, _) in methods.options_of(name).items() if "int" in str(kind) or "float" in str(kind)
+    }
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     ors = [node for node in ast.walk(tree) if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or)]
     first = {node.values[0].id for node in ors if isinstance(node.values[0], ast.Name)}

@@ -18,10 +18,9 @@ from sklearn.preprocessing import QuantileTransformer
 
 import gossamer
 from gossamer import methods
-from gossamer.divergence import DivergenceError
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, plan
 from gossamer.methods import rigl
-from gossamer.runs.settings import options_of
+from gossamer.train.divergence import DivergenceError
 
 # A linear model of all columns, whose posterior is known: the ELBO, and no selection.
 LINEAR = {"hidden": (), "density": 1.0, "kl_weight": 1.0, "fdr": 1.0, "lr": 0.05, "max_steps": 600}
@@ -211,7 +210,7 @@ def test_every_method_has_its_estimators(name, numbers, classes):
     # Few steps, for which the rate must be higher than for a thousand; whoever knows of no rate keeps its own.
     if name == "laplace":
         pytest.importorskip("laplace")
-    options = {"lr": 0.01} if "lr" in options_of(name) else {}
+    options = {"lr": 0.01} if "lr" in methods.options_of(name) else {}
     if name == "mbnn":
         options["sampler"] = "sgld"  # a step of HMC is dozens of passes over all rows
     steps = 50 if name == "aeb" else 30  # its five samples are of the last tenth

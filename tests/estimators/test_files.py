@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from gossamer.container import to_bytes
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.files.container import to_bytes
 
 
 @pytest.mark.parametrize("labels", [str, object, int, bool])

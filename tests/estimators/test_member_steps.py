@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from gossamer import methods
-from gossamer.divergence import DivergenceError
 from gossamer.estimators.draws import Architecture
 from gossamer.estimators.member_steps import MemberSteps, natively
 from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds, for_members
@@ -19,6 +18,7 @@ from gossamer.layers.modules import SparseLinear
 from gossamer.likelihoods import Categorical, Gaussian, Weighted
 from gossamer.sparsity.criteria import multi_sample_gradient
 from gossamer.train import EagerSteps, Training
+from gossamer.train.divergence import DivergenceError
 from gossamer.types import Step, Task
 
 pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")

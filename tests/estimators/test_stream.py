@@ -6,7 +6,6 @@ import torch
 
 from gossamer import methods
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, plan
-from gossamer.runs.settings import options_of
 from gossamer.train import Batches
 
 
@@ -39,7 +38,7 @@ def test_a_file_between_two_calls_changes_nothing(name, classes, tmp_path):
     if name == "laplace":
         pytest.importorskip("laplace")
     X, y = classes
-    options = {"lr": 0.01} if "lr" in options_of(name) else {}
+    options = {"lr": 0.01} if "lr" in methods.options_of(name) else {}
     settings = {"hidden": (16,), "options": options, "max_steps": 60, "n_draws": 5, "random_state": 0}
     through = SparseBayesClassifier(name, **settings).partial_fit(X[:150], y[:150], classes=np.unique(y))
     through.save(tmp_path / "model", training=True)

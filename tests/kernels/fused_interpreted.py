@@ -17,11 +17,11 @@ import triton.language as tl
 from torch import nn
 
 import gossamer
-from gossamer.capture import FlatWeights, flat_weights
 from gossamer.kernels import ConvMap, LinearMap, fused, perturb
 from gossamer.kernels.fused import choice
 from gossamer.kernels.fused.geometry import by_channels
 from gossamer.kernels.fused.tiles import forward
+from gossamer.train.capture import FlatWeights, flat_weights
 
 TILE = fused.Tile(32, 16, 16, 4, 2)
 WIDE = fused.Tile(16, 32, 32, 4, 2)

@@ -264,8 +264,8 @@ def test_captured_steps_are_those_without_fused_kernels(monkeypatch, caplog):
 
 @gpu
 def test_noise_drawn_inside_is_new_in_every_replay(monkeypatch, caplog):
-    monkeypatch.setattr("gossamer.capture.flat_weights.choose", lambda *_, **__: Plan(TILE._replace(draws=True)))
-    monkeypatch.setattr("gossamer.capture.flat_weights.compile_all", lambda *_: None)
+    monkeypatch.setattr("gossamer.train.capture.flat_weights.choose", lambda *_, **__: Plan(TILE._replace(draws=True)))
+    monkeypatch.setattr("gossamer.train.capture.flat_weights.compile_all", lambda *_: None)
     monkeypatch.setattr(choice, "LEAST_PRODUCTS", 0)
     graphs = training("auto", init_std=0.5)
     graphs.advance()

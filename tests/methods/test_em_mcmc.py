@@ -6,7 +6,6 @@ import torch
 from gossamer import methods
 from gossamer.data import two_moons
 from gossamer.models import mlp
-from gossamer.runs.settings import options_of
 from gossamer.train import Training
 
 STEPS = 3000
@@ -67,4 +66,4 @@ def test_snapshots_are_the_ends_of_cycles_after_the_burn_in(task):
 
 def test_there_are_few_options():
     """What an experiment needs beside them is in its preset."""
-    assert len(options_of("em_mcmc")) <= 13
+    assert len(methods.options_of("em_mcmc")) <= 13

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer import container, methods
+from gossamer import methods
 from gossamer.data import digits
+from gossamer.files import container
 from gossamer.layers import replica, sparse_weights
 from gossamer.models import mlp
 from gossamer.posterior import Mixture

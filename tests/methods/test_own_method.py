@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from gossamer import methods
-from gossamer.cli import main
 from gossamer.data import digits
+from gossamer.lab.cli import main
 from gossamer.models import mlp
 from gossamer.train import fit
 

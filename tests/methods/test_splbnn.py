@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer import container, methods
+from gossamer import methods
 from gossamer.data import digits
+from gossamer.files import container
 from gossamer.likelihoods import Gaussian
 from gossamer.methods.splbnn import BestEvidence, MixturePenalty, MixturePrior, log_evidence
 from gossamer.models import mlp

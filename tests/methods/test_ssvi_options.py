@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from gossamer import load_run, methods
-from gossamer.cli import main
 from gossamer.data import digits
+from gossamer.lab.cli import main
+from gossamer.lab.record import Run
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp
-from gossamer.record import Run
 from gossamer.train import Training
 
 

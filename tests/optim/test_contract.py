@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import gossamer
-from gossamer import checkpoint
 from gossamer.layers import sparse_weights
 from gossamer.optim import SGHMC, sampled
 from gossamer.schedules import cosine
+from gossamer.train import checkpoint
 
 STEPS = 12
 

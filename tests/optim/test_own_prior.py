@@ -9,13 +9,13 @@ from torch import nn
 
 import gossamer
 from gossamer import methods
-from gossamer.capture.flat_weights import FlatWeights
 from gossamer.data import two_moons
 from gossamer.layers import Support, sparse_weights
 from gossamer.layers.curvature import AS_IS, CurvatureWeight
 from gossamer.layers.normals import normals_at
 from gossamer.models import mlp
 from gossamer.train import Training
+from gossamer.train.capture.flat_weights import FlatWeights
 
 MEMBERS, N_DATA, N_IN, NOISE, PRIOR_STD = 4000, 8, 6, 0.5, 0.8
 

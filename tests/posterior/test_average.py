@@ -9,10 +9,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import gossamer
-from gossamer import checkpoint
 from gossamer.layers import PointWeight, Support
 from gossamer.layers.modules import SparseLinear
 from gossamer.posterior.average import InAverage
+from gossamer.train import checkpoint
 
 
 def layer(position, mean):

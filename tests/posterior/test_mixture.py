@@ -8,12 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import gossamer
-from gossamer import checkpoint, evaluate
+from gossamer import evaluate
 from gossamer.data import two_moons
 from gossamer.layers import sparse_weights
 from gossamer.posterior import InLayers, Mixture, SingleNetwork, SnapshotPosterior, Snapshots
 from gossamer.posterior.mixture import shares
 from gossamer.posterior.snapshots import pack
+from gossamer.train import checkpoint
 
 
 def named(value):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gossamer
-from gossamer import checkpoint
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Refresh, SingleNetwork, Snapshots, ends_of_cycles, predict
 from gossamer.posterior.snapshots import pack, packed_bytes, unpack
 from gossamer.schedules import cyclical
+from gossamer.train import checkpoint
 
 
 def network(seed=0):

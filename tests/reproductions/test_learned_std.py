@@ -7,10 +7,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from gossamer import data
+from gossamer.lab import Settings, evaluate_run, train
+from gossamer.lab.runs.reader import restored
 from gossamer.layers import sparse_weights
 from gossamer.posterior import SingleNetwork, predict
-from gossamer.runs import Settings, evaluate_run, train
-from gossamer.runs.reader import restored
 from reproductions import StoredParts, fill, learned_std
 
 NAME = "learned-std"

@@ -14,7 +14,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gossamer
-from gossamer.capture import FlatWeights
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.schedules import constant
 from gossamer.sparsity import exchange, gradients, selection
@@ -22,6 +21,7 @@ from gossamer.sparsity.criteria import magnitude
 from gossamer.sparsity.exchange import Exchange, keep, removal_scores
 from gossamer.sparsity.moves import WeightBatch
 from gossamer.sparsity.selection import Segments
+from gossamer.train.capture import FlatWeights
 
 OPTIMIZERS = {
     "SGD": lambda groups: torch.optim.SGD(groups, lr=0.01, momentum=0.9),

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer import ranks
+from gossamer.distributed import ranks
 from gossamer.layers import sparse_weights
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.criteria import REMOVAL, snr_abs, snr_abs_reference

@@ -17,12 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossamer
 from gossamer import methods
-from gossamer.capture import CapturedPasses, CapturedSteps
-from gossamer.capture.graphs import undone
-from gossamer.devices import OneProcess
+from gossamer.distributed.devices import OneProcess
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.train import Training
+from gossamer.train.capture import CapturedPasses, CapturedSteps
+from gossamer.train.capture.graphs import undone
 from gossamer.types import Task
 
 STEPS = 14
@@ -144,7 +144,10 @@ class Replayed:
 def replayed(training: Training, fails: int | None = None) -> Iterator[type[Replayed]]:
     """Graphs that run on a CPU."""
     kind = type("Replayed", (Replayed,), {"training": training, "fails": fails, "made": 0})
-    with mock.patch("gossamer.capture.steps.Graph", kind), mock.patch("gossamer.capture.passes.Graph", kind):
+    with (
+        mock.patch("gossamer.train.capture.steps.Graph", kind),
+        mock.patch("gossamer.train.capture.passes.Graph", kind),
+    ):
         yield kind
 
 

@@ -16,15 +16,15 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from gossamer import methods
-from gossamer.checkpoint import to_bytes
 from gossamer.data import digits
-from gossamer.devices import OneProcess
+from gossamer.distributed.devices import OneProcess
 from gossamer.evaluate import evaluate
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp
 from gossamer.posterior import Last
 from gossamer.schedules import constant, cosine, warmup
 from gossamer.train import Batches, Training, fit
+from gossamer.train.checkpoint import to_bytes
 from gossamer.types import Method, Rule, Task
 
 STEPS = 24

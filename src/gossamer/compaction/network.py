@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gossamer._text.tables import align
 from gossamer.compaction.channels import Analysis, Channels, Survivors, analyse, columns, pads_with_zeros, plan, taps
 from gossamer.compaction.operations import Operation, operations
 from gossamer.layers import replica, sparse_weights
 from gossamer.posterior.draw import draw
-from gossamer.tables import align
 
 # Selecting inputs costs a pass over them, so it pays only where most of them are gone.
 WORTH_SELECTING = 0.5

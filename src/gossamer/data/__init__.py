@@ -18,13 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gossamer._text.names import imported, unknown
 from gossamer.data import _own
 from gossamer.data._corruptions import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._fingerprint import changed, fingerprint
 from gossamer.data._images import CropFlip, Normalize
 from gossamer.data._own import describe as describe_data
-from gossamer.names import imported, unknown
 from gossamer.types import Task
 
 __all__ = [

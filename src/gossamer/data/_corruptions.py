@@ -28,9 +28,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gossamer._text.names import unknown
 from gossamer.data._files import DataNotFoundError, one_line, read_npy_header
 from gossamer.data._images import LUMA, grey
-from gossamer.names import unknown
 
 SEVERITIES = (1, 2, 3, 4, 5)
 SIDE = 32  # of the images for which lengths in pixels were published

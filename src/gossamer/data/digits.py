@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from gossamer._text.names import needs
 from gossamer.data._images import n_held_out
 from gossamer.likelihoods import Categorical
-from gossamer.names import needs
 from gossamer.types import Task
 
 __all__ = ["load"]

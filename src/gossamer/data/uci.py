@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gossamer._text.names import unknown
 from gossamer.data._files import WHERE, DataNotFoundError, data_root
 from gossamer.data._images import split_rows
 from gossamer.likelihoods import Gaussian
-from gossamer.names import unknown
 from gossamer.types import Task
 
 __all__ = ["FOLDERS", "Standardize", "load"]

@@ -5,7 +5,7 @@ posterior are kept: they predict, they tell which inputs matter, and they are al
 ``docs/guides/tables.md``.
 """
 
-from gossamer.names import needs
+from gossamer._text.names import needs
 
 needs("sklearn", "scipy", extra="sklearn")
 

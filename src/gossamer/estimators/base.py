@@ -18,8 +18,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, _num_samples, check_is_fitted, validate_data
 
-from gossamer.columns import Columns, is_data_frame
-from gossamer.divergence import OnNan
+from gossamer.data.columns import Columns, is_data_frame
 from gossamer.estimators import files
 from gossamer.estimators.draws import Architecture, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley
@@ -50,9 +49,10 @@ from gossamer.estimators.plan import (
     widths,
 )
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of, without_folds
+from gossamer.files.schema import made
 from gossamer.posterior import Prediction
 from gossamer.posterior.constant import CONSTANTS, MOST_ROWS, NO_BETTER, beats_constant
-from gossamer.schema import made
+from gossamer.train.divergence import OnNan
 from gossamer.types import Likelihood
 
 INPUTS: dict[str, Any] = {

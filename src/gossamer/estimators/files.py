@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer import container
-from gossamer.columns import Columns
+from gossamer.data.columns import Columns
 from gossamer.estimators.draws import Draws
 from gossamer.estimators.importance import PackedGroups
 from gossamer.estimators.plan import Stream
 from gossamer.estimators.table import Array, Scaling
-from gossamer.schema import Count, Entries, made
+from gossamer.files import container
+from gossamer.files.schema import Count, Entries, made
 
 KIND = "gossamer estimator"
 FORMAT = 2  # 1: importances that were probabilities, one network

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
-from gossamer.capture.flat_weights import flatten
 from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds
 from gossamer.kernels import library
 from gossamer.kernels.native_members import MemberShape, NativeMembers, Trained
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.likelihoods import Gaussian, Weighted
 from gossamer.train import EagerSteps, Training
+from gossamer.train.capture.flat_weights import flatten
 from gossamer.types import Likelihood, Penalty, Task, identity
 
 __all__ = ["MemberSteps", "natively"]

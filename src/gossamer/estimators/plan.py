@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import methods
-from gossamer.devices import OneProcess, OwnNoise
-from gossamer.divergence import DivergenceError, OnNan
+from gossamer._text.names import unknown
+from gossamer._text.progress import Progress
+from gossamer.distributed.devices import OneProcess, OwnNoise
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.losses import LossCurves
 from gossamer.estimators.member_steps import natively
@@ -32,12 +33,10 @@ from gossamer.estimators.members import (
     for_members,
 )
 from gossamer.estimators.table import Array, Scaling
-from gossamer.names import unknown
+from gossamer.files.schema import check_type
 from gossamer.posterior import Mixture, Snapshots
-from gossamer.progress import Progress
-from gossamer.runs.settings import options_of
-from gossamer.schema import check_type
 from gossamer.train import Batches, Training
+from gossamer.train.divergence import DivergenceError, OnNan
 from gossamer.types import Likelihood, Method, Schedule, Split, Task
 
 Stage = Literal["select", "predict", "stream"]
@@ -255,7 +254,11 @@ def rate_for_numbers(method: str, options: Mapping[str, Any], likelihood: Likeli
     example = _example(method, options, likelihood)
     if likelihood.kind != "regression" or not example.one_rate or example.lr_is_given:
         return None
-    return example.share_for_numbers * max(map(example.lr, range(MANY_STEPS))) if "lr" in options_of(method) else None
+    return (
+        example.share_for_numbers * max(map(example.lr, range(MANY_STEPS)))
+        if "lr" in methods.options_of(method)
+        else None
+    )
 
 
 def _example(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> Method:
@@ -272,7 +275,7 @@ def method_options(
     n_data: float,
 ) -> dict[str, Any]:
     """Options of a method: those given, then those for tables."""
-    known, given = options_of(method), given_options(method, parameters, options)
+    known, given = methods.options_of(method), given_options(method, parameters, options)
     for_tables: dict[str, Any] = {} if WITH_THRESHOLD & given.keys() else {"density": recipe.density(n_weights, n_data)}
     if "kl_weight" in known:
         by_curvature = given.get("std", "curvature" if OF_CURVATURE & given.keys() else "gradient") == "curvature"
@@ -286,7 +289,7 @@ def given_options(method: str, parameters: Mapping[str, Any], options: Mapping[s
 
     ``parameters`` are the options that are arguments of an estimator, too, with ``None`` for those left out.
     """
-    known = options_of(method)
+    known = methods.options_of(method)
     given = dict(options or {})
     for name, value in parameters.items():
         if value is None:

@@ -1,7 +1,7 @@
 """A dense copy of a sparse weight to compute with.
 
 It is for devices that multiply dense matrices fastest. The active vectors stay what is trained and stored:
-``gossamer.capture`` writes them into the copy after each step and gathers their gradients from those of the copy.
+``gossamer.train.capture`` writes them into the copy after each step and gathers their gradients from those of the copy.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from typing import TextIO
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from gossamer._text.tables import align
 from gossamer.layers.modules import SparseModule
 from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone
 from gossamer.layers.weight import SparseWeight, sparse_weights
-from gossamer.tables import align
 
 # The share of weights left alone, neither excluded nor frozen, from which on a conversion warns.
 WORTH_A_WARNING = 0.05

@@ -12,10 +12,10 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_type_hints
 
-from gossamer.names import imported, unknown
+from gossamer._text.names import imported, unknown
 from gossamer.types import Formerly, Method, Task
 
-__all__ = ["as_recorded", "build", "find", "names"]
+__all__ = ["as_recorded", "build", "find", "names", "options_of"]
 
 
 def names() -> list[str]:
@@ -73,6 +73,15 @@ def as_recorded(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(former, Formerly) and option not in found and former.name in found:
                 found[option] = found.pop(former.name)
     return found
+
+
+def options_of(name: str) -> dict[str, tuple[Any, Any]]:
+    """The options of a method: type and default by name, from its signature."""
+    function = find(name)
+    hints, parameters = get_type_hints(function), inspect.signature(function).parameters
+    return {
+        option: (hints[option], item.default) for option, item in parameters.items() if option not in ("task", "steps")
+    }
 
 
 def _checked(name: str, function: Callable[..., Method]) -> Callable[..., Method]:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer.distributed.ranks import average_over_ranks
 from gossamer.layers.masked import Masked
-from gossamer.ranks import average_over_ranks
 
 MOST_FLIPS = 3
 

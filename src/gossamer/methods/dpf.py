@@ -16,10 +16,10 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from gossamer.convert import sparsify
+from gossamer.distributed.ranks import world_size
 from gossamer.layers import param_groups
 from gossamer.methods._parts import update_period_for
 from gossamer.posterior import Last
-from gossamer.ranks import world_size
 from gossamer.schedules import cosine, cubic, step_of
 from gossamer.sparsity import Prune
 from gossamer.sparsity.exchange import Scope

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
+from gossamer.distributed.ranks import world_size
 from gossamer.methods._ke_fan import OWN, PRUNING, OfFirst, Preset, Pruning, PruningName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of, update_period_for
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
-from gossamer.ranks import world_size
 from gossamer.schedules import after, cubic
 from gossamer.schedules import warmup as rising
 from gossamer.sparsity import Prune, SpikeSlabDecay

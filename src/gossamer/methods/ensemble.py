@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from gossamer import methods
-from gossamer.names import unknown
+from gossamer._text.names import unknown
 from gossamer.types import Method, Task
 
 __all__ = ["ensemble"]

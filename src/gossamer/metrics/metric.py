@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.formats import Format, plain, with_error
+from gossamer._text.formats import Format, plain, with_error
 from gossamer.posterior import Prediction
 from gossamer.types import Kind, Task
 
@@ -30,7 +30,7 @@ class Metric:
     Args:
         name: Its key in ``result.json`` and in what ``evaluate`` returns.
         label: Its name in the report.
-        format: Writes a value: a function of :mod:`gossamer.formats`, or any other ``float -> str``.
+        format: Writes a value: a function of :mod:`gossamer._text.formats`, or any other ``float -> str``.
         better: ``"higher"``, ``"lower"``, a target such as ``0.9``, or ``None``.
         meaning: One plain sentence for readers who do not know it.
         compute: The value from (prediction, task, targets); ``None`` for what is measured elsewhere, such as costs.
@@ -40,7 +40,7 @@ class Metric:
         heading: Head of its column in plain tables; the name unless given.
 
     Example:
-        >>> from gossamer.formats import percent
+        >>> from gossamer._text.formats import percent
         >>> metric = Metric("error", "Error rate", percent, "lower", "Share of the examples it gets wrong.")
         >>> metric.text(0.0612), metric.text(0.0612, 0.002), metric.distance(0.0612)
         ('6.1 %', '6.1 ± 0.2 %', 0.0612)

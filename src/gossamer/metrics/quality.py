@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from gossamer.formats import Format, number, percent
+from gossamer._text.formats import Format, number, percent
 from gossamer.metrics import classification, curves, regression
 from gossamer.metrics.metric import Better, Compute, Metric, Place
 from gossamer.posterior import Prediction

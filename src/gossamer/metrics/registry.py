@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from gossamer.formats import count, duration, integer, latency, macs, number, percent, plain, size, times
+from gossamer._text.formats import count, duration, integer, latency, macs, number, percent, plain, size, times
 from gossamer.metrics.metric import Metric, Place
 from gossamer.metrics.quality import QUALITY
 
@@ -108,7 +108,7 @@ COST = (
         heading="predict",
     ),
 )
-"""What a run cost; ``gossamer.runs`` measures these."""
+"""What a run cost; ``gossamer.lab.runs`` measures these."""
 
 LOG = (
     _row("step", "Steps", integer, None, "Optimizer steps so far."),

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from torch import nn
 
+from gossamer._text.names import imported, unknown
 from gossamer.models.resnet import resnet18, wide_resnet, wide_resnet28_10
 from gossamer.models.small import conv_net, mlp, pooled_conv_net
 from gossamer.models.vit import vit_tiny
-from gossamer.names import imported, unknown
 
 __all__ = [
     "build",

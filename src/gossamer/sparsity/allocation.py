@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from gossamer.names import lookup
+from gossamer._text.names import lookup
 from gossamer.types import Allocation, LayerStats
 
 __all__ = ["ALLOCATION", "allocation", "apportion", "erk", "global_", "uniform", "uniform_reference"]

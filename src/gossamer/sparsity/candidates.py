@@ -17,8 +17,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from gossamer.distributed.ranks import average_over_ranks, from_every_rank, on_any_rank, world_size
 from gossamer.layers import Support
-from gossamer.ranks import average_over_ranks, from_every_rank, on_any_rank, world_size
 from gossamer.sparsity.best import Best
 from gossamer.sparsity.gradients import Grads, Weights
 from gossamer.sparsity.selection import works_together

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from gossamer.names import lookup
+from gossamer._text.names import lookup
 from gossamer.sparsity.values import (
     expected_abs_value,
     expected_exp_value,

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gossamer.distributed.ranks import from_first_rank
 from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd
-from gossamer.ranks import from_first_rank
 from gossamer.sparsity.best import Best
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Shortlist, Weights

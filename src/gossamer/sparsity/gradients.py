@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from gossamer.distributed.ranks import on_any_rank
 from gossamer.kernels import WeightMap
 from gossamer.layers import SparseWeight
 from gossamer.layers.passes import GradientSum
-from gossamer.ranks import on_any_rank
 from gossamer.sparsity.best import Best
 from gossamer.sparsity.selection import works_together
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
+from gossamer._text.names import lookup
 from gossamer.layers import SparseLayer, SparseWeight, match_names
-from gossamer.names import lookup
 
 Groups = Callable[[Tensor], Tensor]
 """Flat positions, ``(blocks, out, in, taps)`` -> one row per group, ``(groups, size)``, every position once."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.names import lookup
-from gossamer.ranks import world_size
+from gossamer._text.names import lookup
+from gossamer.distributed.ranks import world_size
 from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import (

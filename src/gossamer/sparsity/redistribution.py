@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.distributed.ranks import world_size
 from gossamer.layers import SparseWeight, sparse_weights
-from gossamer.ranks import world_size
 from gossamer.sparsity.allocation import apportion
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
 from gossamer.sparsity.selection import Segments, top_mask

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from gossamer.distributed.ranks import average_over_ranks, from_first_rank, world_size
 from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
 from gossamer.layers.curvature import IDLE
 from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
-from gossamer.ranks import average_over_ranks, from_first_rank, world_size
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.best import Best
 from gossamer.sparsity.candidates import best_of_all_ranks

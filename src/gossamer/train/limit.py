@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gossamer.devices import OwnNoise
+from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed.ranks import average_over_ranks
 from gossamer.layers import sparse_weights
-from gossamer.ranks import average_over_ranks
 from gossamer.sparsity.gradients import buffers_kept
 
 __all__ = ["RateLimit", "curvature_of", "is_due"]

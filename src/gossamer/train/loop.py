@@ -14,9 +14,17 @@ import torch.distributed
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
-from gossamer.devices import OneProcess, OwnNoise, is_bf16
-from gossamer.divergence import (
+from gossamer.distributed.devices import OneProcess, OwnNoise, is_bf16
+from gossamer.distributed.ranks import from_every_rank, from_first_rank, on_any_rank
+from gossamer.kernels.fused import Fused, check_fused
+from gossamer.layers import replica
+from gossamer.layers.support import alike_on_ranks, leave_broadcast
+from gossamer.posterior import LEAST_HELD_OUT, Calibration, Mixture, calibrate
+from gossamer.posterior.constant import learnt_nothing
+from gossamer.posterior.snapshots import pack, unpack
+from gossamer.train.batches import Batches
+from gossamer.train.capture import CapturedPasses, CapturedSteps, CaptureError, why_not
+from gossamer.train.divergence import (
     MAX_ATTEMPTS,
     PERIOD,
     DivergenceError,
@@ -25,14 +33,6 @@ from gossamer.divergence import (
     bad_rows,
     first_not_finite,
 )
-from gossamer.kernels.fused import Fused, check_fused
-from gossamer.layers import replica
-from gossamer.layers.support import alike_on_ranks, leave_broadcast
-from gossamer.posterior import LEAST_HELD_OUT, Calibration, Mixture, calibrate
-from gossamer.posterior.constant import learnt_nothing
-from gossamer.posterior.snapshots import pack, unpack
-from gossamer.ranks import from_every_rank, from_first_rank, on_any_rank
-from gossamer.train.batches import Batches
 from gossamer.train.limit import RateLimit, is_due
 from gossamer.train.renew import renew
 from gossamer.train.steps import EagerSteps, take_step
@@ -85,8 +85,8 @@ def fit(
         model: A plain network.
         task: Data and likelihood.
         steps: How many optimizer steps. A method whose members do not share them takes them for each.
-        fabric: Device and precision, a :class:`gossamer.devices.OneProcess` or a ``lightning_fabric.Fabric``; ``None``
-            is the CPU in float32.
+        fabric: Device and precision, a :class:`gossamer.distributed.devices.OneProcess` or a
+            ``lightning_fabric.Fabric``; ``None`` is the CPU in float32.
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.
         seed: Seed of the order of the examples, the first active weights and all noise. torch's own random state stays

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.capture import CapturedPasses, CapturedSteps
+from gossamer.train.capture import CapturedPasses, CapturedSteps
 from gossamer.types import Penalty, Rule, Step, VariationalOptimizer, no_penalty
 
 __all__ = ["EagerSteps", "take_step"]
@@ -46,7 +46,7 @@ def take_step(
 
 
 class EagerSteps:
-    """Steps on any device, operation by operation: the interface of :class:`gossamer.capture.CapturedSteps`, too.
+    """Steps on any device, operation by operation: the interface of :class:`gossamer.train.capture.CapturedSteps`, too.
 
     Args:
         model: The converted network.

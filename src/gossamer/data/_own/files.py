@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.columns import Frame
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._own.arrays import read_array
 from gossamer.data._own.frames import numbers_of_csv, read_csv, typed, write_csv
 from gossamer.data._own.parquet import read_parquet, write_parquet
+from gossamer.data.columns import Frame
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.columns import Frame
+from gossamer.data.columns import Frame
 
 Array = npt.NDArray[Any]
 

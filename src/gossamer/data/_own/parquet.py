@@ -16,10 +16,10 @@ from typing import IO, Annotated, Any, Literal, NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.columns import Frame
+from gossamer._text.names import needs
 from gossamer.data._files import LARGEST, one_line
-from gossamer.names import needs
-from gossamer.schema import Within, check
+from gossamer.data.columns import Frame
+from gossamer.files.schema import Within, check
 
 Array = npt.NDArray[Any]
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.columns import Columns
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._images import Normalize, split_rows
+from gossamer.data.columns import Columns
 from gossamer.data.uci import Standardize, mean_and_std
+from gossamer.files.schema import Count, Finite, check
 from gossamer.likelihoods import Categorical, Gaussian
-from gossamer.schema import Count, Finite, check
 from gossamer.types import Split, Task
 
 Array = npt.NDArray[Any]
@@ -63,7 +63,7 @@ class Target(TypedDict):
 
 
 class TableColumns(TypedDict):
-    """See :class:`gossamer.columns.Columns`."""
+    """See :class:`gossamer.data.columns.Columns`."""
 
     names: list[str]
     missing: list[Count]

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.columns import Columns, Frame
+from gossamer._text.names import unknown
 from gossamer.data._own import shortened
 from gossamer.data._own.files import kind_of, read_frame, read_numbers
 from gossamer.data._own.record import Labels, columns_of, own_task, split_examples
-from gossamer.names import unknown
+from gossamer.data.columns import Columns, Frame
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]

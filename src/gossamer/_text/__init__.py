@@ -1,0 +1,1 @@
+"""Names with "did you mean", numbers with units, text tables, progress bars."""

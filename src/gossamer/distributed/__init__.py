@@ -1,0 +1,1 @@
+"""Means over ranks, and one process on one device."""

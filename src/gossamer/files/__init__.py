@@ -1,0 +1,1 @@
+"""What files may hold, trees of tensors in one file, and writes that survive a crash."""

@@ -1,0 +1,59 @@
+"""The laboratory: run folders, comparisons, reports and the command. What the command does, as functions.
+
+Each is imported on first use, so that settings and tables do not wait for the import of the training loop.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gossamer._text.names import trusting
+
+if TYPE_CHECKING:
+    from gossamer.lab.runs.comparison import Comparison, compare, read_recipe
+    from gossamer.lab.runs.interrupt import Interrupted
+    from gossamer.lab.runs.job import resume, train
+    from gossamer.lab.runs.reader import evaluate_run, predict_run, show
+    from gossamer.lab.runs.settings import Settings
+    from gossamer.lab.runs.trained import TrainedRun, load_run
+    from gossamer.lab.runs.trials import Trial, Trials
+
+__all__ = [
+    "Comparison",
+    "Interrupted",
+    "Settings",
+    "TrainedRun",
+    "Trial",
+    "Trials",
+    "compare",
+    "evaluate_run",
+    "load_run",
+    "predict_run",
+    "read_recipe",
+    "resume",
+    "show",
+    "train",
+    "trusting",
+]
+
+_HOMES = {
+    "comparison": ("Comparison", "compare", "read_recipe"),
+    "interrupt": ("Interrupted",),
+    "job": ("resume", "train"),
+    "reader": ("evaluate_run", "predict_run", "show"),
+    "settings": ("Settings",),
+    "trained": ("TrainedRun", "load_run"),
+    "trials": ("Trial", "Trials"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"gossamer.lab.runs.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

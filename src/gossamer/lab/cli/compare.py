@@ -1,0 +1,277 @@
+"""``gossamer compare`` and ``gossamer reproduce``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from gossamer import methods
+from gossamer._text.names import file_name, unknown
+from gossamer.lab.cli import UsageError
+from gossamer.lab.cli.parser import Parser, folder, with_underscores
+from gossamer.lab.record import write_atomically
+from gossamer.lab.runs.comparison import SEEDS, Comparison, csv_of, read_recipe, runs_of, train_run
+from gossamer.lab.runs.comparison import compare as compare_runs
+from gossamer.lab.runs.published import PublishedFigures, beside_published, read_published
+from gossamer.lab.runs.settings import Settings
+from gossamer.lab.runs.trials import Trials
+
+DATA = "digits"
+NOT_SETTINGS = {"what", "data", "density", "seeds", "out", "json"}
+NOT_SETTINGS |= {"ood", "ood_score", "latex", "time_steps", "workers", "print_jobs", "only", "trust", "quiet"}
+SLURM = """#!/bin/bash
+#SBATCH --job-name={title}
+#SBATCH --array=0-{last}
+# Add what your cluster asks for: --partition, --time, --gres, --cpus-per-task. Submit this file with sbatch from here.
+runs=({names})
+{command} --only "${{runs[$SLURM_ARRAY_TASK_ID]}}" --quiet"""
+
+
+def compare(given: list[str]) -> int:
+    """Train several methods with several seeds; print one table, write it and a report."""
+    parser = Parser("gossamer compare", "Several methods, several seeds, one table and one report.")
+    try:
+        options = add_compare_flags(parser).parse(given)
+    except UsageError as error:
+        extra = re.match(r"unrecognized arguments: (\w[\w:]*)", str(error))
+        raise UsageError(f"{extra[1]}: put commas between methods, as in sgd,{extra[1]}") if extra else error from None
+    return _compare(options, {}, ["compare", *given])
+
+
+def reproduce(given: list[str]) -> int:
+    """Train what a recipe says, as ``compare`` does, and print the published figures beside the measured ones."""
+    title = "Train what a recipe says; measured figures beside the published ones."
+    options = add_compare_flags(Parser("gossamer reproduce", title)).parse(given)
+    recipe = folder(options.what)
+    if recipe.suffix != ".toml":
+        raise UsageError(
+            f"reproduce takes a recipe, a TOML file, not {recipe.name!r}; for the named tables and figures run "
+            f"python -m reproductions {recipe.name} in a checkout of the repository"
+        )
+    published = read_published(recipe)
+    if not published:
+        raise UsageError(f"{recipe} quotes no published figures: give it a table [published.NAME], or use compare")
+    return _compare(options, published, ["reproduce", *given])
+
+
+def _compare(options: Namespace, published: Mapping[str, PublishedFigures], given: Sequence[str]) -> int:
+    try:
+        plans = _plans(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if published and len(plans) > 1:
+        raise UsageError("published figures are of one data set: give --data one name, or leave it to the recipe")
+    ood = _names(options.ood)
+    for plan in plans:
+        _refuse_unknown(plan, ood)
+    if options.print_jobs is not None:
+        return _print_jobs(plans, given, options.print_jobs)
+    if options.only is not None:
+        return _train_only(plans, options.only, options.quiet)
+    # A LaTeX table can be redirected into a file, so standard output has nothing else.
+    tell = (lambda text="": print(text, file=sys.stderr, flush=True)) if options.latex else print
+    say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    found = dict[str, Comparison]()
+    for plan in plans:
+        if found:
+            tell("\n")
+        if len(plans) > 1:
+            tell(f"{plan.data}\n")
+        way = {
+            "ood": ood,
+            "ood_score": options.ood_score,
+            "workers": options.workers,
+            "quiet": options.quiet,
+            "say": say,
+        }
+        comparison = compare_runs(plan.entries, plan.seeds, plan.out, **way)
+        found[plan.data] = comparison
+        print(comparison.to_latex(plan.data) if options.latex else comparison.to_text())
+        _finish(plan, comparison, options, published, tell)
+    if len(plans) > 1:
+        out = _base(plans)
+        write_atomically(out / "comparison.csv", csv_of(found))
+        write_atomically(out / "comparison.tex", "\n".join(one.to_latex(data) for data, one in found.items()))
+        tell(f"\nall data sets: {out / 'comparison'}.csv, .tex")
+    return 1 if any(comparison.has_failures for comparison in found.values()) else 0
+
+
+def _print_jobs(plans: Sequence[DataPlan], given: Sequence[str], kind: str) -> int:
+    """Print a command for each run that is not finished: jobs that can run anywhere."""
+    command = ["gossamer", *_without_jobs(given)]
+    names = [name for name, (folder, _) in _runs(plans).items() if not (folder / "result.json").exists()]
+    if not names:
+        print("all runs are finished: the same command without --print_jobs collects them", file=sys.stderr)
+    elif kind == "shell":
+        print("\n".join(shlex.join([*command, "--only", name]) for name in names))
+    else:
+        title = shlex.quote(_base(plans).name)
+        print(SLURM.format(title=title, last=len(names) - 1, names=shlex.join(names), command=shlex.join(command)))
+    return 0
+
+
+def _train_only(plans: Sequence[DataPlan], name: str, quiet: bool) -> int:
+    """Train one run of all, or continue it."""
+    runs = _runs(plans)
+    if name not in runs:
+        raise UsageError(unknown("run of this comparison", name, runs))
+    folder, settings = runs[name]
+    train_run(settings, folder, quiet=quiet)
+    print(f"run: {folder}")
+    return 0
+
+
+def _runs(plans: Sequence[DataPlan]) -> dict[str, tuple[Path, Settings]]:
+    """All runs by name: their folders as seen from that of the comparison."""
+    found = [one for plan in plans for one in runs_of(plan.entries, plan.seeds, plan.out).values()]
+    return {
+        folder.relative_to(_base(plans)).as_posix(): (folder, one) for some in found for folder, one in some.items()
+    }
+
+
+def _base(plans: Sequence[DataPlan]) -> Path:
+    """The folder of the comparison, in which each of several data sets has one."""
+    return plans[0].out if len(plans) == 1 else plans[0].out.parent
+
+
+def _without_jobs(given: Sequence[str]) -> list[str]:
+    """The command without what says how to share the work."""
+    words, kept = with_underscores(given), list[str]()
+    for last, word in zip(["", *words], words, strict=False):
+        is_value = (last == "--print_jobs" and word in ("shell", "slurm")) or last == "--workers"
+        if not is_value and word.partition("=")[0] not in ("--print_jobs", "--workers"):
+            kept.append(word)
+    return kept
+
+
+def _finish(
+    plan: DataPlan,
+    comparison: Comparison,
+    options: Namespace,
+    published: Mapping[str, PublishedFigures],
+    tell: Callable[..., None],
+) -> None:
+    """What comes with the table of one data set: published figures, times of steps, the report, files."""
+    if published:
+        tell(f"\n{beside_published(comparison, published).to_text()}")
+    if options.time_steps:
+        from gossamer.lab.runs.step_times import report_steps
+
+        tell()
+        report_steps(comparison.folders, tell)
+    if comparison.folders:
+        from gossamer.lab.report import write_comparison
+
+        tell(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
+    tell(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
+    if plan.kept is not None:
+        Trials.of(comparison).write(plan.kept)
+        tell(f"kept: {plan.kept}")
+
+
+def add_compare_flags(flags: Parser) -> Parser:
+    """Flags of ``compare`` and ``reproduce``."""
+    flags.add_argument("what", help="Methods with commas between them, or a recipe (a TOML file).")
+    flags.add_flag("data", str | None, f"Data set, or several with commas: a table for each; {DATA} if not given.")
+    flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
+    flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
+    flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
+    flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
+    flags.add_flag("ood", str | None, "Sets from outside, with commas, as for evaluate: a column of AUROC for each.")
+    flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
+    flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
+    flags.add_flag("time_steps", None, "Time training steps with native kernels and with dense products.")
+    flags.add_flag("workers", int, "Runs to train at once, each in a process of its own with its share of threads.", 1)
+    jobs = "Train nothing; print a shell line per run, or a script for an array of Slurm: then compare collects."
+    flags.add_argument("--print_jobs", nargs="?", const="shell", choices=("shell", "slurm"), help=jobs)
+    flags.add_flag("only", str | None, "Train this run alone, <label>-<seed>, and write no table.")
+    flags.add_flag("trust", str | None, "Code of yours, module:function with commas, that a recipe may name.")
+    flags.add_flag("quiet", None, "Show no progress.")
+    skip = {"method", "data", "seed", "ranks", "options"}
+    flags.add_signature(Settings, "settings of every run; they win over those of a recipe", skip, optional=True)
+    return flags
+
+
+class DataPlan(NamedTuple):
+    """The comparison on one data set: its folder, and the file to keep its numbers in, if any."""
+
+    data: str
+    entries: dict[str, Settings]
+    seeds: int
+    out: Path
+    kept: Path | None
+
+
+def _plans(options: Namespace) -> list[DataPlan]:
+    """A plan per data set; each of several has a folder in that of the comparison."""
+    kept, recipe = _checked(options.json), folder(options.what)
+    found = [_entries(options, data) for data in _names(options.data) or [""]]
+    names = [next(iter(entries.values())).data_name for entries, _ in found]
+    title = recipe.stem if recipe.suffix == ".toml" else f"compare-{'-'.join(names)}"
+    base, plans = folder(options.out or f"runs/{file_name(title)}"), list[DataPlan]()
+    for name, (entries, seeds) in zip(names, found, strict=True):
+        own = file_name(name) if len(names) > 1 else ""
+        keep = kept.with_stem(f"{kept.stem}-{own}") if kept is not None and own else kept
+        plans.append(DataPlan(name, entries, seeds, base / own, keep))
+    return plans
+
+
+def _entries(options: Namespace, data: str) -> tuple[dict[str, Settings], int]:
+    """Settings by label, and the number of seeds, on one data set; an empty name leaves it to the recipe."""
+    given = {key: value for key, value in vars(options).items() if key not in NOT_SETTINGS and value is not None}
+    given |= {"data": data} if data else {}
+    recipe = folder(options.what)
+    if recipe.suffix == ".toml":
+        entries, seeds = read_recipe(recipe)
+        entries = {label: replace(settings, **given) for label, settings in entries.items()}
+    else:
+        names = _names(options.what)
+        if not names:
+            raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
+        given = {"data": DATA, **given}
+        twice = sorted({method for method in names if names.count(method) > 1})
+        if twice:
+            raise ValueError(f"{twice[0]} is named twice: a recipe (a TOML file) can train it with two settings")
+        entries, seeds = {method: Settings(method, **given) for method in names}, SEEDS
+    if options.density is not None:
+        entries = {label: _with_density(settings, options.density) for label, settings in entries.items()}
+    return entries, seeds if options.seeds is None else options.seeds
+
+
+def _names(given: str | None) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in (given or "").split(",") if name.strip()]
+
+
+def _refuse_unknown(plan: DataPlan, ood: Sequence[str]) -> None:
+    """Look for the sets from outside now, not after an hour of training."""
+    if ood:
+        from gossamer.lab.runs.outside import outside
+
+        settings = next(iter(plan.entries.values()))
+        task = settings.load_task()
+        for name in ood:
+            outside(name, task, settings.data_dir)
+
+
+def _checked(path: str | None) -> Path | None:
+    """A file that can be written, where one is asked for."""
+    if path is None:
+        return None
+    kept = folder(path)
+    if not kept.parent.is_dir():
+        raise UsageError(f"--json {kept}: the folder {kept.parent} does not exist")
+    if kept.is_dir():
+        raise UsageError(f"--json {kept} is a folder, give a file in it")
+    return kept
+
+
+def _with_density(settings: Settings, density: float) -> Settings:
+    has_one = "density" in methods.options_of(settings.method)
+    return replace(settings, options=settings.options | {"density": density}) if has_one else settings

@@ -1,0 +1,89 @@
+"""Flags from signatures: names, types, defaults and help of a function's arguments become those of a command."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, get_type_hints
+
+from docstring_parser import parse
+
+from gossamer._text.names import suggestion
+from gossamer.lab.cli import UsageError
+from gossamer.lab.runs.settings import parse_value
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line that names the nearest flag."""
+
+    def __init__(self, prog: str, description: str = "", **rest: Any) -> None:
+        super().__init__(prog=prog, description=description.replace("%", "%%"), allow_abbrev=False, **rest)
+
+    def add_flag(self, name: str, kind: Any, help: str, default: Any = None, group: Any = None) -> None:
+        """A flag with a value of a type, or a switch if the type is ``None``."""
+        text = help.replace("``", "").replace("%", "%%")  # argparse formats with %
+        if kind is None:
+            (group or self).add_argument(f"--{name}", action="store_true", help=text)
+            return
+        shown = "" if default is None else f" (default: {default})".replace("%", "%%")
+        convert = functools.partial(_typed, kind=kind)
+        (group or self).add_argument(f"--{name}", type=convert, default=default, help=text + shown)
+
+    def add_signature(
+        self, function: Callable[..., Any], title: str, skip: Collection[str] = (), *, optional: bool = False
+    ) -> None:
+        """A flag for every argument of a function or class, with the help of its docstring.
+
+        An ``optional`` flag is ``None`` unless it is given; its default is only mentioned in the help.
+        """
+        group = self.add_argument_group(title)
+        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+        help_of = {item.arg_name: item.description or "" for item in parse(function.__doc__ or "").params}
+        for name, parameter in inspect.signature(function).parameters.items():
+            if name not in skip:
+                default, text = parameter.default, help_of.get(name, "")
+                if optional and default is not None:
+                    default, text = None, f"{text} {default} if not given."
+                self.add_flag(name, hints[name], text, default, group)
+
+    def parse(self, given: Sequence[str]) -> argparse.Namespace:
+        """The values of the flags; ``-`` inside the name of a flag is as good as ``_``."""
+        return self.parse_args(with_underscores(given))
+
+    def format_help(self) -> str:
+        """The help, with a usage of one line: forty flags in brackets help nobody."""
+        names = [action.dest.upper() for action in self._actions if not action.option_strings]
+        self.usage = " ".join(["%(prog)s", *names, "[options]"])
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """Raise an error of one line."""
+        text = re.sub(r"^argument (--\w+): must be", r"\1 must be", " ".join(message.split()))
+        hint = ""
+        if text.startswith("unrecognized arguments"):
+            known = [flag for action in self._actions for flag in action.option_strings]
+            hint = "".join(suggestion(flag, known) for flag in re.findall(r"--[\w-]+", text)[:1])
+        raise UsageError(f"{text}{hint or '.'} {self.prog} --help lists the options")
+
+
+def _typed(text: str, kind: Any) -> Any:
+    """The value that a text means as a flag of a type."""
+    try:
+        return parse_value(text, kind)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def with_underscores(given: Sequence[str]) -> list[str]:
+    """The flags with ``_`` for each ``-`` inside their names; their values as they are."""
+    parts = [argument.partition("=") if argument.startswith("--") else ("", "", argument) for argument in given]
+    return ["--" * bool(name) + name[2:].replace("-", "_") + equals + value for name, equals, value in parts]
+
+
+def folder(text: str) -> Path:
+    """The path that a flag names; a shell does not expand ``~`` in ``--out=~/runs``."""
+    return Path(text).expanduser()

@@ -1,0 +1,68 @@
+"""``gossamer predict``: predictions of a run for new inputs, to standard output or a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gossamer.data._own.files import FILES, WRITTEN, json_lines, kind_of
+from gossamer.data._own.frames import print_csv
+from gossamer.lab.cli import UsageError
+from gossamer.lab.cli.parser import Parser, folder
+from gossamer.lab.record import Run
+
+TITLE = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
+
+
+def predict(given: list[str]) -> int:
+    """Print or write the predictions of a run for new inputs."""
+    options = add_predict_flags(Parser("gossamer predict", TITLE)).parse(given)
+    out = _checked(options.out)  # now, not after the draws
+    run = Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
+    from gossamer.lab.runs.reader import predict_run
+
+    source = options.input if options.input == "-" else folder(options.input)
+    settings = {"level": options.level, "data": options.data, "quiet": options.quiet}
+    rows = predict_run(run.folder, source, options.n_draws, **settings)
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    write = (FILES[".jsonl"] if options.json or out is None else kind_of(out)).write
+    if out is not None and write is not None:
+        write(out, columns)
+        print(f"predictions: {out} ({len(rows):,} rows)")
+    elif options.json:
+        sys.stdout.write(json_lines(columns))
+    else:
+        print_csv(sys.stdout, columns)
+    return 0
+
+
+def add_predict_flags(parser: Parser) -> Parser:
+    """Flags of ``predict``."""
+    parser.add_argument("run", help="The run folder.")
+    what = f"A {', '.join(FILES)} file, an image, a folder of images, or - for CSV from standard input."
+    parser.add_argument("input", help=what)
+    parser.add_flag("out", str | None, f"File to write ({', '.join(WRITTEN)}); standard output if not given.")
+    parser.add_flag("level", float, "Probability of the intervals of numbers.", 0.9)
+    parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
+    parser.add_flag("json", None, "Print JSON, one object per line.")
+    return add_reading_flags(parser)
+
+
+def add_reading_flags(parser: Parser) -> Parser:
+    """Flags of commands that restore a run."""
+    parser.add_flag("data", str | None, "Where the data of the run are now, if they have moved.")
+    parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that the run may import.")
+    parser.add_flag("quiet", None, "Show no progress.")
+    return parser
+
+
+def _checked(path: str | None) -> Path | None:
+    """A file that can be written, where one is asked for."""
+    if path is None:
+        return None
+    out = folder(path)
+    if out.suffix.lower() not in WRITTEN:
+        raise UsageError(f"--out {out}: predictions are written to {', '.join(WRITTEN)} files")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: the folder {out.parent} does not exist")
+    return out

@@ -1,0 +1,144 @@
+"""A file that grows by lines of JSON, with a checksum of all that this process has written or found in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gossamer.files import schema
+from gossamer.files.atomic import BINARY, RecordError, Row, sync_folder, to_json, unreadable, unwritable, write_all
+from gossamer.lab.record.contents import MetricsRow, Sum
+
+
+class Journal:
+    """Rows of JSON, one per line.
+
+    The checksum grows with the lines and is not read back from the disk: damage done meanwhile does not become right.
+
+    Example:
+        >>> import tempfile
+        >>> journal = Journal(Path(tempfile.mkdtemp()) / "metrics.jsonl")
+        >>> journal.append({"step": 1})
+        >>> so_far = journal.sync()
+        >>> journal.append({"step": 2})
+        >>> journal.cut(so_far)
+        >>> journal.rows(), so_far["bytes"]
+        ([{'step': 1}], 12)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size, self._digest = -1, hashlib.sha256()  # nothing is known yet of what the file holds
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add one line; if that fails, the file is as it was."""
+        line = to_json(dict(row)).encode() + b"\n"
+        try:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o666)
+            try:
+                end = _drop_half_line(handle)
+                if self._size < 0:
+                    self._know(_read(handle, end))
+                if end != self._size:
+                    raise RecordError(f"{self.path} was changed by another program: stop that, then --resume the run")
+                try:
+                    write_all(handle, line)
+                except OSError:
+                    os.ftruncate(handle, end)
+                    raise
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        self._size += len(line)
+        self._digest.update(line)
+
+    def rows(self) -> list[Row]:
+        """All rows, without an incomplete last one."""
+        return [row for _, row in self.lines()]
+
+    def lines(self) -> list[tuple[bytes, Row]]:
+        """The lines and the rows they hold; a broken last line is left out."""
+        lines = self._content().splitlines(keepends=True)
+        rows: list[tuple[bytes, Row]] = []
+        for number, line in enumerate(lines, start=1):
+            fix = "delete that line, or restore the file"
+            try:
+                row: Any = schema.check(schema.parse(self.path, line, fix), MetricsRow, self.path, fix)
+            except ValueError as error:
+                if number < len(lines):
+                    problem = str(error).removeprefix(str(self.path))
+                    raise RecordError(f"{self.path}, line {number}{problem}") from error
+            else:
+                if line.endswith(b"\n"):
+                    rows.append((line, row))
+        return rows
+
+    def sync(self) -> Sum:
+        """Wait until all lines are on the disk; returns the checksum of what was written."""
+        if self._size < 0:
+            self._know(self._content())
+        if self._size:
+            try:
+                handle = os.open(self.path, os.O_RDONLY | BINARY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+            except OSError as error:
+                raise unwritable(self.path, error) from error
+            sync_folder(self.path.parent)
+        return {"bytes": self._size, "sha256": self._digest.hexdigest()}
+
+    def check(self, known: Sum) -> None:
+        """Raise unless the file begins with what it had when ``known`` was computed."""
+        content = self._content()[: known["bytes"]]
+        if len(content) < known["bytes"] or hashlib.sha256(content).hexdigest() != known["sha256"]:
+            lost = "lacks lines" if len(content) < known["bytes"] else "was changed"
+            raise RecordError(
+                f"{self.path} is damaged: it {lost} since the checkpoint; restore the file, or delete "
+                f"{self.path.parent / 'checkpoint'}, and --resume trains the run again from its first step"
+            )
+
+    def cut(self, known: Sum) -> None:
+        """Drop what was added since ``known`` was computed."""
+        self.check(known)
+        content = self._content()
+        if len(content) != known["bytes"]:
+            try:
+                os.truncate(self.path, known["bytes"])
+            except OSError as error:
+                raise unwritable(self.path, error) from error
+        self._know(content[: known["bytes"]])
+
+    def _content(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+    def _know(self, content: bytes) -> None:
+        self._size, self._digest = len(content), hashlib.sha256(content)
+
+
+EMPTY: Sum = {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+
+
+def _drop_half_line(handle: int) -> int:
+    """Cut off an incomplete last line, which a crash may leave; returns the length of the file."""
+    size = os.lseek(handle, 0, os.SEEK_END)
+    os.lseek(handle, max(0, size - 1), os.SEEK_SET)
+    if size and os.read(handle, 1) != b"\n":
+        size = _read(handle, size).rfind(b"\n") + 1
+        os.ftruncate(handle, size)
+    return size
+
+
+def _read(handle: int, size: int) -> bytes:
+    os.lseek(handle, 0, os.SEEK_SET)
+    return os.read(handle, size)

@@ -1,0 +1,162 @@
+"""Axes of charts: scales, ticks at round numbers, the frame around the data, and labels that do not overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from gossamer._text.formats import Format, number, percent
+from gossamer.lab.report.markup import Html, element, join
+
+WIDTH, HEIGHT = 440.0, 250.0
+"""Units of a chart; the page scales them to its column, and on a phone to about 0.8 of a pixel each."""
+
+LETTER = 7.4
+"""Width to allow for a letter, in units: that of the type on a phone, where it is largest."""
+
+_COLOURS = 6  # as many as the style sheet has
+
+
+class Axis(NamedTuple):
+    """An axis; limits that are not given come from the data, and a tight axis ends with the data, not with a tick."""
+
+    label: str
+    form: Format = number
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    tight: bool = False
+
+
+class Scale(NamedTuple):
+    """Maps ``low`` … ``high`` to ``start`` … ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Where ``value`` is drawn."""
+        low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
+        share = ((math.log10(value) if self.log else value) - low) / (high - low)
+        return self.start + share * (self.end - self.start)
+
+
+class PlotFrame(NamedTuple):
+    """Two scales and the drawing of their axes."""
+
+    x: Scale
+    y: Scale
+    drawing: Html
+
+
+def nice_ticks(low: float, high: float, n: int = 5) -> list[float]:
+    """About ``n`` round numbers that span ``low`` … ``high``: steps of 1, 2 or 5 times a power of ten."""
+    if not high - low > 1e-300:  # nor can a smaller step be told from zero
+        low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
+    power = 10.0 ** math.floor(math.log10((high - low) / n))
+    step = next(s * power for s in (1, 2, 5, 10) if (high - low) / (s * power) <= n + 0.01)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    digits = max(0, 2 - math.floor(math.log10(step)))
+    return [round(k * step, digits) for k in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten inside ``low`` … ``high``, 2 and 5 times these if they are few; round numbers in a short span."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    factors: Sequence[int] = (1, 2, 5) if math.log10(high / low) < 2.5 else (1,)
+    ticks = [factor * 10.0**power for power in powers for factor in factors]
+    inside = [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+    if len(inside) < 3:
+        return [tick for tick in nice_ticks(low, high, 4) if low <= tick <= high]
+    return inside[:: max(1, math.ceil(len(inside) / 7))]
+
+
+def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
+    """The texts of ticks, with as few digits as distinguish them."""
+    if form is percent and max(ticks) > 50 * min(ticks) > 0:  # a log scale: each with its own digits
+        return [f"{number(100 * tick)}\u202f%" for tick in ticks]
+    if form is percent:
+        decimals = next((d for d in range(4) if all(abs(round(100 * t, d) - 100 * t) < 1e-6 for t in ticks)), 4)
+        return [percent(tick, decimals) for tick in ticks]
+    if form is number:
+        choices = ([number(tick, digits) for tick in ticks] for digits in range(3, 8))
+        return next((texts for texts in choices if len(set(texts)) == len(ticks)), [number(tick) for tick in ticks])
+    return [form(tick) for tick in ticks]
+
+
+def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> PlotFrame:
+    """Scales for the data, and the drawing of grid lines, ticks and names; ``right`` is the room for labels."""
+    y_low, y_high, y_ticks = limits(y, ys, 5)
+    x_low, x_high, x_ticks = limits(x._replace(tight=True), xs, 5 if right < 90 else 4)
+    y_labels = tick_labels(y_ticks, y.form)
+    left, top, bottom = 10 + LETTER * max(map(len, y_labels)), 30.0, HEIGHT - 42
+    x_scale = Scale(x_low, x_high, left, WIDTH - right, x.log)
+    y_scale = Scale(y_low, y_high, bottom, top, y.log)
+    rows = [
+        element("line", x1=left, x2=WIDTH - right, y1=y_scale(tick), y2=y_scale(tick), class_="grid")
+        + element("text", label, x=left - 8, y=y_scale(tick) + 4, class_="tick end")
+        for tick, label in zip(y_ticks, y_labels, strict=True)
+    ]
+    columns = [
+        element("line", x1=x_scale(tick), x2=x_scale(tick), y1=bottom, y2=bottom + 4, class_="axis")
+        + element("text", label, x=x_scale(tick), y=bottom + 18, class_="tick middle")
+        for tick, label in zip(x_ticks, tick_labels(x_ticks, x.form), strict=True)
+    ]
+    drawing = [
+        *map(Html, rows),
+        element("line", x1=left, x2=WIDTH - right, y1=bottom, y2=bottom, class_="axis"),
+        *map(Html, columns),
+        element("text", y.label + (", log scale" if y.log else ""), x=0.0, y=12.0, class_="name"),
+        element("text", x.label + (", log scale" if x.log else ""), x=WIDTH - right, y=HEIGHT - 4, class_="name end"),
+    ]
+    return PlotFrame(x_scale, y_scale, join(drawing))
+
+
+def colour_class(colour: int) -> str:
+    """CSS classes for the colour of a series, and for dashes if there are more series than colours."""
+    return f"c{colour % _COLOURS + 1}" + (f" dash{colour // _COLOURS % 3}" if colour >= _COLOURS else "")
+
+
+def shorten(text: str, most: int = 18) -> str:
+    """The text, a long one without its middle: names differ at their ends."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+
+
+def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
+    """Heights moved as little as possible so that neighbours are ``gap`` apart, in order, none below ``lowest``.
+
+    Least squares under an order: neighbours that are too near form a block around their mean.
+    """
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    blocks: list[list[float]] = []
+    for rank, place in enumerate(order):
+        blocks.append([heights[place] - rank * gap])
+        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    levels = [fmean(block) for block in blocks for _ in block]
+    highest = float(lowest - (len(order) - 1) * gap)
+    moved = {
+        place: min(level, highest) + rank * gap for rank, (place, level) in enumerate(zip(order, levels, strict=True))
+    }
+    return [moved[place] for place in range(len(heights))]
+
+
+def limits(axis: Axis, values: Sequence[float], n: int) -> tuple[float, float, list[float]]:
+    """Lowest and highest value shown, and about ``n`` ticks."""
+    low = axis.low if axis.low is not None else min(values)
+    high = axis.high if axis.high is not None else max(values)
+    if axis.log:
+        pad = max(1.15, (high / low) ** 0.08)
+        low, high = (low / pad if axis.low is None else low), (high * pad if axis.high is None else high)
+        return low, high, log_ticks(low, high)
+    ticks = nice_ticks(low, high, n)
+    if axis.tight and high > low:
+        return low, high, [tick for tick in ticks if low - 1e-12 <= tick <= high + 1e-12]
+    return min(ticks[0], low), max(ticks[-1], high), ticks

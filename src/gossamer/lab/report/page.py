@@ -1,0 +1,299 @@
+"""The layout of the page, for one run and for several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import quote
+
+from gossamer._text.formats import count, duration, integer, is_number, macs, number, percent, size
+from gossamer.lab.record import RecordError, write_atomically
+from gossamer.lab.record.sweep import SweepRecord
+from gossamer.lab.report import classes, compare, cost, learning_curves, maps, numbers, ood, sweep, weights
+from gossamer.lab.report.details import again, examples, measurements, notices
+from gossamer.lab.report.figure import Figure
+from gossamer.lab.report.markup import Html, element, join
+from gossamer.lab.report.runs import Group, LoadedRun, group, read
+from gossamer.lab.report.table import table
+from gossamer.metrics import METRICS, shown
+
+_SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "seconds")
+"""The cards of an unfinished run, from the last lines of its log."""
+
+_ON_PREDICTIONS = "On the test data: how far its statements of uncertainty can be relied on."
+_ON_OUTSIDE = "How well uncertainty tells inputs of another kind from the test data."
+_ON_WEIGHTS = "Where the active weights are, how they were found, and how well each is known."
+
+# The page never loads anything, whatever a name in a run folder may contain.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of one run, or the comparison of several, as one HTML file.
+
+    Args:
+        folders: Run folders, as ``gossamer.lab.record`` writes them.
+        out: The file; in a folder that exists, ``report.html``.
+
+    Returns:
+        The file.
+
+    Example:
+        >>> import tempfile
+        >>> from gossamer.lab.record import Run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> run = Run.create(folder / "run", {"method": "ssvi", "data": "digits"})
+        >>> write_report([run.folder], folder).name
+        'report.html'
+    """
+    if not folders:
+        raise RecordError("a report needs at least one run folder: name one")
+    runs = [read(folder) for folder in folders]
+    out = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
+    title, body = _single(runs[0]) if len(runs) == 1 else _several(runs, out)
+    write_atomically(out, _document(title, body))
+    return out
+
+
+def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+    """Write the report of each run into its folder, and to ``out`` the comparison, which links to them.
+
+    Example:
+        >>> import tempfile
+        >>> from gossamer.lab.record import Run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> runs = [Run.create(folder / name, {"method": name}).folder for name in ("sgd", "ssvi")]
+        >>> 'href="sgd/report.html"' in write_comparison(runs, folder).read_text()
+        True
+    """
+    for folder in folders:
+        write_report([folder], folder)
+    return write_report(folders, out)
+
+
+def write_sweep(folder: Path, out: Path | None = None) -> Path:
+    """Write the page of a sweep from its ``sweep.json``, and the report of its best trial, as far as they are here.
+
+    Args:
+        folder: The folder of the sweep.
+        out: The file; ``report.html`` in the folder if not given.
+    """
+    record = SweepRecord.read(folder)
+    best, out = record.best, out or folder / "report.html"
+    out = out / "report.html" if out.is_dir() else out
+    if best is not None and (folder / best.folder / "config.toml").exists():
+        write_report([folder / best.folder], folder / best.folder)
+    write_atomically(out, _document(*_sweep(record, folder, out)))
+    return out
+
+
+def _sweep(record: SweepRecord, folder: Path, out: Path) -> tuple[str, Html]:
+    title = f"Sweep of {record.method} on {record.data}"
+    states = [f"{n} {state}" for state in ("finished", "pruned", "failed", "running") if (n := record.count(state))]
+    seconds = sum(one.seconds or 0.0 for one in record.trials)
+    took = [f"{duration(seconds)} of training"] if seconds else []
+    subtitle = " · ".join([record.study, f"{len(record.trials)} of {record.asked} trials", *states, *took])
+    again = element("pre", element("code", record.command), class_="command wide")
+    parts = [
+        element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
+        _headline(_best(record)),
+        _section("Search", sweep.figures(record), "All by the held-out examples; the test data have chosen nothing."),
+        _section("All trials", [sweep.table(record, folder, out)], "A heading sorts."),
+        _section("Failures", sweep.failures(record)),
+        _section("Train the best on all training data", [again]) if record.command else None,
+    ]
+    return title, join(parts)
+
+
+def _best(record: SweepRecord) -> list[Html]:
+    """The best trial: what it reached, and its values."""
+    best, metric = record.best, METRICS[record.metric]
+    if best is None:
+        return []
+    label = f"Best {metric.label}, held out"
+    cards = [_card(record.metric, metric.format(best.objective or 0.0), f"Trial {best.number}.", label=label)]
+    for name, value in best.values.items():
+        text = number(value) if is_number(value) else str(value)
+        where = element("p", f"Searched: {sweep.searched(record.space[name])}.", class_="meaning")
+        cards.append(element("div", element("h3", name), element("p", text, class_="value"), where, class_="card"))
+    return cards
+
+
+def _document(title: str, body: Html) -> str:
+    package = files("gossamer.lab.report")
+    style, script = (Html((package / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
+    icon = "data:image/svg+xml," + quote(_mark())
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{title} – Gossamer report"),
+        element("link", rel="icon", href=icon),
+        element("style", style),
+    )
+    toggle = element("button", "Dark", type="button", id="theme", class_="quiet", hidden=True)
+    brand = element("span", _mark(), "gossamer", class_="brand")
+    bar = element("div", brand, toggle, class_="bar")
+    page = element("body", element("main", bar, body), element("script", script))
+    return f"<!doctype html>\n{element('html', head, page, lang='en')}\n"
+
+
+def _mark() -> Html:
+    """The logo: a lattice with few of its places taken."""
+    taken = {(0, 1), (1, 3), (2, 0), (3, 2)}
+    dots = [
+        element("circle", cx=4 + 8 * x, cy=4 + 8 * y, r=3.3 if (x, y) in taken else 1.5, fill=_DOT[(x, y) in taken])
+        for y in range(4)
+        for x in range(4)
+    ]
+    svg = element("svg", *dots, viewBox="0 0 32 32", width=24, height=24, aria_hidden="true")
+    return Html(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
+
+
+_DOT = {True: "#2f78b8", False: "#9aa3ad"}
+
+
+def _single(run: LoadedRun) -> tuple[str, Html]:
+    title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
+    parts = [
+        element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
+        *notices([run]),
+        _headline(_cards(run)),
+        _section("Predictions", [*maps.figures(run), *numbers.figures(run), *classes.figures(run)], _ON_PREDICTIONS),
+        _section("Out of distribution", _detection(run), _ON_OUTSIDE),
+        _section("Examples", examples(run)),
+        _section("Learning", learning_curves.figures(run)),
+        _section("Weights", weights.figures(run), _ON_WEIGHTS),
+        _section("All measurements", [measurements(run)] if run.finished else []),
+        again([run]),
+    ]
+    return title, join(parts)
+
+
+def _several(runs: Sequence[LoadedRun], out: Path) -> tuple[str, Html]:
+    """One part per data set: figures of different data cannot be compared."""
+    data = sorted({run.name("data") for run in runs} - {""})
+    title = "Comparison" + (f" on {data[0]}" if len(data) == 1 else "")
+    models = sorted({run.name("model") for run in runs} - {""})
+    methods = len({run.name("method") for run in runs})
+    counts = [f"{methods} {'method' if methods == 1 else 'methods'}", f"{len(runs)} runs", *models[:3]]
+    subtitle = " · ".join([*counts[:1], *([f"{len(data)} data sets"] if len(data) > 1 else []), *counts[1:]])
+    header = element("header", element("h1", title), element("p", subtitle, class_="subtitle"))
+    parts: list[Html | None] = [header, *notices(runs)]
+    for place, name in enumerate(data or [""]):
+        some = [run for run in runs if run.name("data") == name]
+        several = len(data) > 1
+        parts += _comparison(group(some), out, f"{place + 1}-" if several else "", name if several else "")
+    return title, join([*parts, again(runs)])
+
+
+def _comparison(groups: Sequence[Group], out: Path, scope: str, data: str) -> list[Html | None]:
+    note = "Mean ± standard error over runs. Bold marks the best, and every other within two standard errors of it."
+    return [
+        element("section", element("h2", data, class_="part")) if data else None,
+        _headline(_winners(groups)),
+        _section("Side by side", [table(groups, out)], f"{note} A heading sorts; a method unfolds into its runs."),
+        _section("Quality", compare.quality(groups, scope)),
+        _section("Cost", cost.figures(groups, scope)),
+        _section("Calibration", compare.calibration(groups, scope)),
+        _section("Out of distribution", ood.comparison(groups, scope), _ON_OUTSIDE),
+        _section("Learning", compare.learning(groups, scope)),
+    ]
+
+
+def _detection(run: LoadedRun) -> list[Figure | Html]:
+    table = ood.table(run)
+    return [*ood.figures(run), *([table] if table else [])]
+
+
+def _section(title: str, content: Iterable[Figure | Html], lead: str = "") -> Html | None:
+    parts = [part.html() if isinstance(part, Figure) else part for part in content]
+    if not parts:
+        return None
+    head = element("div", element("h2", title), element("p", lead) if lead else None, class_="head")
+    return element("section", head, element("div", *parts, class_="figures"))
+
+
+def _subtitle(run: LoadedRun) -> str:
+    draws, seed = run.result.get("n_draws"), run.result.get("seed", run.config.get("seed"))
+    steps, seconds = run.last("step"), run.value("seconds") or run.last("seconds")
+    machine = run.environment.get("gpu") or run.environment.get("cpu")
+    took = duration(seconds) if seconds else ""
+    parts = [
+        run.name("model"),
+        f"seed {seed}" if seed is not None else "",
+        f"{integer(steps)} steps" if steps else "",
+        f"{draws} {'draw' if draws == 1 else 'draws'}" if draws else "",
+        f"{took} on {machine}" if took and machine else took,
+        str(run.environment.get("time", ""))[:10],
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def _headline(cards: Sequence[Html]) -> Html | None:
+    """The cards, in rows of nearly equal length."""
+    columns = len(cards) if len(cards) < 5 else 3 if len(cards) in (5, 6, 9) else 4
+    style = f"--columns:{columns}"
+    return element("section", *cards, class_="cards", style=style, aria_label="Headline numbers") if cards else None
+
+
+def _card(key: str, text: str, note: str = "", extra: Html | None = None, label: str = "") -> Html:
+    metric = METRICS[key]
+    return element(
+        "div",
+        element("h3", label or metric.label),
+        element("p", text, class_="value"),
+        extra,
+        element("p", f"{metric.meaning} {note}".strip(), class_="meaning"),
+        class_="card",
+        data_quantity=key,
+    )
+
+
+def _cards(run: LoadedRun) -> list[Html]:
+    if not run.finished:
+        return [_card(key, METRICS[key].format(value)) for key in _SO_FAR if (value := run.last(key)) is not None]
+    found = [(one, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
+    return [_card(one.name, one.format(value), _note(run, one.name), _dots(run, one.name)) for one, value in found]
+
+
+def _note(run: LoadedRun, key: str) -> str:
+    """A fact of this run that puts a headline number into proportion."""
+    total = run.value("total_parameters")
+    if key == "accuracy" and (found := run.curve("reliability", "count")):
+        return f"Measured on {integer(sum(c for c in found[0] if c > 0))} of them."
+    if key == "active_parameters" and total:
+        return f"Here {percent((run.value(key) or 0) / total)} of {count(total)}."
+    if key == "checkpoint_bytes" and total:
+        return f"The weights of the dense network alone: {size(4 * total)}."
+    dense = sum(layer["dense_macs"] for layer in run.layers if is_number(layer.get("dense_macs")))
+    return f"The dense network: {macs(dense)}." if key == "inference_macs" and dense else ""
+
+
+def _dots(run: LoadedRun, key: str) -> Html | None:
+    """A hundred dots, of which the percentage of active weights is filled."""
+    total, active = run.value("total_parameters"), run.value("active_parameters")
+    if key != "active_parameters" or not total or active is None:
+        return None
+    taken = min(100, max(1, round(100 * active / total)))
+    chosen = {k * 61 % 100 for k in range(taken)}  # steps near the golden ratio spread evenly
+    kinds = ["taken" if k in chosen else "free" for k in range(100)]
+    places = [(3.0 + 6 * (k % 25), 3.0 + 6 * (k // 25)) for k in range(100)]
+    dots = [element("circle", cx=x, cy=y, r=1.9, class_=kind) for (x, y), kind in zip(places, kinds, strict=True)]
+    return element("svg", *dots, viewBox="0 0 150 24", class_="dots", aria_hidden="true")
+
+
+def _winners(groups: Sequence[Group]) -> list[Html]:
+    """The best group by each of a few measurements."""
+    cards = []
+    for key, metric in METRICS.items():
+        means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(key)) is not None]
+        if metric.winner and len(means) > 1:
+            _, best = min(means, key=lambda pair: pair[0])
+            detail = element("p", best.detail, class_="with") if best.detail else None
+            by = join([detail, element("p", best.text(metric), class_="by")])
+            cards.append(_card(key, best.method, "", by, metric.winner))
+    return cards

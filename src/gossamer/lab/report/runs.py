@@ -1,0 +1,190 @@
+"""Run folders as the report reads them, and groups of runs that differ only by their seed."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossamer._text.formats import column, is_number
+from gossamer.lab.record import Run
+from gossamer.metrics import Metric
+
+Point = tuple[float, float]
+
+_NOT_OPTIONS = {"seed", "out", "device", "data_dir", "workers", "threads"}
+"""Keys of a configuration that may differ between repetitions of the same experiment."""
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """The content of a run folder."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    updates: Sequence[Mapping[str, Any]]
+    result: Mapping[str, Any]
+    evaluation: Mapping[str, Any]  # what was measured after the training
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a result."""
+        return bool(self.result)
+
+    def name(self, key: str) -> str:
+        """The name of the method, data or model; empty if it is not recorded."""
+        value = self.result.get(key, self.config.get(key, ""))
+        return str(value.get("name", "") if isinstance(value, Mapping) else value)
+
+    def value(self, key: str) -> float | None:
+        """A measurement of the result, if it has it."""
+        for part in ("metrics", "cost"):
+            found = _mapping(self.result.get(part)).get(key)
+            if is_number(found):
+                return float(found)
+        return None
+
+    @property
+    def measured(self) -> list[str]:
+        """Names of the metrics of the result that have a value."""
+        return [key for key, value in _mapping(self.result.get("metrics")).items() if is_number(value)]
+
+    def last(self, key: str) -> float | None:
+        """The latest recorded value of a metric."""
+        return next((float(row[key]) for row in reversed(self.metrics) if is_number(row.get(key))), None)
+
+    def points(self, key: str, along: str = "step") -> list[Point]:
+        """A metric along the training, where both coordinates are finite."""
+        rows = ((row.get(along), row.get(key)) for row in self.metrics)
+        return [(float(x), float(y)) for x, y in rows if is_number(x) and is_number(y)]
+
+    def curve(self, name: str, *keys: str) -> list[list[float]] | None:
+        """Lists of a curve of the result, ``edges`` one longer than the others; missing numbers are NaN."""
+        curve = _mapping(_mapping(self.result.get("curves")).get(name))
+        lists = [curve.get(key) for key in keys]
+        if not all(isinstance(one, list) and one for one in lists):
+            return None
+        numbers = [[float(v) if is_number(v) else math.nan for v in one] for one in lists if one]
+        lengths = {len(one) - (key == "edges") for key, one in zip(keys, numbers, strict=True)}
+        edges = [one for key, one in zip(keys, numbers, strict=True) if key == "edges"]
+        whole = all(math.isfinite(v) for one in edges for v in one) and all(one == sorted(set(one)) for one in edges)
+        return numbers if len(lengths) == 1 and min(lengths) > 0 and whole else None
+
+    @property
+    def layers(self) -> list[Mapping[str, Any]]:
+        """Layers with known numbers of active and of all weights."""
+        layers = self.result.get("layers")
+        known = [_mapping(layer) for layer in layers] if isinstance(layers, list) else []
+        return [
+            one for one in known if is_number(one.get("active")) and is_number(one.get("total")) and one["total"] > 0
+        ]
+
+    @property
+    def command(self) -> str:
+        """The command that started the run, quoted for a shell."""
+        argv = self.environment.get("argv")
+        if not isinstance(argv, list) or not argv:
+            return ""
+        program, *rest = map(str, argv)
+        name = program.replace("\\", "/").rsplit("/", 1)[-1]
+        if program.endswith("gossamer/__main__.py"):
+            start = ["python", "-m", "gossamer"]
+        else:
+            start = ["python", program] if name.endswith(".py") else [name.removesuffix(".exe")]
+        return shlex.join([*start, *rest])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The configuration, inner keys joined by dots."""
+        return _flat(self.config)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The settings without the seed and the rest that may differ between repetitions."""
+        return {key: value for key, value in self.settings.items() if key not in _NOT_OPTIONS}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of the same method with the same options."""
+
+    method: str
+    detail: str  # how it differs from the other groups of its method
+    label: str
+    colour: int
+    runs: Sequence[LoadedRun]
+
+    def text(self, metric: Metric) -> str:
+        """The measurement, mean ± standard error; a dash if no run has it."""
+        unit, (cell,) = column([self.mean(metric.name)], [self.told_error(metric)], metric.format)
+        return "–" if cell == "-" else cell.replace("±", " ± ") + (f"\u202f{unit}" if unit else "")
+
+    def told_error(self, metric: Metric) -> float | None:
+        """The standard error where it is worth telling: not that of a cost which hardly differs between runs."""
+        mean, error = self.mean(metric.name), self.error(metric.name)
+        least = 1e-9 if metric.compute is not None else 0.02
+        return error if mean is not None and error is not None and error > least * abs(mean) else None
+
+    def values(self, key: str) -> list[float]:
+        """The measurement in all runs that have it."""
+        return [value for run in self.runs if (value := run.value(key)) is not None]
+
+    def mean(self, key: str) -> float | None:
+        """Mean over runs."""
+        values = self.values(key)
+        return sum(values) / len(values) if values else None
+
+    def error(self, key: str) -> float | None:
+        """Standard error of the mean over runs, s / √n; a single run has none."""
+        values = self.values(key)
+        if len(values) < 2:
+            return None
+        mean = sum(values) / len(values)
+        return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+
+
+def read(folder: Path) -> LoadedRun:
+    """Read a run folder; another folder is a :class:`~gossamer.lab.record.RecordError`."""
+    run = Run.open(Path(folder))
+    result = run.result() or {}
+    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), run.updates(), result, run.evaluation())
+
+
+def group(runs: Sequence[LoadedRun]) -> list[Group]:
+    """Runs by method and options, in order of appearance, labelled by their differences."""
+    kinds: dict[str, list[LoadedRun]] = {}
+    for run in runs:
+        key = json.dumps([run.name("method"), run.options], sort_keys=True, default=str)
+        kinds.setdefault(key, []).append(run)
+    groups: list[Group] = []
+    firsts = [some[0] for some in kinds.values()]
+    alike = len({first.name("method") for first in firsts}) == 1
+    for first, some in zip(firsts, kinds.values(), strict=True):
+        method, detail = first.name("method") or first.folder.name, _detail(first, firsts)
+        label = detail if alike and detail else ", ".join(filter(None, [method, detail]))
+        groups.append(Group(method, detail, label, len(groups), some))
+    return groups
+
+
+def _detail(first: LoadedRun, firsts: Sequence[LoadedRun]) -> str:
+    rivals = [other for other in firsts if other.name("method") == first.name("method")]
+    keys = sorted({key for rival in rivals for key in rival.options} - {"method"})
+    different = [key for key in keys if len({repr(rival.options.get(key)) for rival in rivals}) > 1]
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {first.options[key]}" for key in different if key in first.options)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,1 @@
+"""One training and its folder; comparisons and sweeps of many."""

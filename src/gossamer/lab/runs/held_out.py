@@ -1,0 +1,204 @@
+"""What the held-out examples of a run add to it: a temperature of its logits, conformal sets, a right to abstain.
+
+The held-out split chooses, the test split judges; ``evaluation.json`` of the run keeps what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import Tensor
+
+from gossamer import conformal, metrics
+from gossamer._text.formats import number, percent, plain
+from gossamer._text.tables import Table
+from gossamer.evaluate import split_of, summarize
+from gossamer.lab.record import RecordError, Run
+from gossamer.lab.runs.shift import drawn, opened, predict
+from gossamer.posterior import Prediction, at_temperature, fit_temperature
+
+if TYPE_CHECKING:
+    from gossamer.lab.runs.job import Job
+
+COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the table
+N_POINTS = 200  # of a curve: more would not show in a plot
+CONFIDENCE = 0.95  # with which a risk is promised
+
+
+def evaluate_temperature(run: Path | str | Job, n_draws: int | None = None) -> dict[str, Any]:
+    """The divisor of the logits that fits the held-out examples, and the test metrics without and with it.
+
+    Args:
+        run: The run folder, or the run as :func:`gossamer.lab.runs.shift.opened` gives it.
+        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
+    """
+    job = opened(run, n_draws)
+    _require_classes(job, "temperature scaling", "--conformal 0.9 calibrates intervals")
+    x, y = split_of(job.task, "val")
+    temperature = fit_temperature(predict(job, x), y)
+    test, truth = predict(job, job.task.test[0]), job.task.test[1]
+    both = {"before": test, "after": at_temperature(test, temperature)}
+    values = {name: summarize(prediction, job.task, truth) for name, prediction in both.items()}
+    found = {"val": {**drawn(job), "n_val": len(y), "temperature": temperature, **values}}
+    Run.open(job.folder).add_evaluation("temperature", found)
+    return found
+
+
+def temperature_table(found: Mapping[str, Any]) -> Table:
+    """What :func:`evaluate_temperature` returned."""
+    entry = found["val"]
+    temperatures = {"before": 1.0, "after": entry["temperature"]}
+    names = [metric for metric in metrics.shown("terminal") if metric.name in entry["before"]]
+    rows = [
+        [plain(number(temperature)), *(metric.text(entry[key][metric.name]) for metric in names)]
+        for key, temperature in temperatures.items()
+    ]
+    return Table("", "", ["temperature of the logits", *(metric.heading for metric in names)], rows, n_labels=0)
+
+
+def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int | None = None) -> dict[str, Any]:
+    """Coverage and size on the test data of sets or intervals that the held-out examples calibrated.
+
+    Args:
+        run: The run folder, or the run as :func:`gossamer.lab.runs.shift.opened` gives it.
+        level: The probability that is promised.
+        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
+
+    Returns:
+        By level: ``n_val``, ``n_test``, and ``kinds``, which has for classes ``lac`` and ``aps`` with ``coverage``,
+        ``mean_size`` and ``sizes`` (how many sets have 0, 1, … classes), for numbers ``predicted`` (the intervals of
+        the draws), ``scaled`` and ``shifted`` with ``coverage`` and ``mean_width`` in original units.
+    """
+    job = opened(run, n_draws)
+    x, y = split_of(job.task, "val")
+    val, test = predict(job, x), predict(job, job.task.test[0])
+    kinds = _intervals if job.task.kind == "regression" else _sets
+    entry = {
+        **drawn(job),
+        "n_val": len(y),
+        "n_test": len(job.task.test[1]),
+        "kinds": kinds(val, y, test, job, level),
+    }
+    found = {f"{level:g}": entry}
+    Run.open(job.folder).add_evaluation("conformal", found)
+    return found
+
+
+def conformal_table(found: Mapping[str, Any]) -> Table:
+    """What :func:`evaluate_conformal` returned."""
+    rows, size = [], ""
+    for level, entry in found.items():
+        for kind, values in entry["kinds"].items():
+            size = "mean_size" if "mean_size" in values else "mean_width"
+            text = plain(percent(float(level))), kind, plain(percent(values["coverage"])), plain(number(values[size]))
+            rows.append(list(text))
+    return Table("", "", ["promised", "kind", "covered", size.replace("_", " ")], rows, n_labels=2)
+
+
+def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws: int | None = None) -> dict[str, Any]:
+    """Accuracy on the examples that a run is surest of, by every score of doubt.
+
+    Args:
+        run: The run folder, or the run as :func:`gossamer.lab.runs.shift.opened` gives it.
+        risk: The share of wrong answers to stay below, by a threshold that the held-out examples choose.
+        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
+
+    Returns:
+        By score: ``aurc``, ``excess_aurc`` (less that of the best possible order), and the curve, ``coverage`` and
+        ``accuracy``; with ``risk`` also ``selection``: ``risk``, ``confidence``, ``threshold``, and on the test data
+        the ``coverage`` and the ``error`` of the answers.
+    """
+    job = opened(run, n_draws)
+    _require_classes(job, "selective prediction", "--conformal 0.9 gives intervals instead")
+    test, truth = predict(job, job.task.test[0]), job.task.test[1]
+    scores = metrics.scores_of(test)
+    found = {name: {**drawn(job), "n": len(truth), **_curve(test, truth, score)} for name, score in scores.items()}
+    if risk is not None:
+        x, y = split_of(job.task, "val")
+        val = predict(job, x)
+        wrong_val, wrong = val.probs.argmax(1) != y, test.probs.argmax(1) != truth
+        for name, score in metrics.scores_of(val).items():
+            threshold = conformal.selection_threshold(score, wrong_val, risk, CONFIDENCE)
+            found[name]["selection"] = _selection(scores[name] <= threshold, wrong, threshold, risk)
+    Run.open(job.folder).add_evaluation("selective", found)
+    return found
+
+
+def selective_table(found: Mapping[str, Any]) -> Table:
+    """What :func:`evaluate_selective` returned, a row per score."""
+    rows = []
+    for name, entry in found.items():
+        # The curve is thinned, so the nearest point stands for the coverage.
+        at = [min(range(len(entry["coverage"])), key=lambda i: abs(entry["coverage"][i] - c)) for c in COVERAGES]
+        cells = [entry["accuracy"][i] for i in at] + [entry["aurc"], entry["excess_aurc"]]
+        rows.append([name.replace("_", " "), *(plain(percent(value)) for value in cells)])
+        if "selection" in entry:
+            chosen = entry["selection"]
+            rows[-1] += ["-" if chosen[key] is None else plain(percent(chosen[key])) for key in ("coverage", "error")]
+    head = ["accuracy on the surest", *(f"{c:.0%}" for c in COVERAGES), "AURC", "excess"]
+    risk = next((entry["selection"]["risk"] for entry in found.values() if "selection" in entry), None)
+    if risk is not None:
+        head += [f"answered (risk {risk:g})", "wrong"]
+    return Table("", "", head, rows)
+
+
+def _sets(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) -> dict[str, Any]:
+    found = {}
+    probs_val, probs = val.double().probs, test.double().probs  # in float32 the sums of a sure network end at one
+    for score in get_args(conformal.SetScore):
+        sets = conformal.class_sets(probs_val, y, probs, level, score)
+        size = sets.sum(1)
+        found[score] = {
+            "coverage": float(sets.gather(1, job.task.test[1][:, None]).double().mean()),
+            "mean_size": float(size.double().mean()),
+            "sizes": torch.bincount(size, minlength=sets.shape[1] + 1).tolist(),
+        }
+    return found
+
+
+def _intervals(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) -> dict[str, Any]:
+    plain_val, plain_test = val.interval(level), test.interval(level)
+    ways = {
+        "predicted": plain_test,
+        "scaled": conformal.scaled_intervals(val.mean, val.std, y, test.mean, test.std, level),
+        "shifted": conformal.shifted_intervals(*plain_val, y, *plain_test, level),
+    }
+    return {
+        name: {
+            "coverage": metrics.coverage(*bounds, job.task.test[1]),
+            "mean_width": job.task.target_std * metrics.mean_width(*bounds),
+        }
+        for name, bounds in ways.items()
+    }
+
+
+def _curve(prediction: Prediction, y: Tensor, score: Tensor) -> dict[str, Any]:
+    curve = metrics.selective_accuracy(prediction.probs, y, score)
+    wrong = (prediction.probs.argmax(1) != y).double()
+    best = metrics.selective_accuracy(prediction.probs, y, wrong).aurc
+    keep = torch.linspace(0, len(y) - 1, min(N_POINTS, len(y))).long()
+    return {
+        "aurc": curve.aurc,
+        "excess_aurc": curve.aurc - best,
+        "coverage": curve.coverage[keep].tolist(),
+        "accuracy": curve.accuracy[keep].tolist(),
+    }
+
+
+def _selection(answered: Tensor, wrong: Tensor, threshold: float, risk: float) -> dict[str, float | None]:
+    n = int(answered.sum())
+    return {
+        "risk": risk,
+        "confidence": CONFIDENCE,
+        "threshold": threshold,
+        "coverage": n / len(answered),
+        "error": float(wrong[answered].double().mean()) if n else None,
+    }
+
+
+def _require_classes(job: Job, what: str, instead: str) -> None:
+    if job.task.kind == "regression":
+        raise RecordError(f"{what} is for classes, and {job.task.name} has numbers: {instead}")

@@ -1,0 +1,162 @@
+"""New inputs for a trained network: read from a file, checked, and compared with the range of the training inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossamer.data._own import images, read
+from gossamer.data._own.files import FILES, read_numbers
+from gossamer.data._own.record import columns_of
+from gossamer.lab.record import RecordError
+from gossamer.types import Task
+
+MARGIN = 0.1  # of the width of the training range: the largest of many new values exceeds it by a little
+
+
+class Inputs(NamedTuple):
+    """Inputs as a task stores its own, and columns that name them: the files of images."""
+
+    x: Tensor
+    names: dict[str, list[str]]
+
+
+def read_inputs(path: Path | str, task: Task) -> Tensor:
+    """New inputs from a file, as the task stores its own: one example per row.
+
+    Images may have their channels last, or all their pixels in one row.
+    """
+    return named_inputs(path, task).x
+
+
+def named_inputs(path: Path | str, task: Task) -> Inputs:
+    """New inputs and the names of their files, if they are images; ``"-"`` is CSV from standard input."""
+    path = path if str(path) == "-" else Path(path)
+    kind = task.record["kind"] if task.record is not None else None
+    try:
+        if kind == "table" and (path == "-" or _suffix(path) in FILES):
+            assert task.record is not None
+            inputs = Inputs(*read(task.record, path))
+        elif _suffix(path) in images.SUFFIXES or (isinstance(path, Path) and path.is_dir()):
+            inputs = Inputs(*images.read(_as_images(path, task), path))
+        else:
+            inputs = Inputs(_shaped(path, _array(path), task), {})
+    except (ValueError, FileNotFoundError) as error:
+        raise RecordError(str(error)) from error
+    return Inputs(_checked(path, inputs.x, task), inputs.names)
+
+
+def outside_range(x: Tensor, task: Task) -> str | None:
+    """A sentence about the inputs that leave the range of the training inputs by a tenth of its width; else ``None``.
+
+    Tables are compared column by column, images by all their pixels.
+
+    Example:
+        >>> from gossamer.data import digits
+        >>> outside_range(torch.full((2, 1, 8, 8), 16.0), digits.load())
+        'inputs leave the range of the training data: 2 of 2 examples have 16 … 16, the training 0 … 1; the prediction \
+is an extrapolation'
+    """
+    low, high, flat = _range(x, task)
+    reach = MARGIN * (high - low)
+    lost = (flat < low - reach) | (flat > high + reach)
+    if not bool(lost.any()):
+        return None
+    parts = []
+    for j in lost.any(0).nonzero().flatten().tolist():
+        rows = flat[lost[:, j], j]
+        examples = f"{int(_rows_of(lost[:, j], x).sum())} of {len(x)} examples"
+        told = f"{examples} have {float(rows.min()):.4g} … {float(rows.max()):.4g}"
+        parts.append(f"{_column(task, j)}{told}, the training {float(low[j]):.4g} … {float(high[j]):.4g}")
+    more = f", and {len(parts) - 3} columns more" if len(parts) > 3 else ""
+    shown = "; ".join(parts[:3])
+    return f"inputs leave the range of the training data: {shown}{more}; the prediction is an extrapolation"
+
+
+def _range(x: Tensor, task: Task) -> tuple[Tensor, Tensor, Tensor]:
+    """Lowest and highest training input by column, and the inputs in such columns; images have one."""
+    is_table = x.dim() == 2
+    flat = x.double() if is_table else x.double().reshape(-1, 1)
+    if task.record is None:
+        own = task.train[0].double()
+        low, high = (own.amin(0), own.amax(0)) if is_table else (own.amin().reshape(1), own.amax().reshape(1))
+        return low, high, flat
+    low, high = (torch.tensor(task.record[name], dtype=torch.float64) for name in ("low", "high"))
+    if task.record["kind"] == "table":  # indicators and categories are 0 and 1
+        n_numbers = len(task.record["columns"]["names"]) - len(task.record["columns"]["levels"])
+        return low[:n_numbers], high[:n_numbers], flat[:, :n_numbers]
+    return low, high, flat
+
+
+def _rows_of(lost: Tensor, x: Tensor) -> Tensor:
+    return lost.reshape(len(x), -1).any(1)
+
+
+def _column(task: Task, j: int) -> str:
+    if task.record is not None and task.record["kind"] == "table":
+        columns = columns_of(task.record)
+        return f"column {(columns.names or [])[int(columns.source[j])]!r}: "
+    return f"column {j + 1}: " if task.test[0].dim() == 2 else ""
+
+
+def _as_images(path: Path | str, task: Task) -> dict[str, Any]:
+    """What reading images needs to know."""
+    if task.record is not None and task.record["kind"] == "images":
+        return dict(task.record)
+    stored = task.test[0]
+    if stored.dim() != 4 or stored.dtype != torch.uint8:
+        raise RecordError(f"{path}: {task.name} does not consist of images of bytes: give a {', '.join(FILES)} file")
+    return {"shape": list(stored.shape[1:]), "resized": False}
+
+
+def _shaped(path: Path | str, array: npt.NDArray[Any], task: Task) -> Tensor:
+    shape = tuple(task.test[0].shape[1:])
+    x = torch.from_numpy(np.ascontiguousarray(array))
+    if x.shape == shape:
+        x = x.unsqueeze(0)
+    if x.dim() and x.shape[1:] != shape and x.shape[1:].numel() == task.test[0][0].numel():
+        is_channels_last = len(shape) == 3 and tuple(x.shape[1:]) == (*shape[1:], shape[0])
+        x = x.movedim(-1, 1) if is_channels_last else x.reshape(-1, *shape)
+    if not x.dim() or x.shape[1:] != shape:
+        raise RecordError(f"{path} has examples of shape {tuple(x.shape[1:])}, {task.name} has {shape}")
+    return x
+
+
+def _checked(path: Path | str, x: Tensor, task: Task) -> Tensor:
+    stored = task.test[0]
+    if not len(x):
+        raise RecordError(f"{path} has no examples")
+    finite = torch.isfinite(x if stored.dtype == torch.uint8 else x.to(stored.dtype))  # 1e300 is none in float32
+    if not bool(finite.all()):
+        row = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
+        raise RecordError(f"{path} has numbers that are not finite, the first in row {row}")
+    if stored.dtype == torch.uint8 and bool(((x < 0) | (x > 255) | (x != x.round())).any()):
+        raise RecordError(f"{path} must have whole numbers from 0 to 255: {task.name} stores its pixels so")
+    return x.to(stored.dtype)
+
+
+def _array(path: Path | str) -> npt.NDArray[Any]:
+    """The file as an array of numbers."""
+    if path != "-" and _suffix(path) not in FILES:
+        raise RecordError(f"{path}: inputs are read from {', '.join(FILES)} files, folders of images, or -")
+    try:
+        array = read_numbers(path)
+    except FileNotFoundError:
+        raise RecordError(f"cannot read {path}: No such file or directory") from None
+    except OSError as error:
+        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0].removeprefix(f"{path} is not a readable NumPy file: ")
+        raise RecordError(f"{path} is not an array of numbers: {reason}") from error
+    if not (np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating) or array.dtype == bool):
+        raise RecordError(f"{path} is not an array of numbers but of {array.dtype}")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)  # torch reads this machine's byte order only
+
+
+def _suffix(path: Path | str) -> str:
+    return Path(path).suffix.lower()

@@ -1,0 +1,63 @@
+"""Which runs there are in a folder, and how far each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gossamer._text.tables import Table
+from gossamer.lab.record import RecordError, Run
+from gossamer.metrics.registry import shown
+
+DEPTH = 2  # runs/<run> and runs/<comparison>/<run>
+
+
+def find_runs(folder: Path | str) -> list[Run]:
+    """The runs in a folder and in its comparisons, the oldest first; the folder itself may be a run.
+
+    Example:
+        >>> import tempfile
+        >>> top = Path(tempfile.mkdtemp())
+        >>> run = Run.create(top / "compare-digits" / "ssvi-0", {"method": "ssvi"})
+        >>> [run.folder.name for run in find_runs(top)]
+        ['ssvi-0']
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RecordError(f"{folder} does not exist: give the folder of your runs")
+    patterns = ["/".join(["*"] * depth + ["config.toml"]) for depth in range(DEPTH + 1)]
+    folders = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
+    return sorted(map(Run.open, folders), key=lambda run: str(run.environment.get("time", "")))
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """A row per run: what it is, how far it is, and the first of its metrics."""
+    rows = [[str(run.folder), *_cells(run)] for run in runs]
+    return Table("", "", ["run", "method", "data", "seed", "started", "state", "result"], rows, n_labels=7)
+
+
+def _cells(run: Run) -> list[str]:
+    config, started = run.config, str(run.environment.get("time", ""))[:16].replace("T", " ")
+    names = [str(config.get("method", "")), _data_name(run), str(config.get("seed", ""))]
+    try:
+        result = run.result()
+    except RecordError:
+        return [*names, started, "broken", ""]
+    if result is None:
+        rows = run.metrics()
+        epoch = rows[-1].get("epoch", 0) if rows else 0
+        epochs = run.environment.get("effective", {}).get("epochs", config.get("epochs", "?"))  # of all members
+        return [*names, started, f"epoch {epoch} of {epochs}", ""]
+    return [*names, started, "finished", _headline(result.get("metrics", {}))]
+
+
+def _data_name(run: Run) -> str:
+    own = (run.data() or {}).get("own")
+    return str(run.config.get("data", "") if own is None else own["name"])
+
+
+def _headline(metrics: dict[str, Any]) -> str:
+    measured = [one for one in shown("terminal", metrics) if one.name in metrics and math.isfinite(metrics[one.name])]
+    return f"{measured[0].heading} {measured[0].text(metrics[measured[0].name])}" if measured else ""

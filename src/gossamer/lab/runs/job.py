@@ -1,0 +1,448 @@
+"""Train in a run folder, and continue there after any interruption, to the bit."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gossamer import methods, models
+from gossamer._text.names import file_name, needs
+from gossamer._text.progress import Progress
+from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
+from gossamer.data._own.record import TrainingDataNeededError
+from gossamer.distributed.devices import OneProcess, OwnNoise
+from gossamer.distributed.ranks import on_any_rank
+from gossamer.files.atomic import unwritable
+from gossamer.files.schema import Count
+from gossamer.files.schema import check as check_value
+from gossamer.lab.record import Lock, RecordError, Run
+from gossamer.lab.record.run import FREE, refuse_taken
+from gossamer.lab.runs.draw_progress import showing_draws
+from gossamer.lab.runs.interrupt import Interrupted, SeenEnough, Stop, stop_signals
+from gossamer.lab.runs.memory import PeakMemory
+from gossamer.lab.runs.processes import (
+    as_started,
+    check_restarts,
+    is_first_process,
+    launch,
+    may_be_restarted,
+    outer_starter,
+    part,
+    together,
+)
+from gossamer.lab.runs.result import build_result
+from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
+from gossamer.lab.runs.stored import stored_record
+from gossamer.lab.runs.tally import Tally, describe, record_epoch, record_updates, work_of
+from gossamer.lab.runs.tensorboard import Log, event_log, no_log
+from gossamer.layers import sparse_weights
+from gossamer.posterior import Calibration
+from gossamer.train import Training, checkpoint
+from gossamer.types import Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+N_LINES = 50  # of progress, where there is no terminal
+STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
+
+Watch = Callable[[Mapping[str, Any]], bool]
+"""The row of an epoch, as ``metrics.jsonl`` has it, and how many ``epochs`` there are -> whether training goes on."""
+
+
+def train(
+    settings: Settings,
+    out: Path | str | None = None,
+    *,
+    quiet: bool = False,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    stop_after: float | None = None,
+    tensorboard: bool = False,
+    watch: Watch = lambda row: True,
+    lock: Lock | None = None,
+) -> Run:
+    """Train a new run and evaluate it on the test data.
+
+    Args:
+        settings: What to train, and how.
+        out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``, with
+            a number after it if there is such a folder. Under ``torchrun --max-restarts``, which gives the same command
+            again, a run that is there is continued.
+        quiet: Show no progress.
+        checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
+        stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
+        tensorboard: Whether to write the numbers of each epoch, and the final ones, for TensorBoard as well.
+        watch: Called with the row of each epoch before its checkpoint; where it returns false, training stops with a
+            checkpoint and raises :class:`~gossamer.lab.runs.interrupt.SeenEnough`. For one process, not for ranks.
+        lock: The lock on ``out``, if the caller holds it.
+
+    Returns:
+        The run; its ``result()`` has the numbers.
+
+    Example:
+        >>> import tempfile
+        >>> settings = Settings("ssvi", "digits", epochs=1, n_draws=2, options={"density": 0.1})
+        >>> run = train(settings, Path(tempfile.mkdtemp()) / "run", quiet=True)
+        >>> run.result()["metrics"]["accuracy"] > 0.1
+        True
+    """
+    if tensorboard:
+        needs("tensorboard", extra="tensorboard")
+    settings = as_started(settings)
+    check_restarts(out)
+    if may_be_restarted() and out is not None and (Path(out) / "config.toml").exists():
+        _refuse_other_settings(Path(out), settings)
+        return resume(
+            out,
+            quiet=quiet,
+            checkpoint_seconds=checkpoint_seconds,
+            stop_after=stop_after,
+            tensorboard=tensorboard,
+            watch=watch,
+            lock=lock,
+        )
+    if is_first_process() and out is not None:
+        _refuse_begun(Path(out))  # before anything is loaded
+    job = _begin(Path(out or "runs"), settings)
+    fabric = job.training.fabric
+    if out is None:
+        name = str(_new_folder(settings)) if fabric.is_global_zero else ""
+        with together(None, settings.ranks):
+            job.folder = Path(fabric.broadcast(name))
+    with _locked(job.folder, lock, fabric.is_global_zero) as held:
+        if held is not None:
+            job.run = Run.create(job.folder, settings.to_config(), _notes(job.task), held, _used(job))
+            if job.task.record is not None and not quiet:
+                print(describe_data(job.task.record), file=sys.stderr, flush=True)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
+
+
+def resume(
+    folder: Path | str,
+    *,
+    quiet: bool = False,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    stop_after: float | None = None,
+    tensorboard: bool = False,
+    data: str | None = None,
+    watch: Watch = lambda row: True,
+    lock: Lock | None = None,
+    ranks: int | None = None,
+) -> Run:
+    """Continue an interrupted run: its final weights are those of a run without interruption.
+
+    A finished run is returned as it is. ``data`` is where the run's data are now, if they have moved. ``ranks`` is how
+    many processes train from here on, by default as many as before; with another number the noise is drawn anew, so
+    that the weights are as good, but not the same. The other options are those of :func:`train`.
+    """
+    check_restarts(folder)
+    run = Run.open(Path(folder))
+    if run.result() is not None:
+        return run
+    with _locked(run.folder, lock, is_first_process()) as held:
+        run = Run.open(run.folder, held)  # again: another process may have finished it before the lock was ours
+        if run.result() is not None:
+            return run
+        changes = {"data": data, "ranks": ranks or (None if outer_starter() is None else 1)}
+        settings = as_started(settings_of(run, **{name: value for name, value in changes.items() if value is not None}))
+        job = restore(run, settings)
+        with together(run.folder, settings.ranks):
+            job.training.fabric.barrier()  # the first rank writes only after all have read
+        if job.training.fabric.is_global_zero:
+            job.run = run
+            _tell_of_ranks(job)
+            run.rewind(job.training.step, job.checksums)
+            if job.training.step == 0:
+                run.complete(_notes(job.task), _used(job))
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
+
+
+@dataclass
+class Job:
+    """A run in progress; only the first rank has a ``run`` to write to."""
+
+    folder: Path
+    settings: Settings
+    task: Task
+    training: Training
+    tally: Tally
+    memory: PeakMemory
+    run: Run | None = None
+    checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
+    ranks_before: int | None = None  # when that checkpoint was made
+
+
+def settings_of(run: Run, **changes: object) -> Settings:
+    """The settings of a run, with changes."""
+    try:
+        return Settings.from_config(run.config | changes, recorded=True)
+    except ValueError as error:
+        raise RecordError(f"{run.folder / 'config.toml'}: {error}") from error
+
+
+def _begin(folder: Path, settings: Settings, task: Task | None = None) -> Job:
+    task = task or settings.load_task()
+    with together(folder, settings.ranks):
+        fabric = launch(settings)
+        memory = PeakMemory(fabric.device)  # the data are there already, the network is not
+        return Job(folder, settings, task, start(settings, task, fabric), Tally(), memory)
+
+
+def check(settings: Settings) -> None:
+    """Load the data and build everything that the first step needs: what cannot be trained is an error."""
+    start(settings, settings.load_task(), launch(settings))
+
+
+def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
+    """A run as of its newest checkpoint, or before its first step if there is none yet.
+
+    A ``task`` stands for the data of the run, which are then not loaded.
+    """
+    state = checkpoint.load(run.checkpoint_folder) if checkpoint.exists(run.checkpoint_folder) else {}
+    if "files" in state:
+        run.check(state["files"])
+    try:
+        job = _begin(run.folder, settings, task)
+    except DataNotFoundError as error:
+        if isinstance(error, TrainingDataNeededError):
+            raise
+        raise RecordError(f"{error}. If the data have moved, name where they are with --data") from error
+    job.checksums = state.get("files")
+    if task is None:
+        _refuse_other_data(run, job.task)
+    shapes = [parameter.shape for parameter in job.training.model.parameters()]
+    if state:
+        try:
+            check_value(state["training"]["step"], Count, "the step", "restore the checkpoint")
+            job.training.load_state_dict(state["training"])
+            job.tally.load_state_dict(state["tally"])
+            job.ranks_before = len(state["training"]["random"]["cpu"])
+            calibration = (run.result() or {}).get("calibration")
+            job.training.calibration = calibration and Calibration(**calibration)
+        except Exception as error:  # a state that does not fit may raise anything, and names no file
+            reason = " ".join(str(error).split())[:200]
+            raise RecordError(
+                f"{run.checkpoint_folder} does not fit the data and the network of {run.folder / 'config.toml'}: have "
+                f"they changed since the training? ({reason})"
+            ) from error
+    if settings.ranks > 1 and shapes != [parameter.shape for parameter in job.training.model.parameters()]:
+        raise RecordError(
+            f"{run.folder} has removed weights for good, which several ranks cannot follow: continue it with --ranks 1"
+        )
+    return job
+
+
+def _locked(folder: Path, lock: Lock | None, writes: bool) -> AbstractContextManager[Lock | None]:
+    """The lock on a folder for the process that writes there, unless it has that already."""
+    return contextlib.nullcontext(lock) if lock is not None or not writes else Lock(folder)
+
+
+def _go_on(
+    job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, tensorboard: bool, watch: Watch
+) -> Run:
+    """Train to the end or to a signal, then write the result; an interrupted run can be continued."""
+    settings, training = job.settings, job.training
+    progress = Progress(
+        f"{settings.method} {settings.data_name} seed {settings.seed}",
+        training.steps,
+        start=training.step,
+        lines=N_LINES,
+        quiet=quiet or job.run is None,
+    )
+    logged = tensorboard and job.run is not None
+    try:
+        with event_log(job.folder, training.step) if logged else no_log() as log:
+            with (
+                together(job.folder, settings.ranks),
+                stop_signals(stop_after) as stop,
+                progress,
+                job.tally.counting(training.model),
+            ):
+                _advance(job, stop, progress, checkpoint_seconds, log, watch)
+            part()  # the first rank evaluates alone, and needs no other
+            if job.run is not None:
+                title = f"evaluating {settings.method} {settings.data_name} seed {settings.seed}"
+                with showing_draws(title, quiet=quiet):
+                    result = build_result(settings, job.task, training, job.tally, job.run)
+                job.run.write_result(result)
+                log({"step": training.step} | {f"test_{name}": value for name, value in result["metrics"].items()})
+    except KeyboardInterrupt:
+        raise Interrupted(job.folder) from None
+    finally:
+        part()
+    return job.run or Run.open(job.folder)
+
+
+def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, log: Log, watch: Watch) -> None:
+    training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
+    saved = start = time.perf_counter()
+    work = work_of(weights, training)
+    for values in training.run():
+        is_epoch, is_last = training.step % training.batches.per_epoch == 0, training.step == training.steps
+        is_due = time.perf_counter() - saved >= checkpoint_seconds
+        wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
+        saves, goes_on = wants_stop or is_due or is_last, True
+        if is_epoch or saves:
+            _wait(training)
+            training.check()  # before anything is written down
+        tally.add(values, work, time.perf_counter() - start)
+        means = tally.means() if is_epoch else {}  # every rank contributes
+        if job.run is not None:
+            record_updates(job.run, training)
+            if is_epoch:
+                row = record_epoch(job.run, job.task, training, means, tally.seconds)
+                log(row)
+                goes_on = watch({**row, "epochs": training.epochs})
+                progress.update(training.step, partial(describe, row, training.epochs))
+        if saves or not goes_on:
+            _save(job)
+            saved = time.perf_counter()
+        progress.update(training.step)
+        if wants_stop and not is_last:
+            raise Interrupted(job.folder)
+        if not goes_on and not is_last:
+            raise SeenEnough(job.folder)
+        work = work_of(weights, training)
+        start = time.perf_counter()
+
+
+def _wait(training: Training) -> None:
+    """Wait for queued steps of a GPU: their time belongs to training, not to the next read of a value."""
+    if training.fabric.device.type == "cuda":
+        torch.cuda.synchronize(training.fabric.device)
+
+
+def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
+    """Whether any rank has a flag set, agreed between all ranks at the same step."""
+    if training.fabric.world_size > 1 and training.step % STEPS_BETWEEN_TALKS:
+        return [False] * len(flags)
+    return on_any_rank(flags, training.fabric.device)
+
+
+def _save(job: Job) -> None:
+    job.tally.see_memory(job.memory.growth())
+    device = job.training.fabric.device
+    state = {"training": job.training.state_dict(), "tally": job.tally.state_dict(device)}  # every rank contributes
+    if job.run is not None:
+        job.run.still_here()
+        state["files"] = job.run.checksums()  # the records that the checkpoint counts are on the disk before it is
+        checkpoint.save(job.run.checkpoint_folder, state, job.training.step)
+
+
+def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Training:
+    """The training, before its first step."""
+    _ = task.kind  # what cannot be evaluated is refused now, not after the training
+    steps = settings.epochs * -(-task.n_data // settings.batch_size)
+    method = methods.build(settings.method, task, steps, **settings.options)
+    build = partial(models.build, settings.model_name(task), task.input_shape, task.n_outputs)
+    with OwnNoise(settings.seed, fabric.device):
+        model = build()
+    captures = settings.capture and settings.is_on_gpu()
+    return Training(
+        method,
+        model,
+        task,
+        steps,
+        fabric,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        captures=captures,
+        fused=settings.fused,
+        on_nan=settings.on_nan,
+        build=build,
+    )
+
+
+def _refuse_other_data(run: Run, task: Task) -> None:
+    own, stored = stored_record(run), run.data() or {}
+    stored.pop("own", None)
+    differs = changed(stored, fingerprint(task)) if stored else []
+    if differs and own is not None and task.record is not None:
+        raise RecordError(_other_file(run, own["source"], task.record["source"]))
+    if differs:
+        raise RecordError(
+            f"{run.folder} began with other data: {', '.join(differs)} of {task.name} differ from its data.json; give "
+            "the folder of the data it began with (GOSSAMER_DATA, or data_dir in config.toml), or train a new run"
+        )
+
+
+def _notes(task: Task) -> dict[str, Any]:
+    """What ``data.json`` says: checksums, and how data of the user's own became numbers."""
+    return fingerprint(task) | ({} if task.record is None else {"own": task.record})
+
+
+def _used(job: Job) -> dict[str, Any]:
+    """What the run uses where its settings leave the choice open: ``effective`` in ``environment.json``."""
+    settings, training = job.settings, job.training
+    return {
+        "model": settings.model_name(job.task),
+        "device": str(training.fabric.device),
+        "precision": "bf16" if settings.is_bf16() else "32",
+        "steps": training.steps,
+        "epochs": training.epochs,
+        "members": training.method.members,
+        **training.chosen,
+    }
+
+
+def _tell_of_ranks(job: Job) -> None:
+    before, now = job.ranks_before, job.settings.ranks
+    if before is not None and before != now:
+        logging.getLogger("gossamer").warning(
+            f"step {job.training.step} was reached with {before} rank(s), the rest trains with {now}: batches are "
+            "shared anew and new ranks draw noise of their own, so that the numbers differ from those of one number"
+        )
+
+
+def _other_file(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    sizes = [f"{source['bytes']:,} bytes, SHA-256 {source['sha256'][:12]}…" for source in (before, now)]
+    return (
+        f"{now['path']} is not what {run.folder} was trained on: {sizes[0]} then, {sizes[1]} now. Restore the file, "
+        "name where it is with --data, or train a new run"
+    )
+
+
+def _refuse_other_settings(folder: Path, settings: Settings) -> None:
+    """A command that ``torchrun`` gives again goes on with its own run only."""
+    before, now = settings_of(Run.open(folder)).to_config(), settings.to_config()
+    differs = [name for name in now if name not in FREE and before[name] != now[name]]
+    if differs:
+        raise RecordError(f"{folder} holds a run with other settings ({', '.join(differs)}): give another --out")
+
+
+def _new_folder(settings: Settings) -> Path:
+    """A folder that nobody has: the date, method, data and seed, and a number if that is taken."""
+    name = f"{date.today().isoformat()}-{settings.method}-{settings.data_name}-{settings.seed}"
+    for number in itertools.count(1):
+        folder = Path("runs", file_name(name) + (f"-{number}" if number > 1 else ""))
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        return folder
+    raise AssertionError("unreachable")
+
+
+def _refuse_begun(folder: Path) -> None:
+    if not (folder / "config.toml").exists():
+        return refuse_taken(folder)
+    quoted = shlex.quote(str(folder))
+    is_finished = (folder / "result.json").exists()
+    way_on = f"gossamer show {quoted} shows it" if is_finished else f"gossamer train --resume {quoted} continues it"
+    kind = "a finished" if is_finished else "an unfinished"
+    raise RecordError(f"{folder} holds {kind} run: {way_on}; a new one needs another --out")

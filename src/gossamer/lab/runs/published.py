@@ -1,0 +1,75 @@
+"""What a paper printed, as the tables ``[published.NAME]`` of a recipe quote it, beside what was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gossamer._text.names import unknown
+from gossamer._text.tables import Table
+from gossamer.lab.record import RecordError
+from gossamer.lab.runs.comparison import Comparison, load_recipe, mean_and_error
+from gossamer.metrics.registry import METRICS
+
+
+class PublishedFigures(NamedTuple):
+    """The figures of one method: where they were printed, over how many seeds, and their text by metric."""
+
+    source: str
+    seeds: int | None
+    figures: Mapping[str, str]
+
+
+def read_published(path: Path) -> dict[str, PublishedFigures]:
+    """The published figures of a recipe by method; empty where it quotes none."""
+    recipe = load_recipe(path)
+    return {label: _figures(path, label, table, recipe["methods"]) for label, table in recipe["published"].items()}
+
+
+def beside_published(comparison: Comparison, published: Mapping[str, PublishedFigures]) -> Table:
+    """A row for what was measured of each method, and below it one for what was published.
+
+    Measured figures are means ± standard errors over the seeds, in the unit and with the digits of the printed one.
+    """
+    names = [name for name in METRICS if any(name in quoted.figures for quoted in published.values())]
+    rows = []
+    for entry in comparison.entries:
+        quoted = published.get(entry.label)
+        if quoted is not None:
+            cells = [_measured(name, quoted.figures.get(name, "-"), entry.results) for name in names]
+            rows.append([entry.label, str(len(entry.results)), *cells])
+            seeds = "" if quoted.seeds is None else str(quoted.seeds)
+            rows.append([f"published, {quoted.source}", seeds, *(quoted.figures.get(name, "-") for name in names)])
+    head = ["method", "seeds", *(METRICS[name].heading for name in names)]
+    return Table("Beside the published figures", "Mean ± standard error over the seeds.", head, rows)
+
+
+def _figures(path: Path, label: str, table: Any, methods: Mapping[str, Any]) -> PublishedFigures:
+    where = f"{path}, [published.{label}]"
+    if label not in methods:
+        raise RecordError(f"{where}: {unknown('method', label, methods)}")
+    if not isinstance(table.get("source"), str):
+        raise RecordError(f"{where} must name the source of its figures: source = …")
+    figures = {name: value for name, value in table.items() if name not in ("source", "seeds")}
+    for name, value in figures.items():
+        if name not in METRICS:
+            raise RecordError(f"{where}: {unknown('metric', name, METRICS)}")
+        if not isinstance(value, str):
+            raise RecordError(f"{where}: {name} must be a text, the figure as printed; got {value!r}")
+    return PublishedFigures(table["source"], table.get("seeds"), figures)
+
+
+def _measured(name: str, printed: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """Mean and standard error, written like the printed figure."""
+    found = mean_and_error(results, name)
+    if found is None:
+        return "-"
+    mean, error = found
+    number = re.fullmatch(r"\d+(?:\.(\d+))?( ?%)?", printed)
+    if number is None:  # an abbreviation such as 0.56M, or a figure that the paper does not have
+        return METRICS[name].text(mean, error)
+    digits, unit = len(number[1] or ""), number[2] or ""
+    scale = 100 if unit else 1
+    return f"{scale * mean:.{digits}f}" + (f" ± {scale * error:.{digits}f}" if error is not None else "") + unit

@@ -1,0 +1,172 @@
+"""The space that a sweep searches: for each option of the method or setting of the run, the values it may take."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from gossamer import methods
+from gossamer._text.names import unknown
+from gossamer.files.schema import check_type
+from gossamer.lab.runs.settings import Settings, parse_value
+
+if TYPE_CHECKING:
+    import optuna
+
+FIXED = {"method", "data", "data_dir", "device", "ranks", "n_val", "calibrate", "target", "drop", "task", "options"}
+"""Settings that cannot be searched: they say what is measured, or where."""
+
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+RANGE = re.compile(rf"(log:)?({NUMBER})\.\.({NUMBER})")
+EXAMPLES = "lr=log:1e-4..1e-1 (a range), density=0.01..0.1 or density=0.01,0.05,0.1 (values)"
+
+
+@dataclass(frozen=True)
+class Values:
+    """A few values; Optuna knows each by its text."""
+
+    name: str
+    values: Sequence[Any]
+    texts: Sequence[str]
+
+    def suggest(self, trial: optuna.Trial) -> Any:
+        """The value of a trial, chosen now unless it was before."""
+        return self.value(trial.suggest_categorical(self.name, self.texts))
+
+    def value(self, kept: str) -> Any:
+        """The value of which Optuna keeps the text."""
+        return self.values[self.texts.index(kept)]
+
+    def __str__(self) -> str:
+        return ",".join(self.texts)
+
+
+@dataclass(frozen=True)
+class Range:
+    """All numbers from ``low`` to ``high``, both included; ``log`` spreads their logarithms evenly."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def suggest(self, trial: optuna.Trial) -> float:
+        """The value of a trial, chosen now unless it was before."""
+        if self.whole:
+            return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log)
+        return trial.suggest_float(self.name, self.low, self.high, log=self.log)
+
+    def value(self, kept: float) -> float:
+        """The value that Optuna keeps."""
+        return kept
+
+    def __str__(self) -> str:
+        return f"{'log:' * self.log}{self.low:g}..{self.high:g}"
+
+
+Space = Mapping[str, Values | Range]
+
+
+def read_space(method: str, told: Sequence[str] | Mapping[str, Any]) -> dict[str, Values | Range]:
+    """The space from texts ``NAME=VALUES``, or from a table of a TOML file, where a list holds the values.
+
+    ``log:1e-4..1e-1`` and ``0.1..0.9`` are ranges, of whole numbers where the option is one; ``a,b,c`` are values.
+
+    Example:
+        >>> space = read_space("ssvi", ["lr=log:1e-4..1e-1", "members=1..5", "removal=snr,magnitude"])
+        >>> space["lr"], space["members"].whole, space["removal"].values
+        (Range(name='lr', low=0.0001, high=0.1, log=True, whole=False), True, ['snr', 'magnitude'])
+    """
+    if not isinstance(told, Mapping):
+        pairs = [text.partition("=") for text in told]
+        if broken := [name for name, equals, _ in pairs if not equals]:
+            raise ValueError(f"--search {broken[0]}: write NAME=VALUES, as in {EXAMPLES}")
+        names = [_plain(name) for name, _, _ in pairs]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"--search {twice[0]} is given twice: leave one out")
+        told = {name: text for name, _, text in pairs}
+    if not told:
+        raise ValueError(f"a sweep needs something to search: --search {EXAMPLES}")
+    return {_plain(name): _dimension(_plain(name), value, _kind(method, _plain(name))) for name, value in told.items()}
+
+
+def with_values(settings: Settings, chosen: Mapping[str, Any]) -> Settings:
+    """The settings with values of settings and of options of the method.
+
+    Example:
+        >>> with_values(Settings("ssvi", "digits"), {"epochs": 3, "density": 0.2}).options["density"]
+        0.2
+    """
+    of_run = {name: value for name, value in chosen.items() if name in _settings()}
+    of_method = {name: value for name, value in chosen.items() if name not in of_run}
+    return replace(settings, **of_run, options={**settings.options, **of_method})
+
+
+def _kind(method: str, name: str) -> Any:
+    hints = get_type_hints(Settings)
+    known = {key: hints[key] for key in _settings() if key not in FIXED}
+    known |= {key: kind for key, (kind, _) in methods.options_of(method).items()}
+    if name in FIXED:
+        raise ValueError(f"--search {name}: this cannot be searched, all trials have the same {name}")
+    if name not in known:
+        raise ValueError(f"--search: {unknown(f'option of {method} or setting', name, known)}")
+    return known[name]
+
+
+def _settings() -> list[str]:
+    return [item.name for item in fields(Settings)]
+
+
+def _plain(name: str) -> str:
+    return name.strip().replace("-", "_")
+
+
+def _dimension(name: str, value: Any, kind: Any) -> Values | Range:
+    found = RANGE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is not None:
+        return _range(name, bool(found[1]), float(found[2]), float(found[3]), kind)
+    if isinstance(value, str) and (value.startswith("log:") or ".." in value):
+        raise ValueError(f"--search {name}={value}: a range is LOW..HIGH or log:LOW..HIGH, as in {EXAMPLES}")
+    try:
+        values = _listed(name, value, kind)
+    except ValueError as error:
+        raise ValueError(f"--search {error}") from error
+    if len(values) < 2:
+        raise ValueError(f"--search {name}={value}: one value leaves no choice, give it as --{name}")
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in values]
+    if len(set(texts)) < len(texts):
+        raise ValueError(f"--search {name}={value}: a value stands there twice")
+    return Values(name, values, texts)
+
+
+def _listed(name: str, value: Any, kind: Any) -> list[Any]:
+    if isinstance(value, str):
+        texts = re.split(r",(?![^\[]*\])", value)  # not inside of a list
+        try:
+            return [parse_value(text.strip(), kind) for text in texts]
+        except ValueError as error:
+            raise ValueError(f"{name} {error}") from error
+    values = value if isinstance(value, list) else [value]
+    for one in values:
+        check_type(name, one, kind)
+    return values
+
+
+def _range(name: str, log: bool, low: float, high: float, kind: Any) -> Range:
+    kinds = get_args(kind) or (kind,)
+    text = f"--search {name}={Range(name, low, high, log)}"
+    if not {int, float} & set(kinds):
+        raise ValueError(f"{text}: {name} is no number, give its values with commas")
+    whole = float not in kinds
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"{text}: the first number must be below the second")
+    if log and low <= 0:
+        raise ValueError(f"{text}: a range of logarithms begins above 0")
+    if whole and not (low.is_integer() and high.is_integer()):
+        raise ValueError(f"{text}: {name} is a whole number, and so are the ends of its range")
+    return Range(name, low, high, log, whole)

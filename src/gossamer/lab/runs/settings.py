@@ -1,0 +1,251 @@
+"""The settings of a run, as ``config.toml`` holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import types
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import torch
+
+from gossamer import data, methods, models
+from gossamer._text.names import refuse_foreign_code, unknown
+from gossamer.files.schema import check_type, describe_type
+from gossamer.kernels.fused import Fused
+from gossamer.posterior import LEAST_HELD_OUT
+from gossamer.train.divergence import OnNan
+from gossamer.types import Task
+
+Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["auto", "32", "bf16"]
+TaskKind = Literal["classification", "regression"]
+
+MAX_SEED = 2**32  # the order of an epoch multiplies it, and torch must still accept the product
+CHECKPOINT_SECONDS = 30.0
+WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
+OF_DATA = ("n_val", "target", "drop", "task", "image_size")  # settings that the loader of the data takes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that determines a run: on a CPU, the same settings and machine give the same numbers to the bit.
+
+    On a GPU the kernels of convolutions, and with ``fused="auto"`` those that draw the noise, are chosen by timing
+    them, so that two runs may differ in rounding.
+
+    Args:
+        method: Name of the method.
+        data: Name of the data set, or your own: a file of a table or of arrays, a folder of images with a
+            sub-folder per class, or module:function.
+        model: Name of the network, or your own as module:factory; one that fits the data if not given.
+        epochs: Passes over the training data.
+        batch_size: Examples per step.
+        seed: Seed of the order of the examples, the first active weights and all noise.
+        device: Where to train; auto takes a GPU if there is one.
+        precision: Precision of the arithmetic; bf16 is mixed with float32, and auto is bf16 on a GPU, otherwise 32.
+        capture: Whether to capture the steps as CUDA graphs, where GPUs train and the method allows it.
+        fused: Whether captured steps compute mean and variance of a layer in one kernel: auto where that is measured to
+            be faster, always wherever it is possible, or never.
+        ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
+        data_dir: Folder of the data files; $GOSSAMER_DATA or data/ if not given.
+        n_val: Training examples held out for choices, 0 to train on all; if not given as the data set says, but none
+            if these are fewer than 500 and the run calibrates.
+        n_train: Training examples to use, the same for every seed; all if not given.
+        target: Column of a table that is to be predicted.
+        drop: Columns of a table to leave out, with commas between them.
+        task: What the targets of own data are; by their values if not given.
+        image_size: Height and width that the images of a folder are resized to.
+        n_draws: Networks drawn for the final numbers.
+        calibrate: Whether to fit the width of the posterior and a temperature of its logits on the held-out examples,
+            if there are at least 500.
+        on_nan: What to do where inputs, the loss or a gradient are not finite: stop, skip the batch, or rollback to the
+            weights of up to 50 steps before.
+        options: Options of the method; those left out are added with their defaults.
+
+    Example:
+        >>> Settings("ssvi", "digits", epochs=5, options={"density": 0.1}).epochs
+        5
+    """
+
+    method: str
+    data: str
+    model: str | None = None
+    epochs: int = 100
+    batch_size: int = 64
+    seed: int = 0
+    device: Device = "auto"
+    precision: Precision = "auto"
+    capture: bool = True
+    fused: Fused = "auto"
+    ranks: int = 1
+    data_dir: str | None = None
+    n_val: int | None = None
+    n_train: int | None = None
+    target: str | None = None
+    drop: str | None = None
+    task: TaskKind | None = None
+    image_size: int | None = None
+    n_draws: int = 20
+    calibrate: bool = True
+    on_nan: OnNan = "stop"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Reject what cannot work before anything is loaded or written."""
+        for name, hint in get_type_hints(Settings).items():
+            check_type(name, getattr(self, name), hint)
+        for name in ("epochs", "batch_size", "ranks", "n_draws"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if not 0 <= self.seed < MAX_SEED:
+            raise ValueError(f"seed must be from 0 to {MAX_SEED - 1}; got {self.seed}")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device cuda was asked for, but torch sees no CUDA device: use device cpu")
+        methods.find(self.method)  # raises an error for an unknown one, and so do the next
+        if data.own_kind(self.data) is not None:  # the run may be continued in another folder
+            object.__setattr__(self, "data", str(Path(self.data).expanduser().absolute()))
+        self._check_data()
+        if self.model is not None:
+            models.find(self.model)
+        known = methods.options_of(self.method)
+        for name, value in self.options.items():
+            if name not in known:
+                raise ValueError(unknown(f"option of {self.method}", name, known))
+            check_type(f"{name} of {self.method}", value, known[name][0])
+        # A run records all of them, because the next version may have other defaults.
+        object.__setattr__(self, "options", with_defaults(self.method, self.options))
+
+    def to_config(self) -> dict[str, Any]:
+        """As a dictionary for ``config.toml``."""
+        return asdict(self)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any], *, recorded: bool = False) -> Settings:
+        """From the dictionary of a ``config.toml``; an unknown key is an error that names the nearest.
+
+        So is code of the user's own, ``module:function``, unless it is named again by ``names.trusting``. Where a run
+        of any version ``recorded`` it, all options are there, some perhaps under former names.
+        """
+        refuse_foreign_code("it", config)
+        known = [item.name for item in fields(cls)]
+        for key in config:
+            if key not in known:
+                raise ValueError(unknown("key", key, known))
+        for key in ("method", "data"):
+            if key not in config:
+                raise ValueError(f"the key {key!r} is missing")
+        check_type("method", config["method"], str)
+        if recorded and isinstance(options := config.get("options"), Mapping):
+            config = {**config, "options": methods.as_recorded(config["method"], options)}
+        if recorded:  # the first runs did not calibrate
+            config = {"calibrate": False, **config}
+        return cls(**config)
+
+    def load_task(self) -> Task:
+        """The data, of the training examples as many as were asked for."""
+        task = data.load(self.data, self.data_dir, **self._data_options())
+        if self.calibrate and self.n_val is None and len(task.val[1]) < LEAST_HELD_OUT:
+            task = _with_held_out(task)
+        if self.n_train is None:
+            return task
+        x, y = task.train
+        if not 1 <= self.n_train <= len(y):
+            raise ValueError(f"n_train must be from 1 to the {len(y)} training examples; got {self.n_train}")
+        rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))[: self.n_train]
+        record = task.record and {**task.record, "sizes": {**task.record["sizes"], "train": self.n_train}}
+        return task._replace(train=(x[rows], y[rows]), record=record)
+
+    @property
+    def data_name(self) -> str:
+        """The data in a word: their name, or that of the file without its folder and ending."""
+        kind = data.own_kind(self.data)
+        return self.data if kind is None else Path(self.data).stem if kind != "images" else Path(self.data).name
+
+    def _data_options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in OF_DATA if getattr(self, name) is not None}
+
+    def _check_data(self) -> None:
+        """Reject options that the loader of the data does not take."""
+        known = data.options_of(self.data)
+        for name in self._data_options():
+            if name not in known:
+                own = ": it has a validation split of its own" if name == "n_val" else ""
+                kept = " (with calibrate=False that split is never trained on)" if own else ""
+                raise ValueError(f"{self.data_name} takes no {name}{own}; leave it out{kept}")
+        if "target" in known and data.own_kind(self.data) == "table" and self.target is None:
+            raise ValueError(f"{self.data_name}: which column is to be predicted? Give it as target")
+
+    def is_on_gpu(self) -> bool:
+        """Whether the device asked for is a GPU here."""
+        return self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+
+    def is_bf16(self) -> bool:
+        """Whether the precision asked for is bfloat16 here."""
+        return self.precision == "bf16" or (self.precision == "auto" and self.is_on_gpu())
+
+    def model_name(self, task: Task) -> str:
+        """The network asked for; otherwise a residual network for colour images and an MLP for everything else."""
+        is_colour_image = len(task.input_shape) == 3 and task.input_shape[0] == 3
+        return self.model or ("resnet18" if is_colour_image else "mlp")
+
+
+def _with_held_out(task: Task) -> Task:
+    """The task with its held-out examples among those of training."""
+    n = len(task.val[1])
+    if not n or task.total_weight is not None:  # weights have a mean of one over the training examples alone
+        return task
+    x, y = (torch.cat(pair) for pair in zip(task.train, task.val, strict=True))
+    sizes = {"train": len(y), "val": 0}
+    record = task.record and {**task.record, "sizes": {**task.record["sizes"], **sizes}}
+    return task._replace(train=(x, y), val=(task.val[0][:0], task.val[1][:0]), record=record)
+
+
+def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a method: those given, and the defaults of the others."""
+    return {name: default for name, (_, default) in methods.options_of(method).items()} | dict(options)
+
+
+def command_of(settings: Settings, always: Collection[str] = ()) -> str:
+    """The command that trains these settings, as a shell takes it; what has its default is only told ``always``.
+
+    Example:
+        >>> print(command_of(Settings("ssvi", "two_moons", epochs=5, options={"lr": 0.01, "optimizer": "adam"})))
+        gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
+    """
+    usual = {item.name: item.default for item in fields(Settings)} | with_defaults(settings.method, {})
+    config = settings.to_config()
+    told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}
+    flags = []
+    for key, value in (told | config["options"]).items():
+        if value != usual[key] or key in always:
+            flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])
+
+
+def parse_value(text: str, hint: Any) -> Any:
+    """The value of a type that a text means, as on the command line.
+
+    Example:
+        >>> parse_value("0.1", float), parse_value("none", int | None), parse_value("[8, 4]", list)
+        (0.1, None, [8, 4])
+    """
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if text.lower() in WORDS and any(type(WORDS[text.lower()]) is one for one in kinds):
+        return WORDS[text.lower()]
+    for one in kinds:
+        if get_origin(one) is Literal and text in get_args(one):
+            return text
+    for one in (int, float, str):
+        if one in kinds:
+            with contextlib.suppress(ValueError):
+                return one(text)
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)  # a list or a table
+        check_type("", value, hint)
+        return value
+    raise ValueError(f"must be {describe_type(hint)}; got {text!r}")

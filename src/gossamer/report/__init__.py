@@ -1,5 +1,0 @@
-"""Reports: run folders -> one self-contained HTML file."""
-
-from gossamer.report.page import write_comparison, write_report, write_sweep
-
-__all__ = ["write_comparison", "write_report", "write_sweep"]

@@ -1,0 +1,187 @@
+"""Forward and backward pass of any network as a CUDA graph; rules, penalty where need be, and optimizer stay eager.
+
+For trainings that :class:`gossamer.train.capture.CapturedSteps` cannot take whole: weights without a working copy,
+penalties other than the KL of Gaussian weights, optimizers other than SGD and Adam, rules that change shapes. A graph
+knows its tensors by their place in memory, so it is captured again when a rule has moved one.
+
+Several ranks average the gradients in one message after a pass, whether it was a graph or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gossamer.distributed.ranks import Message, world_size
+from gossamer.layers import CurvatureWeight, sparse_weights
+from gossamer.train.capture.graphs import Graph
+from gossamer.train.capture.steps import CaptureError, capturing, go_on_without_graphs
+from gossamer.types import Penalty, VariationalOptimizer
+
+FIRST, AS_OFTEN = 20, 5  # after so many graphs, one that has served fewer steps than this on average is not worth it
+
+
+class PlainSteps(Protocol):
+    """Steps that run operation by operation, such as :class:`gossamer.train.EagerSteps`."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    penalty: Penalty
+    objective: Callable[[Tensor, Tensor], Callable[[], Tensor]]
+    again: Callable[[Tensor, Tensor], Callable[[], Tensor]]
+    backward: Callable[[Tensor], None]
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Learning rates of the parameter groups for the coming step."""
+
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
+
+    def refresh(self) -> None:
+        """Follow what a rule has changed."""
+
+    def apply(self) -> None:
+        """The optimizer's step."""
+
+
+class CapturedPasses:
+    """The steps of a training, their passes through the network as graphs.
+
+    Args:
+        plain: The same steps without graphs.
+        captures: ``False`` runs the same functions eagerly, to debug what a graph hides.
+    """
+
+    def __init__(self, plain: PlainSteps, *, captures: bool = True) -> None:
+        self.plain, self.captures, self.alone = plain, captures, world_size() == 1
+        self.model, self.optimizer, self.penalty = plain.model, plain.optimizer, plain.penalty
+        self.set_rates, self.refresh, self.apply = plain.set_rates, plain.refresh, plain.apply
+        self.scale = torch.zeros((), device=next(self.model.parameters()).device)
+        self.weight = 1.0  # of the batch's loss: see Batches.weight
+        self.share = torch.ones_like(self.scale)  # the same, on the device
+        # The wrapper of several ranks would send messages of its own.
+        self.objective = plain.objective if self.alone else plain.again
+        self.backward = plain.backward if self.alone else Tensor.backward
+        self._passes: dict[tuple[Any, ...], _Pass] = {}
+        self._places: list[tuple[Any, ...]] = []
+        self._n_steps = self._n_captured = 0
+
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
+        """Forward and backward pass of a batch as the task stores it.
+
+        Raises:
+            CaptureError: If a new graph cannot be captured, and no other rank takes part; the network is then as it was
+                before.
+        """
+        if any(weight.probe is not None for weight in sparse_weights(self.model).values()):
+            return self.plain.gradients(x, y, number)  # a rule is to see dense gradients
+        self._n_steps += 1
+        self._follow()
+        scale = self.penalty.scale(number)
+        self.scale.fill_(0.0 if scale is None else scale)
+        if not self.alone:
+            self.share.fill_(self.weight)
+        self.optimizer.zero_grad()
+        with self._drawn():
+            values = self._pass_for(x, y).run(x, y)
+            if scale is None:  # not a number times a function of the network
+                penalty = self.penalty(self.model, number).to(values)
+                self.backward(penalty)
+                values[1] = penalty.detach()
+            if not self.alone:
+                self._average(values)
+        nll, penalty = values.clone()
+        return nll, penalty, lambda: self.share * self.plain.again(x, y)() + self.penalty(self.model, number)
+
+    def _average(self, values: Tensor) -> None:
+        grads = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        message = Message([*grads, values])
+        message.average()
+        message.unpack()
+
+    def close(self) -> None:
+        """Return to eager computation, with the same numbers."""
+        self._passes.clear()
+
+    def restore_options(self, groups: Sequence[dict[str, Any]]) -> None:
+        """The optimizer's groups are as they were given."""
+
+    def _drawn(self) -> AbstractContextManager[None]:
+        return self.optimizer.sampled() if isinstance(self.optimizer, VariationalOptimizer) else nullcontext()
+
+    def _follow(self) -> None:
+        """Forget the graphs if a tensor has another place or shape."""
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        places = [(tensor.data_ptr(), tensor.shape, tensor.requires_grad) for tensor in tensors]
+        if places != self._places:
+            self._passes.clear()
+            self._places = places
+
+    def _pass_for(self, x: Tensor, y: Tensor) -> _Pass:
+        noisy = tuple(weight.is_noisy for weight in sparse_weights(self.model).values())
+        key = (len(y), noisy, self.model.training)
+        if key not in self._passes:
+            self._n_captured += 1
+            try:
+                with capturing():
+                    self._passes[key] = self._captured(x, y)
+            except CaptureError as error:
+                if self.alone or not self.captures:
+                    raise
+                go_on_without_graphs(error)
+                self.captures, self._passes = False, {key: _Pass(self, x, y)}
+        return self._passes[key]
+
+    def _captured(self, x: Tensor, y: Tensor) -> _Pass:
+        is_often = self._n_captured > FIRST and self._n_steps < AS_OFTEN * self._n_captured
+        if is_often and (self.alone or self.captures):
+            raise CaptureError("the rules of this method move its weights in almost every step")
+        return _Pass(self, x, y)
+
+
+class _Pass:
+    """Forward and backward pass for batches of one size."""
+
+    def __init__(self, steps: CapturedPasses, x: Tensor, y: Tensor) -> None:
+        self.parameters = [parameter for parameter in steps.model.parameters() if parameter.requires_grad]
+        layout = torch.channels_last if x.dim() == 4 and steps.captures else torch.preserve_format
+        self.x, self.y = x.clone(memory_format=layout), y.clone()
+        self.learning = [w for w in sparse_weights(steps.model).values() if isinstance(w, CurvatureWeight)]
+        with_penalty = steps.penalty.scale(1) is not None
+        self.values = torch.zeros(2, device=steps.scale.device)
+
+        def run() -> None:
+            for parameter in self.parameters:
+                parameter.grad = None
+            nll = steps.objective(self.x, self.y)()
+            nll = nll if steps.alone else steps.share * nll
+            penalty = steps.scale * steps.penalty.unscaled(steps.model) if with_penalty else torch.zeros_like(nll)
+            steps.backward(nll + penalty)
+            with torch.no_grad():
+                self.values[0].copy_(nll)
+                self.values[1].copy_(penalty)
+
+        self._run = run
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # shapes never change
+            self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
+        self.grads = [parameter.grad for parameter in self.parameters]
+        self.estimates = [None if weight.estimate is None else weight.estimate.grad for weight in self.learning]
+
+    def run(self, x: Tensor, y: Tensor) -> Tensor:
+        """The pass of a batch, into the gradients that the optimizer reads; returns nll and penalty."""
+        self.x.copy_(x)
+        self.y.copy_(y)
+        if self.graph is None:
+            self._run()
+        else:
+            self.graph.replay()
+            for parameter, grad in zip(self.parameters, self.grads, strict=True):
+                parameter.grad = grad  # zero_grad() has let go of them
+            for weight, estimate in zip(self.learning, self.estimates, strict=True):
+                weight.set_estimate(estimate)  # and so has whoever learns from it
+        return self.values

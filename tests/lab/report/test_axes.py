@@ -1,0 +1,54 @@
+"""Ticks, labels and markup with known values."""
+
+import pytest
+
+from gossamer._text.formats import number
+from gossamer.lab.report.axes import Scale, log_ticks, nice_ticks, shorten, spread, tick_labels
+from gossamer.lab.report.charts import thin
+from gossamer.lab.report.markup import element, join
+
+
+def test_a_scale_maps_its_ends_and_what_is_between():
+    assert Scale(0, 10, 100, 200)(2.5) == 125
+    assert Scale(1, 100, 0, 50, log=True)(10) == 25
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (nice_ticks(0.3, 9.1), [0, 2, 4, 6, 8, 10]),
+        (nice_ticks(0, 0.05), [0, 0.01, 0.02, 0.03, 0.04, 0.05]),
+        (log_ticks(0.5, 30), [0.5, 1, 2, 5, 10, 20]),
+        (log_ticks(1, 1e4), [1, 10, 100, 1000, 10000]),
+        (log_ticks(400, 600), [400, 450, 500, 550, 600]),
+    ],
+)
+def test_ticks_are_round_numbers(found, expected):
+    assert found == expected
+
+
+def test_a_span_too_small_for_a_step_is_a_single_value():
+    assert nice_ticks(0.0, 5e-324)[0] <= 0.0
+
+
+def test_labels_have_the_digits_that_distinguish_them():
+    assert tick_labels([0.998, 0.9985, 0.999], number) == ["0.998", "0.9985", "0.999"]
+
+
+def test_a_long_name_loses_its_middle():
+    assert shorten("encoder.layers.11.attention", 20) == "encoder.la…attention"
+
+
+def test_labels_move_apart_around_their_mean_and_stay_in_the_chart():
+    assert spread([50, 52, 10], 10, 100) == [46, 56, 10]
+    assert spread([98, 99], 10, 100) == [90, 100]
+
+
+def test_thinned_points_are_means_of_neighbours():
+    assert thin([(0, 0.0), (1, 2.0), (2, 4.0), (3, 9.0)], most=3) == [(0, 0.0), (1.5, 3.0), (3, 9.0)]
+
+
+def test_text_is_escaped_and_markup_is_not():
+    assert join([element("b", "R&D"), " < ", None, "x"]) == "<b>R&amp;D</b> &lt; x"
+    link = element("a", "more", href="?a&b", class_="x", data_n=2.50, hidden=False)
+    assert link == '<a href="?a&amp;b" class="x" data-n="2.5">more</a>'

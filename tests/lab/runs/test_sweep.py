@@ -1,0 +1,198 @@
+"""A sweep and its processes: which trials are whose, what is counted, what becomes of trials that fail."""
+
+import contextlib
+import statistics
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import optuna
+import pytest
+
+from gossamer.lab import Settings
+from gossamer.lab.record import Lock, RecordError, Run
+from gossamer.lab.record.sweep import SweepRecord
+from gossamer.lab.runs.inventory import find_runs
+from gossamer.lab.runs.reader import evaluate_run
+from gossamer.lab.runs.search import read_space
+from gossamer.lab.runs.study import opened_study
+from gossamer.lab.runs.sweep import _Part, sweep
+
+SETTINGS = Settings("sgd", "two_moons", epochs=3, n_draws=1, device="cpu")
+SPACE = read_space("sgd", ["lr=log:1e-4..1", "momentum=0.5,0.9"])
+
+
+def run(folder, trials=2, *, settings=SETTINGS, space=SPACE, **changes):
+    return sweep(settings, space, "moons", folder, **{"trials": trials, "pruner": "none", "quiet": True} | changes)
+
+
+@contextlib.contextmanager
+def study(folder):
+    folder.mkdir(exist_ok=True)
+    with opened_study(folder, "moons", None, "nll", "none", 3) as opened:
+        yield opened
+
+
+@pytest.fixture
+def untrained(monkeypatch):
+    """Trials take no time: who trains which is the question."""
+    monkeypatch.setattr(_Part, "_objective", lambda self, trial, lock: self._settings(trial).options["lr"])
+    monkeypatch.setattr("gossamer.lab.runs.sweep._check", lambda *told: None)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """The folder of a sweep with pruning, and what it returned and said."""
+    folder, said = tmp_path_factory.mktemp("sweep") / "moons", []
+    return folder, run(folder, 7, pruner="median", say=said.append), said
+
+
+def test_each_trial_is_a_run_judged_by_held_out_examples(searched):
+    folder, found, said = searched
+    assert found == SweepRecord.read(folder)
+    assert [one.number for one in found.trials] == list(range(7))
+    assert found.count("finished") >= 5  # the median of these prunes
+    assert found.count("finished") + found.count("pruned") == 7
+    assert len(find_runs(folder)) == 7
+    for one in found.trials:
+        opened = Run.open(folder / one.folder)
+        told = opened.config["options"]
+        assert {name: told[name] for name in one.values} == one.values
+        assert (opened.config["seed"], opened.result() is not None) == (one.seed, one.state == "finished")
+        assert [row["val_nll"] for row in opened.metrics()] == [value for _, value in one.epochs]
+    assert found.best.objective == evaluate_run(folder / found.best.folder, split="val")["nll"]
+    assert found.best.objective == min(one.objective for one in found.trials if one.state == "finished")
+    assert found.importances.keys() == SPACE.keys()
+    assert sum(found.importances.values()) == pytest.approx(1)
+    assert said[0].startswith("trial-0000: lr ")
+    assert said[1].startswith("trial-0000: nll ")
+
+
+def test_pruned_trials_are_worse_than_the_median_and_can_be_continued(searched):
+    folder, found, _ = searched
+    pruned = [one for one in found.trials if one.state == "pruned"]
+    assert pruned
+    for one in pruned:
+        assert len(one.epochs) < SETTINGS.epochs
+        last, best = one.epochs[-1][0], min(value for _, value in one.epochs)
+        finished = [other for other in found.trials[: one.number] if other.state == "finished"]
+        assert best > statistics.median(dict(map(tuple, other.epochs))[last] for other in finished)
+        assert (folder / one.folder / "checkpoint" / "latest.json").exists()
+
+
+def test_a_sweep_that_is_given_again_trains_nothing_and_more_trials_are_added(untrained, tmp_path):
+    first = run(tmp_path, 1)
+    assert run(tmp_path, 1) == first
+    both = run(tmp_path, 2)
+    assert [one.number for one in both.trials] == [0, 1]
+    assert both.trials[0] == first.trials[0]
+
+
+def test_a_trial_with_a_process_is_left_to_it(untrained, tmp_path):
+    run(tmp_path, 1)
+    home = (tmp_path / ".home").read_text()
+    with study(tmp_path) as opened:
+        opened.add_trial(optuna.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"home": home}))
+    with Lock(tmp_path / "trial-0001"):
+        assert [one.state for one in run(tmp_path, 3).trials] == ["finished", "running", "finished"]
+    assert [one.state for one in run(tmp_path, 3).trials] == ["finished"] * 3  # its process has ended
+
+
+def test_a_trial_on_another_machine_is_taken_when_that_is_silent(untrained, tmp_path, monkeypatch):
+    monkeypatch.setattr("gossamer.lab.runs.sweep.SETTLE", 0.0)
+    with study(tmp_path) as opened:
+        trial = opened._storage.create_new_trial(
+            opened._study_id, optuna.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"home": "far"})
+        )
+        opened._storage.record_heartbeat(trial)
+        assert [one.state for one in run(tmp_path, 2).trials] == ["running", "finished"]
+        with opened._storage._backend.engine.begin() as connection:
+            earlier = "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')"
+            connection.exec_driver_sql(earlier)
+    assert [one.state for one in run(tmp_path, 2).trials] == ["finished"] * 2
+
+
+def test_a_process_that_ended_before_its_trial_had_a_folder(untrained, tmp_path):
+    with study(tmp_path) as opened:
+        state = optuna.trial.TrialState.RUNNING
+        opened.add_trial(optuna.create_trial(state=state))
+        young = optuna.create_trial(state=state)
+        young.datetime_start = datetime.now()
+        old = optuna.create_trial(state=state)
+        old.datetime_start = datetime.now() - timedelta(hours=1)
+        unborn = optuna.create_trial(state=state)  # the clock was set back since
+        unborn.datetime_start = datetime.now() + timedelta(days=400)
+        for one in (young, old, unborn):
+            opened.add_trial(one)
+    assert [one.state for one in run(tmp_path, 4).trials][1:] == ["running", "finished", "finished"]
+
+
+def test_two_processes_that_ask_for_the_last_trial_at_once(untrained, tmp_path, monkeypatch):
+    """The one that comes second is not counted."""
+    from gossamer.lab.runs import sweep as module
+
+    ask = module.ask
+
+    def ask_after_another(opened):
+        if not opened.trials:
+            other = ask(opened)
+            opened._storage.set_trial_user_attr(other._trial_id, "home", "far")
+        return ask(opened)
+
+    monkeypatch.setattr(module, "ask", ask_after_another)
+    found = run(tmp_path, 1)
+    assert [(one.number, one.state) for one in found.trials] == [(0, "running")]
+    assert not list(tmp_path.glob("trial-*"))
+
+
+def test_a_trial_that_diverges_is_a_failed_one_and_the_others_go_on(tmp_path):
+    found = run(tmp_path, 2, space=read_space("sgd", ["lr=0.01,1e30"]))
+    failed = [one for one in found.trials if one.state == "failed"]
+    assert failed
+    assert all(one.values["lr"] == 1e30 and one.failure for one in failed)
+    assert all(one.values["lr"] == 0.01 for one in found.trials if one.state == "finished")
+    assert len(found.trials) == 2
+
+
+def test_processes_of_a_study_search_the_same(untrained, tmp_path):
+    run(tmp_path, 1)
+    with pytest.raises(RecordError, match=r"the study moons has search lr log:0.0001..1, not 0.1..1: give all its"):
+        run(tmp_path, 1, space=read_space("sgd", ["lr=0.1..1", "momentum=0.5,0.9"]))
+    with pytest.raises(RecordError, match=r"has metric nll, not accuracy"):
+        run(tmp_path, 1, metric="accuracy")
+
+
+def test_a_folder_belongs_to_one_study(tmp_path, untrained):
+    run(tmp_path, 1)
+    with pytest.raises(RecordError, match=r"holds the study moons, not others: give another --out"):
+        sweep(SETTINGS, SPACE, "others", tmp_path, trials=1, quiet=True)
+
+
+def test_a_run_of_other_values_is_not_taken_for_the_trial(tmp_path):
+    """Such as that of a study of this name in another storage."""
+    Run.create(tmp_path / "trial-0000", replace(SETTINGS, calibrate=False, options={"lr": 0.5}).to_config())
+    with pytest.raises(RecordError, match=r"trial-0000 holds a run with lr 0.5, not"):
+        run(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trials": 0}, "trials must be at least 1"),
+        ({"metric": "nl"}, "unknown metric to search by 'nl'; did you mean 'nll'"),
+        ({"metric": "ece", "pruner": "median"}, "with ece set the pruner to none"),
+        ({"settings": replace(SETTINGS, ranks=2)}, "set ranks to 1, and start more processes"),
+        ({"pruner": "mean"}, "unknown pruner 'mean'; did you mean 'median'"),
+    ],
+)
+def test_what_no_trial_could_do_is_an_error_before_the_first(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        run(tmp_path / "sweep", **changes)
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_storage_that_cannot_be_opened(untrained, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the attempts
+    with pytest.raises(RecordError, match=r"the storage sqlite:////nowhere/study.db cannot be opened"):
+        run(tmp_path, storage="sqlite:////nowhere/study.db")
+    with pytest.raises(RecordError, match=r"the storage nosuch://me:\*\*\*@host/db cannot be opened"):
+        run(tmp_path, storage="nosuch://me:secret@host/db")
