@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, digits
 from gossamer import lab
+from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, digits
 from gossamer.lab.runs.held_out import evaluate_selective
 from gossamer.lab.runs.shift import evaluate_corruptions, evaluate_ood, mean_by_severity, opened
 from reproductions.drawing import draw, tidy

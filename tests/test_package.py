@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import gossamer
-from gossamer.lab import runs
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

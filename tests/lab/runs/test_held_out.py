@@ -5,9 +5,8 @@ import json
 import pytest
 import torch
 
-from gossamer import conformal, metrics
+from gossamer import conformal, lab, metrics
 from gossamer.evaluate import summarize
-from gossamer.lab import runs
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.held_out import (
     conformal_table,
@@ -23,7 +22,7 @@ from gossamer.posterior import at_temperature, fit_temperature
 
 
 def trained(folder, method, data, **settings):
-    return runs.train(runs.Settings(method, data, n_draws=4, device="cpu", **settings), folder, quiet=True).folder
+    return lab.train(lab.Settings(method, data, n_draws=4, device="cpu", **settings), folder, quiet=True).folder
 
 
 @pytest.fixture(scope="module")

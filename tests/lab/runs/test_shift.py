@@ -7,10 +7,9 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from gossamer import metrics
+from gossamer import lab, metrics
 from gossamer.data import CORRUPTIONS, corrupt
 from gossamer.evaluate import summarize
-from gossamer.lab import runs
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.outside import outside
 from gossamer.lab.runs.reader import restored
@@ -21,8 +20,8 @@ SCORES = ["max_probability", "entropy", "mutual_information", "energy"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    settings = runs.Settings("ssvi", "digits", epochs=2, n_draws=3, device="cpu", options={"density": 0.2})
-    return runs.train(settings, tmp_path_factory.mktemp("shift") / "run", quiet=True).folder
+    settings = lab.Settings("ssvi", "digits", epochs=2, n_draws=3, device="cpu", options={"density": 0.2})
+    return lab.train(settings, tmp_path_factory.mktemp("shift") / "run", quiet=True).folder
 
 
 def test_detection_is_recorded_and_equals_that_of_the_predictions(folder):
@@ -61,7 +60,7 @@ def test_nothing_is_recorded_when_a_set_is_unknown(folder):
 
 
 def test_numbers_are_detected_by_their_standard_deviations(tmp_path):
-    run = runs.train(runs.Settings("ssvi", "sun1", epochs=1, n_draws=2, device="cpu"), tmp_path / "run", quiet=True)
+    run = lab.train(lab.Settings("ssvi", "sun1", epochs=1, n_draws=2, device="cpu"), tmp_path / "run", quiet=True)
     assert list(evaluate_ood(run.folder, ["uniform"])["uniform"]["scores"]) == ["std", "epistemic_std"]
 
 
@@ -99,7 +98,7 @@ def test_published_files_are_evaluated_with_their_own_labels(folder, tmp_path):
 
 
 def test_only_images_are_corrupted(tmp_path, folder):
-    run = runs.train(runs.Settings("sgd", "two_moons", epochs=1, device="cpu"), tmp_path / "run", quiet=True)
+    run = lab.train(lab.Settings("sgd", "two_moons", epochs=1, device="cpu"), tmp_path / "run", quiet=True)
     with pytest.raises(RecordError, match="two_moons has no images to corrupt"):
         evaluate_corruptions(run.folder)
     with pytest.raises(RecordError, match="there is no such folder"):

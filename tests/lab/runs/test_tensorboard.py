@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from gossamer.lab import runs
+from gossamer import lab
 from gossamer.lab.runs import tensorboard
 
 
@@ -39,8 +39,8 @@ def writer(monkeypatch):
 
 
 def test_every_number_of_every_epoch_is_written(writer, tmp_path):
-    settings = runs.Settings("sgd", "two_moons", epochs=2, device="cpu")
-    run = runs.train(settings, tmp_path / "run", quiet=True, tensorboard=True)
+    settings = lab.Settings("sgd", "two_moons", epochs=2, device="cpu")
+    run = lab.train(settings, tmp_path / "run", quiet=True, tensorboard=True)
     expected = [(name, value, row["step"]) for row in run.metrics() for name, value in row.items() if name != "step"]
     last = run.metrics()[-1]["step"]
     expected += [(f"test_{name}", value, last) for name, value in run.result()["metrics"].items()]
@@ -58,5 +58,5 @@ def test_without_tensorboard_nothing_is_trained_and_the_extra_is_named(tmp_path,
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'gossamer\[tensorboard\]'"):
-        runs.train(runs.Settings("sgd", "two_moons", epochs=1), tmp_path / "run", quiet=True, tensorboard=True)
+        lab.train(lab.Settings("sgd", "two_moons", epochs=1), tmp_path / "run", quiet=True, tensorboard=True)
     assert not (tmp_path / "run").exists()
