@@ -66,8 +66,8 @@ def test_every_room_is_there_after_the_import():
 
 def test_completion_finds_every_public_name():
     assert set(gossamer.__all__) <= set(dir(gossamer))
-    assert set(runs.__all__) <= set(dir(runs))
-    for module in (gossamer, runs):
+    assert set(lab.__all__) <= set(dir(lab))
+    for module in (gossamer, lab):
         for name in module.__all__:
             assert getattr(module, name) is not None
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
