@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gossamer
+from gossamer import lab
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
