@@ -1,7 +1,10 @@
 """What the package offers, what it needs, and what it says where that is missing."""
 
+import importlib
+import inspect
 import operator
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -73,6 +76,26 @@ def test_completion_finds_every_public_name():
             assert getattr(module, name) is not None
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             operator.attrgetter("nothing")(module)
+
+
+def public_classes():
+    names = [info.name for info in pkgutil.walk_packages(gossamer.__path__, "gossamer.")]
+    native = ("_cpu_", "tiles", "__main__")  # C++, Triton, and a command
+    modules = [importlib.import_module(name) for name in names if not name.rpartition(".")[2].startswith(native)]
+    classes = {cls for module in modules for cls in vars(module).values() if inspect.isclass(cls)}
+    return [cls for cls in classes if cls.__module__.startswith("gossamer") and not cls.__name__.startswith("_")]
+
+
+def test_every_method_says_what_it_does_unless_its_base_says_so():
+    silent = []
+    for cls in public_classes():
+        for name, member in vars(cls).items():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            overrides = any(name in vars(base) for base in cls.__mro__[1:])
+            named = inspect.isfunction(function) and function.__name__ == name and not name.startswith("_")
+            if named and not overrides and not function.__doc__:
+                silent.append(f"{cls.__module__}.{cls.__name__}.{name}")
+    assert not silent
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,10 @@ class Categorical(Likelihood):
 
     @property
     def kind(self) -> Kind:
-        """Classes."""
         return "classification"
 
     @property
     def is_native(self) -> bool:
-        """Yes."""
         return True
 
     def constant(self, y: Tensor) -> Tensor:
@@ -42,7 +40,6 @@ class Categorical(Likelihood):
         return (counts / counts.sum()).clamp_min(TINY).log().view(1, -1, *[1] * (y.dim() - 1))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Mean negative log-likelihood over the batch."""
         return F.cross_entropy(output, y)
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -105,11 +102,9 @@ class Gaussian(Likelihood):
 
     @property
     def is_native(self) -> bool:
-        """Where the network learns the noise."""
         return self.noise_std is None
 
     def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and noise std of each draw."""
         if self.noise_std is None and outputs.dim() < 3:
             raise ValueError("Gaussian() needs outputs (batch, 2 · targets), means and stds; this network gives one")
         return self.split(outputs)
@@ -125,7 +120,6 @@ class Gaussian(Likelihood):
         return below.mean(0)
 
     def crps(self, outputs: Tensor, y: Tensor) -> float:
-        """In closed form."""
         return gaussian_mixture_crps(*self.moments(outputs), y)
 
     def _log_density(self, output: Tensor, y: Tensor, examples: int) -> Tensor:
@@ -157,11 +151,9 @@ class Weighted(Likelihood):
 
     @property
     def kind(self) -> Kind:
-        """That of the likelihood."""
         return self.likelihood.kind
 
     def constant(self, y: Tensor) -> Tensor | None:
-        """That of the likelihood; the weights do not count."""
         return self.likelihood.constant(self.targets(y))
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:

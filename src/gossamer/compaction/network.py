@@ -111,11 +111,9 @@ class Select(nn.Module):
         self.register_buffer("index", index)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The chosen entries, in their order."""
         return x.index_select(self.dim, self.index)
 
     def extra_repr(self) -> str:
-        """How many of them."""
         return f"{len(self.index)}, dim={self.dim}"
 
 

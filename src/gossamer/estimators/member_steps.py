@@ -71,7 +71,6 @@ class MemberSteps(EagerSteps):
         self.refresh()
 
     def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass of a batch, into the gradients that the optimizer reads."""
         x = x if self.transform is identity else self.transform(x).flatten(1)
         seed, noisy = int(self.seed.random_()), self.weights[0].is_noisy
         losses = self.native.gradients(x, y, self.penalty.scale(number) or 0.0, seed, noisy=noisy)
@@ -81,11 +80,9 @@ class MemberSteps(EagerSteps):
         return losses[0], losses[1], _no_loss
 
     def refresh(self) -> None:
-        """Follow a moved subspace."""
         self.native.place([weight.support.position for weight in self.weights])
 
     def apply(self) -> None:
-        """The step of Adam."""
         self.native.adam(self.optimizer.param_groups)
 
     def _moments(self, group: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:

@@ -66,7 +66,6 @@ class Members(nn.Module):
         self._found = torch.empty(0, dtype=torch.int64), torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs of every member, with noise of its own."""
         wide = self.n_dense > MAX_DENSE  # sparse products are then faster
         if wide or not all(map(_passes_as_usual, self.weights)):  # before a move, when dense gradients are collected
             return torch.stack([network(x) for network in self.networks])
@@ -147,7 +146,6 @@ class SumOverMembers(Likelihood):
 
     @property
     def kind(self) -> Kind:
-        """That of the likelihood."""
         return self.likelihood.kind
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
@@ -156,7 +154,6 @@ class SumOverMembers(Likelihood):
         return n * self.likelihood.loss(output.flatten(0, 1), y.repeat(n, *[1] * (y.dim() - 1)))
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """That of the likelihood, for draws of single networks."""
         return self.likelihood.log_predictive(outputs, y)
 
 
@@ -179,7 +176,6 @@ class WithoutFolds(Likelihood):
 
     @property
     def kind(self) -> Kind:
-        """That of the likelihood."""
         return self.likelihood.kind
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
@@ -197,7 +193,6 @@ class WithoutFolds(Likelihood):
         return Weighted(self.likelihood).targets(y[:, :-1]), weight
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """That of the likelihood, for draws of single networks."""
         return Weighted(self.likelihood).log_predictive(outputs, y[:, :-1])
 
 
@@ -209,7 +204,6 @@ class OfMembers(Posterior):
         self.model = posterior.model
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """``n`` networks in all."""
         together = self.posterior.draws(-(-n // self.members))
         return islice((network for drawn in together for network in drawn.networks), n)  # type: ignore[union-attr]
 

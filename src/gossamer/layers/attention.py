@@ -39,19 +39,16 @@ class SparseAttention(SparseModule):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The input projection, fused or in three parts, and the output projection."""
         names = ["in_proj_weight"] if layer.in_proj_weight is not None else list(_SEPARATE)
         weights = [(name, layer.get_parameter(name)) for name in [*names, "out_proj.weight"]]
         return [DenseWeight(name, tensor, fan_in=tensor.shape[1]) for name, tensor in weights]
 
     def named_weights(self) -> dict[str, SparseWeight]:
-        """The projections' weights by their names in ``nn.MultiheadAttention``."""
         names = ("in_proj_weight",) if hasattr(self, "in_proj") else _SEPARATE
         parts = {name: getattr(self, name.removesuffix("_weight")).weight for name in names}
         return {**parts, "out_proj.weight": self.out_proj.weight}
 
     def named_rest(self) -> dict[str, nn.Parameter]:
-        """The biases by their names in ``nn.MultiheadAttention``."""
         rest = {"bias_k": self.bias_k, "bias_v": self.bias_v, "out_proj.bias": self.out_proj.bias}
         if hasattr(self, "in_proj"):
             rest["in_proj_bias"] = self.in_proj.bias
@@ -72,7 +69,6 @@ class SparseAttention(SparseModule):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As ``nn.MultiheadAttention.forward``: the outputs, and the attention weights when they are needed."""
         plain: Any = self.template
         batched = query.dim() == 3
         q, k, v = self._project(query, key, value)

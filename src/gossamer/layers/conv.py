@@ -37,7 +37,6 @@ class SparseConv(SparseLayer):
         return [DenseWeight("weight", layer.weight, fan_in=fan_in)]
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution of ``(batch, in, *space)``, or of one example ``(in, *space)``."""
         single = x.dim() == len(self.map.stride) + 1
         x = x.unsqueeze(0) if single else x
         if self.borders:
@@ -58,7 +57,6 @@ class SparseConvTranspose(SparseLayer):
         return [DenseWeight("weight", layer.weight, fan_in=max(1, round(layer.in_channels // layer.groups * taps)))]
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        """The transposed convolution of ``(batch, in, *space)``, or of one example."""
         plain: Any = self.template
         dims = len(plain.stride)
         output_padding = plain.output_padding

@@ -228,7 +228,6 @@ class CurvatureWeight(GaussianWeight):
         return mean.new_full((), self.noise_scale / regrow_std**2 - self.damping)
 
     def get_extra_state(self) -> Tensor:
-        """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
         return self._extra_state(self.shrinkage.tolist())
 
     def _extra_state(self, shrinkage: Sequence[float]) -> Tensor:
@@ -238,7 +237,6 @@ class CurvatureWeight(GaussianWeight):
         return torch.cat([super().get_extra_state(), torch.tensor(numbers, dtype=torch.float64)])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take the prior, the temperature, the mode and the noise of the network that is loaded."""
         of_gaussian, own, shrinkage, of_prior = state.tensor_split((4, 8, 12))
         super().set_extra_state(of_gaussian)
         seed, self.prior_spread = of_prior.tolist() or (0, 0.0)
@@ -271,7 +269,6 @@ class CurvatureWeight(GaussianWeight):
 
     @property
     def objection(self) -> str | None:
-        """Why the KL does not belong into the loss."""
         return IDLE if self.learner is None else COUNTED
 
     def __getstate__(self) -> dict[str, Any]:

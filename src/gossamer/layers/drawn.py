@@ -44,17 +44,14 @@ class SparseDrawn(SparseModule):
         return "it has modules with parameters or buffers of their own" if inside else None
 
     def named_weights(self) -> dict[str, SparseWeight]:
-        """The sparse weights by their names in the plain module."""
         return dict(self._modules)  # type: ignore[arg-type]
 
     def to_plain(self, weights: Mapping[SparseWeight, nn.Parameter]) -> nn.Module:
-        """The plain module, with the buffers as they are now."""
         plain = super().to_plain(weights)
         plain._buffers.update({name: None if b is None else b.clone() for name, b in self._buffers.items()})
         return plain
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the plain module."""
         # As arguments, so that what is formed again has the numbers of the forward pass, also inside functional_call.
         sources = [getattr(self, name) for name in self._names]
         values = [source.values() if isinstance(source, SparseWeight) else source for source in sources]
@@ -85,7 +82,6 @@ class SparseRecurrent(SparseDrawn):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The matrices from the input, the state and (with ``proj_size``) to the projected state."""
         return [
             DenseWeight(name, parameter, fan_in=parameter.shape[1])
             for name, parameter in layer.named_parameters()
@@ -105,7 +101,6 @@ class SparseStdConv(SparseDrawn):
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
-        """The kernel."""
         return [DenseWeight("weight", layer.weight, fan_in=math.prod(layer.weight.shape[1:]))]
 
 

@@ -151,7 +151,6 @@ class GaussianWeight(SparseWeight):
         return torch.tensor([self.prior_std, *map(float, flags), self.calibration], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take the prior, the mode, the noise and the calibration of the network that is loaded."""
         prior_std, reference, draws_weights, *rest = state.tolist()
         self.prior_std = prior_std
         self.mode = "reference" if reference else "default"
@@ -215,7 +214,6 @@ class WeightedKL(Penalty):
     is_gaussian = True
 
     def scale(self, step: int) -> float:
-        """The factor of the KL at a step."""
         return self.weight(step) / self.n_data
 
     def __call__(self, model: nn.Module, step: int) -> Tensor:
@@ -223,11 +221,9 @@ class WeightedKL(Penalty):
         return self.unscaled(model) * self.scale(step)
 
     def unscaled(self, model: nn.Module) -> Tensor:
-        """The KL of all weights."""
         return kl(model)
 
     def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
-        """The last β."""
         return {"kl_weight": self.weight(steps)}
 
 

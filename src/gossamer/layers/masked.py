@@ -27,12 +27,10 @@ class Masked(nn.Module):
         self.register_buffer("mask", mask)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activations, those of masked units zero; differentiable in the mask."""
         shape = [1] * x.dim()
         shape[self.dim] = -1
         y: Tensor = self.activation(x)
         return y * self.mask.view(shape).to(y.dtype)
 
     def extra_repr(self) -> str:
-        """How many units are on."""
         return f"{int(self.mask.detach().sum())} of {len(self.mask)} on, dim={self.dim}"

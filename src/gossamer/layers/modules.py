@@ -136,11 +136,9 @@ class SparseLayer(SparseModule):
         return self.weight.dense_std()
 
     def named_weights(self) -> dict[str, SparseWeight]:
-        """The one weight."""
         return {"weight": self.weight}
 
     def extra_repr(self) -> str:
-        """As the plain layer prints itself."""
         with torch.no_grad():
             plain = copy.copy(self.template)
             plain._parameters = {"weight": None, "bias": self.bias}

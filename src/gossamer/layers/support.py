@@ -170,7 +170,6 @@ class Support(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        """Shape and counts, for ``print(model)``."""
         return f"shape={self.shape}, active={self.n_active}/{self.size}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Support:

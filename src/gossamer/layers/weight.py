@@ -268,16 +268,13 @@ class PointWeight(SparseWeight):
 
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
-        """All entries zero."""
         return cls(support, like.new_zeros(support.n_active))
 
     @property
     def std(self) -> None:
-        """No distribution, no σ."""
         return None
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map applied to ``x`` and this weight."""
         if self.support.origin is not None:
             self.support.check_average()
         x, plain = without_autocast(x)
@@ -288,11 +285,9 @@ class PointWeight(SparseWeight):
             return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
-        """The weight itself: there is nothing to draw."""
         return self.mean
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
-        """A new entry starts at zero."""
         return {"mean": self.mean.detach().new_zeros(())}
 
 

@@ -76,7 +76,6 @@ class OwnKL(Penalty):
         return self.unscaled(model) * self.scale(step)
 
     def scale(self, step: int) -> float:
-        """How far β has risen."""
         return self.rise(step)
 
     def unscaled(self, model: nn.Module) -> Tensor:
@@ -85,7 +84,6 @@ class OwnKL(Penalty):
         return torch.stack(terms).sum() * (self.kl_weight(model) / self.n_data)
 
     def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
-        """The last β."""
         return {"kl_weight": self.kl_weight(model) * self.rise(steps)}
 
     def kl_weight(self, model: nn.Module) -> float:

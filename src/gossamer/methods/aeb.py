@@ -288,12 +288,10 @@ class EmpiricalBayes(Rule):
         return {name: (n, n) for name, n in cut.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock and all that is hidden."""
         beliefs = {name: dict(vars(own)) for name, own in self.beliefs.items()}
         return {"index": self.index, "scale": self.scale, "beliefs": beliefs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``."""
         self.index, self.scale = int(state["index"]), state["scale"].to(self.scale.device)
         device = self.scale.device
         self.beliefs = {

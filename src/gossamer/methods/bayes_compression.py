@@ -112,7 +112,6 @@ class ScaledWeight(GaussianWeight):
 
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
-        """Every entry and every scale N(0, 1)."""
         ones, groups = like.new_ones(support.n_active), like.new_ones(support.shape[group_dim(support.shape)])
         return cls(support, torch.zeros_like(ones), ones, torch.zeros_like(groups), groups)
 

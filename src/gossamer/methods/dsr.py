@@ -128,10 +128,8 @@ class Reparameterization(Redistribution):
         return score
 
     def state_dict(self) -> dict[str, Any]:
-        """With the threshold."""
         return super().state_dict() | {"threshold": self.threshold}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``."""
         super().load_state_dict(state)
         self.threshold = float(state["threshold"])

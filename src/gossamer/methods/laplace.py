@@ -96,7 +96,6 @@ class LastLayerFit(Collector):
         self.task, self.structure, self.prior_precision, self.tuning = task, structure, prior_precision, tuning
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The approximation around the weights of ``model``."""
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")  # of packages that the extra brings
             fitted = self._fit(replica(model).eval())
@@ -161,7 +160,6 @@ class LastLayerPosterior(Posterior):
         self.model, self.layer, self.mean, self.spread, self.generator = model, layer, mean, spread, generator
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
         twin = replica(self.model)
         parameters = list(twin.get_submodule(self.layer).parameters())
         for _ in range(n):
@@ -176,12 +174,10 @@ class LastLayerPosterior(Posterior):
         return root.detach().T
 
     def mean_network(self) -> nn.Module:
-        """The network as it was trained."""
         return plain_mean(self.model, None)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the network and of the covariance of its last layer."""
         factors = [self.spread] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvalues)
         factors += [] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvectors)
         return super().n_bytes + sum(factor.numel() * factor.element_size() for factor in factors)

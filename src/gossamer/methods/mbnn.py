@@ -199,11 +199,9 @@ class AfterBatches(Rule):
         return {name: (layer.n_dead(), 0) for name, layer in self.layers.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the chain needs."""
         return self.chain.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``."""
         self.chain.load_state_dict(state)
 
 
@@ -250,15 +248,12 @@ class AfterTrajectories(Rule):
 
     @property
     def held(self) -> Mapping[str, tuple[int, int]]:
-        """By layer: weights of inactive units, whose likelihood has no gradient."""
         return {name: (layer.n_dead(), 0) for name, layer in self.layers.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the two chains need."""
         return {"masks": self.chain.state_dict(), "weights": self.weights.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``."""
         self.chain.load_state_dict(state["masks"])
         self.weights.load_state_dict(state["weights"])
 
@@ -267,12 +262,10 @@ class MaskedSnapshots(Snapshots):
     """Snapshots in which zero weights take the place of masks and of what they switch off, and are not stored."""
 
     def observe(self, model: nn.Module, step: int) -> None:
-        """Keep the network if this is one of the steps."""
         if step in self.at:
             self.kept.append(pack(without_masks(model)))
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The networks kept so far; before the first, the network as it is."""
         return super().posterior(without_masks(model), optimizer)
 
 

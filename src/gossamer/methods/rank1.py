@@ -170,12 +170,10 @@ class FactorKL(Penalty):
         return self.beta(step) / self.n_data
 
     def unscaled(self, model: nn.Module) -> Tensor:
-        """The KL of all factors."""
         kls = [module.kl(self.prior_std, self.mode) for module in model.modules() if isinstance(module, Factor)]
         return torch.stack(kls).sum()
 
     def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
-        """The last β."""
         return {"kl_weight": self.beta(steps)}
 
 
@@ -188,7 +186,6 @@ class FactorPosterior(Posterior, Collector):
             self.model = model
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The posterior of the trained network."""
         return FactorPosterior(model, self.generator)
 
     def draws(self, n: int) -> Iterator[nn.Module]:

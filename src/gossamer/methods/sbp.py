@@ -126,7 +126,6 @@ class GatedWeight(SparseWeight):
 
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
-        """All entries zero, with any noise."""
         groups = like.new_zeros(support.shape[INPUTS])
         return cls(support, like.new_zeros(support.n_active), groups, groups.clone())
 

@@ -167,11 +167,9 @@ class SparseMomentum(Redistribution):
                 buffer[is_new] = weight.support.gather(self._of(name, weight))[is_new]
 
     def state_dict(self) -> dict[str, Any]:
-        """With the momentum."""
         return super().state_dict() | {"momentum": dict(self.momentum)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``."""
         super().load_state_dict(state)
         self.momentum = {name: value.to(self.weights[name].mean) for name, value in state["momentum"].items()}
         self._listen()

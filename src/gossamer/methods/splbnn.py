@@ -179,7 +179,6 @@ class Restart(Rule):
 
     @property
     def acts(self) -> bool:
-        """Whether the coming step is the one."""
         return self.index + 1 == self.at
 
     def __call__(self, step: Step) -> bool:
@@ -199,11 +198,9 @@ class Restart(Rule):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock."""
         return {"index": self.index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``."""
         self.index = int(state["index"])
 
 
@@ -228,7 +225,6 @@ class BestEvidence(Collector):
             self.best = _state_of(replica(model))
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The best network; before the end of the first start, the network as it is."""
         if not self.best:
             return SingleNetwork(model)
         twin = replica(model)
@@ -237,11 +233,9 @@ class BestEvidence(Collector):
         return SingleNetwork(twin)
 
     def state_dict(self) -> dict[str, Any]:
-        """The evidences, and the best network so far."""
         return {"evidences": list(self.evidences), "best": dict(self.best)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
         self.evidences, self.best = list(state["evidences"]), dict(state["best"])
 
 

@@ -144,7 +144,6 @@ class SpikeSlabWeight(GaussianWeight):
 
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
-        """Every entry N(0, 1) or zero, as likely as not."""
         ones = like.new_ones(support.n_active)
         return cls(support, torch.zeros_like(ones), ones, torch.zeros_like(ones), slab_std=1.0)
 
@@ -167,7 +166,6 @@ class SpikeSlabWeight(GaussianWeight):
         return included * super().sample(generator, self._slab_std())
 
     def kl(self) -> Tensor:
-        """KL(q ‖ prior), summed over the active entries, in nats."""
         inclusion, std, slab = self.logit.sigmoid(), self.learnt_std, self.prior_std
         log_rest = math.log(-math.expm1(self.log_prior))  # log(1 - λ)
         spike = inclusion * (F.logsigmoid(self.logit) - self.log_prior)
@@ -177,11 +175,9 @@ class SpikeSlabWeight(GaussianWeight):
 
     @property
     def n_products(self) -> int:
-        """One, with the weights that a pass draws."""
         return 1
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map with one draw of the weights, shared by the batch, or at the means."""
         if self.support.origin is not None:
             self.support.check_average()
         x, plain = without_autocast(x)

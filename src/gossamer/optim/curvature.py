@@ -133,7 +133,6 @@ class Curvature(Rule):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """T."""
         return {"temperature": self.temperature}
 
     @property

@@ -103,7 +103,6 @@ class CVAdam(DrawingOptimizer, ScaledSampler):
         return [global_scale(group) * scale for scale in self._scales(group, params)]
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        """One step of a group's parameters that have a gradient."""
         decay, noises = self._decay(group, params), self._drawn_noise(params)
         scales, buffers = self._scales(group, params), self._buffers(params, "momentum_buffer")
         drawn = params  # the decay of the mean is that of the draw on average, with less noise

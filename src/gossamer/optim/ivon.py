@@ -105,7 +105,6 @@ class IVON(DrawingOptimizer):
         return [scale * (group["init_curvature"] + offset + delta).rsqrt() for offset, delta in pairs]
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        """One step of a group's parameters that have a gradient."""
         noises, stds = self._drawn_noise(params), self.stds(group, params)
         averages, offsets = self._buffers(params, "momentum_buffer"), self._buffers(params, "curvature_offset")
         decay, start = _each(self._decay(group, params), len(params)), group["init_curvature"]

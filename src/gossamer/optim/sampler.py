@@ -73,7 +73,6 @@ class Sampler(Optimizer, ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step; a closure, which computes the loss and its gradients, is called first."""
         loss = None if closure is None else self._evaluate(closure)
         self._follow_schedules()
         for group in self.param_groups:
@@ -85,11 +84,9 @@ class Sampler(Optimizer, ABC):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """As for any optimizer, plus the state of the generator if there is one."""
         return {**super().state_dict(), "generator": self.noise.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue where ``state_dict`` was taken, to the bit."""
         super().load_state_dict(state_dict)
         self.noise.load_state_dict(state_dict.get("generator", {}))
 

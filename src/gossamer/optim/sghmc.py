@@ -99,7 +99,6 @@ class SGHMC(ScaledSampler):
         super().__init__(params, defaults, generator)
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        """One step of a group's parameters that have a gradient."""
         decay = self._decay(group, params)
         velocities = self._buffers(params, "velocity", partial(self._first_velocity, group))
         scales: Each = group["local_scale"]

@@ -67,7 +67,6 @@ class SGLD(Sampler):
         super().__init__(params, defaults, generator)
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
-        """One step of a group's parameters that have a gradient."""
         noises = [self.noise.like(parameter) for parameter in params]
         noise_std = math.sqrt(2 * group["lr"] * group["temperature"] / group["n_data"])
         pulled = pulls(params, grads, self._decay(group, params))

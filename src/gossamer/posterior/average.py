@@ -52,7 +52,6 @@ class Averaged(AveragedModel):
 
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
-        """Take the weights of ``model`` into the average."""
         model, n = unwrapped(model), int(self.n_averaged)
         new = 1.0 if n == 0 else 1 / (n + 1) if self.decay is None else 1 - self.decay
         moving: set[int] = set()
@@ -95,12 +94,10 @@ class InAverage(Collector):
         self._saved: dict[str, Any] = {}  # of a checkpoint, until there is a network to load it into
 
     def observe(self, model: nn.Module, step: int) -> None:
-        """Take the network into the average if this is one of the steps."""
         if step >= self.begin and (step - self.begin) % self.every == 0:
             self._of(model).update_parameters(model)
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The average so far; before its first network, the network as it is."""
         started = self.average is not None or bool(self._saved)
         return InLayers(self._of(model).module if started else model, refresh=self.refresh)
 
@@ -112,11 +109,9 @@ class InAverage(Collector):
         return self.average
 
     def state_dict(self) -> dict[str, Any]:
-        """The average so far."""
         return {"average": self._saved if self.average is None else self.average.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
         self.average, self._saved = None, state["average"]
 
 

@@ -47,7 +47,6 @@ class Dropped(Posterior, Collector):
             self.model = model
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The posterior of the trained network."""
         return Dropped(model, self.generator, self.refresh)
 
     def draws(self, n: int) -> Iterator[nn.Module]:
@@ -57,7 +56,6 @@ class Dropped(Posterior, Collector):
             yield ready(replica(self.model, masks, share=self.refresh is None), self.refresh)
 
     def mean_network(self) -> nn.Module:
-        """The network that drops nothing."""
         return plain_mean(self.model, self.refresh)
 
 
@@ -70,7 +68,6 @@ class UnitMask(nn.Module):
         self.mask = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` without the dropped units."""
         shape = (1, x.shape[1], *[1] * (x.dim() - 2)) if self.drops_channels else (1, *x.shape[1:])
         if self.mask.shape != shape:  # at the first call, which tells the shape
             keep = torch.empty(shape, device=x.device).bernoulli_(1 - self.rate, generator=self.generator)

@@ -70,22 +70,18 @@ class InLayers(Posterior, Collector):
             self.model = model
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The posterior of the trained network."""
         return InLayers(model, self.generator, self.refresh) if is_bayesian(model) else SingleNetwork(model)
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Plain networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
         drawn = DrawnNetwork(self.model)
         for _ in range(n):
             yield ready(drawn.redraw(self.generator), self.refresh)
 
     def mean_network(self) -> nn.Module:
-        """The network at the means of its weights."""
         return plain_mean(self.model, self.refresh)
 
     @property
     def n_bytes(self) -> int:
-        """Of parameters and buffers, but for what only training needs."""
         weights = sparse_weights(self.model).values()
         spare = [
             tensor
@@ -96,7 +92,6 @@ class InLayers(Posterior, Collector):
         return super().n_bytes - sum(vector.numel() * vector.element_size() for vector in spare)
 
     def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
-        """A posterior of the same tensors, with variances times ``factor``."""
         if not gaussian_weights(self.model):
             return self
         twin = InLayers(replica(unwrapped(self.model), share=True), generator or self.generator, self.refresh)
@@ -127,11 +122,9 @@ class SingleNetwork(Posterior):
         yield self.mean_network()
 
     def n_drawn(self, n: int) -> int:
-        """One."""
         return 1
 
     def mean_network(self) -> nn.Module:
-        """The one network."""
         return plain_mean(self.model, self.refresh)
 
 
@@ -163,7 +156,6 @@ class LocalPasses(Posterior):
             yield network
 
     def mean_network(self) -> nn.Module:
-        """The network at the means of its weights."""
         return plain_mean(self.model, self.refresh)
 
 
@@ -179,7 +171,6 @@ class Last(Collector):
         self.refresh = refresh
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The network at the end of training."""
         return SingleNetwork(model, self.refresh)
 
 
@@ -201,7 +192,6 @@ class AroundMeans(Collector):
         self.refresh, self.generator = refresh, generator
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The posterior of the trained network."""
         holder: object = optimizer
         if not isinstance(holder, VariationalOptimizer):
             raise TypeError(f"this posterior needs an optimizer that holds one, such as CVAdam; got {optimizer!r:.80}")
@@ -226,7 +216,6 @@ class GaussianPosterior(Posterior):
         self.width = 1.0
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
         twin = replica(self.model)
         means = {name: mean.detach() for name, mean in self.model.named_parameters()}
         for _ in range(n):
@@ -238,21 +227,17 @@ class GaussianPosterior(Posterior):
             yield ready(at_mean(twin), self.refresh)
 
     def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
-        """A posterior of the same tensors, with variances times ``factor``."""
         twin = GaussianPosterior(self.model, self.stds, self.refresh, generator or self.generator)
         twin.set_width(factor)
         return twin
 
     def set_width(self, factor: float) -> None:
-        """Multiply the variances by ``factor``."""
         self.width = factor
 
     def mean_network(self) -> nn.Module:
-        """The network at the means."""
         return plain_mean(self.model, self.refresh)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of means, stds and the rest of the network."""
         tensors = [*self.model.parameters(), *self.model.buffers(), *self.stds.values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -43,7 +43,6 @@ class Mixture(Posterior):
             yield from [network] * times
 
     def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
-        """The networks of :meth:`draws`, with how often it yields each."""
         for posterior, share in zip(self.posteriors, self._shares(n), strict=True):
             if share:
                 times = iter(shares(share, posterior.n_drawn(share)))
@@ -51,30 +50,24 @@ class Mixture(Posterior):
                     yield network, sum(islice(times, own))
 
     def n_drawn(self, n: int) -> int:
-        """As many of each member as ``n`` allows."""
         return sum(self._shares(n))
 
     def networks(self) -> Iterator[nn.Module]:
-        """Those of all members."""
         for posterior in self.posteriors:
             yield from posterior.networks()
 
     def mean_network(self) -> nn.Module:
-        """That of the one member; several have none."""
         return self.posteriors[0].mean_network() if len(self.posteriors) == 1 else super().mean_network()
 
     def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
-        """The mixture of all members at that width."""
         return Mixture([posterior.at_width(factor, generator) for posterior in self.posteriors])
 
     def set_width(self, factor: float) -> None:
-        """Of all members."""
         for posterior in self.posteriors:
             posterior.set_width(factor)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all members."""
         return sum(posterior.n_bytes for posterior in self.posteriors)
 
     def __repr__(self) -> str:

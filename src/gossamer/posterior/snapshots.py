@@ -49,22 +49,18 @@ class Snapshots(Collector):
         self.kept: list[Packed] = []
 
     def observe(self, model: nn.Module, step: int) -> None:
-        """Keep the network if this is one of the steps."""
         if step in self.at:
             self.kept.append(pack(model))
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The networks kept so far; before the first, the network as it is."""
         if not self.kept:
             return InLayers(generator=self.generator, refresh=self.refresh).posterior(model)
         return SnapshotPosterior(model, list(self.kept), self.refresh, self.generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """The networks kept so far."""
         return {"kept": list(self.kept)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
         self.kept = list(state["kept"])
 
 
@@ -94,14 +90,12 @@ class SnapshotPosterior(Posterior):
                 yield from InLayers(twin, self.generator, self.refresh).draws(share)
 
     def networks(self) -> Iterator[nn.Module]:
-        """All that were kept, one after the other in the same memory."""
         twin = replica(self.model)
         for packed in self.kept:
             twin.load_state_dict(unpack(packed))
             yield twin
 
     def n_drawn(self, n: int) -> int:
-        """As many as are asked for, of fixed networks at most all."""
         return n if is_bayesian(self.model) else min(n, len(self.kept))
 
     def mean_network(self) -> nn.Module:
@@ -114,7 +108,6 @@ class SnapshotPosterior(Posterior):
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the networks."""
         return sum(map(packed_bytes, self.kept))
 
 

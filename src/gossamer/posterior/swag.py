@@ -62,7 +62,6 @@ class Swag(Collector):
 
     @torch.no_grad()
     def observe(self, model: nn.Module, step: int) -> None:
-        """Take the network into the moments if this is one of the steps."""
         if step < self.begin or (step - self.begin) % self.every:
             return
         if sparse_weights(model):
@@ -80,7 +79,6 @@ class Swag(Collector):
         self.deviations = torch.cat([self.deviations, deviation[None]])[-self.rank :]
 
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
-        """The Gaussian so far; before its first network, the network as it is."""
         if self.n == 0:
             return SingleNetwork(model, self.refresh)
         there = next(model.parameters()).device  # a checkpoint is read on the CPU
@@ -88,11 +86,9 @@ class Swag(Collector):
         return SwagPosterior(model, mean, var, deviations, self.scale, self.refresh, self.generator)
 
     def state_dict(self) -> dict[str, Any]:
-        """The moments so far."""
         return {"n": self.n, "mean": self.mean, "squares": self.squares, "deviations": self.deviations}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
         self.n, self.mean, self.squares, self.deviations = (
             state[name] for name in ("n", "mean", "squares", "deviations")
         )
@@ -120,14 +116,12 @@ class SwagPosterior(Posterior):
         _write(self.mean, self.model)
 
     def draws(self, n: int) -> Iterator[nn.Module]:
-        """Networks in evaluation mode; all use the same memory, so each is valid until the next is drawn."""
         twin = replica(self.model)
         for _ in range(n):
             _write(self.sample(), twin)
             yield ready(twin, self.refresh)
 
     def mean_network(self) -> nn.Module:
-        """The network at the mean."""
         return plain_mean(self.model, self.refresh)
 
     def sample(self) -> Tensor:
@@ -139,7 +133,6 @@ class SwagPosterior(Posterior):
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the moments and of the buffers."""
         tensors = [self.mean, self.var, self.deviations, *self.model.buffers()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

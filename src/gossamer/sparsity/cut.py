@@ -48,7 +48,6 @@ class Cut(Rule):
 
     @property
     def acts(self) -> bool:
-        """Whether the coming step is the one."""
         return self.index + 1 == self.at
 
     @torch.no_grad()
@@ -72,9 +71,7 @@ class Cut(Rule):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock; what is left is in the model's state."""
         return {"index": self.index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``."""
         self.index, self.record = int(state["index"]), []

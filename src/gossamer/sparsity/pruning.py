@@ -170,18 +170,15 @@ class Prune(Rule):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The period."""
         return {"update_period": self.update_period}
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock and what is held back; the supports are in the model's state."""
         held = {name: held.state_dict() for name, held in self._held.items()}
         return {"index": self.index, "feedback": self.feedback, "held": held} | (
             {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self.record = int(state["index"]), []
         self.feedback = bool(state["feedback"])
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with

@@ -107,20 +107,16 @@ class Redistribution(Rule):
 
     @property
     def acts(self) -> bool:
-        """Whether the coming :meth:`step` is an update."""
         return self.is_due(self.index + 1)
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The period of the first updates."""
         return {"update_period": self.update_period(1)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock; positions are in the model's state, moments in the optimizer's."""
         return {"index": self.index}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self.record = int(state["index"]), []
 
     @torch.no_grad()

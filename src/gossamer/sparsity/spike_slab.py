@@ -138,12 +138,10 @@ class SpikeSlabDecay(Rule):
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The clock and which groups are in the spike."""
         own = {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
         return {"index": self.index, "in_spike": dict(self._in_spike)} | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self.record = int(state["index"]), []
         self._in_spike = {
             name: flags.to(self.weights[name].parameter.device) for name, flags in state["in_spike"].items()

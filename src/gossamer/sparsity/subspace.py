@@ -191,12 +191,10 @@ class Subspace(Rule):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The period."""
         return {"update_period": self.update_period}
 
     @property
     def acts(self) -> bool:
-        """Whether the coming :meth:`step` is an update."""
         return self._is_due(self.index + 1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -211,7 +209,6 @@ class Subspace(Rule):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state_dict``, after the model's and the optimizer's states were loaded."""
         self.index, self._postponed = int(state["index"]), bool(state["postponed"])
         self.record, self._is_resumed = [], False
         self._collector.reset(state.get("single", ()))

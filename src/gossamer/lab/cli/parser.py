@@ -61,7 +61,6 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error of one line."""
         text = re.sub(r"^argument (--\w+): must be", r"\1 must be", " ".join(message.split()))
         hint = ""
         if text.startswith("unrecognized arguments"):
