@@ -94,7 +94,7 @@ bench: venv ## measure what sparsity costs and saves on this CPU (BENCH=--quick:
 figures: venv ## rewrite every measured table and picture of README and docs from what is stored in results
 	$(BIN)/python -m benchmarks show results/bench-cpu.json --into docs/guides/cpu.md --plot docs/images/bench-cpu.svg
 	$(BIN)/python -m benchmarks show results/bench-gpu.json --into docs/guides/gpu.md
-	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/guides/gpu.md docs/citizen.md \
+	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/citizen.md \
 		docs/studies/learned-std.md docs/studies/noise.md docs/uci.md docs/reliability.md docs/scale.md \
 		docs/guides/variable-selection.md docs/guides/which-method.md docs/guides/prediction.md
 	for name in $(REPRODUCED); do \

@@ -1,4 +1,4 @@
-"""Tables of what is kept in ``results/``: runs of recipes beside the paper's figures, comparisons, fused kernels.
+"""Tables of what is kept in ``results/``: runs of recipes beside the paper's figures, comparisons.
 
 A recipe has a row if a seed of it was trained; how many were is a column. The figures of the paper are those that the
 recipe quotes. Runs that shared their GPU with others are marked ``"gpu_shared": true`` in their environment, and their
@@ -25,10 +25,8 @@ from gossamer.methods import as_recorded
 from gossamer.metrics.registry import METRICS
 
 __all__ = [
-    "FUSED",
     "RecipeRuns",
     "determined",
-    "fused_table",
     "read_paper",
     "read_recipes",
     "recipe_tables",
@@ -46,7 +44,6 @@ AS_PRINTED: dict[str, tuple[str, float, int]] = {
     "brier": ("Brier", 1, 4),
 }
 COMPARED = ("accuracy", "nll", "ece", "mutual_information")
-FUSED = "fused"  # the kind of file that python -m benchmarks.fused writes
 WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
 SETUP_FACTOR = 2  # an epoch that took longer than this many typical ones contains a set-up
 # What a recipe leaves open: the seed, and where and how fast it runs.
@@ -246,45 +243,3 @@ def _cell(name: str, found: Sequence[Trial]) -> str:
         return "0"
     error = statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
     return METRICS[name].text(statistics.fmean(values), error)
-
-
-def fused_table(content: Mapping[str, Any]) -> Table:
-    """A row for each kind of layer and one for the step, from what the benchmark wrote.
-
-    Example:
-        >>> layer = {"count": 4, "ms_cudnn": 0.26, "ms_chosen": 0.13, "plan": "triton forward"}
-        >>> steps = {"never": {"ms": 4.4, "quartiles": [4.4, 4.4]}, "auto": {"ms": 4.0, "quartiles": [4.0, 4.0]}}
-        >>> print(fused_table({"times": {"3x3 64": layer}, "steps": steps}).to_text())
-        Fused kernels, ResNet-18
-        A layer's forward pass and gradients, alone; the step is that of a training, everything included.
-        <BLANKLINE>
-        layer       fused    in the network  cuDNN, ms  chosen, ms  faster
-        3x3 64      forward               4      0.260       0.130   2.00x
-        whole step                               4.400       4.000   1.10x
-    """
-    rows = [
-        [name, _parts(row["plan"]), str(row["count"]), _ms(row["ms_cudnn"]), _ms(row["ms_chosen"]), _ratio(row)]
-        for name, row in content["times"].items()
-        if "plan" in row
-    ]
-    never, auto = content["steps"]["never"]["ms"], content["steps"]["auto"]["ms"]
-    rows.append(["whole step", "", "", _ms(never), _ms(auto), f"{never / auto:.2f}x"])
-    return Table(
-        "Fused kernels, ResNet-18",
-        "A layer's forward pass and gradients, alone; the step is that of a training, everything included.",
-        ["layer", "fused", "in the network", "cuDNN, ms", "chosen, ms", "faster"],
-        rows,
-        n_labels=2,
-    )
-
-
-def _ms(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    return f"{row['ms_cudnn'] / row['ms_chosen']:.2f}x"
-
-
-def _parts(plan: str) -> str:
-    return plan.removeprefix("triton ") if plan.startswith("triton ") else "–"

@@ -4,7 +4,7 @@ A place is what stands between ``<!-- bench:DEVICE:NAME -->`` and ``<!-- /bench 
 that name of a benchmark on that device, or for ``environment`` by a line about the machine. So no figure in a page is
 ever copied by hand. ``<!-- bench:results:NAME -->`` takes a table of the folder ``results/``: ``<recipe>/<seed>/`` (run
 folders without their checkpoints) and the JSON files of ``gossamer compare --json``, ``python -m benchmarks.state``,
-``.fused``, ``.citizen``, ``.uci``, ``.discovery``, ``.noise``, ``.attacks``, ``.mutations``, ``.ranks``, ``.sweep`` and
+``.citizen``, ``.uci``, ``.discovery``, ``.noise``, ``.attacks``, ``.mutations``, ``.ranks``, ``.sweep`` and
 ``.scale``.
 """
 
@@ -21,7 +21,7 @@ from benchmarks.choices import choice_tables
 from benchmarks.citizen import citizen_tables
 from benchmarks.discovery import discovery_tables
 from benchmarks.environment import describe, describe_gpu
-from benchmarks.kept import FUSED, RecipeRuns, fused_table, read_paper, read_recipes, recipe_tables, trials_table
+from benchmarks.kept import RecipeRuns, read_paper, read_recipes, recipe_tables, trials_table
 from benchmarks.measurements import Measurements
 from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
@@ -120,8 +120,6 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
         if content["kind"] == trials.KIND:
             kept = Trials.read(folder / f"{name}.json")
             made |= choice_tables(name, kept) or {name: trials_table(kept)}
-        elif content["kind"] == FUSED:
-            made[name] = fused_table(content)
         elif content["kind"] == citizen.KIND:
             made |= citizen_tables(content)
         elif content["kind"] == uci_tables.KIND:
@@ -150,7 +148,7 @@ def _contents(folder: Path) -> dict[str, dict[str, Any]]:
     """The JSON files of the folder that have a table."""
     read = {path.stem: read_json(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
     others = (citizen.KIND, uci_tables.KIND, discovery.KIND, noise.KIND, scale_tables.KIND, *reliability.KINDS)
-    kinds = (trials.KIND, state.KIND, FUSED, *others)
+    kinds = (trials.KIND, state.KIND, *others)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}
 
 

@@ -99,7 +99,7 @@ def test_a_run_that_shared_its_gpu_has_no_part_in_times(folder):
 
 
 def test_how_fast_and_where_may_differ_between_seeds(folder):
-    keep(folder, "vi-cifar10", 1, 0.9, fused="never", device="cuda")
+    keep(folder, "vi-cifar10", 1, 0.9, capture=False, device="cuda")
     assert len(read_recipes(folder)[0].runs) == 2
 
 

@@ -19,7 +19,6 @@ PAGES = [
     for name in (
         "README.md",
         "docs/results.md",
-        "docs/guides/gpu.md",
         "docs/citizen.md",
         "docs/studies/learned-std.md",
         "docs/studies/noise.md",

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import gossamer
-from gossamer.kernels import ConvMap, LinearMap, autotune, library, native, reference, use
+from gossamer.kernels import ConvMap, LinearMap, library, native, reference, use
 
 pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 
@@ -184,11 +184,5 @@ def test_the_setting_decides(monkeypatch):
         with use(kernel):
             layer(x)
         assert len(called) == n_calls
-    autotune._measured.clear()
-    with use("autotune"):
-        layer(x)
-        before = len(autotune._measured)
-        layer(x)
-    assert len(autotune._measured) == before == 1
     with pytest.raises(ValueError, match="kernel must be one of"):
         use("fast")

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer.kernels import autotune, dispatch, library, use
+from gossamer.kernels import dispatch, library, use
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +37,3 @@ def test_embeddings_do_not_need_them(caplog):
     layer = gossamer.bayesianize(nn.Embedding(2000, 200), density=0.1)
     layer(torch.arange(5))
     assert not caplog.records
-
-
-def test_autotune_has_nothing_to_time(monkeypatch):
-    monkeypatch.setattr(autotune, "_measured", {})
-    layer = gossamer.bayesianize(nn.Linear(256, 256), density=0.02)
-    with use("autotune"):
-        layer(torch.randn(16, 256))
-    assert not autotune._measured

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gossamer.kernels import WeightMap, fused, perturb
+from gossamer.kernels import WeightMap, perturb
 
 
 class DenseCopy:
@@ -23,10 +23,6 @@ class DenseCopy:
         self.mean, self.variance = mean, variance
         self.noise: Tensor | None = None  # drawn elsewhere, for outputs of its shape; otherwise it is drawn here
         self.outputs: list[torch.Size] = []  # shapes of the noisy products so far, to draw their noise in advance
-        self.inputs: list[tuple[torch.Size, WeightMap]] = []  # and of their inputs, to plan them
-        self.plan, self.planned = fused.Plan(), torch.Size()  # of the fused kernels, for inputs of this shape
-        self.seed: Tensor | None = None  # of the noise that they draw
-        self.layer = 0
 
     @property
     def leaves(self) -> list[Tensor]:
@@ -47,17 +43,11 @@ class DenseCopy:
         dtype = self.mean.dtype
         x = x.to(dtype) if x.is_floating_point() else x
         bias = None if bias is None else bias.to(dtype)
-        if noisy and self.variance is not None and self.plan.forward is not None and x.shape == self.planned:
-            weights, (noise, seed, layer) = (self.mean, self.variance, bias), (self.noise, self.seed, self.layer)
-            return fused.noisy_product(
-                x, *weights, weight_map, plan=self.plan, noise=noise, seed=seed, layer=layer, floor=floor
-            )
         m = weight_map(x, self.mean, bias)
         if self.variance is None or not noisy:
             return m
         if not torch.compiler.is_compiling():
             self.outputs.append(m.shape)
-            self.inputs.append((x.shape, weight_map))
         given = self.noise
         noise = given if given is not None and given.shape == m.shape else torch.randn_like(m)
         return perturb(m, weight_map(weight_map.square(x), self.variance), noise, floor)

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from gossamer.distributed.devices import OneProcess, OwnNoise, is_bf16
 from gossamer.distributed.ranks import from_every_rank, from_first_rank, on_any_rank
-from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import replica
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
 from gossamer.posterior import LEAST_HELD_OUT, Calibration, Mixture, calibrate
@@ -150,11 +149,9 @@ class Training:
         batch_size: int = 64,
         seed: int = 0,
         captures: bool = False,
-        fused: Fused = "auto",
         on_nan: OnNan = "stop",
         build: Build | None = None,
     ) -> None:
-        check_fused(fused)
         method = method.suited_to(model)
         self.method, self.task, self.seed = method, task, seed
         self.steps = steps if method.shares_steps else method.members * steps
@@ -188,7 +185,6 @@ class Training:
         self.limit = RateLimit()
         self._is_limited = method.one_rate and not method.lr_is_given and task.has_numbers
         self.captures = captures  # until it turns out to be impossible
-        self.fused: Fused = fused
         self._captured: CapturedSteps | CapturedPasses | None = None
         # A group with its own rate keeps its ratio to the optimizer's default: a schedule that warms up starts at 0.
         default, groups = self.optimizer.defaults["lr"], self.optimizer.param_groups
@@ -371,7 +367,7 @@ class Training:
             return CapturedPasses(self.eager)
         dtype = torch.bfloat16 if is_bf16(self.fabric) else torch.float32
         parts = self.model, self.inner_optimizer, self.task, self.penalty
-        return CapturedSteps(*parts, dtype, fused=self.fused)
+        return CapturedSteps(*parts, dtype)
 
     @property
     def inner_optimizer(self) -> Optimizer:

@@ -14,6 +14,7 @@ from gossamer.lab import Interrupted, Settings, compare, read_recipe
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs import job as job_module
 from gossamer.lab.runs.comparison import Comparison, Entry
+from gossamer.lab.runs.job import settings_of
 from gossamer.train import Training
 
 
@@ -152,17 +153,28 @@ def test_a_run_with_other_settings_is_found_before_anything_is_trained(compariso
         compare(default, 2, out, quiet=True)
 
 
+def test_a_run_with_a_setting_that_no_longer_exists_is_taken_as_it_is(settings, tmp_path, monkeypatch):
+    """Version 0.3.0.dev recorded ``fused``."""
+    entries = {"sgd": settings("sgd", epochs=1)}
+    compare(entries, 1, tmp_path, quiet=True)
+    config = tmp_path / "sgd-0" / "config.toml"
+    config.write_text('fused = "auto"\n' + config.read_text())
+    assert settings_of(Run.open(tmp_path / "sgd-0")).method == "sgd"
+    monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("trained"))
+    compare(entries, 1, tmp_path, quiet=True)
+
+
 def test_a_run_of_before_a_setting_existed_is_taken_as_it_is(settings, tmp_path, monkeypatch):
     entries = {"sgd": settings("sgd", epochs=1)}
     compare(entries, 1, tmp_path, quiet=True)
     config = tmp_path / "sgd-0" / "config.toml"
     lines = config.read_text().splitlines(keepends=True)
-    config.write_text("".join(line for line in lines if not line.startswith(("fused", "momentum"))))
+    config.write_text("".join(line for line in lines if not line.startswith(("capture", "momentum"))))
     assert len(config.read_text().splitlines()) == len(lines) - 2  # a setting, and an option of the method
     monkeypatch.setattr(Training, "advance", lambda self: pytest.fail("trained"))
     compare(entries, 1, tmp_path, quiet=True)
-    with pytest.raises(RecordError, match="holds a run with fused auto, not never"):
-        compare({"sgd": replace(entries["sgd"], fused="never")}, 1, tmp_path, quiet=True)
+    with pytest.raises(RecordError, match="holds a run with capture True, not False"):
+        compare({"sgd": replace(entries["sgd"], capture=False)}, 1, tmp_path, quiet=True)
     with pytest.raises(RecordError, match=r"holds a run with momentum 0\.9, not 0\.5"):
         compare({"sgd": replace(entries["sgd"], options={"momentum": 0.5})}, 1, tmp_path, quiet=True)
 

@@ -21,7 +21,7 @@ from gossamer.files.atomic import one_line, read_file, unwritable
 from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically
 from gossamer.lab.runs.interrupt import Interrupted
-from gossamer.lab.runs.settings import Settings, with_defaults
+from gossamer.lab.runs.settings import FORMER, Settings, with_defaults
 from gossamer.lab.runs.workers import train_here, train_side_by_side
 from gossamer.metrics.registry import METRICS, Metric, shown
 
@@ -430,7 +430,8 @@ def refuse_other_settings(folder: Path, settings: Settings) -> None:
         return
     # Settings that were added since the version of the run have their defaults there.
     earlier = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
-    config = earlier | Run.open(folder).config
+    recorded = {key: value for key, value in Run.open(folder).config.items() if key not in FORMER}
+    config = earlier | recorded
     options = with_defaults(settings.method, methods.as_recorded(settings.method, config.get("options", {})))
     told, asked = _flat(config | {"options": options}), _flat(settings.to_config())
     for key in asked | told:

@@ -360,7 +360,6 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
         batch_size=settings.batch_size,
         seed=settings.seed,
         captures=captures,
-        fused=settings.fused,
         on_nan=settings.on_nan,
         build=build,
     )

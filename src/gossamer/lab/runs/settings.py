@@ -16,7 +16,6 @@ import torch
 from gossamer import data, methods, models
 from gossamer._text.names import refuse_foreign_code, unknown
 from gossamer.files.schema import check_type, describe_type
-from gossamer.kernels.fused import Fused
 from gossamer.posterior import LEAST_HELD_OUT
 from gossamer.train.divergence import OnNan
 from gossamer.types import Task
@@ -27,6 +26,7 @@ TaskKind = Literal["classification", "regression"]
 
 MAX_SEED = 2**32  # the order of an epoch multiplies it, and torch must still accept the product
 CHECKPOINT_SECONDS = 30.0
+FORMER = frozenset({"fused"})  # settings that runs of earlier versions recorded, and that have no effect any more
 WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
 OF_DATA = ("n_val", "target", "drop", "task", "image_size")  # settings that the loader of the data takes
 
@@ -35,8 +35,7 @@ OF_DATA = ("n_val", "target", "drop", "task", "image_size")  # settings that the
 class Settings:
     """Everything that determines a run: on a CPU, the same settings and machine give the same numbers to the bit.
 
-    On a GPU the kernels of convolutions, and with ``fused="auto"`` those that draw the noise, are chosen by timing
-    them, so that two runs may differ in rounding.
+    On a GPU the kernels of convolutions are chosen by timing them, so that two runs may differ in rounding.
 
     Args:
         method: Name of the method.
@@ -49,8 +48,6 @@ class Settings:
         device: Where to train; auto takes a GPU if there is one.
         precision: Precision of the arithmetic; bf16 is mixed with float32, and auto is bf16 on a GPU, otherwise 32.
         capture: Whether to capture the steps as CUDA graphs, where GPUs train and the method allows it.
-        fused: Whether captured steps compute mean and variance of a layer in one kernel: auto where that is measured to
-            be faster, always wherever it is possible, or never.
         ranks: Processes that train together. All but the first run the calling program again, as torchrun does.
         data_dir: Folder of the data files; $GOSSAMER_DATA or data/ if not given.
         n_val: Training examples held out for choices, 0 to train on all; if not given as the data set says, but none
@@ -81,7 +78,6 @@ class Settings:
     device: Device = "auto"
     precision: Precision = "auto"
     capture: bool = True
-    fused: Fused = "auto"
     ranks: int = 1
     data_dir: str | None = None
     n_val: int | None = None
@@ -132,6 +128,8 @@ class Settings:
         of any version ``recorded`` it, all options are there, some perhaps under former names.
         """
         refuse_foreign_code("it", config)
+        if recorded:
+            config = {key: value for key, value in config.items() if key not in FORMER}
         known = [item.name for item in fields(cls)]
         for key in config:
             if key not in known:

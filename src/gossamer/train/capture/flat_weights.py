@@ -9,17 +9,13 @@ are no dense variances: if g is the gradient of a drawn weight, the gradient of 
 
 from __future__ import annotations
 
-import logging
 import math
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from gossamer.kernels.fused import Fused, Geometry, Plan, as_images, choose, compile_all, load, why_not
 from gossamer.layers import CurvatureWeight, DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
 from gossamer.layers.curvature import move_means, shrunk_curvature, std_of_curvature
 from gossamer.layers.gaussian import raw_std_gradient, std_of
@@ -80,8 +76,6 @@ class FlatWeights:
         # On the device from the start: sending them at each update would make the host wait for the device.
         self._layout = torch.tensor(layout, device=self.mean.device)
         self._lengths = torch.tensor(lengths, device=self.mean.device)
-        self.seed = torch.zeros(1, dtype=torch.int64, device=self.mean.device)
-        self._plans: dict[int, Plan] = {}  # by the number of the weight
         self._connect()
         self.refresh()
 
@@ -165,27 +159,20 @@ class FlatWeights:
         elif self.draws_weights:
             self.noise.zero_()
 
-    def prepare_noise(self, run: Callable[[], object], fused: Fused = "never") -> Tensor | None:
+    def prepare_noise(self, run: Callable[[], object]) -> Tensor | None:
         """One buffer for the noise of a whole pass, to be filled before each pass; ``run`` makes a pass to measure it.
 
-        One kernel then draws all normals, four at a time. A weight that is used twice goes on drawing its own noise.
-        With ``fused``, products that gain by it are planned for the fused kernels, some of which draw their noise
-        themselves from :attr:`seed`: if :attr:`draws_inside`, change the seed before each pass.
+        One kernel then draws all normals. A weight that is used twice goes on drawing its own noise.
         """
         workings = self.forget_noise()
         with torch.no_grad():
             run()
-        single = {i: working for i, working in enumerate(workings) if len(working.outputs) == 1}
-        plan_products(single, self._plans, self.seed, fused)
-        read = [
-            working for working in single.values() if working.plan.forward is None or not working.plan.forward.draws
-        ]
-        read.sort(key=lambda working: working.plan.forward is None)  # the fused first: their parts keep 16-byte starts
-        sizes = [working.outputs[0].numel() for working in read]
-        if not read:
+        single = [working for working in workings if len(working.outputs) == 1]
+        if not single:
             return None
+        sizes = [working.outputs[0].numel() for working in single]
         flat = torch.empty(sum(sizes), dtype=self.dense_mean.dtype, device=self.dense_mean.device)
-        for working, part in zip(read, flat.split(sizes), strict=True):
+        for working, part in zip(single, flat.split(sizes), strict=True):
             working.noise = _channels_last(part, tuple(working.outputs[0]))
         return flat
 
@@ -193,15 +180,9 @@ class FlatWeights:
         """Let every product draw its own noise again; returns the dense copies."""
         workings = [weight.dense_copy for weight in self.weights if weight.dense_copy is not None]
         for working in workings:
-            working.noise, working.plan = None, Plan()
+            working.noise = None
             working.outputs.clear()
-            working.inputs.clear()
         return workings
-
-    @property
-    def draws_inside(self) -> bool:
-        """Whether a fused kernel draws its noise itself."""
-        return any(plan.forward is not None and plan.forward.draws for plan in self._plans.values())
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -318,42 +299,3 @@ def _channels_last(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
     if len(shape) < 3:
         return flat.view(shape)
     return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
-
-
-def plan_products(
-    workings: Mapping[int, DenseCopy], plans: dict[int, Plan], seed: Tensor, fused: Fused = "auto"
-) -> None:
-    """Decide for each weight, for inputs of the shape it has just seen, whether a fused kernel computes its product.
-
-    ``workings`` are the weights that are used once, by number; ``plans`` those made for batches of another size, to be
-    kept; ``seed`` is that of the noise that kernels draw themselves.
-    """
-    if fused == "never":
-        return
-    geometries = {i: found for i, working in workings.items() if (found := _geometry(working)) is not None}
-    new = {i: geometry for i, geometry in geometries.items() if i not in plans}
-    if new:
-        start, like = time.perf_counter(), workings[next(iter(new))].mean
-        load()
-        compile_all(dict.fromkeys(new.values()), like.dtype, like.device)
-        chosen = {i: choose(geometry, like.dtype, like.device, fused=fused) for i, geometry in new.items()}
-        plans |= chosen
-        counts = Counter(plan.name for plan in chosen.values())
-        summary = "; ".join(f"{n} by {name}" for name, n in counts.most_common())
-        seconds = time.perf_counter() - start
-        logging.getLogger("gossamer").info(f"products with noise, measured in {seconds:.0f} s: {summary}")
-    for i in geometries:
-        workings[i].plan, workings[i].planned = plans[i], workings[i].inputs[0][0]
-        workings[i].seed, workings[i].layer = seed, i
-
-
-def _geometry(working: DenseCopy) -> Geometry | None:
-    """The geometry of a product as a convolution, where the fused kernels support it."""
-    shape, weight_map = working.inputs[0]
-    x = torch.empty(shape, dtype=working.mean.dtype, device="meta")
-    images = as_images(x, working.mean, weight_map)
-    if images is None:
-        return None
-    pictures, weight, stride, padding = images
-    geometry = Geometry.of(tuple(pictures.shape), tuple(weight.shape), stride, padding)
-    return geometry if why_not(geometry, working.mean.dtype, working.mean.device) is None else None

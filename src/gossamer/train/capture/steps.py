@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from gossamer.distributed.ranks import Message, world_size
-from gossamer.kernels.fused import Fused, check_fused
 from gossamer.layers import CurvatureWeight, SparseLayer, sparse_weights
 from gossamer.train.capture.flat_weights import FlatWeights, copy_gradients
 from gossamer.train.capture.graphs import Graph, OnDevice, undone
@@ -70,8 +69,6 @@ class CapturedSteps:
         dtype: Precision of activations and working weights.
         captures: ``False`` runs the same functions eagerly: on a CPU, or to debug what a graph hides.
         compiles: Whether the pass through the network is compiled.
-        fused: Whether one kernel computes mean and variance of a layer: ``"auto"`` where that is measured to be faster,
-            ``"always"`` wherever possible, ``"never"``.
     """
 
     def __init__(
@@ -84,10 +81,7 @@ class CapturedSteps:
         *,
         captures: bool = True,
         compiles: bool = True,
-        fused: Fused = "auto",
     ) -> None:
-        check_fused(fused)
-        self.fused: Fused = fused
         self.model, self.task, self.penalty, self.dtype, self.captures = model, task, penalty, dtype, captures
         self.device = next(model.parameters()).device
         with capturing():
@@ -274,7 +268,7 @@ class _Pass:
         working, noise, noisy = steps.working, None, steps._is_noisy()
         if working is not None and steps.captures and not working.draws_weights:
             with undone(steps.model.buffers()):
-                noise = working.prepare_noise(lambda: steps._eager_loss(self.x, self.y), steps.fused)
+                noise = working.prepare_noise(lambda: steps._eager_loss(self.x, self.y))
 
         def run() -> None:
             if noise is not None:
@@ -282,8 +276,6 @@ class _Pass:
             if working is not None and working.draws_weights:
                 working.draw(noisy)
                 steps._write()
-            if working is not None and working.draws_inside:
-                working.seed.random_()  # from the generator of the device, which replays advance
             steps._backward(self.x, self.y, loss)
 
         self._run = run
