@@ -1,7 +1,7 @@
 """Selection of variables in three simulated examples (Ke and Fan, arXiv 2210.12957, Table 4): DFP, DPF, and rivals.
 
-Every repetition has data of its own; all repetitions of a part, and all starts of a repetition, train side by side. Of
-several starts the one with the lowest loss on its training data is taken; no other data are used to choose.
+Every repetition has data of its own, and its starts train one after another. Of several starts the one with the lowest
+loss on its training data is taken; no other data are used to choose.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from gossamer import data, methods
 from gossamer._text.tables import Table
 from gossamer.data.sun1 import VARIANTS
-from gossamer.likelihoods import Categorical
+from gossamer.evaluate import evaluate, predict_inputs, summarize
 from gossamer.models import mlp
+from gossamer.posterior import SingleNetwork
+from gossamer.train import Training
 from gossamer.types import Task
 from reproductions import rivals, selection
 from reproductions.baselines import BASELINES, baseline
 from reproductions.parts import PartSettings, Row, StoredParts, Tick
-from reproductions.replicates import Replicates, Tables
 from reproductions.rivals import RIVALS
 from reproductions.selection import EXAMPLES
 
@@ -30,6 +30,8 @@ __all__ = ["measure", "plan", "plot", "tables"]
 
 STARTS = 5  # Sun et al. give SPLBNN ten
 BATCH = 100
+OF_START = 1000  # between the seeds of two starts
+MOST_SNAPSHOTS = 1000  # more than any posterior has: all of them
 CONSTANT = 1e-6  # spread of the predictions of a network that no input reaches any more
 METHODS = {"DFP": False, "DPF": True}  # name -> whether what is pruned may return
 
@@ -104,30 +106,41 @@ def measure(settings: PartSettings, tick: Tick) -> list[Row]:
     tasks = [_task(settings, number) for number in range(settings["repetitions"])]
     if settings["method"] in RIVALS:
         return rivals.measure(settings, tasks, tick)
-    steps = settings["epochs"] * -(-tasks[0].n_data // settings["batch_size"])
-    torch.manual_seed(settings["seed"])
-    starts, n_variables = settings["starts"], tasks[0].input_shape[0]
-    networks = [mlp(n_variables, settings["hidden"], tasks[0].n_outputs) for _ in range(starts * len(tasks))]
+    steps, starts = settings["epochs"] * -(-tasks[0].n_data // settings["batch_size"]), settings["starts"]
+    rows, n = [], starts * len(tasks)
+    for number in range(n):
+        repetition, start = divmod(number, starts)
+        training = _train(settings, tasks[repetition], steps, settings["seed"] + repetition + OF_START * start)
+        row = _row(training, tasks[repetition])
+        rows.append({"repetition": repetition, "start": start, **row})
+        tick(number + 1, n, f"loss {row['train_nll']:.3f}, {len(row['selected'])} variables selected")
+    return rows
+
+
+def _train(settings: PartSettings, task: Task, steps: int, seed: int) -> Training:
     options = {"preset": settings["preset"], "mode": settings["mode"], "feedback": METHODS[settings["method"]]}
-    method = methods.build("em_mcmc", tasks[0], steps, update_period=settings.get("update_period"), **options)
-    test = Tables.of([task.test for task in tasks])
-    seeds = [settings["seed"] + number for number in range(len(tasks))]
-    training = Replicates(method, networks, tasks, batch_size=settings["batch_size"], seeds=seeds)
-    del tasks  # the training has copies, and forgets what it does not read
-    predictions = _train(training, steps, test, tick)
-    scores, losses = _scores(predictions, test, training), training.train_losses()
-    dead = predictions.double().std(1).amax(1) < CONSTANT
-    return [
-        {
-            "repetition": number // starts,
-            "start": number % starts,
-            "train_nll": round(float(losses[number]), 5),
-            "score": round(float(scores[number]), 5),
-            "selected": selected.nonzero().flatten().tolist(),
-            **({"dead": True} if dead[number] else {}),
-        }
-        for number, selected in enumerate(training.model.selected())
-    ]
+    method = methods.build("em_mcmc", task, steps, update_period=settings.get("update_period"), **options)
+    torch.manual_seed(seed)
+    network = mlp(task.input_shape[0], settings["hidden"], task.n_outputs)
+    training = Training(method, network, task, steps, batch_size=settings["batch_size"], seed=seed)
+    for _ in training.run():
+        pass
+    return training
+
+
+def _row(training: Training, task: Task) -> Row:
+    """Score of the posterior, the mean over its snapshots; loss and selection of the last network."""
+    prediction = predict_inputs(training.posterior(), task, task.test[0], n_draws=MOST_SNAPSHOTS)
+    scores = summarize(prediction, task, task.test[1])
+    last = SingleNetwork(training.model)
+    train_nll = float(evaluate(last, task, n_draws=1, split="train")["nll"])
+    values = prediction.probs if task.kind == "classification" else prediction.mean
+    return {
+        "train_nll": round(train_nll, 5),
+        "score": round(float(scores["accuracy"] if "accuracy" in scores else scores["rmse"] ** 2), 5),
+        "selected": rivals.selected(last.mean_network()),
+        **({"dead": True} if float(values.double().std(0).max()) < CONSTANT else {}),
+    }
 
 
 def _baselines(settings: PartSettings, tick: Tick) -> Iterator[Row]:
@@ -193,28 +206,6 @@ def _rival(number: int, name: str, epochs: int | None) -> PartSettings:
 def _task(settings: PartSettings, repetition: int) -> Task:
     form = {"variant": settings["variant"]} if "variant" in settings else {}
     return data.load(settings["data"], seed=settings["seed"] + repetition, **form)
-
-
-def _train(training: Replicates, steps: int, test: Tables, tick: Tick) -> Tensor:
-    """Predictions of each network's posterior, the mean over its snapshots: ``(networks, n, out)``."""
-    at: frozenset[int] = getattr(training.method.collector(), "at", frozenset())
-    total, n_kept = torch.zeros(()), 0
-    for step in range(1, steps + 1):
-        loss = training.advance()
-        if step in at:
-            total, n_kept = total + training.predictions(test), n_kept + 1
-        if step % max(1, steps // 200) == 0 or step == steps:
-            n_read = len(training.model.first.read())
-            tick(step, steps, f"loss {float(loss):.3f}, {n_read} variables read")
-    return total / n_kept if n_kept else training.predictions(test)
-
-
-def _scores(predictions: Tensor, test: Tables, training: Replicates) -> Tensor:
-    """Accuracy, or mean squared error, of each network on the data of its repetition."""
-    y = test.y.repeat_interleave(len(predictions) // len(test.y), 0)
-    if isinstance(training.likelihood, Categorical):
-        return (predictions.argmax(-1) == y).double().mean(1)
-    return (predictions - y).double().square().mean((1, 2))
 
 
 def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:

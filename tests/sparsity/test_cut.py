@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gossamer.sparsity.groups import GROUP_CRITERIA, cut, split_networks
+from gossamer.sparsity.groups import GROUP_CRITERIA, cut
 
 SCORES = torch.tensor([3.0, 1.0, 2.0, 1.0])
 GROUPS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
@@ -79,8 +79,3 @@ def test_a_single_weight_has_no_range(name):
 @pytest.mark.parametrize(("name", "scores"), [("range", [2, 0]), ("signed_range", [4, 0]), ("mean_square", [5, 4])])
 def test_scores_of_groups(name, scores):
     assert GROUP_CRITERIA[name](torch.tensor([[-3.0, 1.0], [2.0, 2.0]])).tolist() == scores
-
-
-def test_stacked_networks_have_groups_of_their_own():
-    both = split_networks([(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 1, 1, 3]))], 2)
-    assert [(score.tolist(), group.tolist()) for ((score, group),) in both] == [([1, 2], [0, 1, 1]), ([3, 4], [1])]

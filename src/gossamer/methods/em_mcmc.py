@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
@@ -226,14 +226,11 @@ def _ends(times: _Times, steps: int, feedback: bool) -> dict[str, Any]:
     }
 
 
-def _threshold(value: float | OfFirst, weights: Mapping[str, GroupedWeight]) -> float | dict[str, float | Tensor]:
-    """A mean square, or a share of that of each layer before training, one for each network of a stack."""
+def _threshold(value: float | OfFirst, weights: Mapping[str, GroupedWeight]) -> float | dict[str, float]:
+    """A mean square, or a share of that of each layer before training."""
     if not isinstance(value, OfFirst):
         return value
-    return {
-        name: value.share * weight.values().double().square().view(weight.networks, -1).mean(1).cpu()
-        for name, weight in weights.items()
-    }
+    return {name: value.share * float(weight.values().double().square().mean()) for name, weight in weights.items()}
 
 
 def _kept(at: Sequence[int], first: int, steps: int) -> list[int]:

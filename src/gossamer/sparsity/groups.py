@@ -2,8 +2,7 @@
 
 Every linear and convolutional weight is seen in one layout, ``(blocks, out, in, taps)``: a linear layer has one block
 and one tap, a convolution as many blocks as ``groups`` and one tap per position of its kernel. A grouping lists the
-positions that belong together, one row per group. Where several networks are trained side by side in one weight (its
-layer has an attribute ``networks``), each has its own block and is pruned separately.
+positions that belong together, one row per group.
 
 A weight may be in several groups at once, in one of its input channel and one of its output channel; it goes with the
 first of them. The order in which groups go is total: those of equal score go by position, so that every rank and rerun
@@ -74,11 +73,6 @@ class GroupedWeight:
         return isinstance(self.layer, _ConvNd)
 
     @property
-    def networks(self) -> int:
-        """How many networks share it: one, except in a stack."""
-        return int(getattr(self.layer, "networks", 1))
-
-    @property
     def size(self) -> int:
         """Number of its entries, active or not."""
         return self.stored.shape.numel()
@@ -137,7 +131,7 @@ def check_thresholds(threshold: Any, weights: Mapping[str, GroupedWeight]) -> No
 
 def _layout(layer: Any, position: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Flat positions as ``(blocks, out, in, taps)``."""
-    blocks = getattr(layer, "groups", 1) * getattr(layer, "networks", 1)
+    blocks = layer.groups if isinstance(layer, _ConvNd) else 1
     position = position.view(blocks, shape[0] // blocks, shape[1], -1)
     return position.transpose(1, 2) if isinstance(layer, _ConvTransposeNd) else position
 
@@ -192,19 +186,6 @@ def cut(
     when = {name: _first([next(places)[group] for _, group in axes], len(scores)) for name, axes in scored.items()}
     n_cut = int((scores < threshold).sum()) if threshold is not None else _to_budget(when, len(scores), budget)
     return {name: moment >= n_cut for name, moment in when.items()}
-
-
-def split_networks(axes: Sequence[Scored], n: int) -> list[list[Scored]]:
-    """The groups of each of ``n`` networks that are stacked in one weight."""
-    if n == 1:
-        return [list(axes)]
-    networks: list[list[Scored]] = [[] for _ in range(n)]
-    for score, group in axes:
-        size = len(score) // n
-        counts = (group // size).bincount(minlength=n).tolist()
-        for network, own, part in zip(networks, score.split(size), group.split(counts), strict=True):
-            network.append((own, part % size))
-    return networks
 
 
 def _first(places: Sequence[Tensor], last: int) -> Tensor:

@@ -31,7 +31,6 @@ from gossamer.sparsity.groups import (
     grouped_weights,
     mean_square,
     range_,
-    split_networks,
 )
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import after_steps, forget_histories, remove
@@ -52,8 +51,7 @@ class Prune(Rule):
     Args:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions are pruned.
         optimizer: Any ``torch.optim`` optimizer that holds its parameters.
-        threshold: λ2, below which a group is cut: one number, or one per layer by name, which for a stack of networks
-            may be a tensor with one per network.
+        threshold: λ2, below which a group is cut: one number, or one per layer by name.
         target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step.
             As many whole groups stay as fit.
         criterion: ``"range"``, ``"signed_range"``, ``"mean_square"`` or a function of ``(groups, size)`` weights. The
@@ -90,7 +88,7 @@ class Prune(Rule):
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        threshold: float | Mapping[str, float | Tensor] | None = None,
+        threshold: float | Mapping[str, float] | None = None,
         target_density: float | Schedule | None = None,
         criterion: str | GroupCriterion | None = None,
         groups: Axes | None = None,
@@ -200,21 +198,17 @@ class Prune(Rule):
         self.record.append({"step": self.index, "density": self.density, "active": active, "removed": removed})
 
     def _choose(self, scored: dict[str, list[Scored]]) -> dict[str, Tensor]:
-        """Which entries stay: one choice per weight or for all together, and in a stack one per network."""
+        """Which entries stay: one choice per weight, or one for all together."""
         share = None
         if self.target_density is not None:
             share = _checked_share(self.target_density(self.index), f" at step {self.index}")
-        networks = {name: split_networks(axes, self.weights[name].networks) for name, axes in scored.items()}
-        shared = [list(networks)] if self.scope == "global" and share is not None else [[name] for name in networks]
-        kept: dict[str, list[Tensor]] = {name: [] for name in networks}
+        shared = [list(scored)] if self.scope == "global" and share is not None else [[name] for name in scored]
+        kept: dict[str, Tensor] = {}
         for names in shared:
-            for number, parts in enumerate(zip(*(networks[name] for name in names), strict=True)):
-                n_entries = sum(self.weights[name].size // self.weights[name].networks for name in names)
-                budget = None if share is None else round(share * n_entries)
-                least = None if self.threshold is None else _of_layer(self.threshold, names[0], number)
-                for name, mask in cut(dict(zip(names, parts, strict=True)), least, budget).items():
-                    kept[name].append(mask)
-        return {name: torch.cat(masks) for name, masks in kept.items()}
+            budget = None if share is None else round(share * sum(self.weights[name].size for name in names))
+            least = self.threshold[names[0]] if isinstance(self.threshold, Mapping) else self.threshold
+            kept |= cut({name: scored[name] for name in names}, None if least is None else float(least), budget)
+        return kept
 
     def _keep(self, name: str, weight: GroupedWeight, kept: Tensor) -> None:
         """Let go of the entries that are not kept; where nothing was held back they are zeros already."""
@@ -300,13 +294,8 @@ def _checked_share(share: float, when: str = "") -> float:
     return share
 
 
-def _of_layer(threshold: float | Mapping[str, float | Tensor], name: str, network: int) -> float:
-    own = threshold[name] if isinstance(threshold, Mapping) else threshold
-    return float(own[network]) if isinstance(own, Tensor) else own
-
-
 def _check(
-    threshold: float | Mapping[str, float | Tensor] | None,
+    threshold: float | Mapping[str, float] | None,
     target_density: float | Schedule | None,
     scope: Scope,
     update_period: int,
@@ -314,7 +303,7 @@ def _check(
     if (threshold is None) == (target_density is None):
         raise ValueError("give either threshold or target_density")
     given = threshold.values() if isinstance(threshold, Mapping) else [] if threshold is None else [threshold]
-    if not all(bool(torch.as_tensor(least >= 0).all()) for least in given):
+    if not all(least >= 0 for least in given):
         raise ValueError(f"threshold must not be negative; got {threshold}")
     if target_density is not None and not callable(target_density):
         _checked_share(target_density)

@@ -60,8 +60,8 @@ class SpikeSlabDecay(Rule):
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions take part.
         optimizer: Any ``torch.optim`` optimizer.
         spike_decay: δ0/N, the weight decay of a group in the spike.
-        threshold: λ1: one number, or one per layer by name, which for a stack of networks may be a tensor with one per
-            network. By default the M-step's, from the decays, ``n_data`` and ``spike_probability``.
+        threshold: λ1: one number, or one per layer by name. By default the M-step's, from the decays, ``n_data`` and
+            ``spike_probability``.
         spike_probability: p, the prior probability of the spike; used without a ``threshold``.
         n_data: N, the number of training examples; used without a ``threshold``.
         groups: ``"kernel"``, ``"input"``, ``"output"``, ``"weight"`` or a function, see
@@ -91,7 +91,7 @@ class SpikeSlabDecay(Rule):
         optimizer: Optimizer,
         *,
         spike_decay: float,
-        threshold: float | Mapping[str, float | Tensor] | None = None,
+        threshold: float | Mapping[str, float] | None = None,
         spike_probability: float = 0.5,
         n_data: float | None = None,
         groups: str | Groups | None = None,
@@ -161,9 +161,7 @@ class SpikeSlabDecay(Rule):
                 continue
             members = weight.members(self._grouping(weight))
             mean_square = weight.values()[members].square().mean(1)
-            least = torch.as_tensor(self._threshold(weight, members.shape[1])).to(mean_square)
-            # Groups of a stack come network by network.
-            self._in_spike[name] = (mean_square.view(weight.networks, -1) < least.view(-1, 1)).flatten()
+            self._in_spike[name] = mean_square < self._threshold(weight, members.shape[1])
             if self._takes_decay:
                 self.optimizer.state[weight.parameter][EXTRA_DECAY] = self._extra_decay(name)
         self._extra = {}
@@ -203,9 +201,9 @@ class SpikeSlabDecay(Rule):
             "from all parameters"
         )
 
-    def _threshold(self, weight: GroupedWeight, group_size: int) -> float | Tensor:
+    def _threshold(self, weight: GroupedWeight, group_size: int) -> float:
         if isinstance(self.threshold, Mapping):
-            return self.threshold[weight.name]
+            return float(self.threshold[weight.name])
         if self.threshold is not None:
             return self.threshold
         assert self.n_data is not None
