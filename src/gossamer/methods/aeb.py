@@ -39,6 +39,7 @@ from gossamer.methods._parts import noise_of_all_ranks, refresh_of
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
 from gossamer.schedules import step_of
+from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
 from gossamer.sparsity.moves import after_steps
 from gossamer.sparsity.selection import top_mask
@@ -211,7 +212,7 @@ class Beliefs:
         return weights * self.kappa1 / scale**2 + weights.sign() * self.kappa0 / scale
 
 
-class EmpiricalBayes(Rule):
+class EmpiricalBayes(Clocked):
     """Adds the gradient of the prior; after the optimizer's step, adapts the prior and cuts the smallest weights.
 
     Args:
@@ -232,11 +233,11 @@ class EmpiricalBayes(Rule):
         weight: float,
         learn_prior: bool = False,
     ) -> None:
+        super().__init__()
         self.weights = {name: weight.parameter for name, weight in weights.items()}
         self.prior, self.clock, self.weight, self.learn_prior = prior, clock, weight, learn_prior
         self.beliefs: dict[str, Beliefs] = {}  # from the second stage on
         self.scale = next(iter(self.weights.values())).detach().new_ones(())
-        self.index = 0
         after_steps(optimizer, self.adapt)
 
     @torch.no_grad()
@@ -289,10 +290,11 @@ class EmpiricalBayes(Rule):
 
     def state_dict(self) -> dict[str, Any]:
         beliefs = {name: dict(vars(own)) for name, own in self.beliefs.items()}
-        return {"index": self.index, "scale": self.scale, "beliefs": beliefs}
+        return super().state_dict() | {"scale": self.scale, "beliefs": beliefs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.index, self.scale = int(state["index"]), state["scale"].to(self.scale.device)
+        super().load_state_dict(state)
+        self.scale = state["scale"].to(self.scale.device)
         device = self.scale.device
         self.beliefs = {
             name: Beliefs(**{key: value.to(device).clone() for key, value in saved.items()})

@@ -37,6 +37,7 @@ from gossamer.methods._parts import first_given
 from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.schedules import cyclical
 from gossamer.sparsity import Cut
+from gossamer.sparsity.clock import Clocked
 from gossamer.types import Collector, Method, Penalty, Posterior, Rule, Step, Task
 
 __all__ = ["splbnn"]
@@ -164,7 +165,7 @@ class MixturePenalty(Penalty):
         return -torch.stack(terms).sum() / self.n_data
 
 
-class Restart(Rule):
+class Restart(Clocked):
     """Begins again at a step with fresh weights; its gradient is that of the old ones, and is dropped.
 
     Args:
@@ -174,8 +175,8 @@ class Restart(Rule):
     """
 
     def __init__(self, plain: nn.Module, optimizer: Optimizer, at: int) -> None:
+        super().__init__()
         self.plain, self.optimizer, self.at = plain, optimizer, at
-        self.index = 0
 
     @property
     def acts(self) -> bool:
@@ -196,12 +197,6 @@ class Restart(Rule):
             step.model.load_state_dict(_state_of(fresh))
         self.optimizer.state.clear()
         return True
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"index": self.index}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.index = int(state["index"])
 
 
 class BestEvidence(Collector):

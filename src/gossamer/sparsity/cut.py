@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import SparseWeight, density, sparse_weights
+from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.moves import forget_histories, remove
-from gossamer.types import Rule, Step
+from gossamer.types import Step
 
 __all__ = ["Cut"]
 
@@ -19,7 +19,7 @@ Margin = Callable[[SparseWeight], Tensor]
 """Of each active entry, by how much it passes its test: those above zero stay."""
 
 
-class Cut(Rule):
+class Cut(Clocked):
     """Removes, at step ``at``, all entries that fail a test; they leave the storage and the optimizer's state.
 
     It acts before the optimizer's step. Every weight keeps at least the entry with the largest margin.
@@ -42,9 +42,8 @@ class Cut(Rule):
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, margin: Margin, at: int) -> None:
+        super().__init__()
         self.optimizer, self.margin, self.at = optimizer, margin, at
-        self.record: list[dict[str, Any]] = []
-        self.index = 0
 
     @property
     def acts(self) -> bool:
@@ -69,9 +68,3 @@ class Cut(Rule):
         row = {"step": step.number, "density": density(step.model), "active": active, "removed": removed}
         self.record.append(row)
         return False
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"index": self.index}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.index, self.record = int(state["index"]), []

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from gossamer._text.names import lookup
 from gossamer.distributed.ranks import world_size
 from gossamer.schedules import as_schedule, step_of
+from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import (
     GROUP_CRITERIA,
@@ -34,14 +35,14 @@ from gossamer.sparsity.groups import (
 )
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import after_steps, forget_histories, remove
-from gossamer.types import Rule, Schedule, Step, VariationalOptimizer
+from gossamer.types import Schedule, Step, VariationalOptimizer
 
 __all__ = ["Prune"]
 
 Axes = Literal["input", "output", "kernel", "weight"] | str | Groups | Sequence[str | Groups]
 
 
-class Prune(Rule):
+class Prune(Clocked):
     """Cuts groups of weights during training; call :meth:`step` after ``backward`` and before ``optimizer.step()``.
 
     The network is always the pruned one: what is cut is exactly zero in every forward pass, every snapshot and the
@@ -100,6 +101,7 @@ class Prune(Rule):
         update_period: int = 1,
         until: float | None = None,
     ) -> None:
+        super().__init__()
         _check(threshold, target_density, scope, update_period)
         self.optimizer, self.threshold = optimizer, threshold
         self.target_density = None if target_density is None else as_schedule(target_density)
@@ -111,8 +113,6 @@ class Prune(Rule):
             self.last_step if isinstance(feedback, bool) else step_of(feedback, total_steps, "feedback") or None
         )
         self.weights = grouped_weights(model, exclude)
-        self.index = 0
-        self.record: list[dict[str, Any]] = []
         self._held = {
             name: HeldEntries(weight.parameter, keeps=self.feedback)
             for name, weight in self.weights.items()
@@ -172,12 +172,14 @@ class Prune(Rule):
 
     def state_dict(self) -> dict[str, Any]:
         held = {name: held.state_dict() for name, held in self._held.items()}
-        return {"index": self.index, "feedback": self.feedback, "held": held} | (
-            {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
+        return (
+            super().state_dict()
+            | {"feedback": self.feedback, "held": held}
+            | ({"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {})
         )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.index, self.record = int(state["index"]), []
+        super().load_state_dict(state)
         self.feedback = bool(state["feedback"])
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
         # What has left for good is in neither; a state from before that brings it back.

@@ -20,14 +20,15 @@ from torch.optim import Optimizer
 from gossamer.distributed.ranks import world_size
 from gossamer.layers import SparseWeight, sparse_weights
 from gossamer.sparsity.allocation import apportion
+from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
 from gossamer.sparsity.selection import Segments, top_mask
-from gossamer.types import Rule, Step
+from gossamer.types import Step
 
 __all__ = ["Redistribution"]
 
 
-class Redistribution(Rule):
+class Redistribution(Clocked):
     """Moves active entries within and between the layers of ``model``; call :meth:`step` after ``backward``.
 
     A subclass says which entries stay, what the growth of a layer is proportional to, and where it grows.
@@ -58,6 +59,7 @@ class Redistribution(Rule):
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, *, update_period: Callable[[int], int], last_step: int
     ) -> None:
+        super().__init__()
         if world_size() > 1:
             raise ValueError(
                 "entries that move between layers change parameters' shapes, which DDP cannot follow: train on one "
@@ -70,8 +72,6 @@ class Redistribution(Rule):
             raise ValueError(
                 "no weights have inactive entries: convert with gossamer.sparsify(model, density=0.1) first"
             )
-        self.index = 0
-        self.record: list[dict[str, Any]] = []
 
     @abstractmethod
     def keep(self, batch: WeightBatch) -> Tensor:
@@ -112,12 +112,6 @@ class Redistribution(Rule):
     @property
     def chosen(self) -> dict[str, Any]:
         return {"update_period": self.update_period(1)}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"index": self.index}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.index, self.record = int(state["index"]), []
 
     @torch.no_grad()
     def _update(self) -> None:

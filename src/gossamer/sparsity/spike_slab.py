@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.schedules import step_of
+from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.groups import GroupedWeight, Groups, check_thresholds, grouped_weights
 from gossamer.sparsity.pruning import Prune
-from gossamer.types import Rule, Step
+from gossamer.types import Step
 
 __all__ = ["SpikeSlabDecay", "soft_threshold"]
 
@@ -50,7 +51,7 @@ def soft_threshold(spike: float, slab: float, group_size: int, spike_probability
     return (math.log(spike / slab) + 2 / group_size * odds) / (spike - slab)
 
 
-class SpikeSlabDecay(Rule):
+class SpikeSlabDecay(Clocked):
     """More weight decay for groups of small weights; call :meth:`step` after ``backward``, before ``optimizer.step()``.
 
     The optimizer's own ``weight_decay`` is that of the slab. The samplers of :mod:`gossamer.optim` take the rest as a
@@ -101,6 +102,7 @@ class SpikeSlabDecay(Rule):
         warmup: float = 0.0,
         update_period: int = 1,
     ) -> None:
+        super().__init__()
         if update_period < 1:
             raise ValueError(f"update_period counts steps from 1; got {update_period}")
         self.optimizer, self.spike_decay = optimizer, spike_decay
@@ -109,8 +111,6 @@ class SpikeSlabDecay(Rule):
         self.warmup_steps = step_of(warmup, total_steps, "warmup")
         self.weights = grouped_weights(model, exclude)
         self._check()
-        self.index = 0
-        self.record: list[dict[str, Any]] = []
         self._in_spike: dict[str, Tensor] = {}  # one flag per group
         # For optimizers without a decay per entry: the positions it was computed for, their version, the decay.
         self._extra: dict[str, tuple[Tensor | None, int, Tensor]] = {}
@@ -139,10 +139,10 @@ class SpikeSlabDecay(Rule):
 
     def state_dict(self) -> dict[str, Any]:
         own = {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
-        return {"index": self.index, "in_spike": dict(self._in_spike)} | own
+        return super().state_dict() | {"in_spike": dict(self._in_spike)} | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.index, self.record = int(state["index"]), []
+        super().load_state_dict(state)
         self._in_spike = {
             name: flags.to(self.weights[name].parameter.device) for name, flags in state["in_spike"].items()
         }

@@ -27,6 +27,7 @@ from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.best import Best
 from gossamer.sparsity.candidates import best_of_all_ranks
+from gossamer.sparsity.clock import Clocked, OptimizerClock
 from gossamer.sparsity.criteria import (
     REMOVAL,
     GradientCriterion,
@@ -39,7 +40,7 @@ from gossamer.sparsity.criteria import (
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
 from gossamer.sparsity.moves import WeightBatch, after_steps
-from gossamer.types import Criterion, Rule, Schedule, Step
+from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]
 
@@ -56,7 +57,7 @@ HOW_TO_BE_SEEN = (
 )
 
 
-class Subspace(Rule):
+class Subspace(Clocked):
     """Moves the active weights of ``model`` during training; call :meth:`step` once per training step.
 
     Call it after ``optimizer.step()``, or like every other rule between ``backward()`` and ``optimizer.step()``, as
@@ -122,6 +123,7 @@ class Subspace(Rule):
         scope: Scope | None = None,
         compare: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         _check(total_steps, update_period, replacement_rate, until, regrow_std, scope)
         everything = sparse_weights(model)
         if not everything:
@@ -146,11 +148,10 @@ class Subspace(Rule):
             self.weights, everything.values(), at_mean=gradient is not None and gradient.noise_free
         )
         self.capturable = self.scope == "layer" and self._n_draws == 1  # updates keep shapes, need no further pass
-        self._clock = Clock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
+        self._clock = OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
         self.index = self._clock.read() or 0
         self._is_resumed = self.index > 0  # by a clock alone
         self._is_first, self._curved = True, [w for w in everything.values() if isinstance(w, CurvatureWeight)]
-        self.record: list[dict[str, Any]] = []
         self._postponed = False
         self._check_parts()
         _agree(self.weights)
@@ -202,15 +203,11 @@ class Subspace(Rule):
 
         The optimizer's state carries the clock too, so that a checkpoint of model and optimizer alone continues it.
         """
-        return {
-            "index": self.index,
-            "postponed": self._postponed,
-            "single": sorted(self._collector.single),
-        }
+        return super().state_dict() | {"postponed": self._postponed, "single": sorted(self._collector.single)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.index, self._postponed = int(state["index"]), bool(state["postponed"])
-        self.record, self._is_resumed = [], False
+        super().load_state_dict(state)
+        self._postponed, self._is_resumed = bool(state["postponed"]), False
         self._collector.reset(state.get("single", ()))
         self._clock.write(self.index)
         self._prepare()
@@ -317,42 +314,6 @@ class Subspace(Rule):
         for criterion in (self.removal, *self.compare.values()):
             if self.weights and criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, WeightBatch(self.weights))
-
-
-class Clock:
-    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
-
-    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
-    """
-
-    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
-        self._place: tuple[Optimizer, int] | None = None
-        self._key = ""
-        for optimizer in optimizers:
-            for number, group in enumerate(optimizer.param_groups):
-                slots = [slot for slot, parameter in enumerate(group["params"]) if parameter is mean]
-                if slots and self._place is None:
-                    self._place, self._key = (optimizer, number), f"subspace_step_{slots[0]}"
-        self._written = self.read()
-
-    @property
-    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
-        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
-
-    def read(self) -> int | None:
-        """The step that the group carries."""
-        step = self._group.get(self._key)
-        return None if step is None else int(step)
-
-    @property
-    def loaded(self) -> int | None:
-        """A step that ``optimizer.load_state_dict`` has written since."""
-        step = self.read()
-        return None if step == self._written else step
-
-    def write(self, step: int) -> None:
-        """Carry this step from now on."""
-        self._group[self._key] = self._written = step
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:
