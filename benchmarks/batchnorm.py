@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.trials import Trial, Trials
 from gossamer import active_parameters, methods
 from gossamer.data import cifar10
 from gossamer.evaluate import evaluate
 from gossamer.lab.record.environment import environment
-from gossamer.lab.runs.trials import FROM_ENVIRONMENT, Trial, Trials
+from gossamer.lab.runs.comparison import KEPT_ENVIRONMENT
 from gossamer.methods._parts import refresh_of
 from gossamer.posterior import InLayers, LocalPasses, Refresh, SingleNetwork
 from gossamer.train import fit
@@ -80,7 +81,7 @@ def main() -> None:
                 settings = {"method": method, "epochs": EPOCHS, "split": "val", "options": {"lr": LR, **options}}
                 trials.append(Trial(f"{case}: {way}", seed, settings, reached, cost))
     known = environment()
-    where = {key: known[key] for key in FROM_ENVIRONMENT if known.get(key) is not None}
+    where = {key: known[key] for key in KEPT_ENVIRONMENT if known.get(key) is not None}
     Trials(trials, {"date": date.today().isoformat(), **where}).write(args.out)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks.tables import MISSING
+from benchmarks.trials import Trials
 from gossamer._text.tables import Table
 from gossamer.lab.runs.comparison import Comparison, Entry, mean_and_error
-from gossamer.lab.runs.trials import Trials
 from gossamer.metrics.registry import METRICS
 
 __all__ = ["RULES", "choice_tables"]
@@ -47,7 +47,7 @@ def choice_tables(name: str, trials: Trials) -> dict[str, Table]:
     """Quality and cost as ``gossamer compare`` prints them, and a choice for each rule; none for other comparisons.
 
     Example:
-        >>> from gossamer.lab.runs.trials import Trial
+        >>> from benchmarks.trials import Trial
         >>> def trial(label, nll, cost):
         ...     return Trial(label, 0, {}, {"nll": nll}, dict.fromkeys(NEEDED, cost))
         >>> kept = Trials([trial("sgd", 0.3, 1.0), trial("vi", 0.2, 2.0), trial("ssvi", 0.25, 0.1)], {})

@@ -31,6 +31,7 @@ import yaml
 from torch import nn
 
 import gossamer
+from benchmarks.trials import Trials
 from gossamer.data import cifar10, cifar100, digits, fashion_mnist, svhn, uci
 from gossamer.data import load as load_data
 from gossamer.data._corruptions import read_corrupted
@@ -38,7 +39,7 @@ from gossamer.data._images import load_images
 from gossamer.data._own.record import task_without_data
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 from gossamer.files import container
-from gossamer.lab import Settings, Trials, compare, read_recipe, train
+from gossamer.lab import Settings, compare, read_recipe, train
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli import main as command
 from gossamer.lab.record import RecordError, Run, to_toml
@@ -220,7 +221,7 @@ def _compared(root: Path) -> FileKind:
         found = compare({"ssvi": settings}, seeds=1, out=folder.parent, quiet=True)
         if failure := found.entries[0].failure:  # a row of the table, not the end of the comparison
             raise (AssertionError if "Error: " in failure else RecordError)(failure)
-        Trials.of(found).to_json()
+        found.to_trials()
 
     return _run_kind(root, "result.json", read, _result_coding(root), "result.json, compare", share=0.05)
 
@@ -373,7 +374,7 @@ def _saved(name: str, root: Path) -> FileKind:
 
 
 def _trials(root: Path) -> FileKind:
-    blob = Trials.of(compare({"ssvi": settings_of(Run.open(_trained(root)))}, seeds=1, out=root, quiet=True)).to_json()
+    blob = compare({"ssvi": settings_of(Run.open(_trained(root)))}, seeds=1, out=root, quiet=True).to_trials()
     return FileKind(
         "comparison", blob.encode(), _alone(".json", lambda path: Trials.read(path).by_label()), NAMED, *JSON
     )

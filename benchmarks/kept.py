@@ -16,13 +16,13 @@ from typing import Any
 
 from benchmarks import cells
 from benchmarks.tables import MISSING
+from benchmarks.trials import Trial, Trials
 from gossamer._text.tables import Table
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.published import PublishedFigures, read_published
 from gossamer.lab.runs.settings import with_defaults
-from gossamer.lab.runs.trials import Trial, Trials
 from gossamer.methods import as_recorded
 from gossamer.metrics.registry import METRICS
+from reproductions.published import PublishedFigures, read_published
 
 __all__ = [
     "RecipeRuns",

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 import gossamer
+from benchmarks.trials import Trial, Trials
 from gossamer.evaluate import evaluate
 from gossamer.lab import Settings
 from gossamer.lab.record.environment import environment
-from gossamer.lab.runs.trials import FROM_ENVIRONMENT, Trial, Trials
+from gossamer.lab.runs.comparison import KEPT_ENVIRONMENT
 from gossamer.layers.summary import weights_of
 from gossamer.models import mlp
 from gossamer.posterior import Mixture
@@ -80,7 +81,7 @@ def main() -> None:
                 print(f"{trial.label}, seed {seed}: {bytes_:,} bytes, NLL {nll:.6f}", flush=True)
                 trials.append(trial)
     known = environment()
-    where = {key: known[key] for key in FROM_ENVIRONMENT if known.get(key) is not None}
+    where = {key: known[key] for key in KEPT_ENVIRONMENT if known.get(key) is not None}
     order = list(dict.fromkeys(trial.label for trial in trials))
     trials.sort(key=lambda trial: order.index(trial.label))
     Trials(trials, {"date": date.today().isoformat(), **where}).write(args.out)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import citizen, discovery, noise, reliability, scale_tables, state, uci_tables
+from benchmarks import citizen, discovery, noise, reliability, scale_tables, state, trials, uci_tables
 from benchmarks.choices import choice_tables
 from benchmarks.citizen import citizen_tables
 from benchmarks.discovery import discovery_tables
@@ -25,11 +25,10 @@ from benchmarks.kept import RecipeRuns, read_paper, read_recipes, recipe_tables,
 from benchmarks.measurements import Measurements
 from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
+from benchmarks.trials import Trials
 from gossamer._text.tables import Table
 from gossamer.files.atomic import read_json, rows_of
 from gossamer.lab.record import RecordError
-from gossamer.lab.runs import trials
-from gossamer.lab.runs.trials import Trials
 
 __all__ = ["PLACES", "document", "fill", "fill_places", "fill_recorded", "recorded_environments", "recorded_tables"]
 
@@ -106,7 +105,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
 
     Example:
         >>> import tempfile
-        >>> from gossamer.lab.runs.trials import Trial
+        >>> from benchmarks.trials import Trial
         >>> folder = Path(tempfile.mkdtemp())
         >>> reached = Trial("ssvi", 0, {}, {"accuracy": 0.9}, {"active_parameters": 10})
         >>> Trials([reached], {}).write(folder / "digits.json")

@@ -21,11 +21,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from benchmarks.trials import Trial, Trials
 from gossamer import active_parameters, methods
 from gossamer.data import digits
 from gossamer.evaluate import evaluate, summarize
 from gossamer.lab.record.environment import environment
-from gossamer.lab.runs.trials import FROM_ENVIRONMENT, Trial, Trials
+from gossamer.lab.runs.comparison import KEPT_ENVIRONMENT
 from gossamer.layers import sparse_weights
 from gossamer.models import conv_net, mlp
 from gossamer.posterior import Mixture, Prediction
@@ -193,7 +194,7 @@ def main() -> None:
                 settings = {"model": kind, "data": "digits", "split": split, "n_draws": N_DRAWS}
                 trials.append(Trial(f"{kind}: {label}", seed, settings, metrics, {"active_parameters": n_active}))
     known = environment()
-    where = {key: known[key] for key in FROM_ENVIRONMENT if known.get(key) is not None}
+    where = {key: known[key] for key in KEPT_ENVIRONMENT if known.get(key) is not None}
     order = list(dict.fromkeys(trial.label for trial in trials))
     trials.sort(key=lambda trial: order.index(trial.label))
     Trials(trials, {"date": date.today().isoformat(), **where}).write(args.out)

@@ -31,10 +31,10 @@ from gossamer.files.atomic import json_by_rows
 from gossamer.lab.record import Run, write_atomically
 from gossamer.lab.record.environment import environment
 from gossamer.lab.record.sweep import SweepRecord, TrialRecord
+from gossamer.lab.runs.comparison import KEPT_ENVIRONMENT
 from gossamer.lab.runs.interrupt import SeenEnough
 from gossamer.lab.runs.job import settings_of, train
 from gossamer.lab.runs.reader import evaluate_run
-from gossamer.lab.runs.trials import FROM_ENVIRONMENT
 
 __all__ = ["Kill", "Outcome", "attack"]
 
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome, kills = attack(Path(folder) / "sweep", told.trials, told.kills, told.seed, told.storage)
     known = environment()
     content: dict[str, Any] = {"format": 1, "kind": KIND, "environment": {"date": known["time"][:10]}}
-    content["environment"] |= {key: known[key] for key in FROM_ENVIRONMENT}
+    content["environment"] |= {key: known[key] for key in KEPT_ENVIRONMENT}
     content |= {"storage": (told.storage or "sqlite").partition(":")[0].partition("+")[0], "processes": N_PROCESSES}
     content |= {"victims": N_VICTIMS, "seed": told.seed, "kills_per_victim": told.kills}
     content |= {"command": shlex.join(["gossamer", "sweep", *SETTINGS, *(f"--search={text}" for text in SEARCH)])}

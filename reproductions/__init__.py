@@ -1,6 +1,6 @@
 """Tables and figures of papers that a recipe cannot express, measured again: one script each.
 
-What a recipe can express is a file of ``recipes/`` for ``gossamer reproduce``.
+What a recipe can express is a file of ``recipes/``, and ``published`` quotes its paper.
 """
 
 from __future__ import annotations

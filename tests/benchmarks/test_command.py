@@ -5,8 +5,8 @@ import json
 import pytest
 
 from benchmarks.measurements import DENSE, Measurements, Timing
+from benchmarks.trials import Trial, Trials
 from gossamer.kernels import library
-from gossamer.lab import Trial, Trials
 
 needs_kernels = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 

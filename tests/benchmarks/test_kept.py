@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.kept import determined, read_paper, read_recipes, recipe_tables, setup_seconds, trials_table
-from gossamer.lab import Trial, Trials, read_recipe
+from benchmarks.trials import Trial, Trials
+from gossamer.lab import read_recipe
 from gossamer.lab.record import RecordError, to_toml
-from gossamer.lab.runs.published import PublishedFigures
+from reproductions.published import PublishedFigures
 
 ROOT = Path(__file__).parents[2]
 ACCURACIES = {0: 0.930, 1: 0.936, 2: 0.942}

@@ -17,15 +17,12 @@ if TYPE_CHECKING:
     from gossamer.lab.runs.reader import evaluate_run, predict_run, show
     from gossamer.lab.runs.settings import Settings
     from gossamer.lab.runs.trained import TrainedRun, load_run
-    from gossamer.lab.runs.trials import Trial, Trials
 
 __all__ = [
     "Comparison",
     "Interrupted",
     "Settings",
     "TrainedRun",
-    "Trial",
-    "Trials",
     "compare",
     "evaluate_run",
     "load_run",
@@ -44,7 +41,6 @@ _HOMES = {
     "reader": ("evaluate_run", "predict_run", "show"),
     "settings": ("Settings",),
     "trained": ("TrainedRun", "load_run"),
-    "trials": ("Trial", "Trials"),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from gossamer._text.formats import count, duration, integer, latency, macs, number, percent, plain, size, times
+from gossamer._text.formats import count, duration, integer, latency, macs, number, percent, plain, size
 from gossamer.metrics.metric import Metric, Place
 from gossamer.metrics.quality import QUALITY
 
@@ -70,14 +70,6 @@ COST = (
         "Multiply-adds of the whole training, zeros not counted.",
         places=("terminal", "comparison", "headline"),
         heading="train",
-    ),
-    _row(
-        "native_speedup",
-        "Gain by sparse kernels",
-        times,
-        None,
-        "How many times faster a training step is than with dense products.",
-        places=("comparison",),
     ),
     _row(
         "seconds",

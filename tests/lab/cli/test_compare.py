@@ -230,12 +230,6 @@ def test_latex_alone_is_on_standard_output(gossamer, on_two_sets):
     assert line.split(" & ")[1].startswith(r"\textbf{")
 
 
-def test_published_figures_are_of_one_data_set(refused, tmp_path):
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text('data = "digits"\n[methods.sgd]\n[published.sgd]\nsource = "us"\naccuracy = "90 %"\n')
-    assert "published figures are of one data set" in refused(2, "reproduce", recipe, "--data", "digits,two_moons")
-
-
 def test_jobs_train_the_runs_and_the_same_command_collects_them(gossamer, refused, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     command = [

@@ -33,7 +33,6 @@ USAGE = """usage: gossamer COMMAND [...]
   compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
   sweep METHOD --data DATA --study NAME --search OPTION=VALUES
                                   search good options by held-out examples; start it as often as you like, anywhere
-  reproduce RECIPE                a recipe beside the figures that its paper printed
   report RUN… | COMPARISON        one HTML file about one run or several, or about a sweep
   predict RUN INPUT               predictions for new inputs: a table, an array, images, or - for standard input
   export RUN                      the trained network for other runtimes (ONNX, torch.export)
@@ -57,7 +56,6 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "evaluate": "evaluate:evaluate",
     "compare": "compare:compare",
     "sweep": "sweep:sweep",
-    "reproduce": "compare:reproduce",
     "report": "queries:report",
     "predict": "predict:predict",
     "export": "queries:export",
@@ -66,6 +64,8 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "show": "queries:show",
     "completion": "queries:completion",
 }
+
+MOVED = {"bench": "make bench", "reproduce": "python -m reproductions RECIPE"}
 
 
 class UsageError(Exception):
@@ -109,9 +109,8 @@ def _dispatch(given: list[str]) -> int:
         print(f"gossamer {__version__}")
         return 0
     command, rest = given[0], given[1:]
-    if command == "bench":
-        instead = "make bench in a checkout of the repository measures this machine"
-        raise UsageError(f"gossamer bench has moved: {instead}")
+    if command in MOVED:
+        raise UsageError(f"gossamer {command} has moved: {MOVED[command]} in a checkout of the repository")
     if command not in COMMANDS:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"

@@ -1,4 +1,4 @@
-"""``gossamer compare`` and ``gossamer reproduce``."""
+"""``gossamer compare``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +18,11 @@ from gossamer.lab.cli.parser import Parser, folder, with_underscores
 from gossamer.lab.record import write_atomically
 from gossamer.lab.runs.comparison import SEEDS, Comparison, csv_of, read_recipe, runs_of, train_run
 from gossamer.lab.runs.comparison import compare as compare_runs
-from gossamer.lab.runs.published import PublishedFigures, beside_published, read_published
 from gossamer.lab.runs.settings import Settings
-from gossamer.lab.runs.trials import Trials
 
 DATA = "digits"
 NOT_SETTINGS = {"what", "data", "density", "seeds", "out", "json"}
-NOT_SETTINGS |= {"ood", "ood_score", "latex", "time_steps", "workers", "print_jobs", "only", "trust", "quiet"}
+NOT_SETTINGS |= {"ood", "ood_score", "latex", "workers", "print_jobs", "only", "trust", "quiet"}
 SLURM = """#!/bin/bash
 #SBATCH --job-name={title}
 #SBATCH --array=0-{last}
@@ -41,37 +39,15 @@ def compare(given: list[str]) -> int:
     except UsageError as error:
         extra = re.match(r"unrecognized arguments: (\w[\w:]*)", str(error))
         raise UsageError(f"{extra[1]}: put commas between methods, as in sgd,{extra[1]}") if extra else error from None
-    return _compare(options, {}, ["compare", *given])
-
-
-def reproduce(given: list[str]) -> int:
-    """Train what a recipe says, as ``compare`` does, and print the published figures beside the measured ones."""
-    title = "Train what a recipe says; measured figures beside the published ones."
-    options = add_compare_flags(Parser("gossamer reproduce", title)).parse(given)
-    recipe = folder(options.what)
-    if recipe.suffix != ".toml":
-        raise UsageError(
-            f"reproduce takes a recipe, a TOML file, not {recipe.name!r}; for the named tables and figures run "
-            f"python -m reproductions {recipe.name} in a checkout of the repository"
-        )
-    published = read_published(recipe)
-    if not published:
-        raise UsageError(f"{recipe} quotes no published figures: give it a table [published.NAME], or use compare")
-    return _compare(options, published, ["reproduce", *given])
-
-
-def _compare(options: Namespace, published: Mapping[str, PublishedFigures], given: Sequence[str]) -> int:
     try:
         plans = _plans(options)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if published and len(plans) > 1:
-        raise UsageError("published figures are of one data set: give --data one name, or leave it to the recipe")
     ood = _names(options.ood)
     for plan in plans:
         _refuse_unknown(plan, ood)
     if options.print_jobs is not None:
-        return _print_jobs(plans, given, options.print_jobs)
+        return _print_jobs(plans, ["compare", *given], options.print_jobs)
     if options.only is not None:
         return _train_only(plans, options.only, options.quiet)
     # A LaTeX table can be redirected into a file, so standard output has nothing else.
@@ -93,7 +69,7 @@ def _compare(options: Namespace, published: Mapping[str, PublishedFigures], give
         comparison = compare_runs(plan.entries, plan.seeds, plan.out, **way)
         found[plan.data] = comparison
         print(comparison.to_latex(plan.data) if options.latex else comparison.to_text())
-        _finish(plan, comparison, options, published, tell)
+        _finish(plan, comparison, tell)
     if len(plans) > 1:
         out = _base(plans)
         write_atomically(out / "comparison.csv", csv_of(found))
@@ -150,33 +126,20 @@ def _without_jobs(given: Sequence[str]) -> list[str]:
     return kept
 
 
-def _finish(
-    plan: DataPlan,
-    comparison: Comparison,
-    options: Namespace,
-    published: Mapping[str, PublishedFigures],
-    tell: Callable[..., None],
-) -> None:
-    """What comes with the table of one data set: published figures, times of steps, the report, files."""
-    if published:
-        tell(f"\n{beside_published(comparison, published).to_text()}")
-    if options.time_steps:
-        from gossamer.lab.runs.step_times import report_steps
-
-        tell()
-        report_steps(comparison.folders, tell)
+def _finish(plan: DataPlan, comparison: Comparison, tell: Callable[..., None]) -> None:
+    """What comes with the table of one data set: the report and the files."""
     if comparison.folders:
         from gossamer.lab.report import write_comparison
 
         tell(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
     tell(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
     if plan.kept is not None:
-        Trials.of(comparison).write(plan.kept)
+        write_atomically(plan.kept, comparison.to_trials())
         tell(f"kept: {plan.kept}")
 
 
 def add_compare_flags(flags: Parser) -> Parser:
-    """Flags of ``compare`` and ``reproduce``."""
+    """Flags of ``compare``."""
     flags.add_argument("what", help="Methods with commas between them, or a recipe (a TOML file).")
     flags.add_flag("data", str | None, f"Data set, or several with commas: a table for each; {DATA} if not given.")
     flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
@@ -186,7 +149,6 @@ def add_compare_flags(flags: Parser) -> Parser:
     flags.add_flag("ood", str | None, "Sets from outside, with commas, as for evaluate: a column of AUROC for each.")
     flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
     flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
-    flags.add_flag("time_steps", None, "Time training steps with native kernels and with dense products.")
     flags.add_flag("workers", int, "Runs to train at once, each in a process of its own with its share of threads.", 1)
     jobs = "Train nothing; print a shell line per run, or a script for an array of Slurm: then compare collects."
     flags.add_argument("--print_jobs", nargs="?", const="shell", choices=("shell", "slurm"), help=jobs)

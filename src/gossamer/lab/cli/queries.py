@@ -154,8 +154,7 @@ def _whole_parser() -> Any:
     parsers = {name: commands.add_parser(name, help=name) for name in COMMANDS}
     parsers["list"].add_argument("kind", choices=LISTS)
     parsers["completion"].add_argument("shell", choices=SHELLS)
-    for name in ("compare", "reproduce"):
-        compare.add_compare_flags(parsers[name])
+    compare.add_compare_flags(parsers["compare"])
     evaluate.add_evaluate_flags(parsers["evaluate"])
     for name in TITLES:
         _add_flags(parsers[name], name)

@@ -17,11 +17,13 @@ from gossamer import methods
 from gossamer._text.formats import column
 from gossamer._text.names import file_name, own_code, trusting
 from gossamer._text.tables import Table
-from gossamer.files.atomic import one_line, read_file, unwritable
+from gossamer.files.atomic import checked, json_by_rows, one_line, read_file, unwritable
 from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically
+from gossamer.lab.record.contents import CONFIG
 from gossamer.lab.runs.interrupt import Interrupted
 from gossamer.lab.runs.settings import FORMER, Settings, with_defaults
+from gossamer.lab.runs.stored import stored_result
 from gossamer.lab.runs.workers import train_here, train_side_by_side
 from gossamer.metrics.registry import METRICS, Metric, shown
 
@@ -29,6 +31,18 @@ SEEDS = 3
 WAY_ON = "give the same command again: what is finished is kept"
 ARROWS = {"higher": "↑", "lower": "↓"}
 WIDTH = 100  # of the table in a terminal
+KEPT_SETTINGS = ("method", "data", "model", "epochs", "batch_size", "n_train", "n_draws", "options")
+KEPT_COSTS = (
+    "active_parameters",
+    "total_parameters",
+    "checkpoint_bytes",
+    "parameter_bytes",
+    "training_macs",
+    "seconds",
+    "peak_memory_bytes",
+    "prediction_seconds",
+)
+KEPT_ENVIRONMENT = ("python", "versions", "cpu", "cpu_count", "gpu")
 GIVE_WAY = ("peak_memory_bytes", "crps", "coverage90", "ece")  # where there is no room, the last of these first
 
 
@@ -107,6 +121,17 @@ class Comparison:
         rows = [{key: _finite(value) for key, value in row.items()} for row in self.table()]
         return json.dumps(rows, indent=1) + "\n"
 
+    def to_trials(self) -> str:
+        """What each method reached with each seed, as JSON with one line per run: small enough to keep.
+
+        It holds no curves, no examples, and of the environment only what numbers depend on: no machine, folder or user.
+        """
+        labels = [entry.label for entry in self.entries for _ in entry.results]
+        runs = [Run.open(folder) for folder in self.folders]
+        failures = {entry.label: entry.failure for entry in self.entries if entry.failure}
+        head = {"format": 1, "kind": "trials", "environment": _common_environment(runs), "failures": failures}
+        return json_by_rows(head | {"trials": [_trial(label, run) for label, run in zip(labels, runs, strict=True)]})
+
     def write(self, folder: Path) -> None:
         """``comparison.md``, ``.tex``, ``.csv`` and ``.json`` in the folder."""
         texts = {"md": self.to_markdown(), "tex": self.to_latex(), "csv": self.to_csv(), "json": self.to_json()}
@@ -140,6 +165,35 @@ class Comparison:
         seeds = "the seeds" if len(counts) > 1 else f"{max(counts, default=0)} seeds"
         said = f"mean±standard error over {seeds}; costs are means" if max(counts, default=0) > 1 else "one seed"
         return f"{said}; {self.note}" if self.note else said
+
+
+def _trial(label: str, run: Run) -> dict[str, Any]:
+    """One run: its settings, what it reached and what that cost."""
+    result = stored_result(run)
+    if result is None:
+        raise RecordError(f"{run.folder} is not finished: gossamer train --resume {run.folder} continues it")
+    settings = {"model": result["model"]} | run.config  # the settings may leave the choice of the network to the data
+    return {
+        "label": label,
+        "seed": checked(run.config.get("seed"), int, f"{run.folder / CONFIG}: seed", "restore the file"),
+        "settings": {key: settings.get(key) for key in KEPT_SETTINGS},
+        "metrics": {key: value for key, value in result["metrics"].items() if value is not None},
+        "cost": {key: result["cost"][key] for key in KEPT_COSTS if result["cost"].get(key) is not None},
+    }
+
+
+def _common_environment(runs: Sequence[Run]) -> dict[str, Any]:
+    """The environment shared by all runs, dated by the latest; values that differ become a list."""
+    if not runs:
+        return {}
+    common = {key: _agreed([run.environment.get(key) for run in runs]) for key in KEPT_ENVIRONMENT}
+    days = [run.environment.get("time", "")[:10] for run in runs]
+    return {"date": max(days)} | {key: value for key, value in common.items() if value is not None}
+
+
+def _agreed(values: Sequence[Any]) -> Any:
+    distinct = [value for i, value in enumerate(values) if value not in values[:i]]
+    return distinct[0] if len(distinct) == 1 else distinct
 
 
 def csv_of(comparisons: Mapping[str, Comparison]) -> str:

@@ -1,7 +1,11 @@
-"""What a paper printed, as the tables ``[published.NAME]`` of a recipe quote it, beside what was measured."""
+"""What a paper printed, as the tables ``[published.NAME]`` of a recipe quote it, beside what was measured.
+
+python -m reproductions recipes/ssvi-cifar10-95.toml [flags of gossamer compare]
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +13,10 @@ from typing import Any, NamedTuple
 
 from gossamer._text.names import unknown
 from gossamer._text.tables import Table
+from gossamer.files.atomic import read_json
+from gossamer.lab.cli import main as gossamer
 from gossamer.lab.record import RecordError
-from gossamer.lab.runs.comparison import Comparison, load_recipe, mean_and_error
+from gossamer.lab.runs.comparison import load_recipe
 from gossamer.metrics.registry import METRICS
 
 
@@ -22,24 +28,45 @@ class PublishedFigures(NamedTuple):
     figures: Mapping[str, str]
 
 
+def train_recipe(given: Sequence[str]) -> int:
+    """Train a recipe as ``gossamer compare`` does, then print the published figures below the measured ones."""
+    parser = argparse.ArgumentParser("python -m reproductions", allow_abbrev=False)
+    parser.add_argument("recipe", type=Path, help="a TOML file")
+    parser.add_argument("--out", type=Path, help="folder of the comparison; runs/<recipe> if not given")
+    options, flags = parser.parse_known_args(given)
+    published = read_published(options.recipe)
+    if not published:
+        raise RecordError(f"{options.recipe} quotes no published figures: give it a table [published.NAME]")
+    out = options.out or Path("runs", options.recipe.stem)
+    code = gossamer(["compare", str(options.recipe), *flags, "--out", str(out)])
+    rows = read_json(out / "comparison.json", "give the same command again")
+    if code == 0 and rows is None:
+        raise RecordError(
+            f"{out} has no comparison.json: published figures are of one data set, all of whose runs ended"
+        )
+    if code == 0:
+        print(f"\n{beside_published(rows, published).to_text()}")
+    return code
+
+
 def read_published(path: Path) -> dict[str, PublishedFigures]:
     """The published figures of a recipe by method; empty where it quotes none."""
     recipe = load_recipe(path)
     return {label: _figures(path, label, table, recipe["methods"]) for label, table in recipe["published"].items()}
 
 
-def beside_published(comparison: Comparison, published: Mapping[str, PublishedFigures]) -> Table:
-    """A row for what was measured of each method, and below it one for what was published.
+def beside_published(measured: Sequence[Mapping[str, Any]], published: Mapping[str, PublishedFigures]) -> Table:
+    """A row for what was measured of each method, as ``comparison.json`` has it, and below it what was published.
 
     Measured figures are means ± standard errors over the seeds, in the unit and with the digits of the printed one.
     """
     names = [name for name in METRICS if any(name in quoted.figures for quoted in published.values())]
     rows = []
-    for entry in comparison.entries:
-        quoted = published.get(entry.label)
+    for means in measured:
+        quoted = published.get(means["method"])
         if quoted is not None:
-            cells = [_measured(name, quoted.figures.get(name, "-"), entry.results) for name in names]
-            rows.append([entry.label, str(len(entry.results)), *cells])
+            cells = [_measured(name, quoted.figures.get(name, "-"), means) for name in names]
+            rows.append([means["method"], str(means["seeds"]), *cells])
             seeds = "" if quoted.seeds is None else str(quoted.seeds)
             rows.append([f"published, {quoted.source}", seeds, *(quoted.figures.get(name, "-") for name in names)])
     head = ["method", "seeds", *(METRICS[name].heading for name in names)]
@@ -61,12 +88,11 @@ def _figures(path: Path, label: str, table: Any, methods: Mapping[str, Any]) -> 
     return PublishedFigures(table["source"], table.get("seeds"), figures)
 
 
-def _measured(name: str, printed: str, results: Sequence[Mapping[str, Any]]) -> str:
+def _measured(name: str, printed: str, means: Mapping[str, Any]) -> str:
     """Mean and standard error, written like the printed figure."""
-    found = mean_and_error(results, name)
-    if found is None:
+    mean, error = means.get(name), means.get(f"{name}_se")
+    if mean is None:
         return "-"
-    mean, error = found
     number = re.fullmatch(r"\d+(?:\.(\d+))?( ?%)?", printed)
     if number is None:  # an abbreviation such as 0.56M, or a figure that the paper does not have
         return METRICS[name].text(mean, error)
