@@ -36,7 +36,7 @@ from gossamer.data import cifar10, cifar100, digits, fashion_mnist, svhn, uci
 from gossamer.data import load as load_data
 from gossamer.data._corruptions import read_corrupted
 from gossamer.data._images import load_images
-from gossamer.data._own.record import task_without_data
+from gossamer.data.own.record import task_without_data
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 from gossamer.files import container
 from gossamer.lab import Settings, compare, read_recipe, train

@@ -6,6 +6,7 @@ python -m reproductions recipes/ssvi-cifar10-95.toml [flags of gossamer compare]
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 
 from gossamer._text.names import unknown
 from gossamer._text.tables import Table
-from gossamer.files.atomic import read_json
 from gossamer.lab.cli import main as gossamer
 from gossamer.lab.record import RecordError
 from gossamer.lab.runs.comparison import load_recipe
@@ -39,13 +39,11 @@ def train_recipe(given: Sequence[str]) -> int:
         raise RecordError(f"{options.recipe} quotes no published figures: give it a table [published.NAME]")
     out = options.out or Path("runs", options.recipe.stem)
     code = gossamer(["compare", str(options.recipe), *flags, "--out", str(out)])
-    rows = read_json(out / "comparison.json", "give the same command again")
-    if code == 0 and rows is None:
-        raise RecordError(
-            f"{out} has no comparison.json: published figures are of one data set, all of whose runs ended"
-        )
     if code == 0:
-        print(f"\n{beside_published(rows, published).to_text()}")
+        written = out / "comparison.json"
+        if not written.exists():
+            raise RecordError(f"there is no {written}: published figures are of one data set, and of all its runs")
+        print(f"\n{beside_published(json.loads(written.read_text()), published).to_text()}")
     return code
 
 

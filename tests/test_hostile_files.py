@@ -17,7 +17,7 @@ import pytest
 
 from gossamer.data import _files, read_corrupted
 from gossamer.data._files import read_blobs, read_cifar_pickle, read_mat, read_npy
-from gossamer.data._own.arrays import read_arrays
+from gossamer.data.own.arrays import read_arrays
 from gossamer.estimators import SparseBayesClassifier
 from gossamer.lab.record import RecordError, Run
 

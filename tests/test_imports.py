@@ -85,6 +85,16 @@ def test_a_room_imports_only_rooms_to_its_left(path: Path):
     assert not wrong, f"{room} may import {sorted(allowed(room))} of gossamer, not {sorted(wrong)}"
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+def test_private_modules_are_for_their_own_room(path: Path):
+    wrong = {
+        name
+        for name in imported_modules(path)
+        if name.split(".")[0] != room_of(path) and any(part.startswith("_") for part in name.split(".")[1:])
+    }
+    assert not wrong, f"{room_of(path)} imports {sorted(wrong)}"
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in FILES if room_of(path) == "lab" and len(path.relative_to(SOURCE).parts) > 2],

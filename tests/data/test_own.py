@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gossamer import data
-from gossamer.data._own import arrays
-from gossamer.data._own.files import FILES, read_frame
-from gossamer.data._own.frames import from_text
-from gossamer.data._own.record import TrainingDataNeededError, task_without_data
+from gossamer.data.own import arrays
+from gossamer.data.own.files import FILES, read_frame
+from gossamer.data.own.frames import from_text
+from gossamer.data.own.record import TrainingDataNeededError, task_without_data
 from gossamer.likelihoods import Categorical, Gaussian
 
 Image = pytest.importorskip("PIL.Image")

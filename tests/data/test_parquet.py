@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gossamer import data
-from gossamer.data._own import parquet, parquet_process
-from gossamer.data._own.files import read_frame
+from gossamer.data.own import parquet, parquet_process
+from gossamer.data.own.files import read_frame
 
 pl = pytest.importorskip("polars")
 

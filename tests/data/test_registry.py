@@ -17,7 +17,7 @@ from gossamer.likelihoods import Categorical
 
 SOURCE = Path(__file__).parents[2] / "src"
 NAMES = data.names()
-MODULES = [module.name for module in pkgutil.iter_modules(data.__path__) if not module.name.startswith("_")]
+MODULES = [module.name for module in pkgutil.iter_modules(data.__path__) if not module.ispkg and module.name[0] != "_"]
 
 
 def test_names_are_those_of_the_files_and_of_the_uci_sets():

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
-from gossamer.data.columns import MAX_LEVELS, Columns
+from gossamer.data.own.columns import MAX_LEVELS, Columns
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 from gossamer.estimators.table import hold_out, merged
 

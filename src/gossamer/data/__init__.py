@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from gossamer._text.names import imported, unknown
-from gossamer.data import _own
+from gossamer.data import own
 from gossamer.data._corruptions import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._fingerprint import changed, fingerprint
-from gossamer.data._images import CropFlip, Normalize
-from gossamer.data._own import describe as describe_data
+from gossamer.data._images import CropFlip, Normalize, grey
+from gossamer.data.own import describe as describe_data
 from gossamer.types import Task
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "describe_data",
     "find",
     "fingerprint",
+    "grey",
     "load",
     "names",
     "options_of",
@@ -55,8 +56,8 @@ def names() -> list[str]:
     """
     from gossamer.data.uci import FOLDERS
 
-    modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")}
-    return sorted(modules - {"uci"}) + [f"uci/{name}" for name in FOLDERS]
+    files = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
+    return sorted(name for name in files - {"uci"} if not name.startswith("_")) + [f"uci/{name}" for name in FOLDERS]
 
 
 def find(name: str) -> Callable[..., Task]:
@@ -70,7 +71,7 @@ def find(name: str) -> Callable[..., Task]:
     """
     kind = own_kind(name)
     if kind is not None:
-        return _own.find(name, kind)
+        return own.find(name, kind)
     if ":" in name:
         return imported("data set", name)
     folder, _, member = name.partition("/")
@@ -79,10 +80,10 @@ def find(name: str) -> Callable[..., Task]:
 
         return functools.partial(load_uci, name=member)
     if name not in names():
-        from gossamer.data._own.files import TRAINED_ON
+        from gossamer.data.own.files import TRAINED_ON
 
-        own = f"Your own: the path of a {', '.join(TRAINED_ON)} file or of a folder of images, or module:function"
-        raise ValueError(f"{unknown('data set', name, names())}. {own}")
+        yours = f"Your own: the path of a {', '.join(TRAINED_ON)} file or of a folder of images, or module:function"
+        raise ValueError(f"{unknown('data set', name, names())}. {yours}")
     function: Callable[..., Task] = importlib.import_module(f"gossamer.data.{name}").load
     return function
 
@@ -96,7 +97,7 @@ def options_of(name: str) -> set[str]:
     """
     kind = own_kind(name)
     if kind is not None:
-        return _own.options_of(kind)
+        return own.options_of(kind)
     return set(list(inspect.signature(find(name)).parameters)[1:])
 
 
@@ -108,7 +109,7 @@ def own_kind(name: str) -> str | None:
         ('table', None)
     """
     is_known = name in names() or name.startswith("uci/")
-    return None if is_known else _own.kind_of(name)
+    return None if is_known else own.kind_of(name)
 
 
 def load(name: str, root: str | Path | None = None, **options: Any) -> Task:

@@ -171,7 +171,12 @@ def load_images(
 
 
 def grey(x: Tensor) -> Tensor:
-    """The luminance of floats ``(n, 1 or 3, height, width)``, in one channel."""
+    """The luminance of floats ``(n, 1 or 3, height, width)``, in one channel.
+
+    Example:
+        >>> grey(torch.ones(2, 3, 4, 4)).shape
+        torch.Size([2, 1, 4, 4])
+    """
     return x if x.shape[1] == 1 else (x * x.new_tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
 
 

@@ -18,7 +18,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, _num_samples, check_is_fitted, validate_data
 
-from gossamer.data.columns import Columns, is_data_frame
+from gossamer.data.own.columns import Columns, is_data_frame
 from gossamer.estimators import files
 from gossamer.estimators.draws import Architecture, held_out_loss
 from gossamer.estimators.explanation import Explanation, shapley

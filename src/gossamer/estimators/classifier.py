@@ -83,7 +83,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
 
         Args:
             X: ``(rows, columns)``: an array or a sparse matrix of numbers, or a data frame, which may have categories.
-                Values may be missing, see :mod:`gossamer.data.columns`.
+                Values may be missing, see :mod:`gossamer.data.own.columns`.
             y: Classes, ``(rows,)``.
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.data.columns import Columns
+from gossamer.data.own.columns import Columns
 from gossamer.estimators.draws import Draws
 from gossamer.estimators.importance import PackedGroups
 from gossamer.estimators.plan import Stream

@@ -9,7 +9,6 @@ import subprocess
 
 import pytest
 
-from gossamer.kernels import library
 from gossamer.lab.cli import main
 from gossamer.train import Training
 
@@ -41,16 +40,6 @@ def test_mean_and_standard_error_and_where_everything_is(gossamer, compared, aga
     assert report == f"report: {compared / 'report.html'}"
     assert tables == f"tables: {compared / 'comparison'}.md, .tex, .csv, .json"
     assert (compared / "report.html").stat().st_size > 10_000
-
-
-@pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
-def test_what_the_native_kernels_do_for_it_in_a_line_each_and_in_the_report(gossamer, compared, again):
-    code, out, err = gossamer(*again, "--time-steps")
-    assert (code, err) == (0, "")
-    lines = [line for line in out.splitlines() if "native kernels" in line]
-    form = r"(\w+): a step with native kernels [\d.]+ ms, with dense products [\d.]+ ms: [\d.]+x"
-    assert [re.fullmatch(form, line)[1] for line in lines] == ["ssvi", "rigl"]
-    assert "Gain by sparse kernels" in (compared / "report.html").read_text()
 
 
 def test_the_files_have_equal_numbers(gossamer, compared, again):

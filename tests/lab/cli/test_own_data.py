@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gossamer.data import load
-from gossamer.data._own.files import FILES, read_frame
+from gossamer.data.own.files import FILES, read_frame
 from gossamer.lab import predict_run
 from gossamer.lab.cli import main
 from gossamer.lab.record import Run

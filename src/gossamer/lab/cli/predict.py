@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gossamer.data._own.files import FILES, WRITTEN, json_lines, kind_of
-from gossamer.data._own.frames import print_csv
+from gossamer.data.own.files import FILES, WRITTEN, json_lines, kind_of
+from gossamer.data.own.frames import print_csv
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli.parser import Parser, folder
 from gossamer.lab.record import Run

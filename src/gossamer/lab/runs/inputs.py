@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer.data._own import images, read
-from gossamer.data._own.files import FILES, read_numbers
-from gossamer.data._own.record import columns_of
+from gossamer.data.own import images, read
+from gossamer.data.own.files import FILES, read_numbers
+from gossamer.data.own.record import columns_of
 from gossamer.lab.record import RecordError
 from gossamer.types import Task
 

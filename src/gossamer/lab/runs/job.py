@@ -22,7 +22,7 @@ from gossamer import methods, models
 from gossamer._text.names import file_name, needs
 from gossamer._text.progress import Progress
 from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
-from gossamer.data._own.record import TrainingDataNeededError
+from gossamer.data.own.record import TrainingDataNeededError
 from gossamer.distributed.devices import OneProcess, OwnNoise
 from gossamer.distributed.ranks import on_any_rank
 from gossamer.files.atomic import unwritable

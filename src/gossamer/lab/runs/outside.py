@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gossamer import data
 from gossamer._text.names import unknown
-from gossamer.data._images import grey
-from gossamer.data._own.files import FILES
+from gossamer.data import grey
+from gossamer.data.own.files import FILES
 from gossamer.lab.record import RecordError
 from gossamer.lab.runs.inputs import read_inputs
 from gossamer.types import Task

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gossamer.data._own import describe as describe_data
-from gossamer.data._own.record import TrainingDataNeededError, task_without_data
+from gossamer.data.own import describe as describe_data
+from gossamer.data.own.record import TrainingDataNeededError, task_without_data
 from gossamer.evaluate import split_of, summarize
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.draw_progress import showing_draws

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-from gossamer.data._own.record import check_record
+from gossamer.data.own.record import check_record
 from gossamer.files.atomic import checked
 from gossamer.files.schema import Count, Finite
 from gossamer.lab.record import RecordError, Run

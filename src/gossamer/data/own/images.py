@@ -15,7 +15,7 @@ from torch import Tensor
 from gossamer._text.names import needs
 from gossamer.data._files import DataNotFoundError, one_line
 from gossamer.data._images import split_rows
-from gossamer.data._own.record import Labels, own_task, split_examples
+from gossamer.data.own.record import Labels, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]

@@ -1,7 +1,7 @@
 """Tables in Parquet files, which polars reads in a process of its own.
 
 polars ends its process if a file asks for more memory than there is, and a small file may unpack to any size. So it
-runs where it may die, in bounded memory (:mod:`gossamer.data._own.parquet_process`); only JSON and numbers come back.
+runs where it may die, in bounded memory (:mod:`gossamer.data.own.parquet_process`); only JSON and numbers come back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gossamer._text.names import needs
 from gossamer.data._files import LARGEST, one_line
-from gossamer.data.columns import Frame
+from gossamer.data.own.columns import Frame
 from gossamer.files.schema import Within, check
 
 Array = npt.NDArray[Any]

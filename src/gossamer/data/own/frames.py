@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.data.columns import Frame
+from gossamer.data.own.columns import Frame
 
 Array = npt.NDArray[Any]
 

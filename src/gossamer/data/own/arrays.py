@@ -13,7 +13,7 @@ import torch
 
 from gossamer.data._files import UNREADABLE_NPZ, DataNotFoundError, one_line, read_npy, read_npz_member
 from gossamer.data._images import split_rows
-from gossamer.data._own.record import Labels, own_task, split_examples
+from gossamer.data.own.record import Labels, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]

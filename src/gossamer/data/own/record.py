@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._images import Normalize, split_rows
-from gossamer.data.columns import Columns
+from gossamer.data.own.columns import Columns
 from gossamer.data.uci import Standardize, mean_and_std
 from gossamer.files.schema import Count, Finite, check
 from gossamer.likelihoods import Categorical, Gaussian
@@ -63,7 +63,7 @@ class Target(TypedDict):
 
 
 class TableColumns(TypedDict):
-    """See :class:`gossamer.data.columns.Columns`."""
+    """See :class:`gossamer.data.own.columns.Columns`."""
 
     names: list[str]
     missing: list[Count]

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from gossamer._text.names import unknown
-from gossamer.data._own import shortened
-from gossamer.data._own.files import kind_of, read_frame, read_numbers
-from gossamer.data._own.record import Labels, columns_of, own_task, split_examples
-from gossamer.data.columns import Columns, Frame
+from gossamer.data.own import shortened
+from gossamer.data.own.columns import Columns, Frame
+from gossamer.data.own.files import kind_of, read_frame, read_numbers
+from gossamer.data.own.record import Labels, columns_of, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""The process that reads a Parquet file for :mod:`gossamer.data._own.parquet`; a hostile file may end it.
+"""The process that reads a Parquet file for :mod:`gossamer.data.own.parquet`; a hostile file may end it.
 
 The file is its standard input. For each column it writes a line of JSON, then the rows as float64; instead of a column,
 a line with the error. It is run by its path and imports nothing of Gossamer, which would bring torch.

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.data._files import DataNotFoundError
-from gossamer.data._own.arrays import read_array
-from gossamer.data._own.frames import numbers_of_csv, read_csv, typed, write_csv
-from gossamer.data._own.parquet import read_parquet, write_parquet
-from gossamer.data.columns import Frame
+from gossamer.data.own.arrays import read_array
+from gossamer.data.own.columns import Frame
+from gossamer.data.own.frames import numbers_of_csv, read_csv, typed, write_csv
+from gossamer.data.own.parquet import read_parquet, write_parquet
 
 Array = npt.NDArray[Any]
 

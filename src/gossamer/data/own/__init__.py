@@ -29,7 +29,7 @@ def kind_of(name: str) -> str | None:
         >>> kind_of("houses.csv"), kind_of("digits")
         ('table', None)
     """
-    from gossamer.data._own.files import FILES
+    from gossamer.data.own.files import FILES
 
     path = Path(name).expanduser()
     if not name:
@@ -81,4 +81,4 @@ def shortened(names: Sequence[str], most: int = 12) -> str:
 def _module(kind: str) -> ModuleType:
     if kind not in KINDS:
         raise ValueError(f"unknown kind of data {kind!r}. Known: {', '.join(KINDS)}")
-    return importlib.import_module(f"gossamer.data._own.{kind}")
+    return importlib.import_module(f"gossamer.data.own.{kind}")
