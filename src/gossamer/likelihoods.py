@@ -11,7 +11,15 @@ from torch import Tensor
 
 from gossamer.types import Kind, Likelihood, at_least_float32, in_shape
 
-__all__ = ["Categorical", "Gaussian", "Weighted", "gaussian_interval", "gaussian_mixture_crps", "noise_std"]
+__all__ = [
+    "Categorical",
+    "Gaussian",
+    "RuleOfSuccession",
+    "Weighted",
+    "gaussian_interval",
+    "gaussian_mixture_crps",
+    "noise_std",
+]
 
 TINY = 1e-6  # the least frequency of a class and std of a constant target
 
@@ -167,6 +175,70 @@ class Weighted(Likelihood):
     def targets(self, y: Tensor) -> Tensor:
         """The targets without the weights: ``(batch, targets + 1) -> (batch, targets)``."""
         return y[:, 0].long() if self.kind == "classification" else y[:, :-1]
+
+
+@dataclass(frozen=True)
+class RuleOfSuccession(Likelihood):
+    """Predictions of standardised numbers by a network that learns their noise, after ``n_rows`` rows.
+
+    After n rows, the next is like none of them with probability 1/(n + 1), by Laplace's rule of succession. Its density
+    is then that of all targets, and its error e is larger than all of the known rows. With w = n/(n + 1),
+
+        p(y) = w p_network(y) + (1 - w) N(y; 0, 1),    E(y - m)² = w s² + (1 - w) e²
+
+    where m and s are mean and std by a draw. The second is the variance of that draw here, so that a noise learnt to be
+    tiny is not believed. Without it one row may cost hundreds of nats. Means, intervals and the CRPS are those of all
+    other rows.
+
+    Args:
+        likelihood: What reads the outputs for rows that are like the known ones.
+        n_rows: n, or the sum of their weights.
+        error: e of each target, as far as it is known.
+
+    Example:
+        >>> likelihood = RuleOfSuccession(Gaussian(noise_std=1e-3), n_rows=99, error=(1.0,))
+        >>> [round(float(moment), 3) for moment in likelihood.moments(torch.zeros(1, 1, 1))]
+        [0.0, 0.1]
+        >>> likelihood.log_predictive(torch.zeros(1, 1, 1), torch.ones(1, 1))  # log N(1; 0, 1) - log 100
+        tensor([-6.0241])
+    """
+
+    likelihood: Likelihood
+    n_rows: float
+    error: tuple[float, ...] = (0.0,)
+
+    def constant(self, y: Tensor) -> Tensor | None:
+        """That of the likelihood."""
+        return self.likelihood.constant(y)
+
+    def loss(self, output: Tensor, y: Tensor) -> Tensor:
+        """That of the likelihood: networks are trained on rows that are known."""
+        return self.likelihood.loss(output, y)
+
+    def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Log density of the mixture."""
+        like_known_rows = self.likelihood.log_predictive(outputs, y)
+        y = y.reshape(len(y), -1).to(like_known_rows)
+        like_none = -0.5 * (y.square() + math.log(2 * math.pi)).sum(1)
+        return torch.logaddexp(like_known_rows + math.log(self.n_rows), like_none) - math.log(self.n_rows + 1)
+
+    def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and std of the targets by each draw."""
+        mean, std = self.likelihood.moments(outputs)
+        known, error = self.n_rows / (self.n_rows + 1), std.new_tensor(self.error)
+        return mean, (known * std.square() + (1 - known) * error.square()).sqrt()
+
+    def interval(self, outputs: Tensor, level: float) -> tuple[Tensor, Tensor]:
+        """Those of the likelihood."""
+        return self.likelihood.interval(outputs, level)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """That of the likelihood."""
+        return self.likelihood.cdf(outputs, y)
+
+    def crps(self, outputs: Tensor, y: Tensor) -> float:
+        """That of the likelihood."""
+        return self.likelihood.crps(outputs, y)
 
 
 def noise_std(raw: Tensor) -> Tensor:

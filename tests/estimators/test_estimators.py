@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from joblib import Parallel, delayed
 from scipy import sparse, stats
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
@@ -19,6 +20,7 @@ from sklearn.preprocessing import QuantileTransformer
 import gossamer
 from gossamer import methods
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, plan
+from gossamer.likelihoods import Gaussian
 from gossamer.methods import rigl
 from gossamer.train.divergence import DivergenceError
 
@@ -40,7 +42,7 @@ def test_they_are_what_gossamer_exports():
 
 def test_noise_is_learnt_in_the_units_of_the_target(fitted, numbers):
     X, y = numbers
-    noise = fitted.prediction(X).aleatoric_std.numpy().ravel() * y.std()
+    noise = replace(fitted.prediction(X), likelihood=Gaussian()).aleatoric_std.numpy().ravel() * y.std()
     assert np.ptp(noise) == pytest.approx(0, abs=1e-9)
     # The std of N residuals has the relative standard error 1/√(2N); four of them, and the residual of the fit itself.
     residual = (y - LinearRegression().fit(X, y).predict(X)).std()
@@ -125,6 +127,16 @@ def test_a_row_like_none_before_costs_what_the_rule_of_succession_says(fitted, n
     expected = stats.norm(y.mean(), y.std()).logpdf(far) - np.log(len(y) + 1)
     assert found == pytest.approx(expected, rel=1e-9)
     assert fitted.n_samples_seen_ == len(y)
+
+
+def test_a_row_like_none_before_has_twice_the_largest_error_of_the_known_ones(fitted, numbers):
+    X, y = numbers
+    mean, std = fitted.predict(X, return_std=True)
+    known = replace(fitted.prediction(X), likelihood=Gaussian()).std.numpy().ravel() * y.std()
+    largest = np.abs(y - mean).max()
+    np.testing.assert_allclose(fitted.largest_error_ * y.std(), largest, rtol=1e-6)
+    share, strange = 1 / (len(y) + 1), min(2 * largest, y.std())
+    np.testing.assert_allclose(std**2, (1 - share) * known**2 + share * strange**2, rtol=1e-3)  # of the noise alone
 
 
 def test_a_constant_target(short):
@@ -374,6 +386,18 @@ def test_the_same_seed_gives_the_same_answers_and_disturbs_nobody(short, classes
     np.testing.assert_array_equal(first, second)
     other = SparseBayesClassifier(**{**short, "random_state": 1}).fit(X, y).predict_proba(X)
     assert not np.array_equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_threads_fit_as_one_after_another_does_and_leave_the_generator_alone(classes, short):
+    X, y = classes
+
+    def fitted(seed):
+        return SparseBayesClassifier(**{**short, "random_state": seed}).fit(X, y).predict_proba(X)
+
+    expected, before = [fitted(seed) for seed in range(4)], torch.get_rng_state()
+    for probs, alone in zip(Parallel(4, backend="threading")(map(delayed(fitted), range(4))), expected, strict=True):
+        assert (probs == alone).all()
     assert torch.equal(torch.get_rng_state(), before)
 
 

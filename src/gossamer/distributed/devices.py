@@ -5,6 +5,7 @@ Several processes are a matter for Lightning Fabric.
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -68,7 +69,8 @@ class OwnNoise:
     """A random state of its own: in its block torch draws from it, on the CPU and on ``device``.
 
     The caller's generators are the same before and after the block, and the next block goes on where this one ended. A
-    block inside a block of the same noise changes nothing.
+    block inside a block of the same noise changes nothing. All threads of a process draw from one generator, so that a
+    block of another thread waits until this one ends.
 
     Example:
         >>> noise, before = OwnNoise(seed=0), torch.get_rng_state()
@@ -80,6 +82,8 @@ class OwnNoise:
         >>> torch.equal(torch.get_rng_state(), before)
         True
     """
+
+    _in_turn = threading.RLock()
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         self.device, self._blocks = torch.device(device), 0
@@ -99,6 +103,7 @@ class OwnNoise:
             self._kept = states
 
     def __enter__(self) -> None:
+        self._in_turn.acquire()
         if not self._blocks:
             self._swap()
         self._blocks += 1
@@ -107,6 +112,7 @@ class OwnNoise:
         self._blocks -= 1
         if not self._blocks:
             self._swap()
+        self._in_turn.release()
 
     def _swap(self) -> None:
         """Exchange torch's states for those that are kept here."""

@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, _check_y, _num_samples, check_is_fitted, validate_data
+from torch import Tensor
 
 from gossamer.data.own.columns import Columns, is_data_frame
 from gossamer.estimators import files
@@ -107,7 +108,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Targets of a regression are standardised: zero is the mean of the training targets, one their deviation.
         """
         check_is_fitted(self)
-        return Prediction(self._draws.outputs(self._numbers(X)), self._likelihood)
+        return Prediction(self._draws.outputs(self._numbers(X)), self._predictive)
 
     def inverse_transform(self, X: Any) -> Any:
         """The table with zeros in the columns that were not selected, also where none was."""
@@ -188,6 +189,11 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def _in_training(self) -> Likelihood:
         """The likelihood, or one with milder gradients."""
+        return self._likelihood
+
+    @property
+    def _predictive(self) -> Likelihood:
+        """The likelihood by which outputs are read."""
         return self._likelihood
 
     def _get_support_mask(self) -> Array:
@@ -273,16 +279,15 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 stacklevel=4,
             )
         self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
-        self._tell_if_constant(rows, inputs)
-
-    def _tell_if_constant(self, rows: Rows, inputs: Scaling) -> None:
-        """Say so if the networks predict the rows they were trained on no better than a constant does."""
-        some = rows.take(np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_ROWS)).astype(int))
-        y, every = (targets_of(self._likelihood, part.y) for part in (some, rows))
-        outputs = self._draws.outputs(self._inputs.apply(some.x))
-        if not beats_constant(outputs, y, self._likelihood, every):
+        y, every = self._look_back(rows), targets_of(self._likelihood, rows.y)
+        if not beats_constant(*y, self._likelihood, every):
             constant = CONSTANTS[self._likelihood.kind]
             logging.getLogger("gossamer").warning(f"{self.method}: {NO_BETTER.format(constant=constant)}")
+
+    def _look_back(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Outputs for some of the rows that were trained on, and their targets."""
+        some = rows.take(np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_ROWS)).astype(int))
+        return self._draws.outputs(self._inputs.apply(some.x)), targets_of(self._likelihood, some.y)
 
     def _select(
         self,
@@ -336,6 +341,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self._rank(groups_of(known, [rows], stream.inputs, self._columns.source, self._likelihood))
         fitted = train_more(stream.plan, task, stream.states)
         self._keep(fitted, replace(stream, states=fitted.states, weight=weight))
+        self._look_back(rows)
 
     def _train(self, plan: TrainingPlan, rows: Rows, held: Rows | None, inputs: Scaling, n_outputs: int) -> Fitted:
         task = task_of(rows, inputs, self._in_training, n_outputs)
