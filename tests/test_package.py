@@ -170,6 +170,6 @@ def test_one_wheel_serves_every_python(tmp_path: Path):
 
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if name.endswith((".cpp", ".h")) or name.startswith("tests")]
-    assert {"gossamer/py.typed", "gossamer/report/style.css"} <= set(names)
+    assert {"gossamer/py.typed", "gossamer/lab/report/style.css", "gossamer/lab/report/page.html"} <= set(names)
     if not wheel.name.endswith("-any.whl"):
         assert "gossamer/kernels/_cpu_generic.so" in names

@@ -163,7 +163,7 @@ def test_the_report_has_every_metric(tmp_path):
     for metric in METRICS.values():
         assert f">{metric.label}</th>" in page
         assert metric.meaning in page
-    several = [write_run(tmp_path / name, values, name) for name in "ab"]
+    several = [write_run(tmp_path / f"{name}{seed}", values, name) for name in "ab" for seed in (0, 1)]
     page = text_of(write_report(several, tmp_path / "several.html"))
     assert all(re.search(f">{re.escape(metric.label)}(, [^<]+)?</button>", page) for metric in shown("comparison"))
     assert all(metric.winner in page for metric in METRICS.values())

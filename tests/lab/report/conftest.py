@@ -25,6 +25,8 @@ def pages(fake, tmp_path_factory):
         "unfinished": [fake.fake_run(root / "un finished", finished=False, steps=7800)],
         "regression": [fake.fake_regression(root / "regression")],
         "plane": [fake.fake_plane(root / "plane")],
+        "evaluated": [fake.fake_evaluated(root / "evaluated")],
+        "outside": [fake.fake_ood(root / "outside")],
         "several": fake.fake_comparison(root / "several"),
     }
     write = {"several": write_comparison}

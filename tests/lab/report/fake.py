@@ -91,6 +91,27 @@ def fake_ood(folder, seed=0):
     return folder
 
 
+def fake_evaluated(folder, seed=0):
+    """A run with all that ``gossamer evaluate`` can add to it, but other inputs."""
+    folder = fake_run(folder, seed=seed, steps=3900)
+    run = Run.open(folder)
+    result = run.result() | {"calibration": {"temperature": 0.5, "nll_before": 0.25, "nll_after": 0.21}}
+    result.pop("checksums", None)
+    (folder / "result.json").write_text(json.dumps(result))
+    drawn = {"n_draws": 5, "step": 3900}
+    both = {"before": {"accuracy": 0.941, "nll": 0.21}, "after": {"accuracy": 0.941, "nll": 0.2}}
+    run.add_evaluation("temperature", {"val": drawn | {"n_val": 1000, "temperature": 1.37} | both})
+    sets = {"lac": {"coverage": 0.901, "mean_size": 1.05}, "aps": {"coverage": 0.907, "mean_size": 1.34}}
+    run.add_evaluation("conformal", {"0.9": drawn | {"n_val": 1000, "n_test": 9000, "kinds": sets}})
+    selection = {"risk": 0.05, "confidence": 0.95, "threshold": 0.4, "coverage": 0.81, "error": 0.046}
+    entry = drawn | {"n": 9000, "aurc": 0.021, "excess_aurc": 0.014, "selection": selection}
+    run.add_evaluation("selective", {"entropy": entry | {"aurc": 0.019}, "mutual_information": entry})
+    severities = {"accuracy": [0.9, 0.8, 0.7, 0.6, 0.5], "nll": [0.3, 0.4, 0.5, 0.6, 0.7]}
+    clean = {"accuracy": 0.94, "nll": 0.2}
+    run.add_evaluation("corruptions", {"generated": drawn | {"clean": clean, "corruptions": {"blur": severities}}})
+    return folder
+
+
 def fake_regression(folder, seed=0):
     dice = random.Random(seed)
     run = Run.create(Path(folder), {"method": "ssvi", "data": "concrete", "model": "mlp", "seed": seed, "steps": 4000})

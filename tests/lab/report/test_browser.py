@@ -20,7 +20,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-KINDS = ["single", "coloured", "unfinished", "regression", "plane", "several", "sweep"]
+KINDS = ["single", "coloured", "unfinished", "regression", "plane", "evaluated", "outside", "several", "sweep"]
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +96,15 @@ def test_every_figure_is_seen_and_nothing_sticks_out(show, kind):
         assert page.evaluate(CUT_OFF) == []
         assert page.evaluate(WORDS_OUTSIDE) == []
         assert page.evaluate(TYPE) > 9.5, "pixels, even on a phone"
+
+
+def test_a_table_that_became_a_list_has_its_labels_once(show):
+    page = show("outside", width=390)
+    page.wait_for_timeout(50)
+    place = page.locator("#figure-ood-scores .scroll")
+    assert "stacked" in place.get_attribute("class")
+    assert page.locator("#figure-ood-scores thead").bounding_box() is None
+    assert page.locator("table.sortable").count() == 0
 
 
 def column(page, number):

@@ -2,14 +2,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gossamer.lab.report.charts import Words
 from gossamer.lab.report.parallel import BOTTOM, TOP, Row, Upright, parallel
-
-WORDS = Words("p", "Title", "Text")
 
 
 def drawn(axes, rows):
-    return ElementTree.fromstring(parallel(axes, rows, WORDS))
+    chart = parallel(axes, rows)
+    return ElementTree.fromstring(f'<svg style="{chart.style}">{chart.drawing}</svg>')
 
 
 def test_lines_go_through_the_values():

@@ -15,10 +15,12 @@ from gossamer.lab.record import RecordError, Run
 from gossamer.lab.record.sweep import SweepRecord
 from gossamer.lab.report import write_report, write_sweep
 from gossamer.lab.report.axes import Axis
-from gossamer.lab.report.charts import Mark, Words, scatter
-from gossamer.lab.report.cost import figures as cost_figures
-from gossamer.lab.report.images import png
+from gossamer.lab.report.charts import Mark, scatter
+from gossamer.lab.report.compare import costs
+from gossamer.lab.report.markup import png
 from gossamer.lab.report.runs import group, read
+from gossamer.lab.report.table import leaders
+from gossamer.metrics import METRICS
 
 VOID = {"meta", "link", "img", "br"}
 LEARNING = {"loss", "val-accuracy", "kl"}
@@ -260,6 +262,59 @@ def test_several_runs_are_compared(pages):
         assert words in page.text
 
 
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ({"ssvi": [0.90, 0.92], "vi": [0.93, 0.95]}, ["ssvi", "vi"]),  # t = 0.03 / hypot(0.01, 0.01) = 2.1 < 4.30
+        ({"ssvi": [0.90, 0.902], "vi": [0.93, 0.932]}, ["vi"]),  # t = 21
+        ({"ssvi": [0.90], "vi": [0.93, 0.932]}, ["ssvi", "vi"]),  # of a single run the noise is unknown
+    ],
+)
+def test_a_winner_is_named_where_a_t_test_can_tell_it_from_the_next(fake, tmp_path, values, best):
+    folders = []
+    for method, all_values in values.items():
+        for seed, value in enumerate(all_values):
+            folders.append(fake.fake_run(tmp_path / f"{method}-{seed}", method, seed, steps=3900))
+            change_result(folders[-1], lambda result, value=value: result["metrics"].update(accuracy=value))
+    groups = group([read(folder) for folder in folders])
+    assert [one.label for one in leaders(groups, METRICS["accuracy"])] == best
+    page = Page(write_report(folders, tmp_path / "report.html"))
+    card = page.text.partition("Highest accuracy ")[2]
+    assert card.startswith(
+        "vi 93.1 ± 0.1 %" if best == ["vi"] else "No clear winner 2 of 2 cannot be told from the best."
+    )
+
+
+def test_single_runs_name_no_winner(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / method, method, steps=3900) for method in ("ssvi", "vi")]
+    page = Page(write_report(folders, tmp_path / "report.html"))
+    assert "Highest accuracy" not in page.text
+    assert "only several seeds can tell" in page.text
+
+
+def test_what_evaluate_measured_is_shown_once(fake, tmp_path):
+    page = Page(write_report([fake.fake_evaluated(tmp_path / "run")], tmp_path / "report.html"))
+    assert page.figures == ALL | {"calibration", "temperature", "conformal", "selection", "corrupted-generated"}
+    for words in (
+        "Variances of the weights times 0.5",
+        "Logits ÷ 1.37 Accuracy 94.1 % 94.1 % NLL 0.21 0.2",
+        "0.9, adaptive sets 90.7 % 1.34",
+        "mutual information 2.1 % 1.4 % 81.0 % 4.6 %",
+        "NLL 0.2 0.3 0.4 0.5 0.6 0.7",
+    ):
+        assert words in page.text, words
+        assert page.text.count(words) == 1
+
+
+def test_of_numbers_conformal_intervals_are_shown(fake, tmp_path):
+    folder = fake.fake_regression(tmp_path / "run")
+    kinds = {"predicted": {"coverage": 0.82, "mean_width": 1.1}, "scaled": {"coverage": 0.9, "mean_width": None}}
+    Run.open(folder).add_evaluation("conformal", {"0.9": {"n_val": 100, "n_test": 100, "kinds": kinds}})
+    text = Page(write_report([folder], tmp_path / "report.html")).text
+    assert "Conformal intervals" in text
+    assert "0.9, as predicted 82.0 % 1.1 0.9, std scaled 90.0 % –" in text
+
+
 def test_decimals_are_the_same_in_every_row_of_a_column(fake, tmp_path):
     folders = [fake.fake_run(tmp_path / f"{m}-{s}", m, s, steps=3900) for m in ("ssvi", "vi") for s in (0, 1)]
     values = {"ssvi-0": 0.9723, "ssvi-1": 0.9743, "vi-0": 0.98, "vi-1": 0.988}
@@ -292,14 +347,14 @@ def test_what_was_measured_on_inputs_from_outside_is_shown(fake, tmp_path):
     folders = [fake.fake_ood(tmp_path / str(seed), seed) for seed in (0, 1)]
     folders.append(fake.fake_run(tmp_path / "vi", "vi", steps=3900))
     page = Page(write_report(folders[:1], tmp_path / "one.html"))
-    assert {"ood-0", "ood-1"} == {name for name in page.figures if name.startswith("ood")}
+    assert {"ood-0", "ood-1", "ood-scores"} == {name for name in page.figures if name.startswith("ood")}
     for words in ("AUROC 91.2 %, FPR95 31.0 %", "svhn, max probability", "Entropy: test data and svhn"):
         assert words in page.text
     assert not [name for name in Page(write_report(folders, tmp_path / "two.html")).figures if "ood" in name]
     Run.open(folders[2]).add_evaluation("ood", Run.open(folders[0]).evaluation()["ood"])
     page = Page(write_report(folders, tmp_path / "three.html"))
     assert "AUROC by entropy, svhn" in page.text
-    assert "91.7 %" in page.source.replace("\u202f", " ")
+    assert "91.7 ± 0.5 %" in page.source.replace("\u202f", " ")
 
 
 @pytest.mark.parametrize("content", [3, {"svhn": 3}, {"svhn": {"scores": {"entropy": {"edges": [1], "auroc": "x"}}}}])
@@ -359,10 +414,10 @@ def test_the_front_has_what_no_other_beats_in_both(fake, tmp_path):
         change_result(folder, lambda result, name=name: result.update(method=name))
         change_result(folder, lambda result, nll=nll: result["metrics"].update(nll=nll))
         change_result(folder, lambda result, cost=training: result["cost"].update(training_macs=cost))
-    (figure,) = [one for one in cost_figures(group([read(folder) for folder in folders])) if one.slug == "cost"]
-    assert "On the front: cheap, good." in figure.chart.html
+    (figure,) = [one for one in costs(group([read(folder) for folder in folders])) if one and one.slug == "cost"]
+    assert "On the front: cheap, good." in figure.html()
     assert [row[:3] for row in figure.chart.rows] == [(name, *point) for name, point in found.items()]
-    assert figure.chart.html.count("line reference") == 1
+    assert figure.html().count("line reference") == 1
 
 
 def test_a_loss_below_zero_and_an_unknown_cost_do_no_harm(fake, tmp_path):
@@ -370,10 +425,8 @@ def test_a_loss_below_zero_and_an_unknown_cost_do_no_harm(fake, tmp_path):
     change_result(folders[0], lambda result: result["metrics"].update(nll=-1.0))
     for folder in folders:
         change_result(folder, lambda result: result["cost"].pop("prediction_seconds"))
-    assert [figure.slug for figure in cost_figures(group([read(folder) for folder in folders]))] == [
-        "cost",
-        "cost-size",
-    ]
+    figures = costs(group([read(folder) for folder in folders]))
+    assert [figure.slug for figure in figures if figure] == ["cost", "cost-size"]
 
 
 def test_means_and_standard_errors_are_those_of_the_runs(fake, tmp_path):
@@ -492,8 +545,8 @@ def test_a_sweep_shows_its_search_and_its_trials(pages):
 @pytest.mark.parametrize(("height", "below"), [(0.9, 15), (0.0, -13)])
 def test_the_end_of_a_stair_is_named_below_it_or_above_where_there_is_no_room(height, below):
     marks = [Mark(0, 1.0, "", ""), Mark(1, 0.0, "", ""), Mark(2, height, "best", "", area=0.1)]
-    chart = scatter(marks, Axis("x"), Axis("y"), Words("s", "Title", "Text"), [(0, 1.0), (2, height)])
-    root = ElementTree.fromstring(chart.html)
+    chart = scatter(marks, Axis("x"), Axis("y"), [(0, 1.0), (2, height)])
+    root = ElementTree.fromstring(f"<svg>{chart.drawing}</svg>")
     (label,) = [one for one in root.iter("text") if one.text == "best"]
     (dot,) = [one for one in root.iter("circle") if "point" in one.get("class")]
     assert float(label.get("y")) - 4 - float(dot.get("cy")) == below

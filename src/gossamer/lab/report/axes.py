@@ -29,6 +29,11 @@ class Axis(NamedTuple):
     log: bool = False
     tight: bool = False
 
+    @property
+    def name(self) -> str:
+        """Its label, and whether it is logarithmic."""
+        return self.label + (", log scale" if self.log else "")
+
 
 class Scale(NamedTuple):
     """Maps ``low`` … ``high`` to ``start`` … ``end``."""
@@ -97,23 +102,18 @@ def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right
     left, top, bottom = 10 + LETTER * max(map(len, y_labels)), 30.0, HEIGHT - 42
     x_scale = Scale(x_low, x_high, left, WIDTH - right, x.log)
     y_scale = Scale(y_low, y_high, bottom, top, y.log)
-    rows = [
-        element("line", x1=left, x2=WIDTH - right, y1=y_scale(tick), y2=y_scale(tick), class_="grid")
-        + element("text", label, x=left - 8, y=y_scale(tick) + 4, class_="tick end")
-        for tick, label in zip(y_ticks, y_labels, strict=True)
-    ]
-    columns = [
-        element("line", x1=x_scale(tick), x2=x_scale(tick), y1=bottom, y2=bottom + 4, class_="axis")
-        + element("text", label, x=x_scale(tick), y=bottom + 18, class_="tick middle")
-        for tick, label in zip(x_ticks, tick_labels(x_ticks, x.form), strict=True)
-    ]
-    drawing = [
-        *map(Html, rows),
-        element("line", x1=left, x2=WIDTH - right, y1=bottom, y2=bottom, class_="axis"),
-        *map(Html, columns),
-        element("text", y.label + (", log scale" if y.log else ""), x=0.0, y=12.0, class_="name"),
-        element("text", x.label + (", log scale" if x.log else ""), x=WIDTH - right, y=HEIGHT - 4, class_="name end"),
-    ]
+    drawing = []
+    for tick, label in zip(y_ticks, y_labels, strict=True):
+        height = y_scale(tick)
+        drawing.append(element("line", x1=left, x2=WIDTH - right, y1=height, y2=height, class_="grid"))
+        drawing.append(element("text", label, x=left - 8, y=height + 4, class_="tick end"))
+    drawing.append(element("line", x1=left, x2=WIDTH - right, y1=bottom, y2=bottom, class_="axis"))
+    for tick, label in zip(x_ticks, tick_labels(x_ticks, x.form), strict=True):
+        at = x_scale(tick)
+        drawing.append(element("line", x1=at, x2=at, y1=bottom, y2=bottom + 4, class_="axis"))
+        drawing.append(element("text", label, x=at, y=bottom + 18, class_="tick middle"))
+    drawing.append(element("text", y.name, x=0.0, y=12.0, class_="name"))
+    drawing.append(element("text", x.name, x=WIDTH - right, y=HEIGHT - 4, class_="name end"))
     return PlotFrame(x_scale, y_scale, join(drawing))
 
 

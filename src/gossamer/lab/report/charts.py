@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from gossamer.lab.report.axes import HEIGHT, LETTER, WIDTH, Axis, PlotFrame, colour_class, make_frame, shorten, spread
+from gossamer.lab.report.figure import Cell, Chart, Point
 from gossamer.lab.report.markup import Html, element, join
 
-Point = tuple[float, float]
-Cell = str | float
 _MOST_POINTS = 240
-LOWEST = HEIGHT - 50  # of labels: below them are the ticks
+_LOWEST = HEIGHT - 50  # of labels: below them are the ticks
 MOST_NAMED = 8
 """At most so many series are named in a chart; more names would hide it."""
-
-
-class Words(NamedTuple):
-    """Names of a chart: ``slug`` in the page, ``title`` and ``description`` for screen readers."""
-
-    slug: str
-    title: str
-    description: str
-
-
-class Chart(NamedTuple):
-    """A drawing, and the numbers in it as a table."""
-
-    html: Html
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-
-    def to_csv(self) -> str:
-        """The numbers as CSV, to six digits."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
-        return file.getvalue()
 
 
 class Series(NamedTuple):
@@ -53,12 +27,16 @@ class Series(NamedTuple):
     band: Sequence[tuple[float, float, float]] = ()  # x, low, high
 
 
+DIAGONAL = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
+"""Where a calibrated model is."""
+
+
 class Bars(NamedTuple):
-    """The bars of a histogram; ``hovers`` are shown on hovering."""
+    """The bars of a histogram; ``texts`` say on hovering what is in each."""
 
     label: str
     heights: Sequence[float]
-    hovers: Sequence[str]
+    texts: Sequence[str]
     colour: int = 0
 
 
@@ -85,7 +63,7 @@ def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
     return [points[0], *means, points[-1]]
 
 
-def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool = True) -> Chart:
+def line(series: Sequence[Series], x: Axis, y: Axis, direct: bool = True) -> Chart:
     """Lines over a common axis; several are named at their ends (``direct``) or in a legend below.
 
     One line alone has its last value at its end, unless ``direct`` is false.
@@ -107,41 +85,32 @@ def line(series: Sequence[Series], x: Axis, y: Axis, words: Words, direct: bool 
     drawn += [_line(one, frame) for one in sorted(series, key=lambda one: one.kind != "reference")]
     hovers = [_hovers(one, x, y, frame) for one in told]
     labels = _end_labels(named, frame) if direct else _last_value(named[0], y, frame) if is_alone else None
-    parts = [frame.drawing, clipped(join(drawn), frame, f"{words.slug}-clip"), *hovers, labels]
-    rows = [(one.label, *point) for one in told for point in one.points]
     names = [] if direct or not 1 < len(named) <= MOST_NAMED else [(one.label, one.colour) for one in named]
-    return Chart(svg(words, join(parts), names), ("series", x.label, y.label), rows)
+    rows = [(one.label, *point) for one in told for point in one.points]
+    drawing = join([frame.drawing, clipped(join(drawn), frame), *hovers, labels])
+    return Chart(drawing, ("series", x.label, y.label), rows, names)
 
 
 def histogram(
-    edges: Sequence[float],
-    bars: Sequence[Bars],
-    axes: tuple[Axis, Axis],
-    words: Words,
-    over: Callable[[PlotFrame], Html | None] | None = None,
+    edges: Sequence[float], bars: Sequence[Bars], x: Axis, y: Axis, over: Callable[[PlotFrame], Html] | None = None
 ) -> Chart:
     """Bars between ``edges``, or outlines where there are several; ``over`` draws on top of them."""
-    x, y = axes
     frame = make_frame(x, y, edges, [y.low or 0.0, *(height for one in bars for height in one.heights)])
-    drawn = [(_outline if len(bars) > 1 else _bars)(one, edges, frame) for one in bars]
-    top = over(frame) if over else None
+    name, several = x.label.partition(",")[0], len(bars) > 1
+    places = [f"{name} {x.form(low)} to {x.form(high)}" for low, high in pairwise(edges)]
+    drawn = [(_outline if several else _columns)(one, edges, places, frame) for one in bars]
     rows: list[tuple[Cell, ...]] = [
-        (*([one.label] if len(bars) > 1 else []), low, high, height)
+        (*([one.label] if several else []), low, high, height)
         for one in bars
-        for low, high, height in zip(edges[:-1], edges[1:], one.heights, strict=True)
+        for (low, high), height in zip(pairwise(edges), one.heights, strict=True)
     ]
-    names = [(one.label, one.colour) for one in bars] if len(bars) > 1 else []
-    heads = (*(["series"] if names else []), f"{x.label}, from", f"{x.label}, to", y.label)
-    return Chart(svg(words, join([frame.drawing, *drawn, top]), names), heads, rows)
+    heads = (*(["series"] if several else []), f"{x.label}, from", f"{x.label}, to", y.label)
+    names = [(one.label, one.colour) for one in bars] if several else []
+    return Chart(join([frame.drawing, *drawn, over(frame) if over else None]), heads, rows, names)
 
 
 def scatter(
-    marks: Sequence[Mark],
-    x: Axis,
-    y: Axis,
-    words: Words,
-    steps: Sequence[Point] = (),
-    names: Sequence[tuple[str, int]] = (),
+    marks: Sequence[Mark], x: Axis, y: Axis, steps: Sequence[Point] = (), names: Sequence[tuple[str, int]] = ()
 ) -> Chart:
     """Points with areas, error bars and names; small dots without names; ``steps`` are joined by a stair.
 
@@ -151,23 +120,41 @@ def scatter(
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
     drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
     large = [mark for mark in marks if mark.area]
-    heights = spread([_beside(frame.y(mark.y), bool(steps)) for mark in large], 15, LOWEST)
+    heights = spread([_beside(frame.y(mark.y), bool(steps)) for mark in large], 15, _LOWEST)
     labels = []
     for mark, height in zip(large, heights, strict=True):
         at, radius = frame.x(mark.x), _radius(mark.area)
         before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
-        place, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
-        labels.append(element("text", shorten(mark.label), x=place, y=height + 4, class_=kind))
+        start, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
+        labels.append(element("text", shorten(mark.label), x=start, y=height + 4, class_=kind))
     rows = [(mark.label, mark.x, mark.y, mark.error) for mark in marks if mark.label or names]
     drawing = join([frame.drawing, _stair(steps, frame), *drawn, *labels])
-    return Chart(svg(words, drawing, names), ("name", x.label, y.label, "standard error"), rows)
+    return Chart(drawing, ("name", x.label, y.label, "standard error"), rows, names)
+
+
+def clipped(drawing: Html, frame: PlotFrame) -> Html:
+    """The drawing clipped to the axes, with a margin for the width of a line: an inner drawing shows what is in it."""
+    left, top = frame.x.start - 2, frame.y.end - 2
+    width, height = frame.x.end - left + 2, frame.y.start - top + 1
+    box = f"{left:.2f} {top:.2f} {width:.2f} {height:.2f}"
+    return element("svg", drawing, x=left, y=top, width=width, height=height, viewBox=box, class_="inside")
+
+
+def path_of(points: Sequence[Point], frame: PlotFrame) -> str:
+    """A polyline as the ``d`` of a path."""
+    return "M" + "L".join(f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in points)
+
+
+def hit(hover: str, x: float, y: float, width: float, height: float) -> Html:
+    """An invisible place that shows a text on hovering."""
+    return element("rect", element("title", hover), x=x, y=y, width=width, height=height, class_="hit")
 
 
 def _beside(height: float, has_stair: bool) -> float:
     """The height of a label: that of its point, or below it, or above, since a stair leaves points to the right."""
     if not has_stair:
         return height
-    return height + 15 if height + 15 <= LOWEST else height - 13
+    return height + 15 if height + 15 <= _LOWEST else height - 13
 
 
 def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
@@ -177,48 +164,6 @@ def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
     start, *rest = [(frame.x(px), frame.y(py)) for px, py in steps]
     path = f"M{start[0]:.1f} {start[1]:.1f}" + "".join(f"H{px:.1f}V{py:.1f}" for px, py in rest) + f"H{frame.x.end:.1f}"
     return element("path", d=path, class_="line reference")
-
-
-def svg(words: Words, drawing: Html, names: Sequence[tuple[str, int]] = (), height: float = HEIGHT) -> Html:
-    """The SVG element, with a legend of ``names`` with colours."""
-    legend, height = _legend(names, height)
-    return titled(words, join([drawing, legend]), viewBox=f"0 0 {WIDTH:g} {height:g}", class_="chart")
-
-
-def titled(words: Words, drawing: Html, **attributes: str) -> Html:
-    """An SVG element with a title and a description for screen readers."""
-    title, description = f"{words.slug}-title", f"{words.slug}-description"
-    told = [element("title", words.title, id=title), element("desc", words.description, id=description)]
-    return element("svg", *told, drawing, role="img", aria_labelledby=f"{title} {description}", **attributes)
-
-
-def clipped(drawing: Html, frame: PlotFrame, name: str) -> Html:
-    """The drawing clipped to the axes, with a margin for the width of a line."""
-    x, y = frame.x, frame.y
-    box = element("rect", x=x.start - 2, y=y.end - 2, width=x.end - x.start + 4, height=y.start - y.end + 3)
-    return join([element("clipPath", box, id=name), element("g", drawing, clip_path=f"url(#{name})")])
-
-
-def path_of(points: Sequence[Point], frame: PlotFrame) -> str:
-    """A polyline as the ``d`` of a path."""
-    return "M" + "L".join(f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in points)
-
-
-def _legend(names: Sequence[tuple[str, int]], height: float) -> tuple[Html | None, float]:
-    """Coloured squares with names in rows below a chart, and the height of both."""
-    at, top, parts = 0.0, height + 16, []
-    for label, colour in names:
-        width = 18 + LETTER * len(shorten(label, 30))
-        if at and at + width > WIDTH:
-            at, top = 0.0, top + 20
-        parts.append(element("rect", x=at, y=top - 9, width=10.0, height=10.0, rx=2.0, class_=_swatch(colour)))
-        parts.append(element("text", shorten(label, 30), x=at + 16, y=top, class_="tick"))
-        at += width + 14
-    return (join(parts), top + 6) if names else (None, height)
-
-
-def _swatch(colour: int) -> str:
-    return f"swatch {colour_class(colour)}"
 
 
 def _thinned(series: Series) -> Series:
@@ -236,26 +181,25 @@ def _line(series: Series, frame: PlotFrame) -> Html:
     if series.kind == "ticks":
         ticks = "".join(f"M{frame.x(px):.1f} {frame.y.start:.1f}v-9" for px, _ in series.points)
         return element("path", element("title", series.label), d=ticks, class_="whisker c2")
-    path = path_of(series.points, frame)
-    drawn = element("path", d=path, class_=f"line {series.kind} {colour_class(series.colour)}")
+    path, colour, base = path_of(series.points, frame), colour_class(series.colour), frame.y.start
+    drawn = element("path", d=path, class_=f"line {series.kind} {colour}")
     if series.kind != "area":
         return drawn
-    base = frame.y.start
     under = f"{path}L{frame.x(series.points[-1][0]):.1f} {base:.1f}L{frame.x(series.points[0][0]):.1f} {base:.1f}Z"
-    return join([element("path", d=under, class_=f"band {colour_class(series.colour)}"), drawn])
+    return join([element("path", d=under, class_=f"band {colour}"), drawn])
 
 
-def _bars(one: Bars, edges: Sequence[float], frame: PlotFrame) -> Html:
-    bars, base = [], frame.y.start
-    for left, right, height, hover in zip(edges[:-1], edges[1:], one.heights, one.hovers, strict=True):
+def _columns(one: Bars, edges: Sequence[float], places: Sequence[str], frame: PlotFrame) -> Html:
+    drawn, base = [], frame.y.start
+    for (left, right), height, text, place in zip(pairwise(edges), one.heights, one.texts, places, strict=True):
         if height > 0:
             x, y, width = frame.x(left), frame.y(height), frame.x(right) - frame.x(left)
             shape = {"x": x + 0.75, "y": y, "width": max(0.5, width - 1.5), "height": max(0.0, base - y)}
-            bars.append(element("rect", element("title", hover), **shape, class_="column"))
-    return join(bars)
+            drawn.append(element("rect", element("title", f"{place}: {text}"), **shape, class_="column"))
+    return join(drawn)
 
 
-def _outline(one: Bars, edges: Sequence[float], frame: PlotFrame) -> Html:
+def _outline(one: Bars, edges: Sequence[float], places: Sequence[str], frame: PlotFrame) -> Html:
     """Steps with a light fill, so that several histograms can lie over each other."""
     base = frame.y.start
     tops = [frame.y(height) if height > 0 else base for height in one.heights]
@@ -263,16 +207,8 @@ def _outline(one: Bars, edges: Sequence[float], frame: PlotFrame) -> Html:
     path = f"M{frame.x(edges[0]):.1f} {base:.1f}{steps}V{base:.1f}"
     shapes = [element("path", d=path, class_=f"{kind} {colour_class(one.colour)}") for kind in ("band", "line step")]
     hits = [
-        element(
-            "rect",
-            element("title", hover),
-            x=frame.x(left),
-            y=top,
-            width=frame.x(right) - frame.x(left),
-            height=base - top,
-            class_="hit",
-        )
-        for left, right, top, hover in zip(edges[:-1], edges[1:], tops, one.hovers, strict=True)
+        hit(f"{place}: {text}", frame.x(left), top, frame.x(right) - frame.x(left), base - top)
+        for (left, right), top, text, place in zip(pairwise(edges), tops, one.texts, places, strict=True)
         if top < base
     ]
     return join([*shapes, *hits])
@@ -280,17 +216,16 @@ def _outline(one: Bars, edges: Sequence[float], frame: PlotFrame) -> Html:
 
 def _hovers(series: Series, x: Axis, y: Axis, frame: PlotFrame) -> Html:
     """Invisible discs that show the numbers on hovering, and dots if there are few points."""
-    stride = max(1, len(series.points) // 60)
-    radius, kind = (2.2, "dot") if len(series.points) <= 40 and series.kind not in ("dashed", "thin") else (0, "")
-    parts = []
+    stride, parts = max(1, len(series.points) // 60), []
+    has_dots = len(series.points) <= 40 and series.kind not in ("dashed", "thin")
     for px, py in series.points[::stride]:
         if not frame.y.low <= py <= frame.y.high:
             continue
-        where = {"cx": frame.x(px), "cy": frame.y(py)}
+        centre = {"cx": frame.x(px), "cy": frame.y(py)}
         text = f"{series.label}: {y.form(py)} at {x.label.lower()} {x.form(px)}"
-        if radius:
-            parts.append(element("circle", **where, r=radius, class_=f"{kind} {colour_class(series.colour)}"))
-        parts.append(element("circle", element("title", text), **where, r=7.0, class_="hit"))
+        if has_dots:
+            parts.append(element("circle", **centre, r=2.2, class_=f"dot {colour_class(series.colour)}"))
+        parts.append(element("circle", element("title", text), **centre, r=7.0, class_="hit"))
     return join(parts)
 
 
@@ -321,8 +256,7 @@ def _mark(mark: Mark, frame: PlotFrame) -> Html:
         low, high = frame.y(mark.y - mark.error), frame.y(mark.y + mark.error)
         whisker = element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {colour}")
     kind, title = "point" if mark.area else "speck", element("title", mark.hover)
-    circle = element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {colour}")
-    return join([whisker, circle])
+    return join([whisker, element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {colour}")])
 
 
 def _radius(area: float) -> float:

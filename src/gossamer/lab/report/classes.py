@@ -1,44 +1,82 @@
-"""Figures of predicted classes: calibration, uncertainty of right and wrong predictions, confusion."""
+"""Figures of predicted classes: calibration, right and wrong predictions by uncertainty, confusion, maps of a plane."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any, NamedTuple
 
-from gossamer._text.formats import integer, number, percent
+from gossamer._text.formats import Format, integer, is_number, number, percent
 from gossamer.lab.report.axes import Axis, PlotFrame
-from gossamer.lab.report.charts import Bars, Chart, Point, Series, Words, histogram, line
-from gossamer.lab.report.fields import matrix
-from gossamer.lab.report.figure import Figure
+from gossamer.lab.report.charts import Bars, Series, histogram, line
+from gossamer.lab.report.fields import Cloud, heat, matrix
+from gossamer.lab.report.figure import Figure, Point
 from gossamer.lab.report.markup import Html, element, join
 from gossamer.lab.report.rows import BarRow, DotRow, bars, dots
 from gossamer.lab.report.runs import LoadedRun
 
 MOST_CLASSES = 32  # of a confusion matrix
 _MOST_ROWS = 20  # of what is shown instead
-_RIGHT, _WRONG = 0, 1  # colours
+SELECTIVE_AXES = Axis("Coverage: share of examples answered", percent), Axis("Accuracy on these", percent)
 
-_SPLIT = {
-    "confidence": ("Confidence", "Confidence", percent, "A wrong prediction with high confidence is a mistake that "
-                   "the model does not see."),
-    "entropy": ("Entropy", "Entropy, nats", number, "All uncertainty of a prediction, in nats."),
-    "mutual_information": ("Mutual information", "Mutual information, nats", number,
-                           "The part of the entropy on which drawn networks disagree (epistemic)."),
+
+class Doubt(NamedTuple):
+    """A histogram of right and wrong predictions: its title, its axis, and a sentence about it."""
+
+    title: str
+    axis: Axis
+    caption: str
+
+
+_DOUBTS = {
+    "confidence": Doubt("Confidence", Axis("Confidence", percent), "A wrong prediction with high confidence is a "
+                        "mistake that the model does not see."),
+    "entropy": Doubt("Entropy", Axis("Entropy, nats", number), "All uncertainty of a prediction, in nats."),
+    "mutual_information": Doubt("Mutual information", Axis("Mutual information, nats", number),
+                                "The part of the entropy on which drawn networks disagree (epistemic)."),
 }  # fmt: skip
 
+_FIELDS = {
+    "entropy": ("Entropy", "nats; all uncertainty"),
+    "mutual_information": ("Mutual information", "nats; the part on which drawn networks disagree"),
+    "std": ("Std", "in units of the target; all uncertainty"),
+    "epistemic_std": ("Epistemic std", "in units of the target; the part on which drawn networks disagree"),
+}
+"""What a map may show, and its unit."""
 
-def figures(run: LoadedRun) -> list[Figure]:
-    """All that the result has."""
-    confidence, entropy, information = (_split(run, name) for name in _SPLIT)
-    found = [_reliability(run), _selective(run), confidence, entropy, _confusion(run), _classes(run), information]
-    return [figure for figure in found if figure is not None]
+
+def figures(run: LoadedRun) -> list[Figure | None]:
+    """Those that the result has the numbers for."""
+    confidence, entropy, information = (_doubt(run, name, *doubt) for name, doubt in _DOUBTS.items())
+    return [_reliability(run), _selective(run), confidence, entropy, _confusion(run), _classes(run), information]
+
+
+def maps(run: LoadedRun) -> list[Figure]:
+    """For inputs in a plane a map of each kind of uncertainty, with test points on it."""
+    given = run.result.get("map")
+    if not isinstance(given, Mapping):
+        return []
+    side, x, y = given.get("side"), given.get("x"), given.get("y")
+    if not isinstance(side, int) or not all(isinstance(ends, list) and len(ends) == 2 for ends in (x, y)):
+        return []
+    axes = Axis("Input 1", number, *x, tight=True), Axis("Input 2", number, *y, tight=True)  # type: ignore[misc]
+    shown, clouds = [], _clouds(given.get("points"), run)
+    for name, (title, unit) in _FIELDS.items():
+        values = given.get(name)
+        if not isinstance(values, list) or len(values) != side**2 or not all(map(is_number, values)):
+            continue
+        if max(values) > 1e-6:
+            least = number(min(values), 2) if min(values) > 0.001 * max(values) else "0"
+            caption = f"From {least} (clear) to {number(max(values), 2)} (strongest colour) {unit}."
+            chart, title = heat(title, values, side, *axes, clouds), f"Map of {title.lower()}"
+            shown.append(Figure(f"map-{name.replace('_', '-')}", title, caption, chart))
+    return shown
 
 
 def selective_points(run: LoadedRun) -> list[Point]:
     """Accuracy against the share of examples answered; empty where a line cannot be drawn."""
-    found = run.curve("selective", "coverage", "accuracy")
-    points = sorted((c, a) for c, a in zip(*found, strict=True) if math.isfinite(c + a)) if found else []
+    points = sorted((coverage, accuracy) for coverage, accuracy in run.rows("selective", "coverage", "accuracy"))
     return points if len(points) > 1 else []
 
 
@@ -51,43 +89,38 @@ def wilson(share: float, n: float) -> tuple[float, float]:
 
 
 def _reliability(run: LoadedRun) -> Figure | None:
-    found = run.curve("reliability", "edges", "confidence", "accuracy", "count")
-    if found is None or not sum(c for c in found[3] if c > 0):
+    curve = run.curve("reliability", "edges", "confidence", "accuracy", "count")
+    if curve is None or not sum(c for c in curve[3] if c > 0):
         return None
-    edges, sure, right, counts = found
-    bins = [(s, a, c) for s, a, c in zip(sure, right, counts, strict=True) if c > 0 and math.isfinite(s + a)]
-    n = sum(c for _, _, c in bins)
-    mean_sure, mean_right = sum(c * s for s, _, c in bins) / n, sum(c * a for _, a, c in bins) / n
-    gap = sum(c * abs(s - a) for s, a, c in bins) / n
+    edges, bins = curve[0], list(zip(*curve[1:], strict=True))
+    known = [(s, a, c) for s, a, c in bins if c > 0 and math.isfinite(s + a)]
+    n = sum(c for *_, c in known)
+    mean_sure, mean_right = sum(c * s for s, _, c in known) / n, sum(c * a for _, a, c in known) / n
     verdict = "overconfident" if mean_sure > mean_right else "underconfident"
     caption = (
-        f"ECE, the mean distance of the columns from the dashed line, is {percent(gap)}. Mean confidence is "
+        "ECE, the mean distance of the columns from the dashed line, is "
+        f"{percent(sum(c * abs(s - a) for s, a, c in known) / n)}. Mean confidence is "
         f"{percent(mean_sure)} and accuracy {percent(mean_right)}: {verdict} on average."
     )
-    hovers = [
-        f"accuracy {percent(a)} at confidence {percent(s)}: {integer(c)} examples" if c > 0 else ""
-        for s, a, c in zip(sure, right, counts, strict=True)
-    ]
-    heights = [a if c > 0 and math.isfinite(a) else 0.0 for a, c in zip(right, counts, strict=True)]
-    axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Accuracy, with 95\u202f% intervals", percent, 0.0, 1.0)
-    middles = [(low + high) / 2 for low, high in pairwise(edges)]
+    heights = [a if c > 0 and math.isfinite(a) else 0.0 for _, a, c in bins]
+    texts = [f"accuracy {percent(a)} where its mean is {percent(s)}, {integer(c)} examples" for s, a, c in bins]
 
     def over(frame: PlotFrame) -> Html:
         diagonal = f"M{frame.x(0):.1f} {frame.y(0):.1f}L{frame.x(1):.1f} {frame.y(1):.1f}"
-        whiskers = [_interval(frame, x, a, c) for x, a, c in zip(middles, right, counts, strict=True)]
-        return join([element("path", d=diagonal, class_="line reference"), *whiskers])
+        intervals = [
+            f"M{frame.x((start + end) / 2):.1f} {frame.y(low):.1f}V{frame.y(high):.1f}"
+            for (start, end), (_, a, c) in zip(pairwise(edges), bins, strict=True)
+            if c > 0 and math.isfinite(a)
+            for low, high in [wilson(a, c)]
+        ]
+        drawn = [element("path", d=path, class_="interval") for path in intervals]
+        return join([element("path", d=diagonal, class_="line reference"), *drawn])
 
-    words = Words("reliability", "Reliability diagram", caption)
-    chart = histogram(edges, [Bars("", heights, hovers)], axes, words, over)
-    rows = [(*row, c) for row, c in zip(chart.rows, counts, strict=True)]
-    return Figure("reliability", words.title, caption, Chart(chart.html, (*chart.columns, "examples"), rows))
-
-
-def _interval(frame: PlotFrame, x: float, share: float, n: float) -> Html | None:
-    if not n > 0 or not math.isfinite(share):
-        return None
-    low, high = wilson(share, n)
-    return element("path", d=f"M{frame.x(x):.1f} {frame.y(low):.1f}V{frame.y(high):.1f}", class_="interval")
+    axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Accuracy, with 95\u202f% intervals", percent, 0.0, 1.0)
+    chart = histogram(edges, [Bars("", heights, texts)], *axes, over)
+    rows = [(*row, c) for row, (*_, c) in zip(chart.rows, bins, strict=True)]
+    chart = chart._replace(columns=(*chart.columns, "examples"), rows=rows)
+    return Figure("reliability", "Reliability diagram", caption, chart)
 
 
 def _selective(run: LoadedRun) -> Figure | None:
@@ -96,112 +129,93 @@ def _selective(run: LoadedRun) -> Figure | None:
         return None
     kept, half = min(points, key=lambda point: abs(point[0] - 0.5))
     caption = f"Answering only the {percent(kept, 0)} of the highest confidence, it gets {percent(half)} right."
-    axes = Axis("Coverage: share of examples answered", percent), Axis("Accuracy on these", percent)
-    chart = line([Series("Accuracy", points)], *axes, Words("selective", "Selective accuracy", caption))
-    return Figure("selective", "Selective accuracy", caption, chart)
+    return Figure("selective", "Selective accuracy", caption, line([Series("Accuracy", points)], *SELECTIVE_AXES))
 
 
-def _split(run: LoadedRun, name: str) -> Figure | None:
+def _doubt(run: LoadedRun, name: str, title: str, axis: Axis, caption: str) -> Figure | None:
     """Counts of right and wrong predictions on a log scale; of an earlier version's result, of all together."""
-    title, axis, form, caption = _SPLIT[name]
-    found = run.curve(name, "edges", "count", "right")
-    every = run.curve(name, "edges", "count")
+    split, every = run.curve(name, "edges", "count", "right"), run.curve(name, "edges", "count")
     if every is None or not sum(c for c in every[1] if c > 0) or every[0][-1] < 1e-5:  # as in a single network
         return None
     edges, counts = every
-    parts = [("all", counts, _RIGHT)]
-    if found is not None:
-        wrong = [c - r for c, r in zip(counts, found[2], strict=True)]
-        parts = [("right", found[2], _RIGHT), ("wrong", wrong, _WRONG)]
-        caption = f"{_medians(edges, parts, form)} {caption}"
-    bars = [
-        Bars(label, some, [f"{integer(c)} {label}, {axis.lower()} {form(a)} to {form(b)}"
-                              for a, b, c in zip(edges[:-1], edges[1:], some, strict=True)], colour)
-        for label, some, colour in parts
-    ]  # fmt: skip
-    words = Words(name.replace("_", "-"), f"Histogram of {title.lower()}", caption)
+    parts = {"all": counts}
+    if split is not None:
+        parts = {"right": split[2], "wrong": [c - r for c, r in zip(counts, split[2], strict=True)]}
+        caption, title = f"{_medians(edges, parts, axis.form)} {caption}", f"{title}, right and wrong"
+    bars = [Bars(key, some, [f"{integer(c)} {key}" for c in some], k) for k, (key, some) in enumerate(parts.items())]
     log = Axis("Examples", integer, 0.8, max(2.0, max(counts)) * 1.2, log=True)
-    return Figure(words.slug, title + (", right and wrong" if found else ""), caption,
-                  histogram(edges, bars, (Axis(axis, form), log), words))  # fmt: skip
+    return Figure(name.replace("_", "-"), title, caption, histogram(edges, bars, axis, log))
 
 
-def _medians(edges: Sequence[float], parts: Sequence[tuple[str, Sequence[float], int]], form: object) -> str:
+def _medians(edges: Sequence[float], parts: Mapping[str, Sequence[float]], form: Format) -> str:
     """The medians of both parts, to the middle of a bin."""
     told = []
-    for label, counts, _ in parts:
+    for label, counts in parts.items():
         total, below = sum(counts), 0.0
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
+        for (low, high), count in zip(pairwise(edges), counts, strict=True):
             below += count
             if total and below >= total / 2:
-                text = percent((low + high) / 2, 0) if form is percent else number((low + high) / 2, 2)
-                told.append(f"{text} where it is {label}")
+                middle = (low + high) / 2
+                told.append(f"{percent(middle, 0) if form is percent else number(middle, 2)} where it is {label}")
                 break
     return f"Median {', '.join(told)}." if told else ""
 
 
 def _confusion(run: LoadedRun) -> Figure | None:
-    found = run.curve("confusion", "label", "predicted", "count")
-    names = class_names(run)
-    if found is None or not names:
-        return None
-    pairs = [(int(a), int(b), int(c)) for a, b, c in zip(*found, strict=True) if math.isfinite(a + b + c)]
-    if any(not 0 <= place < len(names) for a, b, _ in pairs for place in (a, b)):
+    names = run.class_names
+    pairs = [(int(a), int(b), int(c)) for a, b, c in run.rows("confusion", "label", "predicted", "count")]
+    if not names or not pairs or any(not 0 <= k < len(names) for a, b, _ in pairs for k in (a, b)):
         return None
     wrong = sorted((pair for pair in pairs if pair[0] != pair[1]), key=lambda pair: -pair[2])
     caption = "It makes no mistake on the test data."
     if wrong:
-        label, predicted, count = wrong[0]
-        caption = f"Most frequent: {integer(count)} × {names[label]} taken for {names[predicted]}."
+        label, predicted, most = wrong[0]
+        caption = f"Most frequent: {integer(most)} × {names[label]} taken for {names[predicted]}."
     if len(names) <= MOST_CLASSES:
         counts = [[0] * len(names) for _ in names]
         for label, predicted, count in pairs:
             counts[label][predicted] = count
-        words = Words("confusion", "Confusion matrix", caption)
-        return Figure("confusion", words.title, f"{caption} Rows are labels.", matrix(counts, names, words), "rows")
+        caption += " Rows are labels."
+        return Figure("confusion", "Confusion matrix", caption, matrix(counts, names), "rows")
     if not wrong:
         return None
-    most = wrong[0][2]
     rows = [BarRow(f"{names[a]} → {names[b]}", n / most, integer(n), f"{names[a]} taken for {names[b]}: {integer(n)}")
             for a, b, n in wrong[:_MOST_ROWS]]  # fmt: skip
-    chart = bars(rows, Words("confusion", "Most frequent confusions", caption), ("label → predicted", "share of most"))
+    chart = bars(rows, ("label → predicted", "share of most"))
     return Figure("confusion", "Most frequent confusions", caption, chart, "rows")
 
 
 def _classes(run: LoadedRun) -> Figure | None:
     """Accuracy of the predictions of each class (precision) beside their mean confidence."""
-    found = run.curve("classes", "predicted", "right", "confidence", "ece")
-    names = class_names(run)
-    if found is None or len(names) != len(found[0]):
+    curve, names = run.curve("classes", "predicted", "right", "confidence", "ece"), run.class_names
+    if curve is None or len(names) != len(curve[0]):
         return None
-    every = [(name, *row) for name, row in zip(names, zip(*found, strict=True), strict=True)]
-    told = [(str(name), n, r, s, e) for name, (n, r, s, e) in ((row[0], row[1:]) for row in every) if n > 0]
-    worst = sorted(told, key=lambda row: -abs(row[3] - row[2] / row[1]))[:_MOST_ROWS]
-    kept = {row[0] for row in worst}
+    known = [(name, *row) for name, *row in zip(names, *curve, strict=True) if row[0] > 0]
+    kept = sorted(known, key=lambda row: -abs(row[3] - row[2] / row[1]))[:_MOST_ROWS]
     rows = []
-    for name, n, right, sure, ece in (row for row in told if row[0] in kept):
-        low, high = wilson(right / n, n)
+    for name, n, right, sure, ece in (row for row in known if row in kept):
         hover = f"{name}: {integer(n)} predictions, {percent(right / n)} right, mean confidence {percent(sure)}, "
-        rows.append(DotRow(name, right / n, low, high, f"{hover}ECE of the class {percent(ece)}", ring=sure))
+        hover += f"ECE of the class {percent(ece)}"
+        rows.append(DotRow(name, right / n, *wilson(right / n, n), hover, ring=sure))
     if not rows:
         return None
     caption = (
         "Of the predictions of a class, the share that is right (dot, 95\u202f% interval) and mean confidence (ring)."
     )
-    if len(told) > len(rows):
-        caption += f" The {len(rows)} classes with the largest gaps."
-    words = Words("class-calibration", "Calibration per class", caption)
-    names_of = ("class", "precision", "low", "high")
-    chart = dots(rows, Axis("Share", percent, None, 1.0), words, names_of)
-    chart = Chart(chart.html, (*names_of, "mean confidence"), chart.rows)
-    return Figure(words.slug, words.title, caption, chart, "rows")
+    caption += f" The {len(rows)} classes with the largest gaps." if len(known) > len(rows) else ""
+    chart = dots(rows, Axis("Share", percent, None, 1.0), ("class", "precision", "low", "high", "mean confidence"))
+    return Figure("class-calibration", "Calibration per class", caption, chart, "rows")
 
 
-def class_names(run: LoadedRun) -> list[str]:
-    """Names by class number; numbers where the result has no names."""
-    names = run.result.get("class_names")
-    if isinstance(names, list) and names:
-        return [str(name) for name in names]
-    curves = run.result.get("curves")
-    classes = curves.get("classes") if isinstance(curves, Mapping) else None
-    counts = classes.get("count") if isinstance(classes, Mapping) else None
-    return [str(place) for place in range(len(counts))] if isinstance(counts, list) else []
+def _clouds(points: Any, run: LoadedRun) -> list[tuple[str, Cloud]]:
+    """Test points by class."""
+    if not isinstance(points, Mapping) or not all(isinstance(points.get(key), list) for key in "xy"):
+        return []
+    labels = points.get("label")
+    if not isinstance(labels, list):
+        return [("test data", Cloud(list(zip(points["x"], points["y"], strict=True)), (), 5))]
+    names, rows = run.class_names, list(zip(points["x"], points["y"], labels, strict=True))
+    return [
+        (names[k] if k < len(names) else str(k), Cloud([(x, y) for x, y, label in rows if label == k], (), k))
+        for k in sorted(set(labels))
+    ]

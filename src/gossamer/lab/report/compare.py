@@ -1,91 +1,175 @@
-"""Figures of several runs: dots with error bars, and one curve per method with a band over its runs."""
+"""Figures of several runs: dots with error bars, quality against cost, and a curve per method with a band."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import methodcaller
 from statistics import fmean, stdev
 
 import numpy as np
 
-from gossamer._text.formats import Format, integer, percent
-from gossamer.lab.report.axes import Axis
-from gossamer.lab.report.charts import Series, Words, line
-from gossamer.lab.report.classes import selective_points
-from gossamer.lab.report.figure import Figure
-from gossamer.lab.report.learning_curves import VALIDATION, Curve, late_axis, loss_axis, losses
-from gossamer.lab.report.numbers import coverage_points
+from gossamer._text.formats import Format, count, integer, is_number, macs, percent
+from gossamer.lab.report.axes import Axis, colour_class
+from gossamer.lab.report.charts import DIAGONAL, MOST_NAMED, Mark, Series, line, scatter
+from gossamer.lab.report.classes import SELECTIVE_AXES, selective_points
+from gossamer.lab.report.evaluation import SCORES, detections
+from gossamer.lab.report.figure import Figure, Point
+from gossamer.lab.report.markup import element
+from gossamer.lab.report.numbers import COVERAGE_AXES, coverage_points
 from gossamer.lab.report.rows import DotRow, dots
-from gossamer.lab.report.runs import Group, LoadedRun, Point
+from gossamer.lab.report.runs import Group, LoadedRun, told
+from gossamer.lab.report.training import VALIDATION, Curve, fitted, loss_axis, losses
 from gossamer.metrics import METRICS, Metric
 
-DOTS = ("accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage90")
+QUALITY = ("accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage90")
 """Metrics that get a dot plot."""
 
+COSTS = {
+    "training_macs": ("cost", "multiply-adds of the training"),
+    "parameter_bytes": ("cost-size", "size of all that predicts"),
+    "prediction_seconds": ("cost-prediction", "time to predict a batch"),
+}
+"""What a method costs: the figure's name in the page, and that of its axis."""
+
 _FEWEST = 10  # examples in a bin of a reliability curve
+_ON_FRONT = 0.09  # area of a point
 _BAND = "Bands are ± one standard error over the runs."
+_FRONT = "Down and to the left is better. The line joins the front: no other method is both better and cheaper."
 
 
-def quality(groups: Sequence[Group], scope: str = "") -> list[Figure]:
+def quality(groups: Sequence[Group], scope: str) -> list[Figure]:
     """A dot plot of each of the usual metrics, where at least two groups have it."""
-    found = [(METRICS[key], [one for one in groups if one.values(key)]) for key in DOTS]
-    return [_dots(metric, some, scope) for metric, some in found if len(some) > 1]
+    figures = []
+    for metric in (METRICS[key] for key in QUALITY):
+        values = {one.label: some for one in groups if (some := one.values(metric.name))}
+        caption = {"higher": "Higher is better.", "lower": "Lower is better."}.get(str(metric.better), "")
+        caption = f"{metric.format(metric.better)} is ideal." if isinstance(metric.better, float) else caption
+        if any(len(one.runs) > 1 for one in groups):
+            caption += " Mean ± standard error; small dots are single runs."
+        if len(values) > 1:
+            figures.append(_dots(f"{scope}dots-{metric.name}", metric.label, caption, metric, values, groups))
+    return figures
 
 
-def learning(groups: Sequence[Group], scope: str = "") -> list[Figure]:
+def detection(groups: Sequence[Group], scope: str) -> list[Figure]:
+    """AUROC of each group, for every set and score that at least two of them have."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for one in groups:
+        for name, score, values in (row for run in one.runs for row in detections(run)):
+            if score in SCORES and is_number(values.get("auroc")):
+                found.setdefault((name, score), {}).setdefault(one.label, []).append(values["auroc"])
+    several = [(*key, values) for key, values in found.items() if len(values) > 1]
+    return [
+        _dots(
+            f"{scope}ood-{place}",
+            f"AUROC by {score.replace('_', ' ')}, {name}",
+            f"Separating {name} from the test data; 50\u202f% is chance. Mean ± standard error over runs.",
+            METRICS["auroc"],
+            values,
+            groups,
+        )
+        for place, (name, score, values) in enumerate(several)
+    ]
+
+
+def costs(groups: Sequence[Group], scope: str = "") -> list[Figure | None]:
+    """The log loss against each cost that at least two groups have measured."""
+    return [_cost(groups, METRICS[key], slug, label, scope) for key, (slug, label) in COSTS.items()]
+
+
+def calibration(groups: Sequence[Group], scope: str) -> list[Figure | None]:
+    """Reliability, selective accuracy and coverage of intervals, a curve per group."""
+    return [_reliability(groups, scope), _selective(groups, scope), _coverage(groups, scope)]
+
+
+def learning(groups: Sequence[Group], scope: str) -> list[Figure | None]:
     """Loss and quality on validation data along the training, the mean of the runs of each group."""
     rows = [row for one in groups for run in one.runs for row in run.metrics]
     along = "epoch" if rows and all("epoch" in row for row in rows) else "step"
-    found = [_losses(groups, along, scope), *(_validation(groups, curve, along, scope) for curve in VALIDATION)]
-    return [figure for figure in found if figure is not None]
+    return [_losses(groups, along, scope), *(_validation(groups, curve, along, scope) for curve in VALIDATION)]
 
 
-def calibration(groups: Sequence[Group], scope: str = "") -> list[Figure]:
-    """Reliability, selective accuracy and coverage of intervals, a curve per group."""
-    return [figure for figure in (_reliability(groups, scope), _selective(groups, scope), _coverage(groups, scope))
-            if figure is not None]  # fmt: skip
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which points (cost, loss) are on the Pareto front, from the cheapest to the best: no other has less of both.
+
+    Example:
+        >>> front([(1.0, 0.5), (2.0, 0.3), (3.0, 0.4), (2.0, 0.6)])
+        [0, 1]
+    """
+    chosen: list[int] = []
+    for place in sorted(range(len(points)), key=lambda i: points[i]):
+        if not chosen or points[place][1] < points[chosen[-1]][1]:
+            chosen.append(place)
+    return chosen
 
 
-def _dots(metric: Metric, groups: Sequence[Group], scope: str) -> Figure:
+def _dots(
+    slug: str, title: str, caption: str, metric: Metric, values: dict[str, list[float]], groups: Sequence[Group]
+) -> Figure:
     rows = []
     for one in groups:
-        mean, error = fmean(one.values(metric.name)), one.error(metric.name) or 0.0
-        specks = one.values(metric.name) if len(one.runs) > 1 else []
-        hover = f"{one.label}: {one.text(metric)}"
-        rows.append(DotRow(one.label, mean, mean - error, mean + error, hover, one.colour, specks=specks))
-    better = {"higher": "Higher is better.", "lower": "Lower is better."}.get(str(metric.better), "")
-    target = f"{metric.format(metric.better)} is ideal." if isinstance(metric.better, float) else better
-    several = any(len(one.runs) > 1 for one in groups)
-    caption = target + (" Mean ± standard error; small dots are single runs." if several else "")
-    words = Words(f"{scope}dots-{metric.name}", metric.label, "; ".join(row.hover for row in rows))
-    chart = dots(rows, Axis(metric.label, metric.format), words, ("method", "mean", "low", "high"))
-    return Figure(words.slug, metric.label, caption, chart, "rows")
+        if some := values.get(one.label):
+            mean, error = fmean(some), stdev(some) / math.sqrt(len(some)) if len(some) > 1 else 0.0
+            hover, specks = f"{one.label}: {told(mean, error or None, metric)}", some if len(some) > 1 else []
+            rows.append(DotRow(one.label, mean, mean - error, mean + error, hover, one.colour, specks=specks))
+    chart = dots(rows, Axis(metric.label, metric.format), ("method", "mean", "low", "high"))
+    return Figure(slug, title, caption, chart, "rows", description="; ".join(row.hover for row in rows))
+
+
+def _cost(groups: Sequence[Group], cost: Metric, slug: str, label: str, scope: str) -> Figure | None:
+    quality = METRICS["nll"]
+    drawn = [one for one in groups if one.mean(quality.name) is not None and (one.mean(cost.name) or 0) > 0]
+    if len(drawn) < 2:
+        return None
+    points = [(one.mean(cost.name) or 0.0, one.mean(quality.name) or 0.0) for one in drawn]
+    best = front(points)
+    other = _ON_FRONT / 2 if len(drawn) <= MOST_NAMED else 0.0  # a point without a name, where there are many
+    marks, items = [], []
+    for place, (one, (x, y)) in enumerate(zip(drawn, points, strict=True)):
+        hover, area = f"{one.label}: {one.text(quality)} for {cost.format(x)}", _ON_FRONT if place in best else other
+        marks.append(Mark(x, y, one.label, hover, one.colour, area, (one.error(quality.name) or 0.0) if area else 0.0))
+    for one in (drawn[place] for place in best):
+        words = element("span", f"{one.text(quality)}, {one.text(cost)}")
+        items.append(element("li", element("i", class_=colour_class(one.colour)), element("b", one.label), words))
+    losses = [loss for _, loss in points]
+    x_axis = Axis(label.capitalize(), count if cost.format is macs else cost.format, log=True)
+    y_axis = Axis(quality.label, quality.format, log=min(losses) > 0 and max(losses) > 4 * min(losses))
+    figure = Figure(
+        f"{scope}{slug}",
+        f"{quality.label} against {label}",
+        "",
+        scatter(marks, x_axis, y_axis, steps=[points[place] for place in best]),
+        description=f"On the front: {', '.join(drawn[place].label for place in best)}.",
+    )
+    key = element("ul", *items, class_="legend list")
+    return figure._replace(caption=_FRONT, shape="hero", aside=key) if slug == "cost" else figure
 
 
 def _losses(groups: Sequence[Group], along: str, scope: str) -> Figure | None:
     validation = _series(groups, lambda run: losses(run, along)[1])
     training = [one._replace(kind="dashed", band=()) for one in _series(groups, lambda run: losses(run, along)[0])]
-    if not validation and not training:
+    every = [*validation, *training]
+    if not every:
         return None
-    points = [point for one in (*validation, *training) for point in one.points]
+    axis = loss_axis([point for one in every for point in one.points], [run for one in groups for run in one.runs])
     caption = f"On validation data, and dashed on training data. {_BAND}" if validation else "On training data."
-    words = Words(f"{scope}loss", "Loss", _ends(validation or training, METRICS["nll"].format))
-    axis = loss_axis(points, [run for one in groups for run in one.runs])
-    chart = line([*validation, *training], Axis(along.title(), integer, 0.0), axis, words)
-    return Figure(words.slug, words.title, caption, chart)
+    chart = line(every, Axis(along.title(), integer, 0.0), axis)
+    return Figure(
+        f"{scope}loss", "Loss", caption, chart, description=_ends(validation or training, METRICS["nll"].format)
+    )
 
 
 def _validation(groups: Sequence[Group], curve: Curve, along: str, scope: str) -> Figure | None:
     series = _series(groups, methodcaller("points", curve.key, along))
     if not series:
         return None
-    words = Words(f"{scope}{curve.slug}", curve.metric.label, _ends(series, curve.metric.format))
-    axis = late_axis(curve, [point for one in series for point in one.points])
-    chart = line(series, Axis(along.title(), integer, 0.0), axis, words)
+    axis = fitted(Axis(curve.axis, curve.metric.format), [point for one in series for point in one.points], 0.25)
     caption = f"The mean of the runs; the axis fits the last three quarters. {_BAND}"
-    return Figure(words.slug, words.title, caption, chart)
+    chart = line(series, Axis(along.title(), integer, 0.0), axis)
+    return Figure(
+        f"{scope}{curve.slug}", curve.metric.label, caption, chart, description=_ends(series, curve.metric.format)
+    )
 
 
 def _reliability(groups: Sequence[Group], scope: str) -> Figure | None:
@@ -99,27 +183,24 @@ def _reliability(groups: Sequence[Group], scope: str) -> Figure | None:
     least_sure = min(sure for one in series for sure, _ in one.points)
     heights = [right for one in series for _, right in one.points] + [low for one in series for _, low, _ in one.band]
     left, bottom = (math.floor(10 * low) / 10 for low in (least_sure, min(heights)))
-    ideal = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
     axes = Axis("Confidence", percent, left, 1.0), Axis("Accuracy", percent, bottom, 1.0)
-    words = Words(f"{scope}reliability", "Reliability", caption)
-    return Figure(words.slug, words.title, caption, line([ideal, *series], *axes, words, direct=False))
+    return Figure(f"{scope}reliability", "Reliability", caption, line([DIAGONAL, *series], *axes, direct=False))
 
 
 def _pooled(one: Group) -> Series | None:
     """Accuracy against confidence over the predictions of all runs, with the standard error over runs."""
-    found = [curve for run in one.runs if (curve := run.curve("reliability", "confidence", "accuracy", "count"))]
+    curves = [curve for run in one.runs if (curve := run.curve("reliability", "confidence", "accuracy", "count"))]
     points, band = [], []
-    for bins in zip(*(zip(*curve, strict=True) for curve in found), strict=False):
+    for bins in zip(*(zip(*curve, strict=True) for curve in curves), strict=False):
         known = [(s, a, n) for s, a, n in bins if n > 0 and math.isfinite(s + a)]
-        total = sum(n for _, _, n in known)
+        total = sum(n for *_, n in known)
         if total < _FEWEST:
             continue
-        sure, right = (sum(n * value for value, n in zip(values, (n for _, _, n in known), strict=True)) / total
-                       for values in ([s for s, _, _ in known], [a for _, a, _ in known]))  # fmt: skip
+        sure, right = sum(n * s for s, _, n in known) / total, sum(n * a for _, a, n in known) / total
         error = stdev(a for _, a, _ in known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
         points.append((sure, right))
         band.append((sure, max(0.0, right - error), min(1.0, right + error)))
-    return Series(one.label, points, one.colour, band=band if len(found) > 1 else ()) if points else None
+    return Series(one.label, points, one.colour, band=band if len(curves) > 1 else ()) if points else None
 
 
 def _selective(groups: Sequence[Group], scope: str) -> Figure | None:
@@ -129,26 +210,22 @@ def _selective(groups: Sequence[Group], scope: str) -> Figure | None:
     caption = f"Accuracy when only the most confident examples are answered. {_BAND}"
     imperfect = [x for one in series for x, y in one.points if y < 0.9995]
     start = math.floor(10 * max(0.0, min(imperfect, default=0.1) - 0.1)) / 10  # before it no method errs
-    axes = Axis("Coverage: share of examples answered", percent, start), Axis("Accuracy on these", percent)
     series = [one._replace(points=[point for point in one.points if point[0] >= start]) for one in series]
-    words = Words(f"{scope}selective", "Selective accuracy", caption)
-    return Figure(words.slug, words.title, caption, line(series, *axes, words, direct=False))
+    chart = line(series, SELECTIVE_AXES[0]._replace(low=start), SELECTIVE_AXES[1], direct=False)
+    return Figure(f"{scope}selective", "Selective accuracy", caption, chart)
 
 
 def _coverage(groups: Sequence[Group], scope: str) -> Figure | None:
     series = _series(groups, coverage_points)
+    caption = f"Actual coverage of intervals: below the dashed line they are too narrow. {_BAND}"
     if not series:
         return None
-    caption = f"Actual coverage of intervals: below the dashed line they are too narrow. {_BAND}"
-    ideal = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
-    axes = Axis("Nominal coverage", percent, 0.0, 1.0), Axis("Actual coverage", percent, 0.0, 1.0)
-    words = Words(f"{scope}coverage", "Calibration of intervals", caption)
-    return Figure(words.slug, words.title, caption, line([ideal, *series], *axes, words, direct=False))
+    chart = line([DIAGONAL, *series], *COVERAGE_AXES, direct=False)
+    return Figure(f"{scope}coverage", "Calibration of intervals", caption, chart)
 
 
 def _series(groups: Sequence[Group], points_of: Callable[[LoadedRun], list[Point]]) -> list[Series]:
-    found = map(partial(_mean_curve, points_of=points_of), groups)
-    return [one for one in found if one is not None]
+    return [series for one in groups if (series := _mean_curve(one, points_of)) is not None]
 
 
 def _mean_curve(one: Group, points_of: Callable[[LoadedRun], list[Point]]) -> Series | None:
@@ -160,11 +237,10 @@ def _mean_curve(one: Group, points_of: Callable[[LoadedRun], list[Point]]) -> Se
     places = [x for x, _ in min(curves, key=len) if start <= x <= end]
     if len(curves) == 1 or len(places) < 2:
         return Series(one.label, curves[0], one.colour)
-    heights = [np.interp(places, [x for x, _ in curve], [y for _, y in curve]).tolist() for curve in curves]
-    means = [(x, fmean(values)) for x, *values in zip(places, *heights, strict=True)]
-    errors = [stdev(values) / math.sqrt(len(values)) for values in zip(*heights, strict=True)]
-    band = [(x, mean - error, mean + error) for (x, mean), error in zip(means, errors, strict=True)]
-    return Series(one.label, means, one.colour, band=band)
+    heights = np.array([np.interp(places, [x for x, _ in curve], [y for _, y in curve]) for curve in curves])
+    means, errors = heights.mean(0), heights.std(0, ddof=1) / math.sqrt(len(curves))
+    band = list(zip(places, (means - errors).tolist(), (means + errors).tolist(), strict=True))
+    return Series(one.label, list(zip(places, means.tolist(), strict=True)), one.colour, band=band)
 
 
 def _ends(series: Sequence[Series], form: Format) -> str:

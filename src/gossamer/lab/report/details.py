@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer._text.formats import integer, is_number, number, percent, size
-from gossamer.lab.report.images import png
-from gossamer.lab.report.markup import Html, element, join
-from gossamer.lab.report.runs import LoadedRun
+from gossamer.lab.report.markup import Html, element, join, png
+from gossamer.lab.report.runs import LoadedRun, mapping
+from gossamer.lab.report.table import panel
 from gossamer.metrics import METRICS, shown
 
 _MOST_BARS = 4
@@ -21,51 +21,35 @@ _KINDS = {
 }
 
 
-def examples(run: LoadedRun) -> list[Html]:
+def examples(run: LoadedRun) -> list[Html | None]:
     """The surest mistakes and the most uncertain examples: images, or a table of their rows."""
-    given = run.result.get("examples")
-    parts = []
-    for key, (title, text) in _KINDS.items():
-        found = given.get(key) if isinstance(given, Mapping) else None
-        shown = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-        cards = [card for one in shown if "image" in one and (card := _example(one, run)) is not None]
-        if cards:
-            columns = len(cards) if len(cards) <= 6 else 4 if len(cards) in (7, 8) else 5
-            grid = element("div", *cards, class_="examples", style=f"--columns:{columns}")
-        elif shown and not any("image" in one for one in shown):
-            grid = _rows(shown, run)
-        else:
-            continue
-        head = element("figcaption", element("h3", title), element("p", text))
-        kind = "figure wide" if cards else "figure"
-        parts.append(element("figure", head, grid, class_=kind, id=f"figure-{key.replace('_', '-')}"))
-    return parts
+    return [_examples(run, key, *words) for key, words in _KINDS.items()]
 
 
 def measurements(run: LoadedRun) -> Html:
     """All numbers of the result, each with its sentence; last the metrics that are not registered here."""
     unknown = [one for one in shown("comparison", run.measured) if one.name not in METRICS]
-    found = [(one, value) for one in (*METRICS.values(), *unknown) if (value := run.value(one.name)) is not None]
-    cells = [(element("th", one.label, scope="row"), one.format(value), one.meaning) for one, value in found]
+    known = [(one, value) for one in (*METRICS.values(), *unknown) if (value := run.value(one.name)) is not None]
+    cells = [(element("th", one.label, scope="row"), one.format(value), one.meaning) for one, value in known]
     rows = [element("tr", head, element("td", text), element("td", meaning)) for head, text, meaning in cells]
     return element("div", element("table", element("tbody", *rows), class_="measurements"), class_="scroll wide")
 
 
 def notices(runs: Sequence[LoadedRun]) -> list[Html]:
     """What a reader must know before trusting the numbers: unfinished and diverged runs."""
-    found = []
+    told = []
     for run in runs:
         name = "This run" if len(runs) == 1 else str(run.folder)
         if not run.finished:
             step = run.last("step")
             reached = f"its last recorded step is {integer(step)}" if step else "no step is recorded yet"
             command = element("code", f"gossamer train --resume {shlex.quote(str(run.folder))}")
-            found.append(join([f"{name} is unfinished: {reached}. Continue it with ", command]))
+            told.append(join([f"{name} is unfinished: {reached}. Continue it with ", command]))
         losses = ((row.get("step"), row.get("loss")) for row in run.metrics)
         lost = next((step for step, loss in losses if isinstance(loss, float) and not math.isfinite(loss)), None)
         if lost is not None:
-            found.append(join([f"{name} diverged: its loss is not a finite number from step {lost} on."]))
-    return [element("p", text, class_="notice", role="note") for text in found]
+            told.append(join([f"{name} diverged: its loss is not a finite number from step {lost} on."]))
+    return [element("p", text, class_="notice", role="note") for text in told]
 
 
 def again(runs: Sequence[LoadedRun]) -> Html:
@@ -84,20 +68,21 @@ def _name(run: LoadedRun) -> Html:
 
 
 def _again(run: LoadedRun) -> Html:
-    shown = None
+    command = None
     if run.command:
         copy = element("button", "Copy", type="button", class_="quiet copy", hidden=True)
-        shown = element("div", element("pre", element("code", run.command), class_="command"), copy, class_="with-copy")
+        code = element("pre", element("code", run.command), class_="command")
+        command = element("div", code, copy, class_="with-copy")
     lists = [_list("Configuration", run.settings), _list("Environment", _environment(run))]
-    return element("div", shown, element("div", *lists, class_="pair"))
+    return element("div", command, element("div", *lists, class_="pair"))
 
 
 def _environment(run: LoadedRun) -> dict[str, Any]:
     known = {key: value for key, value in run.environment.items() if key not in ("argv", "versions", "memory_bytes")}
-    versions, memory = run.environment.get("versions"), run.environment.get("memory_bytes")
     if "time" in known:
         known["time"] = str(known["time"]).replace("T", " ").replace("+00:00", " UTC")
-    known |= versions if isinstance(versions, Mapping) else {}
+    memory = run.environment.get("memory_bytes")
+    known |= mapping(run.environment.get("versions"))
     return known | ({"memory": size(memory)} if isinstance(memory, int) else {}) | {"folder": str(run.folder)}
 
 
@@ -113,17 +98,26 @@ def _text(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _rows(shown: Sequence[Mapping[str, Any]], run: LoadedRun) -> Html:
-    """Examples that are no images, by their row in the test data."""
-    head = element("tr", *(element("th", name, scope="col") for name in ("Row", "Label", "Predicted", "Confidence")))
-    rows = []
-    for one in shown:
-        probs = one.get("probs")
-        sure = max(filter(is_number, probs), default=0.0) if isinstance(probs, list) else 0.0
-        cells = [_class_name(one.get("label"), run), _class_name(one.get("predicted"), run), percent(sure)]
-        first = element("th", str(one.get("row", "")), scope="row")
-        rows.append(element("tr", first, *(element("td", cell) for cell in cells)))
-    return element("table", element("thead", head), element("tbody", *rows), class_="rows")
+def _examples(run: LoadedRun, key: str, title: str, text: str) -> Html | None:
+    given = mapping(run.result.get("examples")).get(key)
+    shown = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    slug, cards = key.replace("_", "-"), [_example(one, run) for one in shown if "image" in one]
+    cards = [card for card in cards if card is not None]
+    if not cards:
+        rows = [_row(one, run) for one in shown] if not any("image" in one for one in shown) else []
+        return panel(slug, title, text, dict.fromkeys(("Row", "Label", "Predicted", "Confidence"), ""), rows)
+    columns = len(cards) if len(cards) <= 6 else 4 if len(cards) in (7, 8) else 5
+    grid = element("div", *cards, class_="examples", style=f"--columns:{columns}")
+    head = element("figcaption", element("h3", title), element("p", text))
+    return element("figure", head, grid, class_="figure wide", id=f"figure-{slug}")
+
+
+def _row(example: Mapping[str, Any], run: LoadedRun) -> list[str]:
+    """An example that is no image, by its row in the test data."""
+    probs = example.get("probs")
+    sure = max(filter(is_number, probs), default=0.0) if isinstance(probs, list) else 0.0
+    names = [_class_name(example.get(key), run) for key in ("label", "predicted")]
+    return [str(example.get("row", "")), *names, percent(sure)]
 
 
 def _example(example: Mapping[str, Any], run: LoadedRun) -> Html | None:
@@ -132,16 +126,16 @@ def _example(example: Mapping[str, Any], run: LoadedRun) -> Html | None:
         data = base64.b64encode(png(example["image"])).decode()
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
-    label, predicted = _class_name(example.get("label"), run), _class_name(example.get("predicted"), run)
-    right = example.get("label") == example.get("predicted")
-    verdict = [element("b", f"{'✓' if right else '✗'} {predicted}"), element("span", f"label {label}")]
+    label, predicted = (_class_name(example.get(key), run) for key in ("label", "predicted"))
+    mark, kind = ("✓", "right") if example.get("label") == example.get("predicted") else ("✗", "wrong")
+    verdict = [element("b", f"{mark} {predicted}"), element("span", f"label {label}")]
     picture = element("img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}")
     facts = [("Entropy", example.get("entropy")), ("Mutual information", example.get("mutual_information"))]
     told = [element("span", f"{name} {_small(value)}") for name, value in facts if is_number(value)]
     return element(
         "div",
         picture,
-        element("div", *verdict, class_="verdict right" if right else "verdict wrong"),
+        element("div", *verdict, class_=f"verdict {kind}"),
         _likeliest(example.get("probs"), run),
         element("div", *told, class_="facts") if told else None,
         class_="example",

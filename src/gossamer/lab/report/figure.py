@@ -1,13 +1,36 @@
-"""A figure of the page: a chart under its title, with its words and its downloads."""
+"""A figure of the page: a chart under its title, with its words, its legend and its downloads."""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from gossamer._text.formats import integer, number, percent
-from gossamer.lab.report.charts import Bars, Chart
-from gossamer.lab.report.markup import Html, element
-from gossamer.lab.report.runs import LoadedRun
+from gossamer.lab.report.axes import HEIGHT, LETTER, WIDTH, colour_class, shorten
+from gossamer.lab.report.markup import Html, element, join
+
+Point = tuple[float, float]
+Cell = str | float
+
+
+class Chart(NamedTuple):
+    """A drawing, the numbers in it as a table, and the names of its colours, which stand in a legend."""
+
+    drawing: Html
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    names: Sequence[tuple[str, int]] = ()
+    height: float = HEIGHT
+    style: str = ""  # of a drawing that is as wide as its place and measured in pixels
+
+    def to_csv(self) -> str:
+        """The numbers as CSV, to six digits."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
+        return file.getvalue()
 
 
 class Figure(NamedTuple):
@@ -17,35 +40,43 @@ class Figure(NamedTuple):
     title: str
     caption: str
     chart: Chart
-    shape: str = (
-        ""  # "rows": a chart of rows, right below its words; as wide as the page: "wide", or "hero" beside them
-    )
+    shape: str = ""  # "rows": right below its words; as wide as the page: "wide", or "hero" beside them
     aside: Html | None = None
+    description: str = ""  # for screen readers; the caption unless given
 
     def html(self) -> Html:
         """The element of the page; its buttons appear where there is a script to serve them."""
         words = element("p", self.caption) if self.caption else None
         head = element("figcaption", element("h3", self.title), words, self.aside)
-        save = element(
-            "div",
-            *(element("button", kind.upper(), type="button", data_save=kind, title=f"Save {what}")
-              for kind, what in (("svg", "the figure as SVG"), ("csv", "its numbers as CSV"))),
-            class_="save",
-            data_csv=self.chart.to_csv(),
-            hidden=True,
-        )  # fmt: skip
-        plot = element("div", self.chart.html, class_="plot")
+        kinds = (("svg", "the figure as SVG"), ("csv", "its numbers as CSV"))
+        buttons = [element("button", kind.upper(), type="button", data_save=kind, title=f"Save {what}")
+                   for kind, what in kinds]  # fmt: skip
+        save = element("div", *buttons, class_="save", data_csv=self.chart.to_csv(), hidden=True)
+        plot = element("div", self._svg(), class_="plot")
         return element("figure", head, save, plot, id=f"figure-{self.slug}", class_=f"figure {self.shape}".strip())
 
+    def _svg(self) -> Html:
+        """The drawing and its legend, with a title and a description for screen readers."""
+        chart, ids = self.chart, [f"{self.slug}-title", f"{self.slug}-description"]
+        told = [
+            element("title", self.title, id=ids[0]),
+            element("desc", self.description or self.caption or self.title, id=ids[1]),
+        ]
+        legend, height = _legend(chart.names, chart.height)
+        size = {"class_": "chart fluid", "style": chart.style} if chart.style else {
+            "class_": "chart", "viewBox": f"0 0 {WIDTH:g} {height:g}"}  # fmt: skip
+        return element("svg", *told, chart.drawing, legend, role="img", aria_labelledby=" ".join(ids), **size)
 
-def shares(run: LoadedRun, name: str) -> tuple[list[float], Bars] | None:
-    """Edges of a histogram, and the share of the values in each column."""
-    found = run.curve(name, "edges", "count")
-    total = sum(c for c in found[1] if c > 0) if found else 0
-    if found is None or not total:
-        return None
-    edges, counts = found
-    heights = [c / total if c > 0 else 0.0 for c in counts]
-    bins = zip(edges[:-1], edges[1:], counts, heights, strict=True)
-    hovers = [f"{number(a)} to {number(b)}: {integer(c)}, {percent(h)}" for a, b, c, h in bins]
-    return edges, Bars("", heights, hovers)
+
+def _legend(names: Sequence[tuple[str, int]], height: float) -> tuple[Html | None, float]:
+    """Coloured squares with names in rows below a chart, and the height of both."""
+    at, top, parts = 0.0, height + 16, []
+    for label, colour in names:
+        width = 18 + LETTER * len(shorten(label, 30))
+        if at and at + width > WIDTH:
+            at, top = 0.0, top + 20
+        swatch = f"swatch {colour_class(colour)}"
+        parts.append(element("rect", x=at, y=top - 9, width=10.0, height=10.0, rx=2.0, class_=swatch))
+        parts.append(element("text", shorten(label, 30), x=at + 16, y=top, class_="tick"))
+        at += width + 14
+    return (join(parts), top + 6) if names else (None, height)

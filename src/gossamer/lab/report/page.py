@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from html import escape
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from urllib.parse import quote
 
 from gossamer._text.formats import count, duration, integer, is_number, macs, number, percent, size
 from gossamer.lab.record import RecordError, write_atomically
 from gossamer.lab.record.sweep import SweepRecord
-from gossamer.lab.report import classes, compare, cost, learning_curves, maps, numbers, ood, sweep, weights
+from gossamer.lab.report import classes, compare, evaluation, numbers, sweep, training
 from gossamer.lab.report.details import again, examples, measurements, notices
 from gossamer.lab.report.figure import Figure
 from gossamer.lab.report.markup import Html, element, join
 from gossamer.lab.report.runs import Group, LoadedRun, group, read
-from gossamer.lab.report.table import table
+from gossamer.lab.report.table import comparison, leaders
 from gossamer.metrics import METRICS, shown
 
 _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "seconds")
@@ -23,10 +25,8 @@ _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "se
 
 _ON_PREDICTIONS = "On the test data: how far its statements of uncertainty can be relied on."
 _ON_OUTSIDE = "How well uncertainty tells inputs of another kind from the test data."
+_ON_HELD_OUT = "What examples that were not trained on add to the predictions; judged on the test data."
 _ON_WEIGHTS = "Where the active weights are, how they were found, and how well each is known."
-
-# The page never loads anything, whatever a name in a run folder may contain.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -121,52 +121,25 @@ def _best(record: SweepRecord) -> list[Html]:
 
 
 def _document(title: str, body: Html) -> str:
-    package = files("gossamer.lab.report")
-    style, script = (Html((package / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
-    icon = "data:image/svg+xml," + quote(_mark())
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{title} – Gossamer report"),
-        element("link", rel="icon", href=icon),
-        element("style", style),
-    )
-    toggle = element("button", "Dark", type="button", id="theme", class_="quiet", hidden=True)
-    brand = element("span", _mark(), "gossamer", class_="brand")
-    bar = element("div", brand, toggle, class_="bar")
-    page = element("body", element("main", bar, body), element("script", script))
-    return f"<!doctype html>\n{element('html', head, page, lang='en')}\n"
-
-
-def _mark() -> Html:
-    """The logo: a lattice with few of its places taken."""
-    taken = {(0, 1), (1, 3), (2, 0), (3, 2)}
-    dots = [
-        element("circle", cx=4 + 8 * x, cy=4 + 8 * y, r=3.3 if (x, y) in taken else 1.5, fill=_DOT[(x, y) in taken])
-        for y in range(4)
-        for x in range(4)
-    ]
-    svg = element("svg", *dots, viewBox="0 0 32 32", width=24, height=24, aria_hidden="true")
-    return Html(svg.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1))
-
-
-_DOT = {True: "#2f78b8", False: "#9aa3ad"}
+    names = ("page.html", "style.css", "script.js", "mark.svg")
+    page, style, script, mark = ((files("gossamer.lab.report") / name).read_text(encoding="utf-8") for name in names)
+    parts = {"title": escape(title), "icon": "data:image/svg+xml," + quote(mark), "mark": mark.strip()}
+    return Template(page).substitute(parts, style=style, script=script, body=body)
 
 
 def _single(run: LoadedRun) -> tuple[str, Html]:
     title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
+    predictions = [*classes.maps(run), *numbers.figures(run), *classes.figures(run)]
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
         _headline(_cards(run)),
-        _section("Predictions", [*maps.figures(run), *numbers.figures(run), *classes.figures(run)], _ON_PREDICTIONS),
-        _section("Out of distribution", _detection(run), _ON_OUTSIDE),
+        _section("Predictions", predictions, _ON_PREDICTIONS),
+        _section("Out of distribution", [*evaluation.outside(run), *evaluation.corrupted(run)], _ON_OUTSIDE),
+        _section("Held-out examples", evaluation.held_out(run), _ON_HELD_OUT),
         _section("Examples", examples(run)),
-        _section("Learning", learning_curves.figures(run)),
-        _section("Weights", weights.figures(run), _ON_WEIGHTS),
+        _section("Learning", training.learning(run)),
+        _section("Weights", training.weights(run), _ON_WEIGHTS),
         _section("All measurements", [measurements(run)] if run.finished else []),
         again([run]),
     ]
@@ -191,26 +164,27 @@ def _several(runs: Sequence[LoadedRun], out: Path) -> tuple[str, Html]:
 
 
 def _comparison(groups: Sequence[Group], out: Path, scope: str, data: str) -> list[Html | None]:
-    note = "Mean ± standard error over runs. Bold marks the best, and every other within two standard errors of it."
+    repeated = any(len(one.runs) > 1 for one in groups)
+    note = "One run each: only several seeds can tell how much of a difference is chance. A heading sorts."
+    if repeated:
+        note = (
+            "Mean ± standard error over runs. Bold marks the best, and all that a t-test at 5 % cannot tell from it. "
+        )
+        note += "A heading sorts; a method unfolds into its runs."
     return [
         element("section", element("h2", data, class_="part")) if data else None,
         _headline(_winners(groups)),
-        _section("Side by side", [table(groups, out)], f"{note} A heading sorts; a method unfolds into its runs."),
+        _section("Side by side", [comparison(groups, out)], note),
         _section("Quality", compare.quality(groups, scope)),
-        _section("Cost", cost.figures(groups, scope)),
+        _section("Cost", compare.costs(groups, scope)),
         _section("Calibration", compare.calibration(groups, scope)),
-        _section("Out of distribution", ood.comparison(groups, scope), _ON_OUTSIDE),
+        _section("Out of distribution", compare.detection(groups, scope), _ON_OUTSIDE),
         _section("Learning", compare.learning(groups, scope)),
     ]
 
 
-def _detection(run: LoadedRun) -> list[Figure | Html]:
-    table = ood.table(run)
-    return [*ood.figures(run), *([table] if table else [])]
-
-
-def _section(title: str, content: Iterable[Figure | Html], lead: str = "") -> Html | None:
-    parts = [part.html() if isinstance(part, Figure) else part for part in content]
+def _section(title: str, content: Iterable[Figure | Html | None], lead: str = "") -> Html | None:
+    parts = [part.html() if isinstance(part, Figure) else part for part in content if part]
     if not parts:
         return None
     head = element("div", element("h2", title), element("p", lead) if lead else None, class_="head")
@@ -256,15 +230,15 @@ def _card(key: str, text: str, note: str = "", extra: Html | None = None, label:
 def _cards(run: LoadedRun) -> list[Html]:
     if not run.finished:
         return [_card(key, METRICS[key].format(value)) for key in _SO_FAR if (value := run.last(key)) is not None]
-    found = [(one, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
-    return [_card(one.name, one.format(value), _note(run, one.name), _dots(run, one.name)) for one, value in found]
+    known = [(one, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
+    return [_card(one.name, one.format(value), _note(run, one.name), _dots(run, one.name)) for one, value in known]
 
 
 def _note(run: LoadedRun, key: str) -> str:
     """A fact of this run that puts a headline number into proportion."""
     total = run.value("total_parameters")
-    if key == "accuracy" and (found := run.curve("reliability", "count")):
-        return f"Measured on {integer(sum(c for c in found[0] if c > 0))} of them."
+    if key == "accuracy" and (counts := run.curve("reliability", "count")):
+        return f"Measured on {integer(sum(c for c in counts[0] if c > 0))} of them."
     if key == "active_parameters" and total:
         return f"Here {percent((run.value(key) or 0) / total)} of {count(total)}."
     if key == "checkpoint_bytes" and total:
@@ -287,13 +261,15 @@ def _dots(run: LoadedRun, key: str) -> Html | None:
 
 
 def _winners(groups: Sequence[Group]) -> list[Html]:
-    """The best group by each of a few measurements."""
+    """The best group by each of a few measurements; no name where it cannot be told from the next."""
     cards = []
     for key, metric in METRICS.items():
-        means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(key)) is not None]
-        if metric.winner and len(means) > 1:
-            _, best = min(means, key=lambda pair: pair[0])
-            detail = element("p", best.detail, class_="with") if best.detail else None
-            by = join([detail, element("p", best.text(metric), class_="by")])
-            cards.append(_card(key, best.method, "", by, metric.winner))
+        best = leaders(groups, metric) if metric.winner else []
+        if len(best) == 1:
+            detail = element("p", best[0].detail, class_="with") if best[0].detail else None
+            by = join([detail, element("p", best[0].text(metric), class_="by")])
+            cards.append(_card(key, best[0].method, "", by, metric.winner))
+        elif best and any(one.error(key) is not None for one in groups):
+            told = f"{len(best)} of {len(groups)} cannot be told from the best."
+            cards.append(_card(key, "No clear winner", "", element("p", told, class_="by"), metric.winner))
     return cards

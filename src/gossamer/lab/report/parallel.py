@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gossamer.lab.report.axes import colour_class, shorten
-from gossamer.lab.report.charts import Words, titled
+from gossamer.lab.report.figure import Cell, Chart
 from gossamer.lab.report.markup import Html, element, join
 
 HEIGHT, TOP, BOTTOM = 320.0, 58.0, 310.0
@@ -39,8 +39,10 @@ class Row(NamedTuple):
     is_chosen: bool = False
 
 
-def parallel(axes: Sequence[Upright], rows: Sequence[Row], words: Words) -> Html:
-    """The drawing; later rows lie over earlier ones. There must be two axes or more."""
+def parallel(
+    axes: Sequence[Upright], rows: Sequence[Row], columns: Sequence[str] = (), cells: Sequence[Sequence[Cell]] = ()
+) -> Chart:
+    """The chart; later rows lie over earlier ones. There must be two axes or more."""
     steps = len(axes) - 1
     apart = max(NARROWEST / steps, NEAREST)
     left, right = (14 + LETTER * max(len(shorten(text, MOST // 2)) for _, text in axes[k].ticks) for k in (0, -1))
@@ -49,7 +51,7 @@ def parallel(axes: Sequence[Upright], rows: Sequence[Row], words: Words) -> Html
     drawn += [_name(axis.name, place, steps, apart, (left, right)) for place, axis in enumerate(axes)]
     least = left + right + NEAREST * steps
     style = f"height:{HEIGHT:g}px;min-width:{least:.0f}px;padding:0 {right:.0f}px 0 {left:.0f}px"
-    return titled(words, join(drawn), class_="chart fluid", style=style)
+    return Chart(join(drawn), columns, cells, style=style)
 
 
 def _line(axes: Sequence[Upright], row: Row) -> Html:

@@ -8,13 +8,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from gossamer._text.formats import column, is_number
 from gossamer.lab.record import Run
+from gossamer.lab.report.figure import Point
 from gossamer.metrics import Metric
-
-Point = tuple[float, float]
 
 _NOT_OPTIONS = {"seed", "out", "device", "data_dir", "workers", "threads"}
 """Keys of a configuration that may differ between repetitions of the same experiment."""
@@ -45,15 +45,15 @@ class LoadedRun:
     def value(self, key: str) -> float | None:
         """A measurement of the result, if it has it."""
         for part in ("metrics", "cost"):
-            found = _mapping(self.result.get(part)).get(key)
-            if is_number(found):
-                return float(found)
+            measured = mapping(self.result.get(part)).get(key)
+            if is_number(measured):
+                return float(measured)
         return None
 
     @property
     def measured(self) -> list[str]:
         """Names of the metrics of the result that have a value."""
-        return [key for key, value in _mapping(self.result.get("metrics")).items() if is_number(value)]
+        return [key for key, value in mapping(self.result.get("metrics")).items() if is_number(value)]
 
     def last(self, key: str) -> float | None:
         """The latest recorded value of a metric."""
@@ -66,7 +66,7 @@ class LoadedRun:
 
     def curve(self, name: str, *keys: str) -> list[list[float]] | None:
         """Lists of a curve of the result, ``edges`` one longer than the others; missing numbers are NaN."""
-        curve = _mapping(_mapping(self.result.get("curves")).get(name))
+        curve = mapping(mapping(self.result.get("curves")).get(name))
         lists = [curve.get(key) for key in keys]
         if not all(isinstance(one, list) and one for one in lists):
             return None
@@ -76,11 +76,30 @@ class LoadedRun:
         whole = all(math.isfinite(v) for one in edges for v in one) and all(one == sorted(set(one)) for one in edges)
         return numbers if len(lengths) == 1 and min(lengths) > 0 and whole else None
 
+    def rows(self, name: str, *keys: str) -> list[tuple[float, ...]]:
+        """The places of a curve at which all these lists have finite numbers."""
+        lists = self.curve(name, *keys) or []
+        return [row for row in zip(*lists, strict=True) if all(map(math.isfinite, row))]
+
+    def shares(self, name: str) -> tuple[list[float], list[float]] | None:
+        """Edges of a histogram, and the share of the values between them."""
+        edges, counts = self.curve(name, "edges", "count") or ([], [])
+        total = sum(c for c in counts if c > 0)
+        return (edges, [c / total if c > 0 else 0.0 for c in counts]) if total else None
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names by class number; numbers where the result has no names."""
+        names, counts = self.result.get("class_names"), mapping(mapping(self.result.get("curves")).get("classes"))
+        if isinstance(names, list) and names:
+            return [str(name) for name in names]
+        return [str(k) for k in range(len(counts["count"]))] if isinstance(counts.get("count"), list) else []
+
     @property
     def layers(self) -> list[Mapping[str, Any]]:
         """Layers with known numbers of active and of all weights."""
         layers = self.result.get("layers")
-        known = [_mapping(layer) for layer in layers] if isinstance(layers, list) else []
+        known = [mapping(layer) for layer in layers] if isinstance(layers, list) else []
         return [
             one for one in known if is_number(one.get("active")) and is_number(one.get("total")) and one["total"] > 0
         ]
@@ -122,8 +141,7 @@ class Group:
 
     def text(self, metric: Metric) -> str:
         """The measurement, mean ± standard error; a dash if no run has it."""
-        unit, (cell,) = column([self.mean(metric.name)], [self.told_error(metric)], metric.format)
-        return "–" if cell == "-" else cell.replace("±", " ± ") + (f"\u202f{unit}" if unit else "")
+        return told(self.mean(metric.name), self.told_error(metric), metric)
 
     def told_error(self, metric: Metric) -> float | None:
         """The standard error where it is worth telling: not that of a cost which hardly differs between runs."""
@@ -138,15 +156,18 @@ class Group:
     def mean(self, key: str) -> float | None:
         """Mean over runs."""
         values = self.values(key)
-        return sum(values) / len(values) if values else None
+        return fmean(values) if values else None
 
     def error(self, key: str) -> float | None:
         """Standard error of the mean over runs, s / √n; a single run has none."""
         values = self.values(key)
-        if len(values) < 2:
-            return None
-        mean = sum(values) / len(values)
-        return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
+        return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def told(mean: float | None, error: float | None, metric: Metric) -> str:
+    """Mean ± standard error in the unit of the metric; a dash without a mean."""
+    unit, (cell,) = column([mean], [error], metric.format)
+    return "–" if cell == "-" else cell.replace("±", " ± ") + (f"\u202f{unit}" if unit else "")
 
 
 def read(folder: Path) -> LoadedRun:
@@ -186,5 +207,6 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
+    """The value, if it is a table of a file; else an empty one."""
     return value if isinstance(value, Mapping) else {}

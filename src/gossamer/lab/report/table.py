@@ -1,10 +1,10 @@
-"""The table of a comparison: one row per method, its single runs folded below, linked to their reports."""
+"""Tables: plain ones under a title, ones that a heading sorts, and that of a comparison with its runs folded below."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,34 +14,81 @@ from gossamer.lab.report.markup import Html, element, join
 from gossamer.lab.report.runs import Group, LoadedRun
 from gossamer.metrics import Metric, shown
 
-Texts = dict[str, dict[str, tuple[str, str]]]
-"""By metric, and by the label of a group or the folder of a run: the text of the value and that of its error."""
+Texts = dict[str, tuple[str, str]]
+"""By the label of a group or the folder of a run: the text of a value and that of its error."""
 
 _UNIT = ""  # the label under which the unit of a column stands
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""Quantiles of Student's t that leave out 5 % on both sides together, by degrees of freedom from 1."""
 
 
-def table(groups: Sequence[Group], beside: Path) -> Html:
-    """Mean ± standard error of every group; headings sort. Links are relative to the file ``beside``."""
-    measured = [name for one in groups for run in one.runs for name in run.measured]
-    metrics = [one for one in shown("comparison", measured) if any(group.values(one.name) for group in groups)]
-    heads = [_heading("Method", "What was run; × how often.", "text")]
-    texts = {metric.name: _texts(groups, metric) for metric in metrics}
-    heads += [_heading(_label(one, texts), one.meaning) for one in metrics]
-    best = {metric.name: _best(groups, metric) for metric in metrics}
-    bodies = [_body(one, metrics, best, texts, beside) for one in groups]
-    inner = element("table", element("thead", element("tr", *heads)), *bodies, class_="sortable")
-    return element("div", inner, class_="scroll", tabindex="0", role="region", aria_label="Comparison of all runs")
+def panel(slug: str, title: str, caption: str, heads: Mapping[str, str], rows: Sequence[Sequence[str]]) -> Html | None:
+    """A table under its title, or nothing without rows; ``heads`` has the meanings of its columns."""
+    if not rows:
+        return None
+    head = [element("th", name, scope="col", title=meaning or None, class_=None if k else "text")
+            for k, (name, meaning) in enumerate(heads.items())]  # fmt: skip
+    body = []
+    for name, *texts in rows:
+        cells = [element("td", text, data_label=label) for label, text in zip(list(heads)[1:], texts, strict=True)]
+        body.append(element("tr", element("th", name, scope="row"), *cells))
+    inner = element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="plain")
+    words = element("figcaption", element("h3", title), element("p", caption) if caption else None)
+    return element("figure", words, _scroll(inner, title), id=f"figure-{slug}", class_="figure")
 
 
-def link(run: LoadedRun, beside: Path) -> str | None:
-    """The address of a run's own report as seen from the file ``beside``; ``None`` where it has none."""
-    report = run.folder / "report.html"
+def sortable(heads: Sequence[Html], bodies: Sequence[Html], label: str) -> Html:
+    """A table whose headings sort its bodies."""
+    return _scroll(element("table", element("thead", element("tr", *heads)), *bodies, class_="sortable"), label)
+
+
+def heading(name: str, meaning: str = "", class_: str | None = None) -> Html:
+    """A heading that sorts."""
+    return element("th", element("button", name, type="button", title=meaning or None), scope="col", class_=class_)
+
+
+def address(folder: Path, beside: Path) -> str | None:
+    """That of a run's own report as seen from the file ``beside``; ``None`` where it has none."""
+    report = folder / "report.html"
     if not report.is_file() or report.resolve() == beside.resolve():
         return None
     return quote(Path(os.path.relpath(report.resolve(), beside.resolve().parent)).as_posix())
 
 
-def _texts(groups: Sequence[Group], metric: Metric) -> dict[str, tuple[str, str]]:
+def comparison(groups: Sequence[Group], beside: Path) -> Html:
+    """Mean ± standard error of every group; headings sort. Links are relative to the file ``beside``."""
+    measured = [name for one in groups for run in one.runs for name in run.measured]
+    metrics = [one for one in shown("comparison", measured) if any(group.values(one.name) for group in groups)]
+    columns = {metric: _texts(groups, metric) for metric in metrics}
+    best = {metric: [one.label for one in leaders(groups, metric)] for metric in metrics}
+    best = {metric: labels if len(labels) < len(groups) else [] for metric, labels in best.items()}
+    heads = [heading("Method", "What was run; × how often.", "text")]
+    heads += [heading(_label(metric, texts), metric.meaning) for metric, texts in columns.items()]
+    bodies = [_body(one, columns, best, beside) for one in groups]
+    return sortable(heads, bodies, "Comparison of all runs")
+
+
+def leaders(groups: Sequence[Group], metric: Metric) -> list[Group]:
+    """The best group, and those that cannot be told from it: by a t-test at 5 %, or as a single run has no error."""
+    means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(metric.name)) is not None]
+    if metric.better is None or len(means) < 2:
+        return []
+    least, best = min(means, key=lambda pair: pair[0])
+    return [one for distance, one in means if one is best or not _differ(distance - least, one, best, metric.name)]
+
+
+def _differ(difference: float, one: Group, other: Group, key: str) -> bool:
+    first, second, freedom = one.error(key), other.error(key), len(one.values(key)) + len(other.values(key)) - 2
+    if first is None or second is None:
+        return False
+    return difference > (_T[freedom - 1] if freedom <= len(_T) else 2.1) * math.hypot(first, second)
+
+
+def _scroll(table: Html, label: str) -> Html:
+    return element("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+
+
+def _texts(groups: Sequence[Group], metric: Metric) -> Texts:
     """The texts of a column, of groups and of single runs, all in one unit and with as many decimals."""
     rows = [(one.label, one.mean(metric.name), one.told_error(metric)) for one in groups]
     rows += [(str(run.folder), run.value(metric.name), None) for one in groups for run in one.runs]
@@ -52,57 +99,35 @@ def _texts(groups: Sequence[Group], metric: Metric) -> dict[str, tuple[str, str]
 
 
 def _label(metric: Metric, texts: Texts) -> str:
-    unit = texts[metric.name][_UNIT][0]
-    return f"{metric.label}, {unit}" if unit else metric.label
+    return f"{metric.label}, {texts[_UNIT][0]}" if texts[_UNIT][0] else metric.label
 
 
-def _heading(name: str, meaning: str, class_: str | None = None) -> Html:
-    return element("th", element("button", name, type="button", title=meaning), scope="col", class_=class_)
-
-
-def _best(groups: Sequence[Group], metric: Metric) -> set[str]:
-    """Labels of the best group and of those within two standard errors of the difference to it."""
-    if metric.better is None or len(groups) < 2:
-        return set()
-    means = [(metric.distance(mean), one) for one in groups if (mean := one.mean(metric.name)) is not None]
-    nearest, first = min(means, key=lambda pair: pair[0])
-
-    def noise(one: Group) -> float:
-        return math.hypot(one.error(metric.name) or 0.0, first.error(metric.name) or 0.0)
-
-    best = {one.label for far, one in means if far - nearest <= 2 * noise(one)}
-    return best if len(best) < len(groups) else set()
-
-
-def _body(one: Group, metrics: Sequence[Metric], best: dict[str, set[str]], texts: Texts, beside: Path) -> Html:
+def _body(one: Group, columns: Mapping[Metric, Texts], best: Mapping[Metric, Sequence[str]], beside: Path) -> Html:
     several = len(one.runs) > 1
-    swatch = element("i", class_=f"swatch {colour_class(one.colour)}")
     times = element("span", f" ×{len(one.runs)}", class_="times") if several else None
     detail = element("span", one.detail, class_="detail") if one.detail else None
-    address = None if several else link(one.runs[0], beside)
-    method = element("a", one.method, href=address) if address else one.method
-    name = join([swatch, element("span", method, times, detail)])
+    link = None if several else address(one.runs[0].folder, beside)
+    method = element("a", one.method, href=link) if link else one.method
+    name = join([element("i", class_=f"swatch {colour_class(one.colour)}"), element("span", method, times, detail)])
     opener = element("span", name, class_="fold plain")
     if several:
         opener = element("button", name, type="button", aria_expanded="false", class_="fold")
-    head = [element("th", opener, scope="row", data_value=one.label, class_="long" if detail else None)]
-    for metric in metrics:
-        mean, class_ = one.mean(metric.name), "best" if one.label in best[metric.name] else None
-        text, error = texts[metric.name].get(one.label, ("–", ""))
-        value = "" if mean is None else f"{mean:.17g}"
+    cells = [element("th", opener, scope="row", data_value=one.label, class_="long" if detail else None)]
+    for metric, texts in columns.items():
+        mean, (text, error) = one.mean(metric.name), texts.get(one.label, ("–", ""))
         spread = element("span", error, class_="error") if error else None
-        head.append(element("td", text, spread, data_value=value, data_label=_label(metric, texts), class_=class_))
-    rows = [_run_row(run, metrics, texts, beside) for run in one.runs] if several else []
-    return element("tbody", element("tr", *head), *rows)
+        marks = {"data_value": "" if mean is None else f"{mean:.17g}", "data_label": _label(metric, texts)}
+        cells.append(element("td", text, spread, **marks, class_="best" if one.label in best[metric] else None))
+    rows = [_run_row(run, columns, beside) for run in one.runs] if several else []
+    return element("tbody", element("tr", *cells), *rows)
 
 
-def _run_row(run: LoadedRun, metrics: Sequence[Metric], texts: Texts, beside: Path) -> Html:
+def _run_row(run: LoadedRun, columns: Mapping[Metric, Texts], beside: Path) -> Html:
     seed = run.result.get("seed", run.config.get("seed"))
-    name = run.folder.name if seed is None else f"seed {seed}"
-    name = name if run.finished else f"{name}, unfinished"
-    address = link(run, beside)
-    cells = [element("th", element("a", name, href=address) if address else name, scope="row")]
-    for metric in metrics:
-        text, _ = texts[metric.name].get(str(run.folder), ("–", ""))
+    name = (run.folder.name if seed is None else f"seed {seed}") + ("" if run.finished else ", unfinished")
+    link = address(run.folder, beside)
+    cells = [element("th", element("a", name, href=link) if link else name, scope="row")]
+    for metric, texts in columns.items():
+        text, _ = texts.get(str(run.folder), ("–", ""))
         cells.append(element("td", text, data_label=_label(metric, texts)))
     return element("tr", *cells, class_="single")
