@@ -205,13 +205,13 @@ class _Ours:
 
     @property
     def is_captured(self) -> bool:
-        return self.training.captures == self.captures
+        return (self.training.taking is not self.training.eager) == self.captures
 
     def state_dict(self) -> dict[str, Any]:
         return self.training.state_dict()
 
     def working_bytes(self) -> int:
-        captured = self.training._captured
+        captured = self.training.taking
         if not isinstance(captured, CapturedSteps) or captured.working is None:
             return 0
         held = [value for value in vars(captured.working).values() if isinstance(value, Tensor)]

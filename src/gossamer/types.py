@@ -477,7 +477,7 @@ class Collector(ABC):
         """The posterior of the trained network; ``optimizer`` is given for methods whose optimizer holds a part."""
 
     def observe(self, model: nn.Module, step: int) -> None:  # noqa: B027 (most collectors have nothing to observe)
-        """Look at the network after step ``step``; called only where a subclass overrides it."""
+        """Look at the network after step ``step``."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything an exact resume needs."""

@@ -165,7 +165,7 @@ def test_bytes_of_a_working_copy():
     plain = checkpoint_bytes(contender)
     training = contender.training
     parts = (training.model, training.inner_optimizer, training.task, training.method.penalty, torch.float32)
-    training._captured, training.captures = CapturedSteps(*parts, captures=False, compiles=False), True
+    training.taking = CapturedSteps(*parts, captures=False, compiles=False)
     contender.step()
     n_weights = 168 + 3840  # each weight starts at a multiple of eight entries
     n_active = sum(weight.support.n_active for weight in sparse_weights(contender.model).values())

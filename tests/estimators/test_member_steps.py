@@ -10,7 +10,7 @@ import torch
 
 from gossamer import methods
 from gossamer.estimators.draws import Architecture
-from gossamer.estimators.member_steps import MemberSteps, natively
+from gossamer.estimators.member_steps import MemberSteps, native_steps
 from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds, for_members
 from gossamer.kernels import library, native_members
 from gossamer.layers import sparse_weights
@@ -51,7 +51,7 @@ def training_of(kind, constant_noise=True, *, hidden=(16, 8), rows=64, batch=16,
     constant_noise = constant_noise and not of_classes
     shape = Architecture(inputs, hidden, 2 if constant_noise else 4, constant_noise)
     members = Members([method.prepare(shape.build()) for _ in range(3)])
-    return Training(for_members(method), members, task, 60, batch_size=batch)
+    return Training(for_members(method), members, task, 60, batch_size=batch, steps_by=native_steps)
 
 
 def steps_of(training):
@@ -170,7 +170,7 @@ def test_what_is_not_finite_is_seen(where):
             training.model.networks[1].mean[1].bias[:] = torch.nan
         if where == "target":
             training.batches.y[:, 0] = torch.nan
-    with natively(training), pytest.raises(DivergenceError, match="at step 1: a loss of nan"):
+    with pytest.raises(DivergenceError, match="at step 1: a loss of nan"):
         training.advance()
 
 
@@ -196,9 +196,8 @@ def test_adam_is_that_of_torch():
 def test_a_subspace_moves_by_the_dense_gradients():
     training = training_of("numbers")
     before = {name: weight.support.position.clone() for name, weight in sparse_weights(training.model).items()}
-    with natively(training):
-        assert isinstance(training.eager, MemberSteps)
-        list(training.run())
+    list(training.run())
+    assert isinstance(training.taking, MemberSteps)
     after = {name: weight.support.position for name, weight in sparse_weights(training.model).items()}
     moved = [name for name in before if not torch.equal(before[name], after[name])]
     assert {name.split(".")[1] for name in moved} == {"0", "1", "2"}
@@ -208,11 +207,10 @@ def test_a_subspace_moves_by_the_dense_gradients():
 
 def test_gradients_are_right_after_moves(monkeypatch):
     training = training_of("numbers", False)
-    with natively(training):
-        list(training.run(23))
-        batch = training.batches[23]
-        found = training.eager.gradients(*batch, 24)
-        expected = autograd_of(training, batch, 24, int(training.eager.seed), monkeypatch)
+    list(training.run(23))
+    batch = training.batches[23]
+    found = training.taking.gradients(*batch, 24)
+    expected = autograd_of(training, batch, 24, int(training.taking.seed), monkeypatch)
     assert_close(found[0], expected[0])
     for (name, parameter), grad in zip(training.model.named_parameters(), expected[2], strict=True):
         assert_close(parameter.grad, grad, name)
@@ -223,11 +221,9 @@ def test_they_go_on_from_any_state():
     whole, first, second = (training_of("numbers") for _ in range(3))
     for training, last in ((whole, 30), (first, 15)):
         torch.manual_seed(1)
-        with natively(training):
-            list(training.run(last))
+        list(training.run(last))
     second.load_state_dict(copy.deepcopy(first.state_dict()))
-    with natively(second):
-        list(second.run(30))
+    list(second.run(30))
     for one, two in zip(whole.model.parameters(), second.model.parameters(), strict=True):
         torch.testing.assert_close(two, one, rtol=0, atol=0)
 
@@ -238,8 +234,7 @@ def test_threads_change_nothing(monkeypatch):
         monkeypatch.setattr(native_members, "MANY", 0)
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         torch.manual_seed(1)
-        with natively(training):
-            list(training.run(12))
+        list(training.run(12))
     for first, second in zip(one.model.parameters(), several.model.parameters(), strict=True):
         torch.testing.assert_close(second, first, rtol=0, atol=0)
 
@@ -247,14 +242,12 @@ def test_threads_change_nothing(monkeypatch):
 @pytest.mark.parametrize("options", [{"std": "curvature"}, {"addition": multi_sample_gradient(2)}])
 def test_what_native_code_does_not_know_is_done_as_usual(options):
     training = training_of("numbers", **options)
-    with natively(training):
-        assert type(training.eager) is EagerSteps
-        list(training.run(12))
+    list(training.run(12))
+    assert type(training.taking) is EagerSteps
 
 
 def test_without_the_library_autograd_takes_the_steps(monkeypatch):
     monkeypatch.setattr(library, "LIBRARY", {})
     training = training_of("numbers")
-    with natively(training):
-        assert type(training.eager) is EagerSteps
-        list(training.run(6))
+    list(training.run(6))
+    assert type(training.taking) is EagerSteps

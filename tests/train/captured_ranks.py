@@ -95,12 +95,11 @@ def training(case: Case, fabric: OneProcess, *, captures: bool = False) -> Train
 def captured(training: Training, *, passes: bool = False, captures: bool = True) -> Training:
     """Let it take captured steps, or captured passes, on a CPU as well."""
     parts = training.model, training.inner_optimizer, training.task, training.penalty
-    training._captured = (
+    training.taking = (
         CapturedPasses(training.eager, captures=captures)
         if passes
         else CapturedSteps(*parts, torch.float32, captures=captures, compiles=False)
     )
-    training.captures = True
     return training
 
 
@@ -176,7 +175,7 @@ def on_cpu(rank: int, ends: dict[str, Any]) -> None:
             one = captured(training(case, fabric), passes=name in PASSES)
             # Of the two ranks one fails to capture a graph.
             with replayed(one, fails=2 if kind == "half captured" and rank == 1 else None) as graphs:
-                ends[name, kind] = end(one) | {"graphs": graphs.made, "captures": one._captured.captures}
+                ends[name, kind] = end(one) | {"graphs": graphs.made, "captures": one.taking.captures}
 
 
 def on_gpu(rank: int, ends: dict[str, Any]) -> None:
@@ -184,7 +183,7 @@ def on_gpu(rank: int, ends: dict[str, Any]) -> None:
     for name, case in CASES.items():
         ends[name, "plain"] = end(training(case, fabric))
         one = training(case, fabric, captures=True)
-        ends[name, "captured"] = end(one) | {"captures": one.captures and one._captured.captures}
+        ends[name, "captured"] = end(one) | {"captures": one.taking is not one.eager and one.taking.captures}
 
 
 def worker(rank: int, folder: str, device: str) -> None:

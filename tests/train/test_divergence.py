@@ -78,7 +78,7 @@ def test_a_continued_training_remembers_its_first_loss():
     list(training.run(PERIOD))
     again = Training(methods.build("sgd", task, steps), mlp(64, (8,)), task, steps)
     again.load_state_dict(training.state_dict())
-    assert again._watch.first == training._watch.first == pytest.approx(2.3, abs=0.3)  # log 10, before any step
+    assert again.watch.first == training.watch.first == pytest.approx(2.3, abs=0.3)  # log 10, before any step
 
 
 METHODS = ("sgd", "vi", "ssvi", "cv_adam", "em_mcmc", "csgld")
@@ -150,7 +150,7 @@ def test_skipping_takes_the_step_with_the_next_batch():
     plain, training = build("sgd", task), build("sgd", task, on_nan="skip")
     explode_once(training, 2, torch.nan)
     plain.advance()
-    plain._shift = 1
+    plain.recovery.shift = 1
     training.advance()
     for one in (plain, training):
         one.advance()
@@ -164,7 +164,7 @@ def test_a_rollback_undoes_the_steps_since_the_last_good_state():
     task = digits.load()
     plain, training = build("sgd", task), build("sgd", task, on_nan="rollback")
     explode_once(training, 4)
-    plain._shift = 4  # all batches of the steps that are undone are left out
+    plain.recovery.shift = 4  # all batches of the steps that are undone are left out
     for one in (plain, training):
         list(one.run())
     for name, value in plain.model.state_dict().items():

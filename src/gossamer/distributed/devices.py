@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.distributed.ranks import from_every_rank
+
 __all__ = ["OneProcess", "OwnNoise", "is_bf16"]
 
 Value = TypeVar("Value")
@@ -101,6 +103,26 @@ class OwnNoise:
             self._set(states)
         else:
             self._kept = states
+
+    def state_dict(self, world_size: int = 1) -> dict[str, Tensor]:
+        """The states of every rank, ``(ranks, n)``: each continues with its own noise. All ranks must call this."""
+        cpu, *on_device = self.states
+        state = {"cpu": cpu, "device": on_device[0] if on_device else torch.empty(0, dtype=torch.uint8)}
+
+        def of_ranks(own: Tensor) -> Tensor:
+            return from_every_rank(own.to(self.device)) if world_size > 1 and len(own) else own.expand(world_size, -1)
+
+        return {name: of_ranks(own) for name, own in state.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor], rank: int, seed: int) -> None:
+        """Go on as a rank did; one that was not there before begins with the noise of ``seed``."""
+        if rank >= len(state["cpu"]):
+            self.states = OwnNoise(seed, self.device).states
+            return
+        # Copies, because torch reads the state of a view from the wrong place in memory.
+        cpu, device = (state[name][rank].cpu().clone() for name in ("cpu", "device"))
+        on_device = self.states[1:]  # a GPU run may be read on a machine without one
+        self.states = [cpu, *([device] if len(device) and on_device else on_device)]
 
     def __enter__(self) -> None:
         self._in_turn.acquire()

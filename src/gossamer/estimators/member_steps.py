@@ -8,8 +8,7 @@ checkpoints see what they always see.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,31 +20,24 @@ from gossamer.kernels import library
 from gossamer.kernels.native_members import MemberShape, NativeMembers, Trained
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.likelihoods import Gaussian, Weighted
-from gossamer.train import EagerSteps, Training
+from gossamer.train import Steps, Training
 from gossamer.train.capture.flat_weights import flatten
 from gossamer.types import Likelihood, Penalty, Task, identity
 
-__all__ = ["MemberSteps", "natively"]
+__all__ = ["MemberSteps", "native_steps"]
 
 MOST = 2**24  # entries of all layers of all members, active or not: before a move there are dense gradients of them
 
 
-@contextmanager
-def natively(training: Training) -> Iterator[None]:
-    """Takes the steps of this training in native code, where that is possible: Adam on Gaussian weights, on a CPU."""
+def native_steps(training: Training) -> Steps:
+    """Steps in native code, where that is possible: Adam on Gaussian weights, on a CPU."""
     if not _is_possible(training):
-        yield
-        return
+        return training.eager
     assert isinstance(training.model, Members)
-    steps = MemberSteps(training.model, training.inner_optimizer, training.task, training.penalty)
-    before, training.eager = training.eager, steps
-    try:
-        yield
-    finally:
-        training.eager = before
+    return MemberSteps(training.model, training.inner_optimizer, training.task, training.penalty)
 
 
-class MemberSteps(EagerSteps):
+class MemberSteps(Steps):
     """The steps of :class:`Members` with Gaussian weights.
 
     Args:
@@ -56,8 +48,8 @@ class MemberSteps(EagerSteps):
     """
 
     def __init__(self, model: Members, optimizer: Optimizer, task: Task, penalty: Penalty) -> None:
-        super().__init__(model, optimizer, lambda x, y: _no_loss, penalty)
-        self.transform = task.transform
+        super().__init__(model, optimizer)
+        self.transform, self.penalty = task.transform, penalty
         self.weights: list[Any] = list(sparse_weights(model).values())
         held = {id(parameter) for weight in self.weights for parameter in weight.parameters()}
         rest = [parameter for parameter in model.parameters() if id(parameter) not in held]
@@ -109,7 +101,7 @@ def _is_possible(training: Training) -> bool:
     named = [group.get("name") for group in groups] == ["means", "stds", "rest"]
     gaussian = all(type(weight) is GaussianWeight and weight.mean.requires_grad for weight in model.weights)
     # A rollback loads a state, which these steps hold the vectors of.
-    waits = training.on_nan == "stop" and all(rule.capturable for rule in training.rules)
+    waits = training.recovery.on_nan == "stop" and all(rule.capturable for rule in training.rules)
     return plain and named and gaussian and waits
 
 

@@ -5,7 +5,6 @@ Parameters are checked when an estimator is fitted, since scikit-learn sets them
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ from gossamer._text.progress import Progress
 from gossamer.distributed.devices import OneProcess, OwnNoise
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.losses import LossCurves
-from gossamer.estimators.member_steps import natively
+from gossamer.estimators.member_steps import native_steps
 from gossamer.estimators.members import (
     Members,
     OfMembers,
@@ -375,7 +374,8 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
         return trainings
     folded = isinstance(task.likelihood, WithoutFolds)
     together = task if folded else task._replace(likelihood=SumOverMembers(task.likelihood))
-    training = start(for_members(method_for(task)), Members(networks), together, seed=plan.seed)
+    parts = for_members(method_for(task)), Members(networks), together
+    training = start(*parts, seed=plan.seed, steps_by=native_steps)
     if training.fabric.device.type == "cpu":  # one call for all of the many small tensors
         for group in training.optimizer.param_groups:
             group.update({"fused": True} if "fused" in group else {})
@@ -420,10 +420,7 @@ def _run(
     start = trainings[0].step
     # What is kept during a training is a posterior at its end only: before, it is a few networks, and not yet pruned.
     may_stop = not isinstance(trainings[0].collector, Snapshots)
-    with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(Progress(plan.method, last, start=start, quiet=not plan.verbose))
-        for training in trainings:
-            stack.enter_context(natively(training))
+    with Progress(plan.method, last, start=start, quiet=not plan.verbose) as progress:
         for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
             curves.add(values)
             if look is not None and (step == last or (may_stop and step % max(1, plan.steps // N_LOOKS) == 0)):

@@ -1,22 +1,69 @@
-"""The one training step of every method, and steps that run operation by operation."""
+"""The one training step of every method, what takes it, and steps that run operation by operation."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.train.capture import CapturedPasses, CapturedSteps
-from gossamer.types import Penalty, Rule, Step, VariationalOptimizer, no_penalty
+from gossamer.optim.weight_draws import sampled
+from gossamer.types import Penalty, Rule, Step, no_penalty
 
-__all__ = ["EagerSteps", "take_step"]
+__all__ = ["EagerSteps", "Steps", "take_step"]
+
+Evaluate = Callable[[], Tensor]
+Objective = Callable[[Tensor, Tensor], Evaluate]
+"""For a batch, the function that evaluates its loss."""
+
+
+class Steps(ABC):
+    """What takes the steps of a training: gradients of a batch, and the optimizer's step. Subclasses differ in speed.
+
+    A new kind needs ``gradients`` alone; :class:`gossamer.train.Training` takes it by ``steps_by``.
+
+    Attributes:
+        model: The converted network.
+        optimizer: Its optimizer, in any state.
+        weight: Of the batch's loss, see :meth:`gossamer.train.Batches.weight`; set before each step.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.model, self.optimizer, self.weight = model, optimizer, 1.0
+
+    @abstractmethod
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Evaluate]:
+        """Forward and backward pass of a batch as the task stores it, into the gradients that the optimizer reads.
+
+        Returns:
+            Negative log-likelihood and penalty of step ``number``, detached, and a function that evaluates the loss
+            again.
+        """
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Learning rates of the parameter groups for the coming step."""
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+    def refresh(self) -> None:  # noqa: B027 (what is not copied from the weights need not follow them)
+        """Follow what a rule has changed."""
+
+    def apply(self) -> None:
+        """The optimizer's step."""
+        self.optimizer.step()
+
+    def restore_options(self, groups: Sequence[dict[str, Any]]) -> None:  # noqa: B027 (most change no options)
+        """Give copies of the optimizer's groups the options that they were given with."""
+
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
+        """Return network and optimizer to eager computation, with the same numbers."""
 
 
 def take_step(
-    steps: EagerSteps | CapturedSteps | CapturedPasses,
+    steps: Steps,
     rules: Sequence[Rule],
     number: int,
     rates: Sequence[float],
@@ -45,8 +92,8 @@ def take_step(
     return nll, penalty
 
 
-class EagerSteps:
-    """Steps on any device, operation by operation: the interface of :class:`gossamer.train.capture.CapturedSteps`, too.
+class EagerSteps(Steps):
+    """Steps on any device, operation by operation.
 
     Args:
         model: The converted network.
@@ -61,38 +108,22 @@ class EagerSteps:
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        objective: Callable[[Tensor, Tensor], Callable[[], Tensor]],
+        objective: Objective,
         penalty: Penalty = no_penalty,
         *,
         backward: Callable[[Tensor], None] = Tensor.backward,
-        again: Callable[[Tensor, Tensor], Callable[[], Tensor]] | None = None,
+        again: Objective | None = None,
     ) -> None:
-        self.model, self.optimizer, self.objective, self.again = model, optimizer, objective, again or objective
-        self.penalty, self.backward = penalty, backward
-        self.weight = 1.0  # of the batch's loss: see Batches.weight
-        self._drawn = optimizer.sampled if isinstance(optimizer, VariationalOptimizer) else nullcontext
+        super().__init__(model, optimizer)
+        self.objective, self.penalty, self.backward, self.again = objective, penalty, backward, again or objective
 
-    def set_rates(self, rates: Sequence[float]) -> None:
-        """Learning rates of the parameter groups for the coming step."""
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
-
-        def loss(evaluate: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Evaluate]:
+        def loss(evaluate: Evaluate) -> tuple[Tensor, Tensor]:
             nll = evaluate() if self.weight == 1.0 else self.weight * evaluate()
             return nll, self.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
-        with self._drawn():
+        with sampled(self.optimizer):
             nll, penalty = loss(self.objective(x, y))
             self.backward(nll + penalty)
         return nll.detach(), penalty.detach(), lambda: torch.add(*loss(self.again(x, y)))
-
-    def refresh(self) -> None:
-        """Nothing is copied from the weights, so nothing has to follow them."""
-
-    def apply(self) -> None:
-        """The optimizer's step."""
-        self.optimizer.step()

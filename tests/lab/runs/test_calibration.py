@@ -22,7 +22,7 @@ from gossamer.layers import sparse_weights
 from gossamer.models import mlp
 from gossamer.posterior import LEAST_HELD_OUT, Mixture
 from gossamer.train import Training, checkpoint
-from gossamer.train.loop import WIDTHS
+from gossamer.train.fitting import WIDTHS, calibrate_held_out
 from gossamer.types import Task
 
 MOONS = {"epochs": 2, "n_draws": 4, "device": "cpu", "n_val": LEAST_HELD_OUT}
@@ -144,7 +144,7 @@ def test_a_training_in_reference_mode_stays_as_it_is(name):
     task = moons().load_task()
     training = Training(methods.build(name, task, 2, mode="reference"), mlp(2), task, 2)
     list(training.run())
-    assert training.calibrate() is None
+    assert calibrate_held_out(training) is None
     assert training.posterior().temperature == 1
 
 

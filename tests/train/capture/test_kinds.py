@@ -94,11 +94,10 @@ def test_the_numbers_of_plain_steps(kind, method):
     with gossamer.kernels.use("dense"):
         plain, other = training(kind, method), training(kind, method)
         parts = other.model, other.inner_optimizer, other.task, other.method.penalty
-        other._captured = CapturedSteps(*parts, torch.float32, captures=False, compiles=False)
-        other.captures = True
+        other.taking = CapturedSteps(*parts, torch.float32, captures=False, compiles=False)
         for _ in range(12):
             torch.testing.assert_close(other.advance(), plain.advance(), rtol=1e-3, atol=1e-4)
-    assert other.captures
+    assert other.taking is not other.eager
     for mine, theirs in zip(other.rules, plain.rules, strict=True):
         assert mine.record == theirs.record
         assert len(mine.record) == 2

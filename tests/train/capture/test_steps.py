@@ -86,10 +86,9 @@ def training(
 
 def worked(plain: Training, **options) -> Training:
     """The same training by working weights, without a graph."""
-    plain._captured = CapturedSteps(
+    plain.taking = CapturedSteps(
         plain.model, plain.inner_optimizer, plain.task, plain.method.penalty, torch.float32, **options
     )
-    plain.captures = True
     return plain
 
 
@@ -125,7 +124,7 @@ def test_working_weights_give_the_plain_steps(method, options):
             torch.manual_seed(step)
             actual = other.advance()
             torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-    assert other.captures
+    assert other.taking is not other.eager
     for (name, mine), theirs in zip(other.model.state_dict().items(), plain.model.state_dict().values(), strict=True):
         # Adam makes much of a gradient that is round-off, and estimates of the curvature are those of the noise drawn.
         of_noise = {1e-7: "raw_std", 1e-14: ("curvature", "_extra_state")}
@@ -157,7 +156,7 @@ def test_a_captured_training_continues_where_it_was_saved(noise):
 
 def share_noise(giver: Training, taker: Training) -> None:
     """Let the plain passes of ``taker`` draw with the ε that the working copy of ``giver`` has just drawn."""
-    copy_ = giver._captured.working
+    copy_ = giver.taking.working
     lengths = [len(weight.mean) for weight in copy_.weights]
     parts = dict(zip(sparse_weights(taker.model).values(), copy_.noise.split(lengths), strict=True))
     for weight, noise in parts.items():
@@ -183,8 +182,8 @@ def test_drawn_working_weights_give_the_plain_steps(method, options):
     for _ in range(21):
         actual = other.advance()
         torch.testing.assert_close(plain.advance(), actual, rtol=1e-4, atol=1e-5)
-        seen.append(other._captured.working.noise.clone())
-    assert other.captures
+        seen.append(other.taking.working.noise.clone())
+    assert other.taking is not other.eager
     for (name, mine), theirs in zip(other.model.state_dict().items(), plain.model.state_dict().values(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4, msg=name)
     noisy = [noise for noise in seen if noise.any()]
@@ -199,7 +198,7 @@ def test_drawn_working_weights_give_the_plain_steps(method, options):
 def test_drawn_working_weights_have_no_variances_and_local_passes_in_between_are_plain():
     other = worked(training(density=0.3, noise="weights", init_std=0.5), captures=False, compiles=False)
     other.advance()
-    working = other._captured.working
+    working = other.taking.working
     assert [tuple(leaf.shape) for leaf in working.leaves] == [w.support.shape for w in working.weights]
     assert len(working.dense) == 1
     x = _scale(other.batches[0][0])
@@ -250,9 +249,9 @@ def test_the_noise_of_a_pass_is_one_buffer():
 
 def test_a_kl_beside_the_curvature_is_not_captured():
     other = worked(training(density=0.3), captures=False, compiles=False)
-    other._captured.penalty = WeightedKL(lambda step: 1.0, n_data=70)
+    other.taking.penalty = WeightedKL(lambda step: 1.0, n_data=70)
     with pytest.raises(CaptureError, match="which has the prior in it"):
-        other._captured.gradients(*other.batches[0], 1)
+        other.taking.gradients(*other.batches[0], 1)
 
 
 def test_frozen_weights_keep_their_curvature_in_captured_steps():
@@ -286,12 +285,12 @@ def test_what_cannot_be_captured_says_so_once_and_trains(caplog):
     assert [record.message for record in caplog.records] == [
         "training steps are not captured as CUDA graphs: the network is not on a GPU"
     ]
-    assert not plain.captures
+    assert plain.taking is plain.eager
     assert plain.step == 2
 
 
 def test_an_optimizer_that_cannot_be_captured_is_found_while_setting_up(caplog, monkeypatch):
-    monkeypatch.setattr("gossamer.train.loop.why_not", lambda *_: None)
+    monkeypatch.setattr("gossamer.train.capture.choice.why_not", lambda *_: None)
     plain = training("sgd", captures=True)
     plain.optimizer.param_groups[0]["dampening"] = 0.5
     plain.advance()
@@ -333,7 +332,7 @@ def test_methods_are_captured(method, caplog):
     graphs = training(method, device="cuda", precision="bf16-mixed", captures=True)
     for _ in range(7):
         assert graphs.advance()["nll"].isfinite()
-    assert graphs.captures, caplog.text
+    assert isinstance(graphs.taking, CapturedSteps), caplog.text
 
 
 @gpu
@@ -358,8 +357,8 @@ def test_graphs_are_the_plain_path_to_the_precision_of_bf16(kind, noise, build, 
     for _ in range(20):
         expected, actual = plain.advance(), graphs.advance()
         torch.testing.assert_close(actual["nll"], expected["nll"], rtol=0.03, atol=0.03)
-    assert graphs.captures, caplog.text
-    assert len(graphs._captured._gradients) == 2  # the last batch of an epoch is smaller
+    assert isinstance(graphs.taking, CapturedSteps), caplog.text
+    assert len(graphs.taking._gradients) == 2  # the last batch of an epoch is smaller
     assert [update["step"] for update in graphs.rules[-1].record] == [5, 10]
 
 
@@ -369,8 +368,8 @@ def test_noise_is_new_in_every_replay(noise, caplog):
     options = {"density": 0.3, "init_std": 0.5, "noise": noise}
     graphs = training(device="cuda", precision="bf16-mixed", captures=True, **options)
     graphs.advance()
-    assert graphs.captures, caplog.text
-    steps, (x, y) = graphs._captured, graphs.batches[0]
+    assert isinstance(graphs.taking, CapturedSteps), caplog.text
+    steps, (x, y) = graphs.taking, graphs.batches[0]
     losses = []
     for _ in range(3):
         steps.gradients(x, y, 1)
@@ -383,8 +382,8 @@ def test_graphs_that_draw_weights_compute_with_what_they_drew(caplog):
     graphs = training(device="cuda", captures=True, density=0.3, init_std=0.5, noise="weights")
     for _ in range(3):
         graphs.advance()
-    assert graphs.captures, caplog.text
-    steps, (x, y) = graphs._captured, graphs.batches[3]
+    assert isinstance(graphs.taking, CapturedSteps), caplog.text
+    steps, (x, y) = graphs.taking, graphs.batches[3]
     before = [p.detach().clone() for p in graphs.model.parameters()]
     working = steps.working
     std = working.std.clone()  # the pass learns another

@@ -28,10 +28,12 @@ if TYPE_CHECKING:  # the training loop is slow to import, and reading a run does
 
 def build_result(settings: Settings, task: Task, training: Training, tally: Tally, run: Run) -> dict[str, Any]:
     """The content of ``result.json``: what training did and reached, never what an option promised."""
+    from gossamer.train.fitting import calibrate_held_out, objection_to
+
     start = time.perf_counter()
     posterior = training.posterior()  # some methods compute a part of it here, and that is training, too
     tally.seconds += time.perf_counter() - start
-    calibration = training.calibrate() if settings.calibrate else None
+    calibration = calibrate_held_out(training) if settings.calibrate else None
     if calibration is not None:
         posterior = training.posterior()
     prediction = predict_split(posterior, task, settings)
@@ -40,9 +42,8 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         cost, layers = cost_of(training, posterior, task, tally, run)
     latency = prediction_seconds(lambda x: predict_seeded(posterior, task, x, settings), task.test[0])
     others = _other_predictions(settings, task, posterior)
-    found = training.learnt_nothing(posterior)
-    if found:
-        logging.getLogger("gossamer").warning(f"{settings.method} on {settings.data_name}: {found}")
+    if warning := objection_to(training, posterior):
+        logging.getLogger("gossamer").warning(f"{settings.method} on {settings.data_name}: {warning}")
     of_weights, stds = curves.weight_curves(posterior)
     result["curves"] |= of_weights
     return {
@@ -58,7 +59,7 @@ def build_result(settings: Settings, task: Task, training: Training, tally: Tall
         "cost": cost | {"prediction_seconds": latency},
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
         "class_names": list(task.class_names),
-        **({"warnings": [found]} if found else {}),
+        **({"warnings": [warning]} if warning else {}),
         **({"calibration": calibration._asdict()} if calibration else {}),
         **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }

@@ -9,47 +9,22 @@ Several ranks average the gradients in one message after a pass, whether it was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from gossamer.distributed.ranks import Message, world_size
 from gossamer.layers import CurvatureWeight, sparse_weights
+from gossamer.optim import sampled
 from gossamer.train.capture.graphs import Graph
 from gossamer.train.capture.steps import CaptureError, capturing, go_on_without_graphs
-from gossamer.types import Penalty, VariationalOptimizer
+from gossamer.train.steps import EagerSteps, Evaluate, Steps
 
 FIRST, AS_OFTEN = 20, 5  # after so many graphs, one that has served fewer steps than this on average is not worth it
 
 
-class PlainSteps(Protocol):
-    """Steps that run operation by operation, such as :class:`gossamer.train.EagerSteps`."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    penalty: Penalty
-    objective: Callable[[Tensor, Tensor], Callable[[], Tensor]]
-    again: Callable[[Tensor, Tensor], Callable[[], Tensor]]
-    backward: Callable[[Tensor], None]
-
-    def set_rates(self, rates: Sequence[float]) -> None:
-        """Learning rates of the parameter groups for the coming step."""
-
-    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass; returns nll, penalty, and a function that evaluates the loss again."""
-
-    def refresh(self) -> None:
-        """Follow what a rule has changed."""
-
-    def apply(self) -> None:
-        """The optimizer's step."""
-
-
-class CapturedPasses:
+class CapturedPasses(Steps):
     """The steps of a training, their passes through the network as graphs.
 
     Args:
@@ -57,13 +32,12 @@ class CapturedPasses:
         captures: ``False`` runs the same functions eagerly, to debug what a graph hides.
     """
 
-    def __init__(self, plain: PlainSteps, *, captures: bool = True) -> None:
+    def __init__(self, plain: EagerSteps, *, captures: bool = True) -> None:
+        super().__init__(plain.model, plain.optimizer)
         self.plain, self.captures, self.alone = plain, captures, world_size() == 1
-        self.model, self.optimizer, self.penalty = plain.model, plain.optimizer, plain.penalty
-        self.set_rates, self.refresh, self.apply = plain.set_rates, plain.refresh, plain.apply
+        self.penalty = plain.penalty
         self.scale = torch.zeros((), device=next(self.model.parameters()).device)
-        self.weight = 1.0  # of the batch's loss: see Batches.weight
-        self.share = torch.ones_like(self.scale)  # the same, on the device
+        self.share = torch.ones_like(self.scale)  # the weight of the batch, on the device
         # The wrapper of several ranks would send messages of its own.
         self.objective = plain.objective if self.alone else plain.again
         self.backward = plain.backward if self.alone else Tensor.backward
@@ -71,14 +45,15 @@ class CapturedPasses:
         self._places: list[tuple[Any, ...]] = []
         self._n_steps = self._n_captured = 0
 
-    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass of a batch as the task stores it.
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Evaluate]:
+        """As for all steps.
 
         Raises:
             CaptureError: If a new graph cannot be captured, and no other rank takes part; the network is then as it was
                 before.
         """
         if any(weight.probe is not None for weight in sparse_weights(self.model).values()):
+            self.plain.weight = self.weight
             return self.plain.gradients(x, y, number)  # a rule is to see dense gradients
         self._n_steps += 1
         self._follow()
@@ -87,7 +62,7 @@ class CapturedPasses:
         if not self.alone:
             self.share.fill_(self.weight)
         self.optimizer.zero_grad()
-        with self._drawn():
+        with sampled(self.optimizer):
             values = self._pass_for(x, y).run(x, y)
             if scale is None:  # not a number times a function of the network
                 penalty = self.penalty(self.model, number).to(values)
@@ -105,14 +80,7 @@ class CapturedPasses:
         message.unpack()
 
     def close(self) -> None:
-        """Return to eager computation, with the same numbers."""
         self._passes.clear()
-
-    def restore_options(self, groups: Sequence[dict[str, Any]]) -> None:
-        """The optimizer's groups are as they were given."""
-
-    def _drawn(self) -> AbstractContextManager[None]:
-        return self.optimizer.sampled() if isinstance(self.optimizer, VariationalOptimizer) else nullcontext()
 
     def _follow(self) -> None:
         """Forget the graphs if a tensor has another place or shape."""

@@ -19,46 +19,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from gossamer.distributed.ranks import Message, world_size
-from gossamer.layers import CurvatureWeight, SparseLayer, sparse_weights
+from gossamer.layers import sparse_weights
 from gossamer.train.capture.flat_weights import FlatWeights, copy_gradients
 from gossamer.train.capture.graphs import Graph, OnDevice, undone
-from gossamer.types import Penalty, Rule, Task
+from gossamer.train.steps import Evaluate, Steps
+from gossamer.types import Penalty, Task
 
-NO_GPU = "the network is not on a GPU"
 NO_KL = "its penalty is not the KL of Gaussian weights"
 FAILURES = (RuntimeError, ValueError, torch.cuda.CudaError)
-
-
-def why_not(model: nn.Module, optimizer: Optimizer, penalty: Penalty, rules: Sequence[Rule]) -> str | None:
-    """Why this training cannot be captured; ``None`` if it can. Training that cannot be captured runs eagerly.
-
-    The passes of such a training may still be captured, by :class:`gossamer.train.capture.CapturedPasses`. A missing
-    GPU is reported last, so that on a CPU the other reasons are still visible.
-    """
-    owned = {layer.weight for layer in model.modules() if isinstance(layer, SparseLayer)}
-    if set(sparse_weights(model).values()) - owned:
-        return "recurrent layers are not captured"
-    if any(isinstance(weight, CurvatureWeight) and weight.learner is None for weight in owned):
-        return "its standard deviations do not learn, gossamer.Curvature is missing"
-    if not penalty.is_gaussian:
-        return NO_KL
-    for rule in rules:
-        if not rule.capturable:
-            return f"{type(rule).__name__} as it is set changes shapes or evaluates the loss again"
-    if type(optimizer) not in (SGD, Adam, AdamW):
-        return f"{type(optimizer).__name__} steps are not captured, those of SGD, Adam and AdamW are"
-    parameter = next(model.parameters(), None)
-    return None if parameter is not None and parameter.is_cuda else NO_GPU
 
 
 class CaptureError(RuntimeError):
     """These steps cannot be captured; the same training runs eagerly instead."""
 
 
-class CapturedSteps:
+class CapturedSteps(Steps):
     """The steps of a training as graphs.
 
     Args:
@@ -82,11 +60,12 @@ class CapturedSteps:
         captures: bool = True,
         compiles: bool = True,
     ) -> None:
-        self.model, self.task, self.penalty, self.dtype, self.captures = model, task, penalty, dtype, captures
+        super().__init__(model, optimizer)
+        self.task, self.penalty, self.dtype, self.captures = task, penalty, dtype, captures
         self.device = next(model.parameters()).device
         with capturing():
             self.working = FlatWeights(model, dtype) if sparse_weights(model) else None
-            self.optimizer, self.on_device = optimizer, OnDevice(optimizer)
+            self.on_device = OnDevice(optimizer)
         weights = [] if self.working is None else self.working.weights
         flat = {id(parameter) for weight in weights for parameter in weight.parameters()}
         self.leaves = [] if self.working is None else self.working.leaves
@@ -94,7 +73,6 @@ class CapturedSteps:
         self.rest_grads = [torch.zeros_like(parameter) for parameter in self.rest]
         self.scale = torch.zeros((), device=self.device)
         self.values = torch.zeros(2, device=self.device)  # nll, penalty
-        self.weight = 1.0  # of the batch's loss: see Batches.weight
         self.message = self._message() if world_size() > 1 else None
         self.compiles = compiles and importlib.util.find_spec("triton") is not None
         self._compile()
@@ -116,11 +94,10 @@ class CapturedSteps:
             self._learn = compiled(self.working.learn)
 
     def set_rates(self, rates: Sequence[float]) -> None:
-        """Learning rates of the parameter groups for the coming step."""
         self.on_device.set_rates(rates)
 
-    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Forward and backward pass of a batch as the task stores it, into the gradients that the optimizer reads.
+    def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Evaluate]:
+        """As for all steps.
 
         Raises:
             CaptureError: If a new graph cannot be captured, and no other rank takes part; the network is then as it was
@@ -155,17 +132,14 @@ class CapturedSteps:
         self._replay("apply", self._step, self._stepped)
 
     def refresh(self) -> None:
-        """Follow a moved subspace."""
         if self.working is not None:
             self.working.refresh()
 
     def restore_options(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Give copies of the optimizer's groups the options that they had before."""
         for group, options in zip(groups, self.on_device.options, strict=True):
             group.update(options)
 
     def close(self) -> None:
-        """Return network and optimizer to eager computation, with the same numbers."""
         self._gradients.clear()
         self._graphs.clear()
         self.on_device.release()
