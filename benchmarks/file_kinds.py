@@ -49,9 +49,9 @@ from gossamer.lab.runs.inputs import read_inputs
 from gossamer.lab.runs.job import settings_of
 from gossamer.lab.runs.reader import restored, show
 from gossamer.lab.runs.stored import stored_record
-from gossamer.methods.mc_dropout import with_dropout
+from gossamer.methods.mc_dropout import Dropped, with_dropout
 from gossamer.methods.rank1 import FactorPosterior, with_factors
-from gossamer.posterior import Dropped, InLayers, Mixture, SwagPosterior
+from gossamer.posterior import InLayers, Mixture, SwagPosterior
 from gossamer.train import checkpoint
 from gossamer.types import Posterior
 

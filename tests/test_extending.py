@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossamer import data, methods
+from gossamer import data, load, methods, models, predict, save
+from gossamer.files import container
+from gossamer.lab import trusting
 from gossamer.lab.cli import main
 from gossamer.metrics import METRICS
+from gossamer.posterior import InLayers
 from gossamer.sparsity.criteria import REMOVAL, removal_criterion
 from gossamer.types import LayerStats, WeightStats
 
@@ -48,7 +51,39 @@ def result(run: str) -> dict:
 
 def test_the_guide_has_a_file_for_each_kind_of_addition():
     additions = {"lamp", "square_root", "worst_class", "breast_cancer", "visits", "residual", "evolution", "causal"}
-    assert {Path(name).stem for name in FILES} == additions
+    assert {Path(name).stem for name in FILES} == additions | {"dropconnect", "stacked"}
+
+
+def test_a_posterior_and_weights_of_ones_own_come_back_from_a_file_that_is_trusted(importable):
+    from dropconnect import drop_connect
+    from stacked import Stacked
+
+    def network() -> torch.nn.Module:
+        return models.mlp(4, (16,), 2)
+
+    posterior = Stacked([InLayers(drop_connect(network(), density=0.5)) for _ in range(2)], [0.75, 0.25])
+    weight = posterior.model[1].weight
+    draws = torch.stack([weight.sample() for _ in range(4000)])
+    error = 4 * weight.std / 4000**0.5  # four standard errors
+    assert bool(((draws.mean(0) - weight.expected()).abs() <= error).all())
+    file = save(posterior, Path("stacked.safetensors"))
+    with pytest.raises(ValueError, match=r"not part of Gossamer: stacked:Stacked.*trusting"):
+        load(file, network())
+    with trusting("stacked:Stacked", "dropconnect:DropConnectWeight"):
+        again = load(file, network())
+    assert (type(again), again.shares) == (Stacked, [0.75, 0.25])
+    x, outputs = torch.randn(3, 4), []
+    for one in (posterior, again):
+        torch.manual_seed(0)
+        outputs.append(predict(one, x, n_draws=8).outputs)
+    assert torch.equal(*outputs)
+    config = container.from_bytes(file.read_bytes())
+    config["content"]["posterior"] = "os:system"  # named by somebody who hopes that it is called
+    file.write_bytes(container.to_bytes(config))
+    with pytest.raises(ValueError, match="not part of Gossamer: os:system"):
+        load(file, network())
+    with trusting("os:system"), pytest.raises(ValueError, match="is 'os:system', which is no Posterior"):
+        load(file, network())
 
 
 def test_the_method_trains_and_leaves_a_complete_run():

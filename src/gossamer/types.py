@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torch.distributions import Distribution
 from torch.optim import Optimizer
 
 from gossamer.distributed.devices import OwnNoise
+from gossamer.files.schema import Entries
 
 __all__ = [
     "Allocation",
@@ -35,6 +36,7 @@ __all__ = [
     "PenaltyFunction",
     "Posterior",
     "Rule",
+    "Saved",
     "Schedule",
     "Split",
     "Std",
@@ -420,6 +422,8 @@ class Posterior(ABC):
             batch normalisation anew; ``None`` where a draw is used as it is.
         temperature: Divisor of the logits of all draws, by which :func:`gossamer.predict` divides; fitted by
             :func:`gossamer.calibrate`.
+        by_weights: Whether its draws are networks like ``model`` that differ by their weights alone, so that the state
+            of a draw is all of it.
 
     Example:
         >>> class Twice(Posterior):
@@ -434,6 +438,22 @@ class Posterior(ABC):
     model: nn.Module
     refresh: Callable[[nn.Module], None] | None = None
     temperature: float = 1.0
+    by_weights: bool = True
+
+    def to_tree(self) -> dict[str, Any]:
+        """What :func:`gossamer.save` writes: tensors, plain values, posteriors, and lists and dictionaries of these.
+
+        The entry ``"network"`` is a network, of which the file gets how it was converted, and its state.
+        """
+        raise TypeError(
+            f"a {type(self).__name__} cannot be saved as it is: give it to_tree and from_tree, or save draws of it, "
+            "gossamer.save(posterior, file, n_draws=20)"
+        )
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        """The posterior that :meth:`to_tree` described, for :func:`gossamer.load`."""
+        raise TypeError(f"{cls.__name__} has to_tree, so it needs from_tree, too")
 
     @abstractmethod
     def draws(self, n: int) -> Iterator[nn.Module]:
@@ -467,6 +487,24 @@ class Posterior(ABC):
         """Memory that predictions need: by default the parameters and buffers of ``model``."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class Saved(Entries, ABC):
+    """The tree of a posterior in a file, as :meth:`Posterior.from_tree` gets it; entries are checked as they are read.
+
+    Attributes:
+        refresh: What :func:`gossamer.load` was given to call with each draw.
+    """
+
+    refresh: Callable[[nn.Module], None] | None
+
+    @abstractmethod
+    def network(self, prepare: Callable[[nn.Module], nn.Module] | None = None) -> nn.Module:
+        """The entry ``"network"``: the network that :func:`gossamer.load` was given, prepared, converted and loaded."""
+
+    @abstractmethod
+    def posteriors(self, key: str) -> list[Posterior]:
+        """The entry ``key``, a list of posteriors."""
 
 
 class Collector(ABC):

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import gossamer
 from gossamer.data import Normalize
 from gossamer.likelihoods import Categorical, Gaussian
-from gossamer.methods.mc_dropout import with_dropout
-from gossamer.posterior import Dropped, InLayers, Mixture, Prediction, Refresh, SingleNetwork
+from gossamer.methods.mc_dropout import Dropped, with_dropout
+from gossamer.posterior import InLayers, Mixture, Prediction, Refresh, SingleNetwork
 from gossamer.types import Task
 
 FORMATS = {"onnx": ".onnx", "torch-export": ".pt2"}

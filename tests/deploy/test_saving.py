@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,17 +19,16 @@ from gossamer import methods
 from gossamer.data import two_moons
 from gossamer.deploy.saving import _of_network
 from gossamer.files import container
-from gossamer.layers import replica, sparse_weights
+from gossamer.layers import PointWeight, SparseWeight, replica, sparse_weights
 from gossamer.methods.bayes_compression import ScaledWeight
 from gossamer.methods.laplace import LastLayerPosterior
-from gossamer.methods.mc_dropout import with_dropout
+from gossamer.methods.mc_dropout import Dropped, with_dropout
 from gossamer.methods.rank1 import FactorPosterior, with_factors
 from gossamer.methods.sbp import GatedWeight
 from gossamer.methods.svbnn import SpikeSlabWeight
 from gossamer.methods.vd import LogUniformWeight
 from gossamer.models import mlp
 from gossamer.posterior import (
-    Dropped,
     GaussianPosterior,
     InLayers,
     Mixture,
@@ -276,20 +276,60 @@ def test_a_position_takes_two_bytes_at_most(density: float, tmp_path: Path):
     assert n_file <= (2 + 2) * n_active + 900  # names and shapes
 
 
+class Own(Posterior):
+    def __init__(self) -> None:
+        self.model = network()
+
+    def draws(self, n: int):
+        return (network() for _ in range(n))
+
+
 def test_fixed_draws_of_any_posterior(tmp_path: Path):
-    class Own(Posterior):
-        def __init__(self) -> None:
-            self.model = network()
-
-        def draws(self, n: int):
-            return (network() for _ in range(n))
-
-    with pytest.raises(TypeError, match=r"a Own cannot be saved as it is: save draws of it, .*n_draws=20"):
+    with pytest.raises(TypeError, match=r"a Own cannot be saved as it is: .* from_tree, or save draws of it, .*=20"):
         gossamer.save(Own(), tmp_path / "net")
     again = gossamer.load(gossamer.save(Own(), tmp_path / "net", n_draws=3), network())
     assert len(list(again.draws(10))) == 3
     with pytest.raises(ValueError, match="without n_draws"):
         gossamer.save(POSTERIORS["dropout"](), tmp_path / "net", n_draws=3)
+
+
+def test_a_kind_of_weight_or_posterior_that_no_reader_could_make(tmp_path: Path):
+    class Nameless(InLayers):
+        pass
+
+    with pytest.raises(TypeError, match=r"Nameless cannot be saved, .* define it in a module"):
+        gossamer.save(Nameless(network()), tmp_path / "net")
+
+    class NoBlank(PointWeight):
+        blank = vars(SparseWeight)["blank"]
+
+    model = gossamer.convert.convert(network(), lambda dense, support: NoBlank(support, support.gather(dense.values)))
+    with pytest.raises(TypeError, match=r"a NoBlank cannot be saved as it is: .* blank\(support, like\)"):
+        gossamer.save(model, tmp_path / "net")
+
+
+@pytest.mark.parametrize("name", ["mixture", "dropout", "factors"])
+def test_files_of_format_1_predict_what_they_did(name: str):
+    """Written by 0.3.0.dev, with classes by their bare names; the mixture has one member of each kind."""
+    stored = Path(__file__).parent / "stored"
+    again = gossamer.load(stored / f"{name}.safetensors", nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    torch.manual_seed(1)
+    outputs = gossamer.predict(again, torch.linspace(-1, 1, 6).view(2, 3), n_draws=22).outputs
+    expected = torch.tensor(json.loads((stored / "expected.json").read_text("utf-8"))[name])
+    torch.testing.assert_close(outputs.sum(1), expected)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"), [("mean", math.nan), ("mean", math.inf), ("curvature", math.nan), ("curvature", -1.0)]
+)
+def test_numbers_that_no_training_leaves_are_refused(entry: str, value: float, tmp_path: Path):
+    """Means and curvatures that are not finite, and curvatures below minus the prior's."""
+    file = gossamer.save(bayesian(), tmp_path / "net.safetensors")
+    tree = container.from_bytes(file.read_bytes())
+    tree["content"]["states"][0][f"0.weight.{entry}"][0] = value
+    file.write_bytes(container.to_bytes(tree))
+    with pytest.raises(ValueError, match=r"net\.safetensors: .*(no numbers \(NaN\)|no training leaves)"):
+        gossamer.load(file, network())
 
 
 def test_batch_normalisation_that_is_refreshed(tmp_path: Path):

@@ -7,8 +7,8 @@ from torch import nn
 
 import gossamer
 from gossamer.estimators.draws import Architecture, Draws
-from gossamer.methods.mc_dropout import with_dropout
-from gossamer.posterior import Dropped, InLayers, SingleNetwork
+from gossamer.methods.mc_dropout import Dropped, with_dropout
+from gossamer.posterior import InLayers, SingleNetwork
 
 
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 4)])

@@ -10,9 +10,8 @@ import gossamer
 from gossamer import methods
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
-from gossamer.methods.mc_dropout import with_dropout
+from gossamer.methods.mc_dropout import Dropped, with_dropout
 from gossamer.models import conv_net, mlp, resnet18
-from gossamer.posterior import Dropped
 from gossamer.train import fit
 
 RATE = 0.3

@@ -6,12 +6,15 @@ import contextlib
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
 
 Part = TypeVar("Part", bound=Callable[..., Any])
+Base = TypeVar("Base")
 
 
 def suggestion(word: str, known: Iterable[str], n: int = 1) -> str:
@@ -56,6 +59,38 @@ def imported(kind: str, name: str) -> Callable[..., Any]:
     return result
 
 
+def code_name(kind: type) -> str:
+    """``module:Class``, by which a file names a class; the module is the first package that has it by its name.
+
+    Example:
+        >>> from gossamer.files import schema
+        >>> code_name(schema.Entries)
+        'gossamer.files.schema:Entries'
+    """
+    parts = kind.__module__.split(".")
+    for module in (".".join(parts[: i + 1]) for i in range(len(parts))):
+        if vars(sys.modules.get(module, object)).get(kind.__qualname__) is kind:
+            return f"{module}:{kind.__qualname__}"
+    raise TypeError(
+        f"{kind.__qualname__} cannot be saved, because no other program would find it: define it in a module"
+    )
+
+
+def named_class(base: type[Base], name: str, where: object) -> type[Base]:
+    """The subclass of ``base`` that a file calls ``module:Class``; one that is not Gossamer's own has to be trusted."""
+    if not OUR_CODE.fullmatch(name):
+        refuse_foreign_code(where, name)
+    try:
+        kind: Any = imported(base.__name__, name) if OWN_CODE.fullmatch(name) else None
+    except (ValueError, ImportError) as error:
+        raise ValueError(f"{where} is {name!r:.50}: {error}; upgrade gossamer, or find the module") from error
+    if not (isinstance(kind, type) and issubclass(kind, base)) or inspect.isabstract(kind):
+        raise ValueError(
+            f"{where} is {name!r:.50}, which is no {base.__name__} that this version knows; upgrade gossamer"
+        )
+    return kind
+
+
 def needs(*modules: str, extra: str) -> None:
     """Raise an error that names the extra to install, unless all of these modules can be found.
 
@@ -71,6 +106,7 @@ def needs(*modules: str, extra: str) -> None:
 
 
 OWN_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+OUR_CODE = re.compile(r"gossamer(\.[a-z]\w*)*:[A-Z]\w*")  # a class of ours, and nothing that runs when it is imported
 _trusted: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset())
 NEVER_CODE = ("data_dir", "target", "drop", "out")  # settings that are texts of any form
 

@@ -6,59 +6,51 @@ stored, their positions as differences in the smallest integers that hold them.
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector
 
+from gossamer._text.names import code_name, named_class
 from gossamer.convert import convert
 from gossamer.files import container
+from gossamer.files.container import OTHER_NETWORK
 from gossamer.files.schema import Entries
 from gossamer.layers import SparseModule, SparseWeight, find, replica, sparse_weights
-from gossamer.methods.laplace import LastLayerPosterior
-from gossamer.methods.mc_dropout import with_dropout
-from gossamer.methods.rank1 import FactorPosterior, Rank1, with_factors
-from gossamer.posterior import (
-    Averaged,
-    Dropped,
-    GaussianPosterior,
-    InLayers,
-    LocalPasses,
-    Mixture,
-    SingleNetwork,
-    SnapshotPosterior,
-    SwagPosterior,
-)
+from gossamer.posterior import Averaged, InLayers, SnapshotPosterior
 from gossamer.posterior.batchnorm import BatchNorm
 from gossamer.posterior.draw import unwrapped
-from gossamer.posterior.dropout import dropout_layers
 from gossamer.posterior.in_layers import Refreshing
 from gossamer.posterior.snapshots import pack, unpack
-from gossamer.types import Posterior
+from gossamer.types import Posterior, Saved
 
 __all__ = ["load", "save"]
 
 Precision = Literal["float32", "bf16"]
+_Kind = TypeVar("_Kind")
 
 KIND = "gossamer network"
-FORMAT = 1
-HOMES = {  # kind of weight -> where its class is: a file cannot name any other code
-    "PointWeight": "gossamer.layers",
-    "GaussianWeight": "gossamer.layers",
-    "CurvatureWeight": "gossamer.layers",
-    "LogUniformWeight": "gossamer.methods.vd",
-    "ScaledWeight": "gossamer.methods.bayes_compression",
-    "SpikeSlabWeight": "gossamer.methods.svbnn",
-    "GatedWeight": "gossamer.methods.sbp",
+FORMAT = 2  # 1: classes by their names without modules
+FORMERLY = {  # names of format 1
+    name: f"gossamer.{home}:{name}"
+    for home, names in {
+        "layers": "PointWeight GaussianWeight CurvatureWeight",
+        "methods.vd": "LogUniformWeight",
+        "methods.bayes_compression": "ScaledWeight",
+        "methods.svbnn": "SpikeSlabWeight",
+        "methods.sbp": "GatedWeight",
+        "posterior": "InLayers SingleNetwork LocalPasses SnapshotPosterior GaussianPosterior SwagPosterior Mixture",
+        "methods.mc_dropout": "Dropped",
+        "methods.laplace": "LastLayerPosterior",
+        "methods.rank1": "FactorPosterior",
+    }.items()
+    for name in names.split()
 }
 MOST_EXTRA = 100  # numbers that a weight keeps besides its vectors
-PLAIN: dict[str, Any] = {"InLayers": InLayers, "SingleNetwork": SingleNetwork, "LocalPasses": LocalPasses}
-OTHER_NETWORK = "give gossamer.load the network that was saved, built by the same code with the same sizes"
 
 
 def save(
@@ -94,8 +86,8 @@ def save(
         raise ValueError(f"dtype must be 'float32', 'bf16' or None; got {dtype!r}")
     if n_draws is not None:
         posterior = _fixed(posterior, n_draws)
-    part = _of_network(posterior) if isinstance(posterior, nn.Module) else _of_posterior(posterior)
-    container.write(Path(file), KIND, FORMAT, {"content": _in_precision(part, dtype)})
+    content = _of_network(posterior) if isinstance(posterior, nn.Module) else posterior
+    container.write(Path(file), KIND, FORMAT, {"content": _in_precision(content, dtype)})
     return Path(file)
 
 
@@ -126,8 +118,8 @@ def _fixed(posterior: Posterior | nn.Module, n_draws: int) -> Posterior:
     if n_draws < 1:
         raise ValueError(f"n_draws must be at least 1; got {n_draws}")
     known = InLayers().posterior(posterior) if isinstance(posterior, nn.Module) else posterior
-    if isinstance(known, Dropped):
-        raise ValueError("a draw of dropout is not a set of weights: save the posterior itself, without n_draws")
+    if not known.by_weights:
+        raise ValueError(f"a draw of a {type(known).__name__} is more than its weights: save it without n_draws")
     kept, network = [], known.model
     for network in known.draws(n_draws):
         kept.append(pack(network))
@@ -138,32 +130,10 @@ def _fixed(posterior: Posterior | nn.Module, n_draws: int) -> Posterior:
 
 def _of_posterior(posterior: Posterior) -> dict[str, Any]:
     """A posterior as a tree for a file."""
-    calibrated = {} if posterior.temperature == 1 else {"temperature": float(posterior.temperature)}
-    return _distribution_of(posterior) | calibrated
-
-
-def _distribution_of(posterior: Posterior) -> dict[str, Any]:
-    """What a posterior draws from."""
-    name = type(posterior).__name__
-    if isinstance(posterior, Mixture):
-        return {"posterior": name, "members": [_of_posterior(member) for member in posterior.posteriors]}
-    parts: dict[str, Any] = {}
-    if type(posterior) is SnapshotPosterior:
-        parts = {"states": posterior.kept}
-    elif type(posterior) is GaussianPosterior:
-        parts = {"stds": {name: std * math.sqrt(posterior.width) for name, std in posterior.stds.items()}}
-    elif type(posterior) is SwagPosterior:  # the network is at the mean
-        parts = {"var": posterior.var, "deviations": posterior.deviations, "scale": float(posterior.scale)}
-    elif type(posterior) is LastLayerPosterior:
-        parts = {"layer": posterior.layer, "mean": posterior.mean, "spread": posterior.dense_spread()}
-    elif type(posterior) is Dropped:
-        parts = {"rates": [float(layer.p) for layer in dropout_layers(posterior.model)]}
-    elif type(posterior) not in (*PLAIN.values(), FactorPosterior):
-        raise TypeError(
-            f"a {name} cannot be saved as it is: save draws of it, gossamer.save(posterior, file, n_draws=20)"
-        )
-    network = _of_network(posterior.model, with_state="states" not in parts)
-    return {"posterior": name, "refreshes": _refreshes(posterior), **network, **parts}
+    tree = {"posterior": code_name(type(posterior)), **posterior.to_tree()}
+    if (model := tree.pop("network", None)) is not None:
+        tree |= {"refreshes": _refreshes(posterior), **_of_network(model, with_state="states" not in tree)}
+    return tree if posterior.temperature == 1 else tree | {"temperature": float(posterior.temperature)}
 
 
 def _of_network(model: nn.Module, *, with_state: bool = True) -> dict[str, Any]:
@@ -171,30 +141,35 @@ def _of_network(model: nn.Module, *, with_state: bool = True) -> dict[str, Any]:
     model = unwrapped(model)
     model = model.module if isinstance(model, Averaged) else model
     weights = sparse_weights(model)
-    kinds = {type(weight).__name__ for weight in weights.values()}
-    if len(kinds) > 1 or not kinds <= set(HOMES):
+    kinds = {type(weight) for weight in weights.values()}
+    if len(kinds) > 1:
         raise TypeError(
-            f"networks with weights of the kinds {', '.join(sorted(kinds))} cannot be saved as they are: save draws of "
-            "it, gossamer.save(model, file, n_draws=20)"
+            f"a network with weights of {len(kinds)} kinds cannot be saved as it is: save draws of it, "
+            "gossamer.save(model, file, n_draws=20)"
         )
+    if weights:
+        first = next(iter(weights.values()))
+        first.blank(first.support, first.mean)  # as a reader of the file will do: a kind without it is refused now
     layers: list[str] = []
     for name, module in model.named_modules():
         if isinstance(module, SparseModule) and not any(name.startswith(f"{layer}.") for layer in layers):
             layers.append(name)
     shares = [name for name, weight in weights.items() if weight.support.shares_budget]
-    made = {"layers": layers, "weight": kinds.pop() if kinds else "", "shares_budget": shares}
+    made = {"layers": layers, "weight": code_name(kinds.pop()) if kinds else "", "shares_budget": shares}
     return {"network": made, **({"states": [pack(model)]} if with_state else {})}
 
 
 def _in_precision(node: Any, dtype: Precision | None, name: str = "") -> Any:
     """The tree with its numbers in a precision; what a layer keeps beside its tensors stays exact."""
-    if dtype is None or name.endswith("_extra_state"):
+    if isinstance(node, Posterior):
+        return _in_precision(_of_posterior(node), dtype)
+    if name.endswith("_extra_state"):
         return node
     if isinstance(node, dict):
         return {key: _in_precision(value, dtype, str(key)) for key, value in node.items()}
     if isinstance(node, list):
         return [_in_precision(value, dtype) for value in node]
-    is_number = isinstance(node, Tensor) and node.is_floating_point()
+    is_number = dtype is not None and isinstance(node, Tensor) and node.is_floating_point()
     return node.to(torch.bfloat16 if dtype == "bf16" else torch.float32) if is_number else node
 
 
@@ -206,7 +181,11 @@ def _refreshes(posterior: Posterior) -> bool:
 
 def _posterior(entries: Entries, model: nn.Module, refresh: Refreshing | None) -> Posterior:
     """The posterior that a tree describes, with ``model`` for its network."""
-    posterior = _distribution(entries, model, refresh)
+    kind = _class(entries, "posterior", Posterior)  # type: ignore[type-abstract]
+    try:
+        posterior = kind.from_tree(_Saved(entries, model, refresh))
+    except TypeError as error:
+        raise entries.error("posterior", f"cannot be loaded: {error}") from error
     if "temperature" in entries.content:
         posterior.temperature = entries.get("temperature", float)
         if not 0 < posterior.temperature < math.inf:
@@ -214,48 +193,37 @@ def _posterior(entries: Entries, model: nn.Module, refresh: Refreshing | None) -
     return posterior
 
 
-def _distribution(entries: Entries, model: nn.Module, refresh: Refreshing | None) -> Posterior:
-    """What the posterior of a tree draws from."""
-    name = entries.get("posterior", str)
-    if name == "Mixture":
-        members = entries.each("members")
-        return Mixture([_posterior(member, replica(model), refresh) for member in members])
-    if entries.get("refreshes", bool) and refresh is None:
-        raise entries.error(
-            "refreshes", "says that batch normalisation is refreshed for each draw",
-            "pass refresh=gossamer.posterior.Refresh(inputs), or save fixed draws, gossamer.save(…, n_draws=20)",
-        )  # fmt: skip
-    if name == "Dropped":
-        return Dropped(_network(entries, _with_rates(entries, model)), refresh=refresh)
-    if name == "FactorPosterior":
-        return FactorPosterior(_network(entries, _with_members(entries, model)))
-    model = _network(entries, model)
-    if name in PLAIN:
-        posterior: Posterior = PLAIN[name](model, refresh=refresh)
-        return posterior
-    if name == "SnapshotPosterior":
-        return SnapshotPosterior(model, [part.content for part in entries.each("states")], refresh)
-    if name == "GaussianPosterior":
-        parameters = dict(model.named_parameters())
-        stds = entries.inside("stds")
-        return GaussianPosterior(model, {key: _like(stds, key, parameters.get(key)) for key in stds.content}, refresh)
-    if name == "SwagPosterior":
-        mean = parameters_to_vector(model.parameters()).detach()
-        var, deviations = _like(entries, "var", mean), _like(entries, "deviations", mean, rows=True)
-        if entries.get("scale", float) < 0 or bool((var < 0).any()):
-            raise entries.error("scale", "and var must not be negative")
-        return SwagPosterior(model, mean, var, deviations, entries.get("scale", float), refresh)
-    if name == "LastLayerPosterior":
-        return _last_layer(entries, model)
-    raise entries.error("posterior", f"is {name!r:.30}, which this version does not know", "upgrade gossamer")
+class _Saved(Saved):
+    """A posterior in a file, and the network that it is loaded into."""
+
+    def __init__(self, entries: Entries, model: nn.Module, refresh: Refreshing | None) -> None:
+        super().__init__(entries.path, entries.content, entries.name)
+        self.model, self.refresh = model, refresh
+
+    def network(self, prepare: Callable[[nn.Module], nn.Module] | None = None) -> nn.Module:
+        if self.get("refreshes", bool) and self.refresh is None:
+            raise self.error(
+                "refreshes", "says that batch normalisation is refreshed for each draw",
+                "pass refresh=gossamer.posterior.Refresh(inputs), or save fixed draws, gossamer.save(…, n_draws=20)",
+            )  # fmt: skip
+        return _network(self, self.model if prepare is None else prepare(self.model))
+
+    def posteriors(self, key: str) -> list[Posterior]:
+        return [_posterior(member, replica(self.model), self.refresh) for member in self.each(key)]
+
+
+def _class(entries: Entries, key: str, base: type[_Kind]) -> type[_Kind]:
+    """The class that an entry names."""
+    name = entries.get(key, str)
+    return named_class(base, FORMERLY.get(name, name), f"{entries.path}: {entries.name}{key}")
 
 
 def _network(entries: Entries, model: nn.Module) -> nn.Module:
     """The network, converted as the file says, with the last state of the file; all of them are checked."""
     made = entries.inside("network")
-    layers, kind = made.get("layers", list[str]), made.get("weight", str)
+    layers = made.get("layers", list[str])
     if layers:
-        model = _converted(made, layers, kind, model)
+        model = _converted(made, layers, model)
     elif sparse_weights(model):
         raise made.error("layers", "names no layer, but the network that was given is converted", "give the plain one")
     for state in entries.each("states"):
@@ -266,6 +234,9 @@ def _network(entries: Entries, model: nn.Module) -> nn.Module:
         except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             reason = " ".join(str(error).split())[:300]
             raise entries.error("states", f"do not fit the network: {reason}", OTHER_NETWORK) from error
+        for name, values in _numbers(model):
+            if not bool(values.isfinite().all()) or (name.endswith(".std") and bool((values < 0).any())):
+                raise entries.error("states", f"leave {name} with numbers that no training leaves", "save another")
     weights = sparse_weights(model)
     for name in made.get("shares_budget", list[str]):
         if name in weights:
@@ -273,19 +244,27 @@ def _network(entries: Entries, model: nn.Module) -> nn.Module:
     return model
 
 
-def _converted(made: Entries, layers: list[str], kind: str, model: nn.Module) -> nn.Module:
-    if kind not in HOMES:
-        raise made.error(
-            "weight", f"is {kind!r:.30}, a kind of weight that this version does not know", "upgrade gossamer"
-        )
+def _numbers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All parameters and standard deviations."""
+    yield from ((name, values) for name, values in model.named_parameters() if values.is_floating_point())
+    for name, weight in sparse_weights(model).items():
+        try:
+            std = weight.std
+        except (ArithmeticError, ValueError):
+            std = weight.mean.new_tensor(math.nan)  # of a calibration that has no root, for one
+        if std is not None:
+            yield f"{name}.std", std
+
+
+def _converted(made: Entries, layers: list[str], model: nn.Module) -> nn.Module:
+    kind = _class(made, "weight", SparseWeight)  # type: ignore[type-abstract]
     weights = sparse_weights(model).values()
     if weights:
-        if any(type(weight).__name__ != kind for weight in weights):
+        if any(type(weight) is not kind for weight in weights):
             raise made.error(
-                "weight", f"is {kind}, but the network that was given has others", "give the plain network"
+                "weight", f"is {kind.__name__}, but the network that was given has others", "give the plain network"
             )
         return model
-    weight_class: type[SparseWeight] = getattr(importlib.import_module(HOMES[kind]), kind)
     try:
         convertible = [item.name for item in find(model)]
     except ValueError as error:
@@ -295,7 +274,7 @@ def _converted(made: Entries, layers: list[str], kind: str, model: nn.Module) ->
     others = [name for name in convertible if name not in layers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of layers that stay plain: they were plain before
-        return convert(model, lambda dense, support: weight_class.blank(support, dense.values), exclude=others)
+        return convert(model, lambda dense, support: kind.blank(support, dense.values), exclude=others)
 
 
 class _Slot(NamedTuple):
@@ -338,6 +317,8 @@ def _checked(state: Entries, name: str, slot: _Slot | None) -> Any:
         return _unpacked(Entries(state.path, entry, f"{state.name}{name}/"), slot)
     tensor = state.get(name, Tensor)
     _check(state, name, tensor.dtype, tuple(tensor.shape), slot)
+    if bool(tensor.isnan().any()):
+        raise state.error(name, "has entries that are no numbers (NaN)")
     return tensor
 
 
@@ -365,56 +346,3 @@ def _check(entries: Entries, name: str, dtype: torch.dtype, shape: tuple[int, ..
     if shape != slot.shape and (slot.shape is not None or len(shape) != 1 or shape[0] > slot.most):
         wanted = f"a vector of at most {slot.most}" if slot.shape is None else str(slot.shape)
         raise entries.error(name, f"has the shape {shape!s:.50}, the network {wanted}", OTHER_NETWORK)
-
-
-def _like(entries: Entries, key: str, like: Tensor | None, *, rows: bool = False) -> Tensor:
-    """A tensor of the shape of ``like``, or with several rows of that shape."""
-    if like is None:
-        raise entries.error(key, "is not a parameter of the network", OTHER_NETWORK)
-    tensor = entries.get(key, Tensor)
-    shape = tensor.shape[1:] if rows else tensor.shape
-    if shape != like.shape or (rows and not tensor.dim()) or not tensor.is_floating_point():
-        raise entries.error(key, f"has the shape {tuple(tensor.shape)}, the network {tuple(like.shape)}", OTHER_NETWORK)
-    return tensor.to(like)
-
-
-def _last_layer(entries: Entries, model: nn.Module) -> LastLayerPosterior:
-    layer = entries.get("layer", str)
-    if layer not in dict(model.named_modules()):
-        raise entries.error("layer", f"is {layer!r:.50}, which the network does not have", OTHER_NETWORK)
-    mean = _like(entries, "mean", parameters_to_vector(model.get_submodule(layer).parameters()).detach())
-    spread = _like(entries, "spread", mean, rows=entries.get("spread", Tensor).dim() == 2)
-    if spread.dim() == 2 and len(spread) != len(mean):
-        raise entries.error("spread", "must be a vector or a square matrix")
-    return LastLayerPosterior(model, layer, mean, spread)
-
-
-def _with_rates(entries: Entries, model: nn.Module) -> nn.Module:
-    """The network with dropout at the rates of the file."""
-    rates = entries.get("rates", list)
-    try:
-        model = with_dropout(model)
-    except ValueError as error:
-        raise entries.error("rates", f"cannot be set: {error}", OTHER_NETWORK) from error
-    layers = dropout_layers(model)
-    if len(rates) != len(layers) or not all(isinstance(rate, float) and 0 <= rate <= 1 for rate in rates):
-        raise entries.error("rates", f"must be {len(layers)} numbers from 0 to 1", OTHER_NETWORK)
-    for layer, rate in zip(layers, rates, strict=True):
-        layer.p = rate
-    return model
-
-
-def _with_members(entries: Entries, model: nn.Module) -> nn.Module:
-    """The network with factors for as many members as the file has."""
-    if any(isinstance(module, Rank1) for module in model.modules()):
-        return model
-    tensors = {name: value for name, value in entries.each("states")[0].content.items() if isinstance(value, Tensor)}
-    members = {len(value) for name, value in tensors.items() if str(name).endswith("input.mean") and value.dim() == 2}
-    # As many numbers as the network will have: a file cannot ask for more memory than it fills.
-    sizes = sum(sum(m.weight.shape[:2]) for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d))
-    if len(members) != 1 or 0 in members or max(members) * sizes > sum(map(torch.numel, tensors.values())):
-        raise entries.error("states", "must have factors of the same number of members for each layer", OTHER_NETWORK)
-    try:
-        return with_factors(model, members.pop())
-    except ValueError as error:
-        raise entries.error("states", f"cannot be loaded: {error}", OTHER_NETWORK) from error

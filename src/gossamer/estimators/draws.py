@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from gossamer.estimators.table import Rows, Scaling, targets_of
+from gossamer.methods.mc_dropout import UnitMask
 from gossamer.models import mlp
-from gossamer.posterior.dropout import UnitMask
 from gossamer.types import Likelihood, Posterior
 
 MAX_CELLS = 2**22  # hidden units times rows at a time: what a pass keeps in memory

@@ -18,11 +18,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from gossamer import __version__
 from gossamer.files.atomic import RecordError, write_atomically
 from gossamer.files.schema import Entries
 
-__all__ = ["from_bytes", "read", "to_bytes", "write"]
+__all__ = ["OTHER_NETWORK", "from_bytes", "read", "tensor", "to_bytes", "write"]
+
+OTHER_NETWORK = "give gossamer.load the network that was saved, built by the same code with the same sizes"
 
 # 1: no checksum, positions as they are; 2: each difference in one integer, wide enough for all, every tensor is named
 FORMAT = 3
@@ -72,6 +73,8 @@ def from_bytes(data: bytes) -> dict[str, Any]:
 
 def write(path: Path, kind: str, number: int, content: dict[str, Any]) -> None:
     """Write a file of a kind in its format ``number``; it appears whole or not at all."""
+    from gossamer import __version__  # which is not known yet when this file is imported
+
     data = to_bytes({"kind": kind, "format": number, "gossamer": __version__, **content})
     try:
         write_atomically(path, data)
@@ -94,6 +97,21 @@ def read(path: Path, kind: str, number: int) -> Entries:
         version = entries.get("gossamer", str)
         raise ValueError(f"{path} has format {given} (gossamer {version:.20}): upgrade gossamer to read it")
     return entries
+
+
+def tensor(
+    entries: Entries, key: str, like: Tensor | None, *, rows: bool = False, least: float | None = None
+) -> Tensor:
+    """The entry ``key``: finite numbers of the shape of ``like``, or several rows of that shape, from ``least`` on."""
+    if like is None:
+        raise entries.error(key, "is not a parameter of the network", OTHER_NETWORK)
+    values = entries.get(key, Tensor)
+    shape = values.shape[1:] if rows else values.shape
+    if shape != like.shape or (rows and not values.dim()) or not values.is_floating_point():
+        raise entries.error(key, f"has the shape {tuple(values.shape)}, the network {tuple(like.shape)}", OTHER_NETWORK)
+    if not bool(values.isfinite().all()) or (least is not None and bool((values < least).any())):
+        raise entries.error(key, "must be finite numbers" + ("" if least is None else f" from {least:g}"))
+    return values.to(like)
 
 
 def _checksum(number: int, text: str, tensors: dict[str, Tensor]) -> int:

@@ -66,7 +66,10 @@ class SparseWeight(nn.Module, ABC):
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
         """A weight of this kind with any numbers, in the type and on the device of ``like``: to load a state into."""
-        raise TypeError(f"{cls.__name__} cannot be made from a file: give it the class method blank(support, like)")
+        raise TypeError(
+            f"a {cls.__name__} cannot be saved as it is: give it the class method blank(support, like), or save draws, "
+            "gossamer.save(…, n_draws=20)"
+        )
 
     @property
     @abstractmethod
@@ -83,9 +86,14 @@ class SparseWeight(nn.Module, ABC):
         """How many products with its input a training pass makes."""
         return 1
 
-    @abstractmethod
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map applied to ``x`` and this weight, with this weight's noise."""
+        """The map applied to ``x`` and this weight: one draw of it, shared by the batch, or its means."""
+        x, plain = without_autocast(x)
+        with plain:
+            if self.dense_copy is not None:
+                return self.dense_copy.multiply(x, bias, weight_map)
+            y = kernels.product(x, self.values(), bias, self.support.position, self.support.shape, weight_map)
+            return self.watched(y, x, weight_map)
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
@@ -273,16 +281,6 @@ class PointWeight(SparseWeight):
     @property
     def std(self) -> None:
         return None
-
-    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        if self.support.origin is not None:
-            self.support.check_average()
-        x, plain = without_autocast(x)
-        with plain:
-            if self.dense_copy is not None:
-                return self.dense_copy.multiply(x, bias, weight_map)
-            y = kernels.product(x, self.mean, bias, self.support.position, self.support.shape, weight_map)
-            return self.watched(y, x, weight_map)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         return self.mean

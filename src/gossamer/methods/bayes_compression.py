@@ -25,12 +25,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from gossamer import kernels
 from gossamer.convert import convert
 from gossamer.kernels import ConvMap, LinearMap, WeightMap
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, inverse_softplus, param_groups
 from gossamer.layers.gaussian import std_of
-from gossamer.layers.weight import without_autocast
 from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.priors import log_noise, log_uniform_kl
@@ -154,9 +152,7 @@ class ScaledWeight(GaussianWeight):
             channels = (-1, *[1] * (y.dim() - 2))
             y = y * self._scales(y.shape[:2]).view(len(y), *channels).to(y)
             return y if bias is None else y + bias.view(channels).to(y)
-        x, plain = without_autocast(x)
-        with plain:
-            return kernels.product(x, self.values(), bias, self.support.position, self.support.shape, weight_map)
+        return SparseWeight.multiply(self, x, bias, weight_map)
 
     def _scales(self, shape: torch.Size) -> Tensor:
         mean = self.scale_mean.expand(shape)

@@ -14,17 +14,19 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 from torch.optim import SGD, Optimizer
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
+from gossamer.files.container import OTHER_NETWORK, tensor
 from gossamer.layers import replica
-from gossamer.posterior.in_layers import plain_mean, ready
+from gossamer.posterior.in_layers import OneNetwork, ready
 from gossamer.schedules import cosine
-from gossamer.types import Collector, Method, Posterior, Split, Task
+from gossamer.types import Collector, Method, Posterior, Saved, Split, Task
 
 __all__ = ["laplace"]
 
@@ -147,7 +149,7 @@ class LastLayerFit(Collector):
         return DataLoader(TensorDataset(*split), batch_size=AT_ONCE, collate_fn=collate, generator=torch.Generator())
 
 
-class LastLayerPosterior(Posterior):
+class LastLayerPosterior(OneNetwork):
     """N(mean, covariance) over the parameters of one layer of ``model``, as one vector.
 
     ``spread`` is a root of the covariance: stds ``(n,)``, a matrix ``(n, n)``, or laplace-torch's Kronecker factors of
@@ -158,6 +160,20 @@ class LastLayerPosterior(Posterior):
         self, model: nn.Module, layer: str, mean: Tensor, spread: Any, generator: torch.Generator | None = None
     ) -> None:
         self.model, self.layer, self.mean, self.spread, self.generator = model, layer, mean, spread, generator
+
+    def to_tree(self) -> dict[str, Any]:
+        return super().to_tree() | {"layer": self.layer, "mean": self.mean, "spread": self.dense_spread()}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        model, layer = tree.network(), tree.get("layer", str)
+        if layer not in dict(model.named_modules()):
+            raise tree.error("layer", f"is {layer!r:.50}, which the network does not have", OTHER_NETWORK)
+        mean = tensor(tree, "mean", parameters_to_vector(model.get_submodule(layer).parameters()).detach())
+        spread = tensor(tree, "spread", mean, rows=tree.get("spread", Tensor).dim() == 2)
+        if spread.dim() == 2 and len(spread) != len(mean):
+            raise tree.error("spread", "must be a vector or a square matrix")
+        return cls(model, layer, mean, spread)
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         twin = replica(self.model)
@@ -172,9 +188,6 @@ class LastLayerPosterior(Posterior):
             return self.spread.detach()
         root: Tensor = self.spread.bmm(torch.eye(len(self.mean)).to(self.mean), exponent=-0.5)
         return root.detach().T
-
-    def mean_network(self) -> nn.Module:
-        return plain_mean(self.model, None)
 
     @property
     def n_bytes(self) -> int:

@@ -13,20 +13,28 @@ and an NLL of 4.00 instead of 3.48, and an MLP had not learnt after 10; on two s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from typing import Annotated, Any, Self
 
-from torch import nn
-from torch.optim import SGD
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import SGD, Optimizer
 
+from gossamer.files.container import OTHER_NETWORK
+from gossamer.files.schema import Within
+from gossamer.layers import replica
 from gossamer.methods._parts import replace_layers
-from gossamer.posterior import Dropped
-from gossamer.posterior.dropout import dropout_layers
+from gossamer.posterior.in_layers import OneNetwork, Refreshing, ready
 from gossamer.schedules import cosine
-from gossamer.types import Method, Task
+from gossamer.types import Collector, Method, Posterior, Saved, Task
 
-__all__ = ["mc_dropout"]
+__all__ = ["Dropped", "mc_dropout"]
 
 RATE = 0.1
+ELEMENTS = (nn.Dropout,)
+CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 # The inputs of a convolution are dropped by channels: only those are columns of its weight.
 DROPOUT_BEFORE: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: nn.Dropout,
@@ -68,6 +76,75 @@ def mc_dropout(
     )
 
 
+class Dropped(OneNetwork, Collector):
+    """The posterior of a network with dropout; also the collector that makes it: a draw is one set of dropped units.
+
+    A unit that is dropped is a column of the next weight that is zero: a draw of dropout is a draw of weights. So each
+    draw drops the same units for all inputs, where torch's layers in training mode drop others for each example. For
+    one example the predictions have the same distribution.
+
+    Args:
+        model: A network with ``nn.Dropout``, ``nn.Dropout1d``, ``2d`` or ``3d``; a collector gets it at the end.
+        generator: Random generator of the draws.
+        refresh: Called with each network that is drawn, such as :class:`gossamer.posterior.Refresh`.
+
+    Example:
+        >>> posterior = Dropped(nn.Sequential(nn.Linear(10, 50), nn.Dropout(0.5), nn.Linear(50, 3)))
+        >>> first, second = (network(torch.ones(2, 10)) for network in posterior.draws(2))
+        >>> torch.allclose(first[0], first[1]), torch.allclose(first, second)
+        (True, False)
+    """
+
+    by_weights = False
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        generator: torch.Generator | None = None,
+        refresh: Refreshing | None = None,
+    ) -> None:
+        self.generator, self.refresh = generator, refresh
+        if model is not None:
+            self.model = model
+
+    def to_tree(self) -> dict[str, Any]:
+        return super().to_tree() | {"rates": [float(layer.p) for layer in dropout_layers(self.model)]}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        return cls(tree.network(partial(_with_rates, tree)), refresh=tree.refresh)
+
+    def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
+        return Dropped(model, self.generator, self.refresh)
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        """Networks in evaluation mode that share the parameters of the model, with other units dropped in each."""
+        for _ in range(n):
+            masks = {id(layer): UnitMask(layer, self.generator) for layer in dropout_layers(self.model)}
+            yield ready(replica(self.model, masks, share=self.refresh is None), self.refresh)
+
+
+class UnitMask(nn.Module):
+    """Dropout that drops the same units at every call; a layer called twice drops the same units in both calls."""
+
+    def __init__(self, layer: _DropoutNd, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self.rate, self.drops_channels, self.generator = layer.p, isinstance(layer, CHANNELS), generator
+        self.mask = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (1, x.shape[1], *[1] * (x.dim() - 2)) if self.drops_channels else (1, *x.shape[1:])
+        if self.mask.shape != shape:  # at the first call, which tells the shape
+            keep = torch.empty(shape, device=x.device).bernoulli_(1 - self.rate, generator=self.generator)
+            self.mask = keep / (1 - self.rate) if self.rate < 1 else keep
+        return x * self.mask.to(x.dtype)
+
+
+def dropout_layers(model: nn.Module) -> list[_DropoutNd]:
+    """The layers of ``model`` that drop single values or channels."""
+    return [module for module in model.modules() if isinstance(module, (*ELEMENTS, *CHANNELS))]
+
+
 def with_dropout(model: nn.Module, rate: float | None = None) -> nn.Module:
     """The network, with dropout before each linear layer and convolution but the first if it has none.
 
@@ -92,3 +169,18 @@ def with_dropout(model: nn.Module, rate: float | None = None) -> nn.Module:
     return replace_layers(
         model, {id(layer): nn.Sequential(DROPOUT_BEFORE[type(layer)](share), layer) for layer in layers}
     )
+
+
+def _with_rates(tree: Saved, model: nn.Module) -> nn.Module:
+    """The network with dropout at the rates of a file."""
+    rates = tree.get("rates", list[Annotated[float, Within(0, 1)]])
+    try:
+        model = with_dropout(model)
+    except ValueError as error:
+        raise tree.error("rates", f"cannot be set: {error}", OTHER_NETWORK) from error
+    layers = dropout_layers(model)
+    if len(rates) != len(layers):
+        raise tree.error("rates", f"must be {len(layers)} numbers", OTHER_NETWORK)
+    for layer, rate in zip(layers, rates, strict=True):
+        layer.p = rate
+    return model

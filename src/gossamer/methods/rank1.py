@@ -23,20 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from gossamer.files.container import OTHER_NETWORK
 from gossamer.layers import inverse_softplus, replica
 from gossamer.methods._parts import replace_layers
 from gossamer.posterior.in_layers import ready
 from gossamer.posterior.mixture import shares
 from gossamer.priors import normal_kl
 from gossamer.schedules import cosine, rising, warmup
-from gossamer.types import Collector, Method, Mode, Penalty, Posterior, Schedule, Task
+from gossamer.types import Collector, Method, Mode, Penalty, Posterior, Saved, Schedule, Task
 
 __all__ = ["rank1"]
 
@@ -185,6 +186,13 @@ class FactorPosterior(Posterior, Collector):
         if model is not None:
             self.model = model
 
+    def to_tree(self) -> dict[str, Any]:
+        return {"network": self.model}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        return cls(tree.network(partial(_with_members, tree)))
+
     def posterior(self, model: nn.Module, optimizer: Optimizer | None = None) -> Posterior:
         return FactorPosterior(model, self.generator)
 
@@ -225,6 +233,22 @@ def with_factors(model: nn.Module, members: int, init_std: float = 0.0316, negat
             "this network has no linear or convolutional layer whose weight could have factors: use ensemble"
         )
     return replace_layers(model, {id(layer): Rank1(layer, members, init_std, negative) for layer in layers})
+
+
+def _with_members(tree: Saved, model: nn.Module) -> nn.Module:
+    """The network with factors for as many members as a file has."""
+    if any(isinstance(module, Rank1) for module in model.modules()):
+        return model
+    tensors = {name: value for name, value in tree.each("states")[0].content.items() if isinstance(value, Tensor)}
+    members = {len(value) for name, value in tensors.items() if str(name).endswith("input.mean") and value.dim() == 2}
+    # As many numbers as the network will have: a file cannot ask for more memory than it fills.
+    sizes = sum(sum(m.weight.shape[:2]) for m in model.modules() if isinstance(m, LAYERS))
+    if len(members) != 1 or 0 in members or max(members) * sizes > sum(map(torch.numel, tensors.values())):
+        raise tree.error("states", "must have factors of the same number of members for each layer", OTHER_NETWORK)
+    try:
+        return with_factors(model, members.pop())
+    except ValueError as error:
+        raise tree.error("states", f"cannot be loaded: {error}", OTHER_NETWORK) from error
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -28,11 +28,9 @@ from torch import Tensor, nn
 from torch.optim import Adam
 from torch.special import erfc, erfcx, ndtri
 
-from gossamer import kernels
 from gossamer.convert import convert
-from gossamer.kernels import WeightMap
 from gossamer.layers import DenseWeight, SparseWeight, Support, sparse_weights
-from gossamer.layers.weight import RegrowStd, without_autocast
+from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers, Last
 from gossamer.schedules import linear, warmup
@@ -158,15 +156,6 @@ class GatedWeight(SparseWeight):
         mean, scale = self._gate()
         uniform = torch.empty_like(mean).uniform_(generator=generator)
         return self.mean * self.spread(drawn(mean, scale, uniform).exp())
-
-    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map with one draw of the noise, shared by the batch, or at its mean."""
-        if self.support.origin is not None:
-            self.support.check_average()
-        x, plain = without_autocast(x)
-        with plain:
-            y = kernels.product(x, self.values(), bias, self.support.position, self.support.shape, weight_map)
-            return self.watched(y, x, weight_map)
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at zero; its group has the noise that it has."""

@@ -24,11 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from gossamer import kernels
 from gossamer.convert import convert
-from gossamer.kernels import WeightMap
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, sparse_weights
-from gossamer.layers.weight import RegrowStd, without_autocast
+from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.schedules import linear, warmup
@@ -177,13 +175,7 @@ class SpikeSlabWeight(GaussianWeight):
     def n_products(self) -> int:
         return 1
 
-    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        if self.support.origin is not None:
-            self.support.check_average()
-        x, plain = without_autocast(x)
-        with plain:
-            y = kernels.product(x, self.values(), bias, self.support.position, self.support.shape, weight_map)
-            return self.watched(y, x, weight_map)
+    multiply = SparseWeight.multiply  # by a draw of the weights, also where a Gaussian would draw noise of the outputs
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry is in the slab as likely as not."""

@@ -4,7 +4,6 @@ from gossamer.posterior.average import Averaged, InAverage, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
 from gossamer.posterior.calibrate import LEAST_HELD_OUT, Calibration, calibrate
 from gossamer.posterior.draw import DrawnNetwork, draw
-from gossamer.posterior.dropout import Dropped
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
 from gossamer.posterior.mixture import Mixture
 from gossamer.posterior.predict import predict
@@ -19,7 +18,6 @@ __all__ = [
     "Averaged",
     "Calibration",
     "DrawnNetwork",
-    "Dropped",
     "GaussianPosterior",
     "InAverage",
     "InLayers",

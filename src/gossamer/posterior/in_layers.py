@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.files.container import tensor
 from gossamer.layers import GaussianWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
-from gossamer.types import Collector, Posterior, VariationalOptimizer
+from gossamer.types import Collector, Posterior, Saved, VariationalOptimizer
 
 Refreshing = Callable[[nn.Module], None]
 
@@ -44,7 +46,24 @@ def ready(network: nn.Module, refresh: Refreshing | None) -> nn.Module:
     return network
 
 
-class InLayers(Posterior, Collector):
+class OneNetwork(Posterior):
+    """A posterior of one network, and of nothing else unless a subclass says so."""
+
+    def __init__(self, model: nn.Module, refresh: Refreshing | None = None) -> None:
+        self.model, self.refresh = model, refresh
+
+    def mean_network(self) -> nn.Module:
+        return plain_mean(self.model, self.refresh)
+
+    def to_tree(self) -> dict[str, Any]:
+        return {"network": self.model}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        return cls(tree.network(), refresh=tree.refresh)
+
+
+class InLayers(OneNetwork, Collector):
     """The posterior of a network whose layers hold distributions; also the collector that makes it.
 
     Args:
@@ -77,9 +96,6 @@ class InLayers(Posterior, Collector):
         for _ in range(n):
             yield ready(drawn.redraw(self.generator), self.refresh)
 
-    def mean_network(self) -> nn.Module:
-        return plain_mean(self.model, self.refresh)
-
     @property
     def n_bytes(self) -> int:
         weights = sparse_weights(self.model).values()
@@ -104,7 +120,7 @@ class InLayers(Posterior, Collector):
             weight.calibration = factor
 
 
-class SingleNetwork(Posterior):
+class SingleNetwork(OneNetwork):
     """A posterior of one network: what a deterministic method leaves.
 
     ``refresh`` is that of :class:`InLayers`.
@@ -114,9 +130,6 @@ class SingleNetwork(Posterior):
         ['Linear']
     """
 
-    def __init__(self, model: nn.Module, refresh: Refreshing | None = None) -> None:
-        self.model, self.refresh = model, refresh
-
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The one network in evaluation mode, however many are asked for."""
         yield self.mean_network()
@@ -124,11 +137,8 @@ class SingleNetwork(Posterior):
     def n_drawn(self, n: int) -> int:
         return 1
 
-    def mean_network(self) -> nn.Module:
-        return plain_mean(self.model, self.refresh)
 
-
-class LocalPasses(Posterior):
+class LocalPasses(OneNetwork):
     """The posterior as training sees it: every pass draws noise for each output (local reparameterization).
 
     For a convolution this differs from drawing the weights: the outputs of different pixels are independent.
@@ -141,9 +151,6 @@ class LocalPasses(Posterior):
         [True, True]
     """
 
-    def __init__(self, model: nn.Module, refresh: Refreshing | None = None) -> None:
-        self.model, self.refresh = model, refresh
-
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The network in evaluation mode, whose passes are noisy: ``n`` times the same one.
 
@@ -154,9 +161,6 @@ class LocalPasses(Posterior):
         network = ready(replica(unwrapped(self.model), share=self.refresh is None), self.refresh)
         for _ in range(n):
             yield network
-
-    def mean_network(self) -> nn.Module:
-        return plain_mean(self.model, self.refresh)
 
 
 class Last(Collector):
@@ -199,7 +203,7 @@ class AroundMeans(Collector):
         return GaussianPosterior(model, stds, self.refresh, self.generator)
 
 
-class GaussianPosterior(Posterior):
+class GaussianPosterior(OneNetwork):
     """Networks with independent Gaussian parameters around those of ``model``, all else as in :class:`InLayers`.
 
     ``stds`` are by the name of the parameter; parameters without one are fixed.
@@ -214,6 +218,17 @@ class GaussianPosterior(Posterior):
     ) -> None:
         self.model, self.stds, self.refresh, self.generator = model, stds, refresh, generator
         self.width = 1.0
+
+    def to_tree(self) -> dict[str, Any]:
+        return super().to_tree() | {"stds": {name: std * math.sqrt(self.width) for name, std in self.stds.items()}}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        model, stds = tree.network(), tree.inside("stds")
+        parameters = dict(model.named_parameters())
+        return cls(
+            model, {name: tensor(stds, name, parameters.get(name), least=0) for name in stds.content}, tree.refresh
+        )
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         twin = replica(self.model)
@@ -233,9 +248,6 @@ class GaussianPosterior(Posterior):
 
     def set_width(self, factor: float) -> None:
         self.width = factor
-
-    def mean_network(self) -> nn.Module:
-        return plain_mean(self.model, self.refresh)
 
     @property
     def n_bytes(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from gossamer.layers.summary import weights_of
-from gossamer.types import Posterior
+from gossamer.types import Posterior, Saved
 
 
 class Mixture(Posterior):
@@ -36,6 +37,13 @@ class Mixture(Posterior):
             raise ValueError("a mixture needs at least one posterior")
         self.posteriors = list(posteriors)
         self.model = self.posteriors[0].model
+
+    def to_tree(self) -> dict[str, Any]:
+        return {"members": self.posteriors}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        return cls(tree.posteriors("members"))
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """At most ``n`` networks in all, one member after the other: each is valid until the next is drawn."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from gossamer.layers import SparseWeight, replica
 from gossamer.posterior.in_layers import InLayers, Refreshing, is_bayesian, plain_mean
 from gossamer.posterior.mixture import shares
-from gossamer.types import Collector, Posterior
+from gossamer.types import Collector, Posterior, Saved
 
 Packed = dict[str, Any]
 """A tensor by name, or the ``position`` and ``value`` of its entries that are not zero with its ``shape``."""
@@ -75,6 +75,13 @@ class SnapshotPosterior(Posterior):
         generator: torch.Generator | None = None,
     ) -> None:
         self.model, self.kept, self.refresh, self.generator = model, kept, refresh, generator
+
+    def to_tree(self) -> dict[str, Any]:
+        return {"network": self.model, "states": self.kept}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        return cls(tree.network(), [state.content for state in tree.each("states")], tree.refresh)
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Networks in evaluation mode, spread evenly over the training: each is valid until the next is drawn.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
+from gossamer.files.container import tensor
 from gossamer.layers import replica, sparse_weights
-from gossamer.posterior.in_layers import Refreshing, SingleNetwork, plain_mean, ready
-from gossamer.types import Collector, Posterior
+from gossamer.posterior.in_layers import OneNetwork, Refreshing, SingleNetwork, ready
+from gossamer.types import Collector, Posterior, Saved
 
 
 class Swag(Collector):
@@ -94,7 +95,7 @@ class Swag(Collector):
         )
 
 
-class SwagPosterior(Posterior):
+class SwagPosterior(OneNetwork):
     """N(mean, scale · (diag(var) + DᵀD/(K - 1))) over all parameters of ``model`` as one vector.
 
     D are the K ``deviations``, ``(K, parameters)``. ``model`` becomes a network at the mean.
@@ -115,14 +116,24 @@ class SwagPosterior(Posterior):
         self.model = replica(model)
         _write(self.mean, self.model)
 
+    def to_tree(self) -> dict[str, Any]:
+        moments = {"var": self.var, "deviations": self.deviations, "scale": float(self.scale)}
+        return super().to_tree() | moments  # the network is at the mean
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        model, scale = tree.network(), tree.get("scale", float)
+        if not 0 <= scale < math.inf:
+            raise tree.error("scale", "must not be negative")
+        mean = parameters_to_vector(model.parameters()).detach()
+        var, deviations = tensor(tree, "var", mean, least=0), tensor(tree, "deviations", mean, rows=True)
+        return cls(model, mean, var, deviations, scale, tree.refresh)
+
     def draws(self, n: int) -> Iterator[nn.Module]:
         twin = replica(self.model)
         for _ in range(n):
             _write(self.sample(), twin)
             yield ready(twin, self.refresh)
-
-    def mean_network(self) -> nn.Module:
-        return plain_mean(self.model, self.refresh)
 
     def sample(self) -> Tensor:
         """All parameters of a draw: mean + √scale (√var z₁ + Dᵀz₂/√(K - 1)) for standard normal z₁ and z₂."""
