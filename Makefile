@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv lock sbom audit demo docs test format lint types bench figures measure sanitize valgrind arm clean
+.PHONY: help venv lock sbom audit demo docs test format lint types bench figures measure endurance sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -107,6 +107,12 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 	fi
 
 REPRODUCED := em-mcmc-table4 em-mcmc-figure1 em-mcmc-figure2
+
+endurance: venv ## attack runs, files and sweeps as the page on reliability counts it (hours), and store the counts
+	$(BIN)/python -m tests.endurance.attacks --tries 30 --json results/attacks.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.endurance.mutations --n 1000000 --seed 1 --json results/mutations.json
+	$(BIN)/python -m tests.endurance.sweep --json results/sweep.json
+	$(BIN)/python -m benchmarks show results --into docs/reliability.md
 
 measure: venv ## measure again what a CPU can (some hours), store it in results, then make figures
 	rm -rf runs/measure

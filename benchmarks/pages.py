@@ -4,8 +4,7 @@ A place is what stands between ``<!-- bench:DEVICE:NAME -->`` and ``<!-- /bench 
 that name of a benchmark on that device, or for ``environment`` by a line about the machine. So no figure in a page is
 ever copied by hand. ``<!-- bench:results:NAME -->`` takes a table of the folder ``results/``: ``<recipe>/<seed>/`` (run
 folders without their checkpoints) and the JSON files of ``gossamer compare --json``, ``python -m benchmarks.state``,
-``.citizen``, ``.uci``, ``.discovery``, ``.noise``, ``.attacks``, ``.mutations``, ``.ranks``, ``.sweep`` and
-``.scale``.
+``.citizen``, ``.uci``, ``.ranks``, ``.scale``, and of ``tests.endurance``.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import citizen, discovery, noise, reliability, scale_tables, state, trials, uci_tables
+from benchmarks import citizen, reliability, scale_tables, state, trials, uci_tables
 from benchmarks.choices import choice_tables
 from benchmarks.citizen import citizen_tables
-from benchmarks.discovery import discovery_tables
 from benchmarks.environment import describe, describe_gpu
 from benchmarks.kept import RecipeRuns, read_paper, read_recipes, recipe_tables, trials_table
 from benchmarks.measurements import Measurements
@@ -32,6 +30,7 @@ from gossamer.lab.record import RecordError
 
 __all__ = ["PLACES", "document", "fill", "fill_places", "fill_recorded", "recorded_environments", "recorded_tables"]
 
+STUDY = "study"  # stored with its tables, since the script that measured it is only in the commit that it names
 PLACE = re.compile(r"(<!-- bench:(\w+):([\w-]+) -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
@@ -123,10 +122,8 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
             made |= citizen_tables(content)
         elif content["kind"] == uci_tables.KIND:
             made |= uci_tables.uci_tables(content)
-        elif content["kind"] == discovery.KIND:
-            made |= discovery_tables(content)
-        elif content["kind"] == noise.KIND:
-            made |= noise.noise_tables(content)
+        elif content["kind"] == STUDY:
+            made |= {place: Table("", "", **table) for place, table in content["tables"].items()}
         elif content["kind"] in reliability.KINDS:
             made |= reliability.reliability_tables(content)
         elif content["kind"] == scale_tables.KIND:
@@ -146,7 +143,7 @@ def recorded_environments(folder: Path) -> dict[str, str]:
 def _contents(folder: Path) -> dict[str, dict[str, Any]]:
     """The JSON files of the folder that have a table."""
     read = {path.stem: read_json(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
-    others = (citizen.KIND, uci_tables.KIND, discovery.KIND, noise.KIND, scale_tables.KIND, *reliability.KINDS)
+    others = (citizen.KIND, uci_tables.KIND, STUDY, scale_tables.KIND, *reliability.KINDS)
     kinds = (trials.KIND, state.KIND, *others)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}
 
@@ -164,5 +161,6 @@ def _words(environment: Mapping[str, Any]) -> str:
     named = [f"{name} {version}" for name, version in versions.items() if version and name != "numpy"]
     named += [f"Python {environment['python']}"] if environment.get("python") else []
     machine = environment.get("gpu") or environment.get("cpu")
-    parts = [machine, ", ".join(named), environment.get("date")]
+    commit = environment.get("commit") and f"measured by commit {environment['commit']}"
+    parts = [machine, ", ".join(named), environment.get("date"), commit]
     return "; ".join(str(part) for part in parts if part)

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks import attacks, mutations, ranks, sweep
+from benchmarks import ranks
 from gossamer._text.formats import integer, percent
 from gossamer._text.tables import Table
 
 __all__ = ["KINDS", "reliability_tables"]
 
-KINDS = (attacks.KIND, mutations.KIND, ranks.KIND, sweep.KIND)
+ATTACKS, MUTATIONS, SWEEP = "attacks", "mutations", "sweep-kills"  # files that ``make endurance`` writes
+KINDS = (ATTACKS, MUTATIONS, SWEEP, ranks.KIND)
 
 
 def reliability_tables(content: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of one stored file, by its kind."""
     kind = content["kind"]
-    if kind == attacks.KIND:
+    if kind == ATTACKS:
         return {kind: _counts("attack", ("tries", "lost", "wrong"), content["rows"])}
-    if kind == mutations.KIND:
+    if kind == MUTATIONS:
         named = [{"file": row["kind"], **row} for row in content["rows"]]
         return {kind: _counts("file", ("tried", "loaded", "refused", "other"), named)}
-    if kind == sweep.KIND:
+    if kind == SWEEP:
         return {kind: _sweep(content)}
     return {"ranks-traffic": _traffic(content["traffic"]), "ranks-scaling": _scaling(content["scaling"])}
 

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 def test_files_changed_at_random(n, seed, tmp_path):
     """In a process of its own, which forks: a crash of native code is a count, not the end of the tests."""
     out = tmp_path / "mutations.json"
-    command = [sys.executable, "-m", "benchmarks.mutations", f"--n={n}", f"--seed={seed}", f"--json={out}"]
+    command = [sys.executable, "-m", "tests.endurance.mutations", f"--n={n}", f"--seed={seed}", f"--json={out}"]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}, capture_output=True, text=True

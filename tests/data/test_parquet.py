@@ -45,7 +45,7 @@ class TestHostileFiles:
 
     @pytest.mark.parametrize("value", [5, 71])
     def test_one_for_which_polars_ends_its_process(self, value, tmp_path):
-        """Asked for 2^61 bytes, Rust aborts: found by ``benchmarks.mutations``."""
+        """Asked for 2^61 bytes, Rust aborts: found by ``tests.endurance.mutations``."""
         (tmp_path / "t.parquet").write_bytes(changed(N_VALUES, value))
         refusal(tmp_path / "t.parquet")
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from benchmarks.attacked import EACH_STEP, N_STEPS, Ground, continued, kill, start, train_command, wait_for_step
-from benchmarks.intercepted import intercept
 from gossamer.lab.record import Run
+from tests.endurance.attacked import EACH_STEP, N_STEPS, Ground, continued, kill, start, train_command, wait_for_step
+from tests.endurance.intercepted import intercept
 
 __all__ = ["JumpingClock", "clock_jumps", "implausible"]
 

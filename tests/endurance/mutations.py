@@ -1,11 +1,11 @@
-"""``python -m benchmarks.mutations``: files changed at random, and what reading them does.
+"""``python -m tests.endurance.mutations``: files changed at random, and what reading them does.
 
-    python -m benchmarks.mutations --n 1000000 --seed 1 --json results/mutations.json
+    python -m tests.endurance.mutations --n 1000000 --seed 1 --json results/mutations.json
 
-Valid small files of every kind that Gossamer reads (:mod:`benchmarks.file_kinds`) are changed and read by the public
-functions. A file may load, to finite numbers, or be refused by an error of one line that names it. Anything else is
-counted as *other*: another error, a crash, more than ``MEMORY`` bytes, more than ``SECONDS``. Files are read in forked
-processes, so that a crash of native code is one count and not the end.
+Valid small files of every kind that Gossamer reads (``file_kinds``) are changed and read by the public functions. A
+file may load, to finite numbers, or be refused by an error of one line that names it. Anything else is counted as
+*other*: another error, a crash, more than ``MEMORY`` bytes, more than ``SECONDS``. Files are read in forked processes,
+so that a crash of native code is one count and not the end.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.environment import surroundings
-from benchmarks.file_kinds import KINDS, FileKind
 from benchmarks.timing import THREAD
 from gossamer.files.atomic import json_by_rows
 from gossamer.lab.cli import UsageError
 from gossamer.lab.record import RecordError, write_atomically
+from tests.endurance.file_kinds import KINDS, FileKind
 
 __all__ = ["KIND", "Outcome", "attack", "changed_bytes", "changed_tree"]
 
@@ -312,7 +312,7 @@ def run(n: int, seed: int, names: Sequence[str] = ()) -> Iterator[list[Outcome]]
 
 def main(given: Sequence[str] | None = None) -> int:
     """The command; exit code 1 if anything but loading and refusing happened."""
-    parser = argparse.ArgumentParser("python -m benchmarks.mutations", description="Read files changed at random.")
+    parser = argparse.ArgumentParser("python -m tests.endurance.mutations", description="Read files changed at random.")
     parser.add_argument("--n", type=int, default=20_000, help="how many, of all kinds together")
     parser.add_argument("--seed", type=int, default=0, help="another seed changes files in other ways")
     parser.add_argument("--only", nargs="+", default=(), help="kinds of files, by name")

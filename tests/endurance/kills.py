@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.attacked import (
+from tests.endurance.attacked import (
     COMMON,
     EACH_STEP,
     N_STEPS,
@@ -19,7 +19,7 @@ from benchmarks.attacked import (
     train_command,
     wait_for_step,
 )
-from benchmarks.intercepted import die_at
+from tests.endurance.intercepted import die_at
 
 __all__ = [
     "at_a_point_of_a_write",

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import attacks
-from benchmarks.attacked import Ended, differ
-from benchmarks.clock_jumps import DECADE, HOUR, JumpingClock, implausible
 from gossamer.lab import Settings, train
 from gossamer.lab.record import Run
 from gossamer.train import checkpoint
+from tests.endurance import attacks
+from tests.endurance.attacked import Ended, differ
+from tests.endurance.clock_jumps import DECADE, HOUR, JumpingClock, implausible
 
 FORKS = [name for name in attacks.ATTACKS if name != "one of two ranks killed"]
 
@@ -107,7 +107,7 @@ def test_an_attack_that_does_not_exist():
 
 def attack(*arguments, before=""):
     """In a process that can be forked, after a line that breaks something."""
-    program = f"{before}\nimport sys; from benchmarks.attacks import main; sys.exit(main(sys.argv[1:]))"
+    program = f"{before}\nimport sys; from tests.endurance.attacks import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)

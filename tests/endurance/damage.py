@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.attacked import (
+from gossamer.lab.record import Run
+from tests.endurance.attacked import (
     COMMON,
     EACH_STEP,
     N_STEPS,
@@ -25,8 +26,7 @@ from benchmarks.attacked import (
     train_command,
     wait_for_step,
 )
-from benchmarks.intercepted import fail_from
-from gossamer.lab.record import Run
+from tests.endurance.intercepted import fail_from
 
 __all__ = ["disk", "exchanged_data", "flipped_checkpoint", "flipped_record", "flipped_result", "folder_taken_away"]
 

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.attacks``: what kills, disks, clocks, flipped bits and other processes do to a run.
+"""``python -m tests.endurance.attacks``: what kills, disks, clocks, flipped bits and other processes do to a run.
 
-    python -m benchmarks.attacks --tries 30 --json results/attacks.json
+    python -m tests.endurance.attacks --tries 30 --json results/attacks.json
 
 Each try starts ``gossamer train`` or ``compare`` on digits in a process of its own, attacks it, follows the advice of
 its error message, and compares the outcome with that of a run that nobody touched: tensors of the checkpoint, records
@@ -20,14 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks import damage, kills
-from benchmarks.attacked import Ground, prepare
-from benchmarks.clock_jumps import clock_jumps
 from benchmarks.environment import surroundings
-from benchmarks.rank_kills import a_rank
 from benchmarks.timing import THREAD
 from gossamer.files.atomic import json_by_rows
 from gossamer.lab.record import write_atomically
+from tests.endurance import damage, kills
+from tests.endurance.attacked import Ground, prepare
+from tests.endurance.clock_jumps import clock_jumps
+from tests.endurance.rank_kills import a_rank
 
 __all__ = ["ATTACKS", "KIND", "Tally"]
 
@@ -80,7 +80,9 @@ class Tally:
 
 def main(given: Sequence[str] | None = None) -> int:
     """The command; exit code 1 if a try was lost or wrong."""
-    parser = argparse.ArgumentParser("python -m benchmarks.attacks", description="Attack runs, and count what is lost.")
+    parser = argparse.ArgumentParser(
+        "python -m tests.endurance.attacks", description="Attack runs, and count what is lost."
+    )
     limits = ", ".join(f"{most} of {name!r}" for name, most in MOST_TRIES.items())
     parser.add_argument("--tries", type=int, default=10, help=f"of each kind of attack, at most {limits}")
     parser.add_argument("--seed", type=int, default=0, help="another seed attacks at other moments")

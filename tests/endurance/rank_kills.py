@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.attacked import (
+from tests.endurance.attacked import (
     EACH_STEP,
     METHODS,
     Ground,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sweep import attack, main
 from gossamer.lab import Settings
 from gossamer.lab.runs.search import read_space
 from gossamer.lab.runs.sweep import sweep
+from tests.endurance.sweep import attack, main
 
 
 def find_postgresql():

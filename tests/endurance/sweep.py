@@ -1,6 +1,6 @@
 """A sweep by three processes, two of which are killed again and again: is any trial lost, or counted twice?
 
-    python -m benchmarks.sweep --json results/sweep.json [--trials 30] [--kills 3] [--seed 0] [--storage URL]
+    python -m tests.endurance.sweep --json results/sweep.json [--trials 30] [--kills 3] [--seed 0] [--storage URL]
 
 All three give the same command. Two of them are ended by SIGKILL at random times, up to half a second after a random
 epoch of a trial, and started again. Then every trial that a kill has met is trained once more without one, and must
@@ -168,7 +168,9 @@ def _differs(folder: Path, trial: TrialRecord) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Attack a sweep, print and store what became of it; fails if anything was lost, duplicated or differs."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sweep", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.endurance.sweep", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--kills", type=int, default=3, help="of each of the two victims")

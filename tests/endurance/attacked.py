@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.intercepted import list_calls
 from gossamer.lab.cli import main as command
 from gossamer.lab.record import Run
 from gossamer.train import checkpoint
+from tests.endurance.intercepted import list_calls
 
 __all__ = ["Ended", "Ground", "continued", "differ", "finish", "kill", "run_to_end", "start", "train_command"]
 
