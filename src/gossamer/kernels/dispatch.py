@@ -45,7 +45,8 @@ class _Block(contextlib.AbstractContextManager[None]):
 def use(kernel: Kernel) -> contextlib.AbstractContextManager[None]:
     """Choose the kernel of all sparse weights from here on, or within a ``with`` block.
 
-    The choice holds in the thread that makes it; other threads keep theirs.
+    The choice holds in the thread that makes it; other threads keep theirs. A compiled network keeps the one that it was
+    compiled with.
 
     Args:
         kernel: ``"auto"`` chooses by device, density, shape and batch, ``"sparse"`` takes the sparse kernel wherever it
@@ -63,6 +64,7 @@ def use(kernel: Kernel) -> contextlib.AbstractContextManager[None]:
     return _Block(_setting.set(kernel))
 
 
+@torch.compiler.assume_constant_result  # dynamo cannot read a ContextVar
 def in_use() -> Kernel:
     """The setting that :func:`use` made."""
     return _setting.get()
@@ -100,7 +102,7 @@ def _kernel(x: Tensor, where: Placement) -> _Functions:
     """The kernel to call; a sparse one passes what it cannot compute on to the reference."""
     position, shape, weight_map = where
     embeds = isinstance(weight_map, EmbeddingMap)
-    setting = _setting.get()
+    setting = in_use()
     if setting == "dense" or position is None or not (x.is_cpu or embeds):
         return reference
     exports = torch.compiler.is_exporting()
