@@ -24,8 +24,7 @@ from gossamer.data import DataNotFoundError
 from gossamer.evaluate import summarize
 from gossamer.lab.record import Run
 from gossamer.lab.runs.job import Job
-from gossamer.lab.runs.reader import restored
-from gossamer.lab.runs.result import predict_seeded
+from gossamer.lab.runs.result import restored
 from gossamer.layers import CurvatureWeight, GaussianWeight, sparse_weights
 from gossamer.posterior import LocalPasses, Mixture, SingleNetwork
 from gossamer.types import Posterior
@@ -186,7 +185,7 @@ def _row(name: str, way: Way, job: Job, outside: Mapping[str, Tensor]) -> Row:
     posterior, n = way
     settings, (x, y) = replace(job.settings, n_draws=n), job.task.test
     # All inputs at once, by the same draws: to refresh batch normalisation for a draw can take longer than to predict.
-    together = predict_seeded(posterior, job.task, torch.cat([x, *outside.values()]), settings)
+    together = replace(job, settings=settings).predict(torch.cat([x, *outside.values()]), posterior)
     sizes = [len(x), *map(len, outside.values())]
     own, *others = (replace(together, outputs=outputs) for outputs in together.outputs.split(sizes, 1))
     quality = summarize(own, job.task, y)

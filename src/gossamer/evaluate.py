@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
 
 from torch import Tensor, nn
 
+from gossamer.distributed.devices import OwnNoise
 from gossamer.metrics import METRICS
-from gossamer.posterior import InLayers, Prediction, predict
+from gossamer.posterior import InLayers, Prediction
+from gossamer.posterior.predict import Around, outputs_of
 from gossamer.types import Posterior, Split, Task
 
 __all__ = ["evaluate", "predict_inputs", "split_of", "summarize"]
@@ -40,11 +42,20 @@ def evaluate(
 
 
 def predict_inputs(
-    posterior: nn.Module | Posterior, task: Task, x: Tensor, n_draws: int, *, batch_size: int = 256
+    posterior: nn.Module | Posterior,
+    task: Task,
+    x: Tensor,
+    n_draws: int,
+    *,
+    batch_size: int = 256,
+    seed: int | None = None,
+    around: Around | None = None,
 ) -> Prediction:
     """The prediction of ``n_draws`` networks for ``x``, inputs in the form that the task stores.
 
-    They are transformed batch by batch, so ``x`` need not fit into the memory of the device.
+    They are transformed batch by batch, so ``x`` need not fit into the memory of the device. With a ``seed`` the draws
+    depend on it alone, and torch's generators stay as they are. ``around`` is called for each network, see
+    :data:`gossamer.posterior.predict.Around`.
 
     Example:
         >>> from gossamer.data import digits
@@ -53,8 +64,13 @@ def predict_inputs(
         >>> predict_inputs(mlp(64), task, task.test[0][:3], n_draws=1).probs.shape
         torch.Size([3, 10])
     """
-    known = InLayers().posterior(posterior) if isinstance(posterior, nn.Module) else posterior
-    return predict(_Readers(known, task.transform), x, n_draws, likelihood=task.likelihood, batch_size=batch_size)
+    if n_draws < 1:
+        raise ValueError(f"n_draws must be at least 1; got {n_draws}")
+    source = InLayers().posterior(posterior) if isinstance(posterior, nn.Module) else posterior
+    noise = contextlib.nullcontext() if seed is None else OwnNoise(seed, next(source.model.parameters()).device)
+    with noise:
+        outputs = outputs_of(source, ([x], {}), n_draws, batch_size, task.transform, around)
+    return Prediction(outputs, task.likelihood)
 
 
 def summarize(prediction: Prediction, task: Task, y: Tensor) -> dict[str, float]:
@@ -86,31 +102,3 @@ def split_of(task: Task, name: str) -> Split:
     if not len(split[1]):
         raise ValueError(f"{task.name} has no examples in its {name} split: choose another")
     return split
-
-
-class _Readers(Posterior):
-    """A posterior whose networks read inputs as a task stores them."""
-
-    def __init__(self, posterior: Posterior, transform: Callable[[Tensor], Tensor]) -> None:
-        self.posterior, self.model, self.transform = posterior, posterior.model, transform
-        self.temperature = posterior.temperature
-
-    def draws(self, n: int) -> Iterator[nn.Module]:
-        for network in self.posterior.draws(n):
-            yield _Reader(network, self.transform)
-
-    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
-        for network, times in self.posterior.counted_draws(n):
-            yield _Reader(network, self.transform), times
-
-
-class _Reader(nn.Module):
-    """A network that first applies the transform, to one batch at a time and on the network's device."""
-
-    def __init__(self, network: nn.Module, transform: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.network, self.transform = network, transform
-
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.network(self.transform(x))
-        return output

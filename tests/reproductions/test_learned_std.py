@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from gossamer import data
 from gossamer.lab import Settings, evaluate_run, train
-from gossamer.lab.runs.reader import restored
+from gossamer.lab.runs.result import restored
 from gossamer.layers import sparse_weights
 from gossamer.posterior import SingleNetwork, predict
 from reproductions import StoredParts, fill, learned_std

@@ -12,11 +12,12 @@ from gossamer._text.names import trusting
 
 if TYPE_CHECKING:
     from gossamer.lab.runs.comparison import Comparison, compare, read_recipe
+    from gossamer.lab.runs.evaluation import evaluate_run
     from gossamer.lab.runs.interrupt import Interrupted
     from gossamer.lab.runs.job import resume, train
-    from gossamer.lab.runs.reader import evaluate_run, predict_run, show
+    from gossamer.lab.runs.reading import predict_run, show
+    from gossamer.lab.runs.result import TrainedRun, load_run
     from gossamer.lab.runs.settings import Settings
-    from gossamer.lab.runs.trained import TrainedRun, load_run
 
 __all__ = [
     "Comparison",
@@ -38,9 +39,10 @@ _HOMES = {
     "comparison": ("Comparison", "compare", "read_recipe"),
     "interrupt": ("Interrupted",),
     "job": ("resume", "train"),
-    "reader": ("evaluate_run", "predict_run", "show"),
+    "evaluation": ("evaluate_run",),
+    "reading": ("predict_run", "show"),
     "settings": ("Settings",),
-    "trained": ("TrainedRun", "load_run"),
+    "result": ("TrainedRun", "load_run"),
 }
 
 

@@ -6,7 +6,8 @@ import contextlib
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,6 +20,8 @@ from gossamer.types import Likelihood, Posterior
 Kind = Literal["weights", "local"]
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Arguments = tuple[list[Tensor], dict[str, Tensor]]
+Around = Callable[[int, Callable[[], Tensor]], Tensor]
+"""The number of a drawn network, and what computes its outputs -> these outputs."""
 
 # Rounding errors of entropies and outputs in float32: below this, draws agree to the last digit.
 NUMERICALLY_ZERO = 1e-5
@@ -73,12 +76,8 @@ def predict(
         posterior, seeded = LocalPasses(model), _seeded(generator, model)
     else:
         posterior = InLayers(generator=generator).posterior(model)
-    with torch.no_grad(), seeded:
-        drawn: list[Tensor] = []
-        for network, times in posterior.counted_draws(n_draws):
-            drawn += times * [forward(network, inputs, batch_size)]
-    outputs = torch.stack(drawn)
-    outputs = outputs if posterior.temperature == 1 else outputs / posterior.temperature
+    with seeded:
+        outputs = outputs_of(posterior, inputs, n_draws, batch_size)
     prediction = Prediction(outputs, likelihood, class_dim)
     if isinstance(model, nn.Module) and n_draws > 1:
         _warn_if_certain(model, prediction)
@@ -102,14 +101,35 @@ def arguments(x: Inputs) -> Arguments:
     return list(given), named
 
 
-def forward(network: nn.Module, inputs: Arguments, batch_size: int) -> Tensor:
-    """Outputs for all inputs, on their device; only one batch at a time is on that of the network."""
+def outputs_of(
+    posterior: Posterior,
+    inputs: Arguments,
+    n_draws: int,
+    batch_size: int,
+    transform: Callable[[Tensor], Tensor] | None = None,
+    around: Around | None = None,
+) -> Tensor:
+    """Outputs of the draws, ``(draws, batch, …)``, over the posterior's temperature; every prediction rests on this."""
+    drawn: list[Tensor] = []
+    with torch.no_grad():
+        for number, (network, times) in enumerate(posterior.counted_draws(n_draws)):
+            compute = partial(forward, network, inputs, batch_size, transform)
+            drawn += times * [compute() if around is None else around(number, compute)]
+    outputs = torch.stack(drawn)
+    return outputs if posterior.temperature == 1 else outputs / posterior.temperature
+
+
+def forward(
+    network: nn.Module, inputs: Arguments, batch_size: int, transform: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Outputs for all inputs, on their device; only one batch at a time is on that of the network, and transformed."""
     first = [*inputs[0], *inputs[1].values()][0]
     there = next((parameter.device for parameter in network.parameters()), first.device)
     outputs = []
     for start in range(0, max(1, len(first)), batch_size):
         rows = slice(start, start + batch_size)
         args = [part[rows].to(there) for part in inputs[0]]
+        args = args if transform is None else [transform(part) for part in args]
         output = network(*args, **{name: part[rows].to(there) for name, part in inputs[1].items()})
         if not isinstance(output, Tensor):
             raise TypeError(

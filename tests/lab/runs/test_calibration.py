@@ -10,14 +10,13 @@ import pytest
 import torch
 
 from gossamer import data, load, load_run, methods
-from gossamer.evaluate import summarize
+from gossamer.evaluate import predict_inputs, summarize
 from gossamer.lab import Settings, resume, train, trusting
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.held_out import evaluate_conformal
+from gossamer.lab.runs.evaluation import evaluate_conformal, evaluate_run
 from gossamer.lab.runs.interrupt import Interrupted
 from gossamer.lab.runs.job import settings_of
-from gossamer.lab.runs.reader import evaluate_run, predict_run
-from gossamer.lab.runs.result import predict_split
+from gossamer.lab.runs.reading import predict_run
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp
 from gossamer.posterior import LEAST_HELD_OUT, Mixture
@@ -86,11 +85,12 @@ def test_a_run_with_enough_held_out_examples_predicts_as_calibrated_everywhere(c
     assert evaluate_run(calibrated) == metrics
     loaded = load_run(calibrated, device="cpu")
     assert loaded.posterior.temperature == found["logit_temperature"]
-    prediction = predict_split(loaded.posterior, loaded.task, loaded.settings)
+    sizes = {"n_draws": loaded.settings.n_draws, "seed": loaded.settings.seed}
+    prediction = predict_inputs(loaded.posterior, loaded.task, loaded.task.test[0], **sizes)
     assert summarize(prediction, loaded.task, loaded.task.test[1]) == metrics
 
     again = load(loaded.save(tmp_path / "run.safetensors"), mlp(2, out_features=2))
-    in_file = predict_split(again, loaded.task, loaded.settings)
+    in_file = predict_inputs(again, loaded.task, loaded.task.test[0], **sizes)
     torch.testing.assert_close(in_file.probs, prediction.probs)
 
     np.save(tmp_path / "x.npy", loaded.task.test[0].numpy())

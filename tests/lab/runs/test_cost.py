@@ -9,7 +9,7 @@ from torch import nn
 from gossamer import load_run, methods
 from gossamer.lab import Interrupted, Settings, resume, train
 from gossamer.lab.cli import main
-from gossamer.lab.runs.tally import density_of, work_of
+from gossamer.lab.runs.accounting import density_of, work_of
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp
 from gossamer.sparsity import Prune

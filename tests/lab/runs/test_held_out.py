@@ -8,7 +8,7 @@ import torch
 from gossamer import conformal, lab, metrics
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.held_out import (
+from gossamer.lab.runs.evaluation import (
     conformal_table,
     evaluate_conformal,
     evaluate_selective,
@@ -16,8 +16,7 @@ from gossamer.lab.runs.held_out import (
     selective_table,
     temperature_table,
 )
-from gossamer.lab.runs.reader import restored
-from gossamer.lab.runs.shift import predict
+from gossamer.lab.runs.result import restored
 from gossamer.posterior import at_temperature, fit_temperature
 
 
@@ -44,9 +43,9 @@ def test_the_temperature_is_fitted_on_held_out_examples_and_judged_on_the_test_d
     assert kept(classes, "temperature") == json.loads(json.dumps(found))
     job = restored(classes)
     (x_val, y_val), (x, y) = job.task.val, job.task.test
-    expected = fit_temperature(predict(job, x_val), y_val)
+    expected = fit_temperature(job.predict(x_val), y_val)
     assert found["val"]["temperature"] == pytest.approx(expected)
-    after = summarize(at_temperature(predict(job, x), expected), job.task, y)
+    after = summarize(at_temperature(job.predict(x), expected), job.task, y)
     assert found["val"]["after"] == pytest.approx(after)
     assert temperature_table(found).rows[0][0] == "1"
 
@@ -57,7 +56,7 @@ def test_sets_cover_the_test_data(classes):
     entry = found["0.8"]
     assert (entry["n_val"], entry["n_test"]) == (239, 599)
     job = restored(classes)
-    probs_val, probs = (predict(job, split[0]).probs.double() for split in (job.task.val, job.task.test))
+    probs_val, probs = (job.predict(split[0]).probs.double() for split in (job.task.val, job.task.test))
     sets = conformal.class_sets(probs_val, job.task.val[1], probs, 0.8, "lac")
     lac = entry["kinds"]["lac"]
     assert lac["coverage"] == pytest.approx(float(sets.gather(1, job.task.test[1][:, None]).double().mean()), abs=1e-6)
@@ -73,7 +72,7 @@ def test_intervals_are_in_original_units(numbers):
     entry = evaluate_conformal(numbers, 0.8)["0.8"]
     job = restored(numbers)
     (x_val, y_val), (x, y) = job.task.val, job.task.test
-    val, test = predict(job, x_val), predict(job, x)
+    val, test = job.predict(x_val), job.predict(x)
     low, high = conformal.scaled_intervals(val.mean, val.std, y_val, test.mean, test.std, 0.8)
     scaled = entry["kinds"]["scaled"]
     assert scaled["coverage"] == pytest.approx(metrics.coverage(low, high, y))
@@ -86,7 +85,7 @@ def test_the_right_to_abstain(classes):
     assert kept(classes, "selective") == json.loads(json.dumps(found))
     job = restored(classes)
     x, y = job.task.test
-    prediction = predict(job, x)
+    prediction = job.predict(x)
     for name, score in metrics.scores_of(prediction).items():
         curve = metrics.selective_accuracy(prediction.probs, y, score)
         assert found[name]["aurc"] == pytest.approx(curve.aurc)

@@ -76,7 +76,7 @@ def test_all_ranks_count_their_examples(runs):
 
 def test_the_peak_of_memory_is_that_of_the_rank_that_took_most(tmp_path):
     program = (
-        "import sys, torch.distributed as dist; from gossamer.lab.runs.tally import Tally\n"
+        "import sys, torch.distributed as dist; from gossamer.lab.runs.accounting import Tally\n"
         f"rank, place = int(sys.argv[1]), 'file://{tmp_path / 'meeting'}'\n"
         "dist.init_process_group('gloo', place, rank=rank, world_size=2)\n"
         "tallies = [Tally(peak_memory=peaks[rank]) for peaks in ([5, 7], [7, 5], [None, None])]\n"
@@ -202,7 +202,7 @@ def test_what_torchrun_starts_again_goes_on_from_its_checkpoint(runs, tmp_path, 
     with pytest.raises(RecordError, match="holds an unfinished run"):
         train_run(settings_of_new(), folder, quiet=True)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    with pytest.raises(RecordError, match=r"other settings \(seed\): give another --out"):
+    with pytest.raises(RecordError, match=r"with seed 0, not 1: give another --out"):
         train_run(replace(settings_of_new(), seed=1), folder, quiet=True)
     train_run(settings_of_new(), folder, quiet=True)
     whole, again = (checkpoint.load(run.checkpoint_folder)["training"]["model"] for run in (runs[0], Run.open(folder)))

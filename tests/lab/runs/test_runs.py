@@ -335,7 +335,7 @@ class TestPredict:
 
 
 def test_pixels_are_checked_where_a_set_stores_bytes(tmp_path):
-    from gossamer.lab.runs.reader import read_inputs
+    from gossamer.lab.runs.reading import read_inputs
 
     task = digits.load()
     stored = task._replace(test=((task.test[0] * 255).to(torch.uint8), task.test[1]))

@@ -11,9 +11,14 @@ from gossamer import lab, metrics
 from gossamer.data import CORRUPTIONS, corrupt
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.outside import outside
-from gossamer.lab.runs.reader import restored
-from gossamer.lab.runs.shift import corruption_tables, evaluate_corruptions, evaluate_ood, mean_by_severity, predict
+from gossamer.lab.runs.result import restored
+from gossamer.lab.runs.shift import (
+    corruption_tables,
+    evaluate_corruptions,
+    evaluate_ood,
+    mean_by_severity,
+    outside,
+)
 
 SCORES = ["max_probability", "entropy", "mutual_information", "energy"]
 
@@ -30,7 +35,7 @@ def test_detection_is_recorded_and_equals_that_of_the_predictions(folder):
     assert json.loads((folder / "evaluation.json").read_text())["format"] == 1
     job = restored(folder)
     x = outside("permuted", job.task).x
-    inside, far = (predict(job, inputs) for inputs in (job.task.test[0], x))
+    inside, far = (job.predict(inputs) for inputs in (job.task.test[0], x))
     entry = found["permuted"]
     assert (entry["n"], entry["n_test"], entry["n_draws"], entry["note"]) == (599, 599, 3, "")
     assert entry["step"] == job.training.steps
@@ -72,8 +77,8 @@ def test_corrupted_images_are_evaluated_at_every_severity(folder):
     assert (entry["n"], entry["n_draws"]) == (599, 1)
     job = restored(folder, n_draws=1)
     x, y = job.task.test
-    assert entry["clean"] == pytest.approx(summarize(predict(job, x), job.task, y))
-    values = summarize(predict(job, corrupt(x, "contrast", 4)), job.task, y)
+    assert entry["clean"] == pytest.approx(summarize(job.predict(x), job.task, y))
+    values = summarize(job.predict(corrupt(x, "contrast", 4)), job.task, y)
     for metric, value in values.items():
         assert entry["corruptions"]["contrast"][metric][3] == pytest.approx(value)
     by_severity = [row["accuracy"] for row in entry["corruptions"].values()]

@@ -11,8 +11,8 @@ import pytest
 from gossamer.lab import Settings
 from gossamer.lab.record import Lock, RecordError, Run
 from gossamer.lab.record.sweep import SweepRecord
+from gossamer.lab.runs.evaluation import evaluate_run
 from gossamer.lab.runs.inventory import find_runs
-from gossamer.lab.runs.reader import evaluate_run
 from gossamer.lab.runs.search import read_space
 from gossamer.lab.runs.study import opened_study
 from gossamer.lab.runs.sweep import _Part, sweep

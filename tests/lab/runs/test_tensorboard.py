@@ -32,7 +32,7 @@ def writer(monkeypatch):
     module = types.ModuleType("torch.utils.tensorboard")
     module.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    for place in ("gossamer.lab.runs.tensorboard.needs", "gossamer.lab.runs.job.needs"):
+    for place in ("gossamer.lab.runs.progress.needs", "gossamer.lab.runs.job.needs"):
         monkeypatch.setattr(place, lambda *modules, extra: None)
     Writer.written.clear()
     return Writer

@@ -9,18 +9,19 @@ from torch import nn
 
 import gossamer
 from gossamer import models
-from gossamer.evaluate import summarize
+from gossamer.evaluate import predict_inputs, summarize
 from gossamer.lab import Settings, evaluate_run, train, trusting
 from gossamer.lab.record import RecordError
 from gossamer.lab.runs.interrupt import Interrupted
-from gossamer.lab.runs.result import predict_split
 from gossamer.layers import sparse_weights
 
 
 def test_every_method_gives_its_posterior(whole, each_method):
     """It predicts what the run predicted when it was evaluated."""
     trained = gossamer.load_run(whole(each_method), device="cpu")
-    again = predict_split(trained.posterior, trained.task, trained.settings, "test")
+    again = predict_inputs(
+        trained.posterior, trained.task, trained.task.test[0], trained.settings.n_draws, seed=trained.settings.seed
+    )
     assert summarize(again, trained.task, trained.task.test[1]) == evaluate_run(whole(each_method))
     assert trained.predict(trained.task.test[0][:5]).probs.shape == (5, 10)
     assert trained.settings.method == each_method

@@ -214,7 +214,7 @@ def _names(given: str | None) -> list[str]:
 def _refuse_unknown(plan: DataPlan, ood: Sequence[str]) -> None:
     """Look for the sets from outside now, not after an hour of training."""
     if ood:
-        from gossamer.lab.runs.outside import outside
+        from gossamer.lab.runs.shift import outside
 
         settings = next(iter(plan.entries.values()))
         task = settings.load_task()

@@ -18,7 +18,7 @@ def evaluate(given: list[str]) -> int:
     options = add_evaluate_flags(Parser("gossamer evaluate", title)).parse(given)
     _check(options)
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
-    from gossamer.lab.runs.reader import evaluate_run
+    from gossamer.lab.runs.evaluation import evaluate_run
     from gossamer.metrics.registry import texts
 
     settings = {"data": options.data, "quiet": options.quiet}
@@ -76,9 +76,9 @@ def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
     asked = (options.ood, options.corruptions, options.temperature, options.selective, options.risk, options.conformal)
     if not any(asked):
         return {}
-    from gossamer.lab.runs import held_out, shift
+    from gossamer.lab.runs import evaluation, shift
 
-    job = shift.opened(folder(options.run), options.n_draws, options.data)
+    job = evaluation.opened(folder(options.run), options.n_draws, options.data)
     found: dict[str, tuple[Any, list[Table]]] = {}
     if options.ood:
         names = [name.strip() for name in options.ood.split(",") if name.strip()]
@@ -88,12 +88,12 @@ def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
         value = shift.evaluate_corruptions(job, options.corruptions, quiet=options.json)
         found["corruptions"] = value, shift.corruption_tables(value)
     if options.temperature:
-        value = held_out.evaluate_temperature(job)
-        found["temperature"] = value, [held_out.temperature_table(value)]
+        value = evaluation.evaluate_temperature(job)
+        found["temperature"] = value, [evaluation.temperature_table(value)]
     if options.selective or options.risk:
-        value = held_out.evaluate_selective(job, options.risk)
-        found["selective"] = value, [held_out.selective_table(value)]
+        value = evaluation.evaluate_selective(job, options.risk)
+        found["selective"] = value, [evaluation.selective_table(value)]
     if options.conformal:
-        value = held_out.evaluate_conformal(job, options.conformal)
-        found["conformal"] = value, [held_out.conformal_table(value)]
+        value = evaluation.evaluate_conformal(job, options.conformal)
+        found["conformal"] = value, [evaluation.conformal_table(value)]
     return found

@@ -19,7 +19,7 @@ def predict(given: list[str]) -> int:
     options = add_predict_flags(Parser("gossamer predict", TITLE)).parse(given)
     out = _checked(options.out)  # now, not after the draws
     run = Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
-    from gossamer.lab.runs.reader import predict_run
+    from gossamer.lab.runs.reading import predict_run
 
     source = options.input if options.input == "-" else folder(options.input)
     settings = {"level": options.level, "data": options.data, "quiet": options.quiet}

@@ -50,7 +50,7 @@ def export(given: list[str]) -> int:
     run = folder(options.run)
     Run.open(run)
     from gossamer.deploy.exporting import SUFFIX
-    from gossamer.lab.runs.trained import load_run
+    from gossamer.lab.runs.result import load_run
 
     file = folder(options.out) if options.out else run / f"{options.what}{SUFFIX[options.format]}"
     trained = load_run(run, device="cpu")
@@ -61,7 +61,7 @@ def export(given: list[str]) -> int:
 def show(given: list[str]) -> int:
     """Print a run in a few lines."""
     options = _parse("show", given)
-    from gossamer.lab.runs.reader import show as show_run
+    from gossamer.lab.runs.reading import show as show_run
 
     print(show_run(folder(options.run)))
     return 0

@@ -9,11 +9,10 @@ import math
 import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from gossamer import methods
 from gossamer._text.formats import column
 from gossamer._text.names import file_name, own_code, trusting
 from gossamer._text.tables import Table
@@ -21,9 +20,10 @@ from gossamer.files.atomic import checked, json_by_rows, one_line, read_file, un
 from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically
 from gossamer.lab.record.contents import CONFIG
+from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.interrupt import Interrupted
-from gossamer.lab.runs.settings import FORMER, Settings, with_defaults
-from gossamer.lab.runs.stored import stored_result
+from gossamer.lab.runs.result import stored_result
+from gossamer.lab.runs.settings import Settings
 from gossamer.lab.runs.workers import train_here, train_side_by_side
 from gossamer.metrics.registry import METRICS, Metric, shown
 
@@ -292,7 +292,7 @@ def compare(
         entries: Settings by label; their seeds are replaced by 0, 1, ….
         seeds: How many runs of each.
         out: Folder of the comparison, where ``comparison.md``, ``.tex``, ``.csv`` and ``.json`` are written.
-        ood: Sets from outside, see :func:`gossamer.lab.runs.outside.outside`: a column has the AUROC of each.
+        ood: Sets from outside, see :func:`gossamer.lab.runs.shift.outside`: a column has the AUROC of each.
         ood_score: The score of that column; ``None`` is ``"entropy"`` for classes and ``"std"`` for numbers.
         workers: How many runs to train at once, each in a process of its own with its share of the threads.
         quiet: Show no progress.
@@ -476,25 +476,3 @@ def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -
     entries = [replace(entry, results=[next(results) for _ in entry.results]) for entry in comparison.entries]
     scores = dict.fromkeys(result["ood_score"].replace("_", " ") for result in found)
     return Comparison(entries, comparison.folders, f"AUROC by {', '.join(scores)}" if scores else "")
-
-
-def refuse_other_settings(folder: Path, settings: Settings) -> None:
-    """Raise if a run with other settings has begun in a folder."""
-    if not (folder / "config.toml").exists():
-        return
-    # Settings that were added since the version of the run have their defaults there.
-    earlier = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
-    recorded = {key: value for key, value in Run.open(folder).config.items() if key not in FORMER}
-    config = earlier | recorded
-    options = with_defaults(settings.method, methods.as_recorded(settings.method, config.get("options", {})))
-    told, asked = _flat(config | {"options": options}), _flat(settings.to_config())
-    for key in asked | told:
-        if told.get(key) != asked.get(key):
-            found, wanted = told.get(key), asked.get(key)
-            raise RecordError(
-                f"{folder} holds a run with {key} {found}, not {wanted}: give another --out, or delete it"
-            )
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {**config, **config.get("options", {}), "options": None}

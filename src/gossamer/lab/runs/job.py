@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from gossamer import methods, models
-from gossamer._text.names import file_name, needs
+from gossamer._text.names import needs
 from gossamer._text.progress import Progress
-from gossamer.data import DataNotFoundError, changed, describe_data, fingerprint
+from gossamer.data import DataNotFoundError, describe_data
 from gossamer.data.own.record import TrainingDataNeededError
 from gossamer.distributed.devices import OneProcess, OwnNoise
 from gossamer.distributed.ranks import on_any_rank
-from gossamer.files.atomic import unwritable
+from gossamer.evaluate import predict_inputs
 from gossamer.files.schema import Count
 from gossamer.files.schema import check as check_value
 from gossamer.lab.record import Lock, RecordError, Run
-from gossamer.lab.record.run import FREE, refuse_taken
-from gossamer.lab.runs.draw_progress import showing_draws
+from gossamer.lab.runs.accounting import PeakMemory, Tally, describe, record_epoch, record_updates, work_of
+from gossamer.lab.runs.folders import (
+    new_folder,
+    notes_on,
+    refuse_begun,
+    refuse_other_data,
+    refuse_other_settings,
+    settings_of,
+)
 from gossamer.lab.runs.interrupt import Interrupted, SeenEnough, Stop, stop_signals
-from gossamer.lab.runs.memory import PeakMemory
 from gossamer.lab.runs.processes import (
     as_started,
     check_restarts,
@@ -43,15 +47,13 @@ from gossamer.lab.runs.processes import (
     part,
     together,
 )
+from gossamer.lab.runs.progress import Log, draws_shown, event_log, no_log, showing_draws
 from gossamer.lab.runs.result import build_result
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.lab.runs.stored import stored_record
-from gossamer.lab.runs.tally import Tally, describe, record_epoch, record_updates, work_of
-from gossamer.lab.runs.tensorboard import Log, event_log, no_log
 from gossamer.layers import sparse_weights
-from gossamer.posterior import Calibration
+from gossamer.posterior import Calibration, Prediction
 from gossamer.train import Training, checkpoint
-from gossamer.types import Task
+from gossamer.types import Posterior, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -104,7 +106,7 @@ def train(
     settings = as_started(settings)
     check_restarts(out)
     if may_be_restarted() and out is not None and (Path(out) / "config.toml").exists():
-        _refuse_other_settings(Path(out), settings)
+        refuse_other_settings(Path(out), settings)
         return resume(
             out,
             quiet=quiet,
@@ -115,16 +117,16 @@ def train(
             lock=lock,
         )
     if is_first_process() and out is not None:
-        _refuse_begun(Path(out))  # before anything is loaded
+        refuse_begun(Path(out))  # before anything is loaded
     job = _begin(Path(out or "runs"), settings)
     fabric = job.training.fabric
     if out is None:
-        name = str(_new_folder(settings)) if fabric.is_global_zero else ""
+        name = str(new_folder(settings)) if fabric.is_global_zero else ""
         with together(None, settings.ranks):
             job.folder = Path(fabric.broadcast(name))
     with _locked(job.folder, lock, fabric.is_global_zero) as held:
         if held is not None:
-            job.run = Run.create(job.folder, settings.to_config(), _notes(job.task), held, _used(job))
+            job.run = Run.create(job.folder, settings.to_config(), notes_on(job.task), held, _used(job))
             if job.task.record is not None and not quiet:
                 print(describe_data(job.task.record), file=sys.stderr, flush=True)
         return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
@@ -166,7 +168,7 @@ def resume(
             _tell_of_ranks(job)
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
-                run.complete(_notes(job.task), _used(job))
+                run.complete(notes_on(job.task), _used(job))
         return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
 
 
@@ -184,13 +186,12 @@ class Job:
     checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
     ranks_before: int | None = None  # when that checkpoint was made
 
-
-def settings_of(run: Run, **changes: object) -> Settings:
-    """The settings of a run, with changes."""
-    try:
-        return Settings.from_config(run.config | changes, recorded=True)
-    except ValueError as error:
-        raise RecordError(f"{run.folder / 'config.toml'}: {error}") from error
+    def predict(self, x: Tensor, posterior: Posterior | None = None) -> Prediction:
+        """The prediction of the run's draws for inputs as the task stores them, by the same networks at every call."""
+        posterior = posterior or self.training.posterior()
+        n_draws, seed = self.settings.n_draws, self.settings.seed
+        around = draws_shown(posterior.n_drawn(n_draws))
+        return predict_inputs(posterior, self.task, x, n_draws, seed=seed, around=around)
 
 
 def _begin(folder: Path, settings: Settings, task: Task | None = None) -> Job:
@@ -222,7 +223,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
         raise RecordError(f"{error}. If the data have moved, name where they are with --data") from error
     job.checksums = state.get("files")
     if task is None:
-        _refuse_other_data(run, job.task)
+        refuse_other_data(run, job.task)
     shapes = [parameter.shape for parameter in job.training.model.parameters()]
     if state:
         try:
@@ -276,7 +277,7 @@ def _go_on(
             if job.run is not None:
                 title = f"evaluating {settings.method} {settings.data_name} seed {settings.seed}"
                 with showing_draws(title, quiet=quiet):
-                    result = build_result(settings, job.task, training, job.tally, job.run)
+                    result = build_result(job, job.run)
                 job.run.write_result(result)
                 log({"step": training.step} | {f"test_{name}": value for name, value in result["metrics"].items()})
     except KeyboardInterrupt:
@@ -365,24 +366,6 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
     )
 
 
-def _refuse_other_data(run: Run, task: Task) -> None:
-    own, stored = stored_record(run), run.data() or {}
-    stored.pop("own", None)
-    differs = changed(stored, fingerprint(task)) if stored else []
-    if differs and own is not None and task.record is not None:
-        raise RecordError(_other_file(run, own["source"], task.record["source"]))
-    if differs:
-        raise RecordError(
-            f"{run.folder} began with other data: {', '.join(differs)} of {task.name} differ from its data.json; give "
-            "the folder of the data it began with (GOSSAMER_DATA, or data_dir in config.toml), or train a new run"
-        )
-
-
-def _notes(task: Task) -> dict[str, Any]:
-    """What ``data.json`` says: checksums, and how data of the user's own became numbers."""
-    return fingerprint(task) | ({} if task.record is None else {"own": task.record})
-
-
 def _used(job: Job) -> dict[str, Any]:
     """What the run uses where its settings leave the choice open: ``effective`` in ``environment.json``."""
     settings, training = job.settings, job.training
@@ -404,44 +387,3 @@ def _tell_of_ranks(job: Job) -> None:
             f"step {job.training.step} was reached with {before} rank(s), the rest trains with {now}: batches are "
             "shared anew and new ranks draw noise of their own, so that the numbers differ from those of one number"
         )
-
-
-def _other_file(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    sizes = [f"{source['bytes']:,} bytes, SHA-256 {source['sha256'][:12]}…" for source in (before, now)]
-    return (
-        f"{now['path']} is not what {run.folder} was trained on: {sizes[0]} then, {sizes[1]} now. Restore the file, "
-        "name where it is with --data, or train a new run"
-    )
-
-
-def _refuse_other_settings(folder: Path, settings: Settings) -> None:
-    """A command that ``torchrun`` gives again goes on with its own run only."""
-    before, now = settings_of(Run.open(folder)).to_config(), settings.to_config()
-    differs = [name for name in now if name not in FREE and before[name] != now[name]]
-    if differs:
-        raise RecordError(f"{folder} holds a run with other settings ({', '.join(differs)}): give another --out")
-
-
-def _new_folder(settings: Settings) -> Path:
-    """A folder that nobody has: the date, method, data and seed, and a number if that is taken."""
-    name = f"{date.today().isoformat()}-{settings.method}-{settings.data_name}-{settings.seed}"
-    for number in itertools.count(1):
-        folder = Path("runs", file_name(name) + (f"-{number}" if number > 1 else ""))
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise unwritable(folder, error) from error
-        return folder
-    raise AssertionError("unreachable")
-
-
-def _refuse_begun(folder: Path) -> None:
-    if not (folder / "config.toml").exists():
-        return refuse_taken(folder)
-    quoted = shlex.quote(str(folder))
-    is_finished = (folder / "result.json").exists()
-    way_on = f"gossamer show {quoted} shows it" if is_finished else f"gossamer train --resume {quoted} continues it"
-    kind = "a finished" if is_finished else "an unfinished"
-    raise RecordError(f"{folder} holds {kind} run: {way_on}; a new one needs another --out")

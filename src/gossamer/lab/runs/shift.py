@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer import metrics
+from gossamer import data, metrics
 from gossamer._text.names import unknown
 from gossamer._text.progress import Progress
 from gossamer._text.tables import Table
-from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
+from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, grey, read_corrupted
+from gossamer.data.own.files import FILES
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.outside import as_stored, is_file, outside
-from gossamer.lab.runs.reader import restored
-from gossamer.lab.runs.result import predict_seeded
+from gossamer.lab.runs.evaluation import drawn, opened
+from gossamer.lab.runs.job import Job
+from gossamer.lab.runs.reading import read_inputs
 from gossamer.metrics.registry import texts
-from gossamer.posterior import Prediction
-
-if TYPE_CHECKING:
-    from gossamer.lab.runs.job import Job
+from gossamer.types import Task
 
 N_BINS = 40
 OOD, CORRUPTED = "ood", "corruptions"
 GENERATED = "generated"
+SEED = 0  # made-up inputs are the same for every run, so that runs can be compared
 
 
 def evaluate_ood(run: Path | str | Job, names: Sequence[str], n_draws: int | None = None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def evaluate_ood(run: Path | str | Job, names: Sequence[str], n_draws: int | Non
 
     Args:
         run: The run folder, or the run as :func:`opened` gives it.
-        names: Data sets, files or made-up inputs, see :func:`gossamer.lab.runs.outside.outside`.
+        names: Data sets, files or made-up inputs, see :func:`outside`.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
 
     Returns:
@@ -45,10 +45,10 @@ def evaluate_ood(run: Path | str | Job, names: Sequence[str], n_draws: int | Non
     """
     job = opened(run, n_draws)
     sets = [outside(name, job.task, job.settings.data_dir) for name in names]  # all, before anything is predicted
-    inside = metrics.scores_of(predict(job, job.task.test[0]))
+    inside = metrics.scores_of(job.predict(job.task.test[0]))
     found = {}
     for name, x, note in sets:
-        scores = metrics.scores_of(predict(job, x))
+        scores = metrics.scores_of(job.predict(x))
         found[name] = {
             **drawn(job),
             "n": len(x),
@@ -119,11 +119,11 @@ def evaluate_corruptions(
         raise RecordError(f"{job.task.name} has no images to corrupt: --ood uniform shifts any kind of input")
     if source != GENERATED and not Path(source).is_dir():
         raise RecordError(f"--corruptions {source}: there is no such folder; without one, images are corrupted here")
-    clean = summarize(predict(job, job.task.test[0]), job.task, job.task.test[1])
+    clean = summarize(job.predict(job.task.test[0]), job.task, job.task.test[1])
     rows: dict[str, dict[str, list[float]]] = {}
     with Progress("corruptions", len(CORRUPTIONS) * len(SEVERITIES), quiet=quiet) as progress:
         for done, (name, severity, x, y) in enumerate(_corrupted(job, source), start=1):
-            for metric, value in summarize(predict(job, x), job.task, y).items():
+            for metric, value in summarize(job.predict(x), job.task, y).items():
                 rows.setdefault(name, {}).setdefault(metric, []).append(value)
             progress.update(done, f"{name} {severity}".format)
     entry = {**drawn(job), "n": len(job.task.test[1]), "clean": clean, "corruptions": rows}
@@ -154,23 +154,6 @@ def mean_by_severity(entry: Mapping[str, Any], metric: str) -> list[float]:
     return [statistics.fmean(column) for column in columns]
 
 
-def opened(run: Path | str | Job, n_draws: int | None = None, data: str | None = None) -> Job:
-    """The run as of its newest checkpoint; one that is open already stays as it is."""
-    if not isinstance(run, Path | str):
-        return run
-    return restored(run, n_draws=n_draws, data=data)
-
-
-def predict(job: Job, x: Tensor) -> Prediction:
-    """Prediction of the run's draws, the same networks at every call."""
-    return predict_seeded(job.training.posterior(), job.task, x, job.settings)
-
-
-def drawn(job: Job) -> dict[str, int]:
-    """What every entry of ``evaluation.json`` says about its networks."""
-    return {"n_draws": job.settings.n_draws, "step": job.training.step}
-
-
 def _corrupted(job: Job, source: str) -> Iterator[tuple[str, int, Tensor, Tensor]]:
     """Name, severity, images and targets of every corruption."""
     x, y = job.task.test
@@ -199,3 +182,103 @@ def _separation(inside: Tensor, outside: Tensor) -> dict[str, Any]:
         "count_in": count_in.count.tolist(),
         "count_out": count_out.count.tolist(),
     }
+
+
+class Outside(NamedTuple):
+    """Inputs from outside, and what was done to them so that the network can read them."""
+
+    name: str
+    x: Tensor
+    note: str = ""
+
+
+def outside(name: str, task: Task, data_dir: str | None = None) -> Outside:
+    """The test inputs of a data set, the inputs of a file, or made-up ones, for a network that was trained on ``task``.
+
+    Images are resized, and turned into grey or colour, where the network needs it, and the note tells so.
+
+    Args:
+        name: A data set, ``uniform`` or ``permuted`` (see :data:`MADE_UP`), or a file that ``predict`` reads.
+        task: The task of the network.
+        data_dir: Folder of the files of data sets.
+
+    Example:
+        >>> from gossamer.data import digits
+        >>> outside("uniform", digits.load()).x.shape
+        torch.Size([599, 1, 8, 8])
+    """
+    if name in MADE_UP:
+        return Outside(name, MADE_UP[name](task, torch.Generator().manual_seed(SEED)))
+    if is_file(name):
+        return Outside(Path(name).stem, read_inputs(Path(name), task))
+    if ":" not in name and name not in data.names():
+        raise RecordError(unknown("data set or file", name, [*MADE_UP, *data.names()]))
+    x, note = as_stored(data.load(name, data_dir).test[0], task, name)
+    return Outside(name, x, note)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file or folder, not of a data set."""
+    return name not in MADE_UP and (Path(name).suffix in FILES or data.own_kind(name) is not None)
+
+
+def as_stored(x: Tensor, task: Task, name: str = "the other set") -> tuple[Tensor, str]:
+    """Inputs of another task as this one stores them, and a note on what was changed.
+
+    Example:
+        >>> from gossamer.data import digits
+        >>> x, note = as_stored(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), digits.load())
+        >>> x.shape, note
+        (torch.Size([2, 1, 8, 8]), 'made grey, resized from 32×32 to 8×8')
+    """
+    stored = task.test[0]
+    if x.shape[1:] == stored.shape[1:] and x.dtype == stored.dtype:
+        return x, ""
+    if not (_are_images(x) and _are_images(stored)):
+        ours, theirs = tuple(stored.shape[1:]), tuple(x.shape[1:])
+        raise RecordError(f"{name} has examples of shape {theirs}, {task.name} has {ours}: choose another set")
+    pixels, notes = _unit_range(x), list[str]()
+    if x.shape[1] > stored.shape[1]:
+        pixels = grey(pixels)
+        notes.append("made grey")
+    elif x.shape[1] < stored.shape[1]:
+        pixels = pixels.expand(-1, stored.shape[1], -1, -1)
+        notes.append("grey in three channels")
+    if x.shape[2:] != stored.shape[2:]:
+        pixels = F.interpolate(pixels, size=stored.shape[2:], mode="bilinear", antialias=True)
+        notes.append("resized from {}×{} to {}×{}".format(*x.shape[2:], *stored.shape[2:]))
+    return _in_bytes(pixels) if stored.dtype == torch.uint8 else pixels.to(stored.dtype), ", ".join(notes)
+
+
+def _uniform(task: Task, generator: torch.Generator) -> Tensor:
+    """Noise, uniform between the smallest and the largest value of each feature; of all pixels for images."""
+    stored, train = task.test[0], task.train[0].double()
+    over = (0, 2, 3) if _are_images(stored) else (0,)
+    low, high = train.amin(over, keepdim=True), train.amax(over, keepdim=True)
+    noise = low + (high - low) * torch.rand(stored.shape, generator=generator, dtype=torch.float64)
+    return (noise.round() if stored.dtype == torch.uint8 else noise).to(stored.dtype)
+
+
+def _permuted(task: Task, generator: torch.Generator) -> Tensor:
+    """The test inputs, each feature permuted among the examples: every pixel has its distribution, nothing fits."""
+    stored = task.test[0]
+    order = torch.rand(stored.shape, generator=generator).argsort(0)
+    return stored.gather(0, order)
+
+
+MADE_UP: dict[str, Callable[[Task, torch.Generator], Tensor]] = {"uniform": _uniform, "permuted": _permuted}
+"""Inputs that need no files: uniform noise in the range of the training data, and test data whose features are
+permuted independently among the examples."""
+
+
+def _are_images(x: Tensor) -> bool:
+    return x.dim() == 4 and x.shape[1] in (1, 3)
+
+
+def _unit_range(x: Tensor) -> Tensor:
+    """Pixels from 0 to 1."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
+
+
+def _in_bytes(pixels: Tensor) -> Tensor:
+    return (pixels * 255).round().clamp(0, 255).to(torch.uint8)

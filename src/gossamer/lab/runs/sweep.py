@@ -24,7 +24,7 @@ from gossamer.data import fingerprint
 from gossamer.files.atomic import one_line
 from gossamer.lab.record import Lock, RecordError, Run, TakenError, write_atomically
 from gossamer.lab.record.sweep import SweepRecord, TrialRecord
-from gossamer.lab.runs.comparison import refuse_other_settings
+from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.interrupt import Interrupted, SeenEnough
 from gossamer.lab.runs.search import Space, with_values
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
@@ -235,8 +235,8 @@ class _Part:
             self._tell(trial, lock, TrialState.COMPLETE, objective)
 
     def _objective(self, trial: optuna.Trial, lock: Lock) -> float:
+        from gossamer.lab.runs.evaluation import evaluate_run
         from gossamer.lab.runs.job import resume, train
-        from gossamer.lab.runs.reader import evaluate_run
 
         folder, settings = lock.folder, self._settings(trial)
         self.say(f"{_name(trial.number)}: {_values(trial.params)}")

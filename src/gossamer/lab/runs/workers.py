@@ -22,8 +22,8 @@ from gossamer._text.progress import Progress
 from gossamer.files.atomic import one_line
 from gossamer.lab.record import RecordError
 from gossamer.lab.runs.interrupt import Interrupted, handled_by
+from gossamer.lab.runs.result import stored_result
 from gossamer.lab.runs.settings import Settings
-from gossamer.lab.runs.stored import stored_result
 
 
 def train_here(folder: Path, settings: Settings, **way: Any) -> str:
@@ -149,7 +149,7 @@ def _environment(**values: str) -> Iterator[None]:
 
 def _work(folder: Path, settings: Settings, threads: int, trusted: frozenset[str], pipe: Connection) -> None:
     """What the process of a run does: train it, and say how far it is and what went wrong."""
-    from gossamer.lab.runs.tally import describe
+    from gossamer.lab.runs.accounting import describe
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -17,29 +17,56 @@ from gossamer._text.formats import number, percent, plain
 from gossamer._text.tables import Table
 from gossamer.evaluate import split_of, summarize
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.shift import drawn, opened, predict
+from gossamer.lab.runs.job import Job
+from gossamer.lab.runs.progress import showing_draws
+from gossamer.lab.runs.result import restored
 from gossamer.posterior import Prediction, at_temperature, fit_temperature
-
-if TYPE_CHECKING:
-    from gossamer.lab.runs.job import Job
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the table
 N_POINTS = 200  # of a curve: more would not show in a plot
 CONFIDENCE = 0.95  # with which a risk is promised
 
 
+def evaluate_run(
+    folder: Path | str, n_draws: int | None = None, split: str = "test", *, data: str | None = None, quiet: bool = True
+) -> dict[str, float]:
+    """The metrics of a run, computed again from its newest checkpoint.
+
+    Args:
+        folder: The run folder.
+        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
+        split: ``"train"``, ``"val"`` or ``"test"``.
+        data: Where the data of the run are now, if they have moved.
+        quiet: Show no progress.
+    """
+    job = restored(folder, n_draws=n_draws, data=data)
+    x, y = split_of(job.task, split)
+    with showing_draws(f"evaluating {Path(folder).name}", quiet=quiet):
+        return summarize(job.predict(x), job.task, y)
+
+
+def opened(run: Path | str | Job, n_draws: int | None = None, data: str | None = None) -> Job:
+    """The run as of its newest checkpoint; one that is open already stays as it is."""
+    return run if isinstance(run, Job) else restored(run, n_draws=n_draws, data=data)
+
+
+def drawn(job: Job) -> dict[str, int]:
+    """What every entry of ``evaluation.json`` says about its networks."""
+    return {"n_draws": job.settings.n_draws, "step": job.training.step}
+
+
 def evaluate_temperature(run: Path | str | Job, n_draws: int | None = None) -> dict[str, Any]:
     """The divisor of the logits that fits the held-out examples, and the test metrics without and with it.
 
     Args:
-        run: The run folder, or the run as :func:`gossamer.lab.runs.shift.opened` gives it.
+        run: The run folder, or the run as :func:`opened` gives it.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
     """
     job = opened(run, n_draws)
     _require_classes(job, "temperature scaling", "--conformal 0.9 calibrates intervals")
     x, y = split_of(job.task, "val")
-    temperature = fit_temperature(predict(job, x), y)
-    test, truth = predict(job, job.task.test[0]), job.task.test[1]
+    temperature = fit_temperature(job.predict(x), y)
+    test, truth = job.predict(job.task.test[0]), job.task.test[1]
     both = {"before": test, "after": at_temperature(test, temperature)}
     values = {name: summarize(prediction, job.task, truth) for name, prediction in both.items()}
     found = {"val": {**drawn(job), "n_val": len(y), "temperature": temperature, **values}}
@@ -63,7 +90,7 @@ def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int |
     """Coverage and size on the test data of sets or intervals that the held-out examples calibrated.
 
     Args:
-        run: The run folder, or the run as :func:`gossamer.lab.runs.shift.opened` gives it.
+        run: The run folder, or the run as :func:`opened` gives it.
         level: The probability that is promised.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
 
@@ -74,7 +101,7 @@ def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int |
     """
     job = opened(run, n_draws)
     x, y = split_of(job.task, "val")
-    val, test = predict(job, x), predict(job, job.task.test[0])
+    val, test = job.predict(x), job.predict(job.task.test[0])
     kinds = _intervals if job.task.kind == "regression" else _sets
     entry = {
         **drawn(job),
@@ -102,7 +129,7 @@ def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws
     """Accuracy on the examples that a run is surest of, by every score of doubt.
 
     Args:
-        run: The run folder, or the run as :func:`gossamer.lab.runs.shift.opened` gives it.
+        run: The run folder, or the run as :func:`opened` gives it.
         risk: The share of wrong answers to stay below, by a threshold that the held-out examples choose.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
 
@@ -113,12 +140,12 @@ def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws
     """
     job = opened(run, n_draws)
     _require_classes(job, "selective prediction", "--conformal 0.9 gives intervals instead")
-    test, truth = predict(job, job.task.test[0]), job.task.test[1]
+    test, truth = job.predict(job.task.test[0]), job.task.test[1]
     scores = metrics.scores_of(test)
     found = {name: {**drawn(job), "n": len(truth), **_curve(test, truth, score)} for name, score in scores.items()}
     if risk is not None:
         x, y = split_of(job.task, "val")
-        val = predict(job, x)
+        val = job.predict(x)
         wrong_val, wrong = val.probs.argmax(1) != y, test.probs.argmax(1) != truth
         for name, score in metrics.scores_of(val).items():
             threshold = conformal.selection_threshold(score, wrong_val, risk, CONFIDENCE)
