@@ -235,7 +235,7 @@ def test_jobs_train_the_runs_and_the_same_command_collects_them(gossamer, refuse
         "--out",
         "a b",
     ]
-    code, out, _ = gossamer(*command, "--print-jobs", "--workers", "4")
+    code, out, _ = gossamer(*command, "--print-jobs")
     lines = out.splitlines()
     assert (code, len(lines), lines[0].split()[-2:]) == (0, 2, ["--only", "sgd-0"])
     assert not list(tmp_path.iterdir())

@@ -352,7 +352,7 @@ def fake_sweep(folder):
         objective = epochs[-1][1] if state in ("finished", "pruned") else None
         failure = "training diverged at step 7: <b>a loss of 1e9</b>" if state == "failed" else ""
         name = f"trial-{number:04d}"
-        trials.append(TrialRecord(number, state, name, values, objective, epochs, 0, number, 12.5, failure))
+        trials.append(TrialRecord(number, state, name, values, objective, epochs, 0, 12.5, failure))
     space = {"lr": "log:0.0001..0.1", "removal": "snr,magnitude", "members": "1..4", "weight_decay": "log:1e-05..0.001"}
     shares = {"lr": 0.8, "removal": 0.1, "members": 0.06, "weight_decay": 0.04}
     told = ("first", "ssvi", "digits", "nll", "lower", "median", 20, space, shares, trials)

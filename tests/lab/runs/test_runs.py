@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gossamer.lab import Interrupted, Settings, evaluate_run, predict_run, resum
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs import job as job_module
 from gossamer.lab.runs import result as result_module
+from gossamer.lab.runs.job import Job
 from gossamer.lab.runs.settings import with_defaults
 from gossamer.posterior import SingleNetwork
 from gossamer.train import checkpoint, fit
@@ -217,7 +219,7 @@ def test_every_prediction_of_an_average_is_one_of_the_average(settings):
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
     posterior = fit(methods.build("ssvi", task, steps, density=0.5, average=0.25), network, task, steps)
     posterior.model[2].running_var.fill_(1e-4)
-    found = result_module._other_predictions(settings("ssvi"), task, posterior)
+    found = result_module._other_predictions(Job(Path(), settings("ssvi"), task, None, None, None), posterior)
     assert found["mean"] == evaluate(SingleNetwork(posterior.model, posterior.refresh), task)
     assert found["mean"] != evaluate(SingleNetwork(network, posterior.refresh), task)  # the last network
     assert min(found[way]["accuracy"] for way in ("mean", "local")) > 0.8

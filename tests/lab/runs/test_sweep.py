@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 import optuna
 import pytest
 
-from gossamer.lab import Settings
+from gossamer.lab import Interrupted, Settings
 from gossamer.lab.record import Lock, RecordError, Run
 from gossamer.lab.record.sweep import SweepRecord
+from gossamer.lab.runs import job as job_module
 from gossamer.lab.runs.evaluation import evaluate_run
 from gossamer.lab.runs.inventory import find_runs
 from gossamer.lab.runs.search import read_space
-from gossamer.lab.runs.study import opened_study
-from gossamer.lab.runs.sweep import _Part, sweep
+from gossamer.lab.runs.sweep import STUDY, _Part, opened_study, sweep
 
 SETTINGS = Settings("sgd", "two_moons", epochs=3, n_draws=1, device="cpu")
 SPACE = read_space("sgd", ["lr=log:1e-4..1", "momentum=0.5,0.9"])
@@ -25,11 +25,9 @@ def run(folder, trials=2, *, settings=SETTINGS, space=SPACE, **changes):
     return sweep(settings, space, "moons", folder, **{"trials": trials, "pruner": "none", "quiet": True} | changes)
 
 
-@contextlib.contextmanager
 def study(folder):
     folder.mkdir(exist_ok=True)
-    with opened_study(folder, "moons", None, "nll", "none", 3) as opened:
-        yield opened
+    return opened_study(folder, "moons", "nll", "none", 3)
 
 
 @pytest.fixture
@@ -87,61 +85,55 @@ def test_a_sweep_that_is_given_again_trains_nothing_and_more_trials_are_added(un
     assert both.trials[0] == first.trials[0]
 
 
-def test_a_trial_with_a_process_is_left_to_it(untrained, tmp_path):
+def test_a_trial_with_a_process_is_left_to_it_and_continued_when_that_has_ended(untrained, tmp_path):
     run(tmp_path, 1)
-    home = (tmp_path / ".home").read_text()
-    with study(tmp_path) as opened:
-        opened.add_trial(optuna.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"home": home}))
+    begun = optuna.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"begun": True})
+    study(tmp_path).add_trial(begun)
     with Lock(tmp_path / "trial-0001"):
         assert [one.state for one in run(tmp_path, 3).trials] == ["finished", "running", "finished"]
-    assert [one.state for one in run(tmp_path, 3).trials] == ["finished"] * 3  # its process has ended
+    found = run(tmp_path, 3)  # its process has ended
+    assert [(one.number, one.folder, one.state) for one in found.trials] == [
+        (place, f"trial-000{place}", "finished") for place in range(3)
+    ]
+    assert len(study(tmp_path).trials) == 4  # the trial was tried twice
 
 
-def test_a_trial_on_another_machine_is_taken_when_that_is_silent(untrained, tmp_path, monkeypatch):
-    monkeypatch.setattr("gossamer.lab.runs.sweep.SETTLE", 0.0)
-    with study(tmp_path) as opened:
-        trial = opened._storage.create_new_trial(
-            opened._study_id, optuna.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"home": "far"})
-        )
-        opened._storage.record_heartbeat(trial)
-        assert [one.state for one in run(tmp_path, 2).trials] == ["running", "finished"]
-        with opened._storage._backend.engine.begin() as connection:
-            earlier = "UPDATE trial_heartbeats SET heartbeat = datetime('now', '-1 hour')"
-            connection.exec_driver_sql(earlier)
-    assert [one.state for one in run(tmp_path, 2).trials] == ["finished"] * 2
+def test_a_process_that_ended_before_it_took_the_folder(untrained, tmp_path):
+    for started in (0, -1, 400 * 24):  # hours: just now, long ago, and before the clock was set back
+        one = optuna.create_trial(state=optuna.trial.TrialState.RUNNING)
+        one.datetime_start = datetime.now() + timedelta(hours=started)
+        study(tmp_path).add_trial(one)
+    assert [one.state for one in run(tmp_path, 3).trials] == ["running", "finished", "finished"]
 
 
-def test_a_process_that_ended_before_its_trial_had_a_folder(untrained, tmp_path):
-    with study(tmp_path) as opened:
-        state = optuna.trial.TrialState.RUNNING
-        opened.add_trial(optuna.create_trial(state=state))
-        young = optuna.create_trial(state=state)
-        young.datetime_start = datetime.now()
-        old = optuna.create_trial(state=state)
-        old.datetime_start = datetime.now() - timedelta(hours=1)
-        unborn = optuna.create_trial(state=state)  # the clock was set back since
-        unborn.datetime_start = datetime.now() + timedelta(days=400)
-        for one in (young, old, unborn):
-            opened.add_trial(one)
-    assert [one.state for one in run(tmp_path, 4).trials][1:] == ["running", "finished", "finished"]
+def test_an_interrupted_trial_goes_on_with_its_values_in_its_folder(tmp_path, monkeypatch):
+    def interrupted(*args, **told):
+        train(*args, **told, stop_after=0)
+
+    train = job_module.train
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "train", interrupted)
+        with pytest.raises(Interrupted, match="give the same command again"):
+            run(tmp_path / "cut", 2)
+    (begun,) = study(tmp_path / "cut").trials
+    cut, whole = run(tmp_path / "cut", 2), run(tmp_path / "whole", 2)
+    assert cut.trials[0].values["lr"] == begun.params["lr"]
+    assert [replace(one, seconds=0.0) for one in cut.trials] == [replace(one, seconds=0.0) for one in whole.trials]
 
 
 def test_two_processes_that_ask_for_the_last_trial_at_once(untrained, tmp_path, monkeypatch):
     """The one that comes second is not counted."""
-    from gossamer.lab.runs import sweep as module
+    take = _Part._take
 
-    ask = module.ask
+    def take_after_another(part, trial, held):
+        if trial.number == 0:  # another process has come first
+            sweep(SETTINGS, SPACE, "moons", tmp_path, trials=1, pruner="none", quiet=True)
+        return take(part, trial, held)
 
-    def ask_after_another(opened):
-        if not opened.trials:
-            other = ask(opened)
-            opened._storage.set_trial_user_attr(other._trial_id, "home", "far")
-        return ask(opened)
-
-    monkeypatch.setattr(module, "ask", ask_after_another)
+    monkeypatch.setattr(_Part, "_take", take_after_another)
     found = run(tmp_path, 1)
-    assert [(one.number, one.state) for one in found.trials] == [(0, "running")]
-    assert not list(tmp_path.glob("trial-*"))
+    assert [(one.number, one.state) for one in found.trials] == [(0, "finished")]
+    assert [path.name for path in tmp_path.glob("trial-*")] == ["trial-0000"]
 
 
 def test_a_trial_that_diverges_is_a_failed_one_and_the_others_go_on(tmp_path):
@@ -190,9 +182,32 @@ def test_what_no_trial_could_do_is_an_error_before_the_first(tmp_path, changes, 
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_storage_that_cannot_be_opened(untrained, tmp_path, monkeypatch):
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the attempts
-    with pytest.raises(RecordError, match=r"the storage sqlite:////nowhere/study.db cannot be opened"):
-        run(tmp_path, storage="sqlite:////nowhere/study.db")
-    with pytest.raises(RecordError, match=r"the storage nosuch://me:\*\*\*@host/db cannot be opened"):
-        run(tmp_path, storage="nosuch://me:secret@host/db")
+@pytest.mark.parametrize("content", [b"", b"nonsense\nand more\n", b'{"op_code": 1e99}\n{}\n', b"[]\n[]\n"])
+def test_a_study_that_is_broken(untrained, tmp_path, content):
+    run(tmp_path, 1)
+    (tmp_path / STUDY).write_bytes(content)
+    if content:
+        with pytest.raises(RecordError, match=r"study.journal is broken \(\w+: .*restore it, or give another --out"):
+            run(tmp_path, 1)
+    else:
+        assert len(run(tmp_path, 1).trials) == 1
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"seed": "none"}, {"seconds": 1e99}, {"seconds": [1]}, {"seed": -(10**30)}, {"failure": {"a": 1}}]
+)
+def test_a_study_with_absurd_notes(untrained, tmp_path, attributes):
+    run(tmp_path, 1)
+    other = optuna.create_trial(value=1.0, user_attrs={"seconds": 1.0, "seed": 0, **attributes})
+    study(tmp_path).add_trial(other)
+    with contextlib.suppress(RecordError):  # of one line, where it is not harmless
+        run(tmp_path, 2)
+
+
+def test_a_study_with_values_that_were_not_searched(untrained, tmp_path):
+    run(tmp_path, 1)
+    lr = optuna.distributions.FloatDistribution(1e98, 1e99)
+    other = optuna.create_trial(value=1.0, params={"lr": 1e99}, distributions={"lr": lr})
+    study(tmp_path).add_trial(other)
+    with pytest.raises(RecordError, match=r"the study moons is broken: trials/1/values/lr is not in log:0.0001..1"):
+        run(tmp_path, 2)

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from gossamer import lab
-from gossamer.lab.runs import tensorboard
+from gossamer.lab.runs.progress import event_log
 
 
 class Writer:
@@ -49,7 +49,7 @@ def test_every_number_of_every_epoch_is_written(writer, tmp_path):
 
 
 def test_what_is_no_number_is_left_out(writer, tmp_path):
-    with tensorboard.event_log(tmp_path, 7) as log:
+    with event_log(tmp_path, 7) as log:
         log({"step": 8, "loss": 0.5, "note": "none", "nothing": None, "infinite": float("inf")})
     assert writer.written == [(tmp_path / "tensorboard", 8, "loss", 0.5, 8)]
 

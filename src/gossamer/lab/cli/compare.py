@@ -22,7 +22,7 @@ from gossamer.lab.runs.settings import Settings
 
 DATA = "digits"
 NOT_SETTINGS = {"what", "data", "density", "seeds", "out", "json"}
-NOT_SETTINGS |= {"ood", "ood_score", "latex", "workers", "print_jobs", "only", "trust", "quiet"}
+NOT_SETTINGS |= {"ood", "ood_score", "latex", "print_jobs", "only", "trust", "quiet"}
 SLURM = """#!/bin/bash
 #SBATCH --job-name={title}
 #SBATCH --array=0-{last}
@@ -62,7 +62,6 @@ def compare(given: list[str]) -> int:
         way = {
             "ood": ood,
             "ood_score": options.ood_score,
-            "workers": options.workers,
             "quiet": options.quiet,
             "say": say,
         }
@@ -120,8 +119,8 @@ def _without_jobs(given: Sequence[str]) -> list[str]:
     """The command without what says how to share the work."""
     words, kept = with_underscores(given), list[str]()
     for last, word in zip(["", *words], words, strict=False):
-        is_value = (last == "--print_jobs" and word in ("shell", "slurm")) or last == "--workers"
-        if not is_value and word.partition("=")[0] not in ("--print_jobs", "--workers"):
+        is_value = last == "--print_jobs" and word in ("shell", "slurm")
+        if not is_value and word.partition("=")[0] != "--print_jobs":
             kept.append(word)
     return kept
 
@@ -149,7 +148,6 @@ def add_compare_flags(flags: Parser) -> Parser:
     flags.add_flag("ood", str | None, "Sets from outside, with commas, as for evaluate: a column of AUROC for each.")
     flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
     flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
-    flags.add_flag("workers", int, "Runs to train at once, each in a process of its own with its share of threads.", 1)
     jobs = "Train nothing; print a shell line per run, or a script for an array of Slurm: then compare collects."
     flags.add_argument("--print_jobs", nargs="?", const="shell", choices=("shell", "slurm"), help=jobs)
     flags.add_flag("only", str | None, "Train this run alone, <label>-<seed>, and write no table.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from dataclasses import fields
@@ -17,14 +16,12 @@ from gossamer.lab.cli.train import flags_of, positions, read_config, take_value
 from gossamer.lab.record.sweep import SweepRecord
 from gossamer.lab.runs.search import EXAMPLES, read_space
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.lab.runs.study import Pruner
-from gossamer.lab.runs.sweep import TRIALS
+from gossamer.lab.runs.sweep import TRIALS, Pruner
 from gossamer.lab.runs.sweep import sweep as run_sweep
 from gossamer.metrics.registry import METRICS
 
 EXAMPLE = "gossamer sweep ssvi --data digits --study first --search lr=log:1e-4..1e-1"
-STORAGE = "GOSSAMER_STORAGE"
-OF_STUDY = ("study", "trials", "metric", "pruner", "storage", "out")
+OF_STUDY = ("study", "trials", "metric", "pruner", "out")
 
 
 def sweep(given: list[str]) -> int:
@@ -48,9 +45,8 @@ def sweep(given: list[str]) -> int:
         space = read_space(method, listed if listed and not options.search else options.search or [])
         settings = _settings(method, options, list(space))
         told = {name: getattr(options, name) for name in ("trials", "metric", "pruner", "checkpoint_seconds", "quiet")}
-        storage = options.storage or os.environ.get(STORAGE)
         out = folder(options.out) if options.out else None
-        found = run_sweep(settings, space, options.study, out, storage=storage, say=_say(options.quiet), **told)
+        found = run_sweep(settings, space, options.study, out, say=_say(options.quiet), **told)
     except ValueError as error:
         raise UsageError(str(error)) from error
     code = _finish(found)
@@ -78,8 +74,6 @@ def add_study_flags(parser: Parser) -> Parser:
     parser.add_flag("trials", int, "Trials in all, not per process.", TRIALS)
     parser.add_flag("metric", str, "Metric of the held-out examples to search by.", "nll")
     parser.add_flag("pruner", Pruner, "How trials that look bad are stopped early.", "median")
-    where = f"sqlite:///FILE, postgresql+pg8000://…; ${STORAGE}, or a file in the folder, if not given."
-    parser.add_flag("storage", str | None, f"URL of the database of the study: {where}")
     parser.add_flag("out", str | None, "Folder of the sweep; runs/<study> if not given.")
     parser.add_flag("config", str | None, "A TOML or YAML file with any of these, and a table [search].")
     parser.add_flag("checkpoint_seconds", float, "Seconds between checkpoints.", CHECKPOINT_SECONDS)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer._text.formats import Format, duration, integer, is_number, number, percent
-from gossamer.lab.record.sweep import SweepRecord, TrialRecord
+from gossamer.lab.record.sweep import RANGE, SweepRecord, TrialRecord
 from gossamer.lab.report.axes import Axis, Scale, log_ticks, nice_ticks, tick_labels
 from gossamer.lab.report.charts import Mark, Series, line, scatter
 from gossamer.lab.report.figure import Cell, Chart, Figure, Point
@@ -22,7 +22,6 @@ from gossamer.metrics import METRICS
 
 BEST_SHARE = 0.2  # of the trials, drawn in colour in the parallel coordinates
 COLOURS = {"finished": 0, "pruned": 1, "best": 2}
-RANGE = re.compile(r"(log:)?(\S+?)\.\.(\S+)")
 WIDE = 5.0  # times the smallest value is the largest: from here on an axis is logarithmic
 
 

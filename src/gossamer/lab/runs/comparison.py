@@ -24,7 +24,6 @@ from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.interrupt import Interrupted
 from gossamer.lab.runs.result import stored_result
 from gossamer.lab.runs.settings import Settings
-from gossamer.lab.runs.workers import train_here, train_side_by_side
 from gossamer.metrics.registry import METRICS, Metric, shown
 
 SEEDS = 3
@@ -279,7 +278,6 @@ def compare(
     *,
     ood: Sequence[str] = (),
     ood_score: str | None = None,
-    workers: int = 1,
     quiet: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
@@ -294,7 +292,6 @@ def compare(
         out: Folder of the comparison, where ``comparison.md``, ``.tex``, ``.csv`` and ``.json`` are written.
         ood: Sets from outside, see :func:`gossamer.lab.runs.shift.outside`: a column has the AUROC of each.
         ood_score: The score of that column; ``None`` is ``"entropy"`` for classes and ``"std"`` for numbers.
-        workers: How many runs to train at once, each in a process of its own with its share of the threads.
         quiet: Show no progress.
         say: Called with what is being trained, as text.
 
@@ -304,8 +301,6 @@ def compare(
         >>> compare(entries, seeds=2, out=tempfile.mkdtemp(), quiet=True).table()[0]["seeds"]
         2
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1; got {workers}")
     out, plan = Path(out), runs_of(entries, seeds, Path(out))
     # Whatever can be known now is an error now, not after an hour of training.
     for runs in plan.values():
@@ -314,9 +309,8 @@ def compare(
     _make_folder(out)
     for label, runs in plan.items():
         _check_first(label, runs)
-    trusted = own_code([settings.to_config() for settings in entries.values()])  # the caller's own choice
-    with trusting(*trusted):
-        comparison = _collect(plan, _side_by_side(plan, workers, trusted, quiet), quiet, say)
+    with trusting(*own_code([settings.to_config() for settings in entries.values()])):  # the caller's own choice
+        comparison = _collect(plan, quiet, say)
         if ood:
             comparison = _with_ood(comparison, ood, ood_score)
     comparison.write(out)
@@ -356,39 +350,30 @@ def train_run(settings: Settings, folder: Path, *, quiet: bool = False) -> None:
         raise RecordError(f"{folder.name}: {failure}")
 
 
-def _side_by_side(
-    plan: Mapping[str, Mapping[Path, Settings]], workers: int, trusted: set[str], quiet: bool
-) -> dict[Path, str]:
-    """What went wrong with each run that other processes have trained; none where this one is to train all."""
-    runs = {folder: one for some in plan.values() for folder, one in some.items()}
-    left = {folder: one for folder, one in runs.items() if not (folder / "result.json").exists()}
-    if workers == 1 or not left:
-        return {}
-    try:
-        return train_side_by_side(left, workers, frozenset(trusted), quiet=quiet)
-    except KeyboardInterrupt:
-        raise Interrupted(next(iter(left)), WAY_ON) from None
-
-
 def _train_here(folder: Path, settings: Settings, quiet: bool) -> str:
+    """Train a run, or continue it; returns what went wrong, if anything did."""
+    from gossamer.lab.runs.job import resume, train
+
     try:
-        return train_here(folder, settings, quiet=quiet)
+        has_begun = (folder / "config.toml").exists()
+        stored_result(resume(folder, quiet=quiet) if has_begun else train(settings, folder, quiet=quiet))
     except Interrupted:
         raise Interrupted(folder, WAY_ON) from None
+    except Exception as error:  # other runs go on; the table says what happened
+        kind = "" if isinstance(error, RecordError | ValueError) else f"{type(error).__name__}: "
+        return f"{kind}{one_line(error)}"
+    return ""
 
 
-def _collect(
-    plan: Mapping[str, Mapping[Path, Settings]], ended: Mapping[Path, str], quiet: bool, say: Callable[[str], None]
-) -> Comparison:
-    """The results of all runs; those that no other process has trained are trained here."""
+def _collect(plan: Mapping[str, Mapping[Path, Settings]], quiet: bool, say: Callable[[str], None]) -> Comparison:
+    """The results of all runs, which are trained as far as they are not yet."""
     rows, trained = [], list[Path]()
     for label, runs in plan.items():
         failures = dict[str, list[str]]()  # what went wrong -> the seeds it happened to
         results = []
         for folder, settings in runs.items():
-            if folder not in ended:
-                say(f"{label}, seed {settings.seed}")
-            failure = ended[folder] if folder in ended else _train_here(folder, settings, quiet)
+            say(f"{label}, seed {settings.seed}")
+            failure = _train_here(folder, settings, quiet)
             if failure:
                 failures.setdefault(failure, []).append(str(settings.seed))
                 say(f"{label}, seed {settings.seed} failed: {failure}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from gossamer import methods
 from gossamer._text.names import unknown
 from gossamer.files.schema import check_type
+from gossamer.lab.record.sweep import RANGE
 from gossamer.lab.runs.settings import Settings, parse_value
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 FIXED = {"method", "data", "data_dir", "device", "ranks", "n_val", "calibrate", "target", "drop", "task", "options"}
 """Settings that cannot be searched: they say what is measured, or where."""
 
-NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-RANGE = re.compile(rf"(log:)?({NUMBER})\.\.({NUMBER})")
 EXAMPLES = "lr=log:1e-4..1e-1 (a range), density=0.01..0.1 or density=0.01,0.05,0.1 (values)"
 
 

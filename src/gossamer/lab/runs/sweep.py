@@ -1,19 +1,20 @@
 """A search for good options by Optuna: any number of processes take trials from one study, and each trial is a run.
 
 The run folder is what is continued after a kill, and its lock is the sign of life: the system releases it when the
-process ends, however that happens. So a trial keeps its number, and is neither lost nor counted twice.
+process ends, however that happens. Optuna has no trial that goes on after a kill, so one that was cut short is followed
+by another *try* with its values, in its folder. A trial keeps its place, and is neither lost nor counted twice.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -22,24 +23,12 @@ from gossamer._text.formats import number, plain
 from gossamer._text.names import file_name, needs, own_code, trusting, unknown
 from gossamer.data import fingerprint
 from gossamer.files.atomic import one_line
-from gossamer.lab.record import Lock, RecordError, Run, TakenError, write_atomically
-from gossamer.lab.record.sweep import SweepRecord, TrialRecord
+from gossamer.lab.record import Lock, RecordError, Run, TakenError
+from gossamer.lab.record.sweep import State, SweepRecord, TrialRecord
 from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.interrupt import Interrupted, SeenEnough
 from gossamer.lab.runs.search import Space, with_values
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
-from gossamer.lab.runs.study import (
-    GRACE,
-    WAY_ON,
-    Pruner,
-    ask,
-    beat,
-    beating,
-    importances,
-    opened_study,
-    sampler,
-    waited,
-)
 from gossamer.metrics import METRICS
 from gossamer.train.divergence import DivergenceError
 from gossamer.types import Task
@@ -47,10 +36,12 @@ from gossamer.types import Task
 if TYPE_CHECKING:
     import optuna
 
+Pruner = Literal["none", "median", "hyperband"]
 TRIALS = 30
 EVERY_EPOCH = ("nll", "accuracy", "rmse")  # what the record of a run has of each epoch
-SETTLE = 2.0  # seconds between taking such a trial and looking who was the last to take it
-HOME = ".home"
+GRACE = timedelta(seconds=60)  # between asking for a trial and taking the lock on its folder, at most
+STUDY = "study.journal"
+WAY_ON = "give the same command again: trials that were begun are continued"
 
 
 def sweep(
@@ -59,7 +50,6 @@ def sweep(
     study: str,
     out: Path | str | None = None,
     *,
-    storage: str | None = None,
     trials: int = TRIALS,
     metric: str = "nll",
     pruner: Pruner = "median",
@@ -69,15 +59,14 @@ def sweep(
 ) -> SweepRecord:
     """Take trials from a study until there are as many as were asked for, and train each as a run.
 
-    Any number of processes may do this at once with the same arguments. First they continue trials that a killed
-    process has left, from the checkpoint of the run. The objective is a metric of the held-out examples.
+    Any number of processes may do this at once with the same arguments and folder. First they continue trials that a
+    killed process has left, from the checkpoint of the run. The objective is a metric of the held-out examples.
 
     Args:
         settings: Method, data and everything else that all trials share.
         space: What differs between them, from :func:`gossamer.lab.runs.search.read_space`.
-        study: Name of the study, the same for all processes.
+        study: Name of the study, the same for all processes; a folder holds one.
         out: Folder of the sweep, where each trial has a run folder; ``runs/<study>`` if not given.
-        storage: URL of the database of the study, as SQLAlchemy has it; a SQLite file in the folder if not given.
         trials: How many trials in all, not per process.
         metric: What to optimise: a metric of the held-out examples.
         pruner: How trials that look bad are stopped early, by the metric after each epoch.
@@ -99,21 +88,31 @@ def sweep(
     if settings.ranks > 1:
         raise ValueError("each trial of a sweep trains in one process: set ranks to 1, and start more processes")
     folder = Path(out or f"runs/{file_name(study)}")
-    _refuse_run(folder)
-    with trusting(*own_code(settings.to_config()), *own_code([str(one) for one in space.values()])):
+    if (folder / "config.toml").exists():
+        raise RecordError(f"{folder} is the folder of a run: a sweep needs one of its own, give another --out")
+    with trusting(*own_code(settings.to_config()), *own_code([str(values) for values in space.values()])):
         settings = replace(settings, calibrate=False)  # held-out examples judge a trial, and fit nothing
         task = settings.load_task()
         _check(settings, task, metric, pruner)
-        with opened_study(folder, study, storage, metric, pruner, settings.epochs) as opened:
-            way = {"quiet": quiet, "checkpoint_seconds": checkpoint_seconds}
-            part = _Part(opened, folder, _home(folder, study), settings, space, trials, metric, pruner, way, say)
-            part.agree(fingerprint(task))
-            try:
-                while part.train_one():
-                    part.write()
-            except KeyboardInterrupt:
-                raise Interrupted(folder, WAY_ON) from None
-            return part.write(with_importances=True)
+        opened = opened_study(folder, study, metric, pruner, settings.epochs)
+        way = {"quiet": quiet, "checkpoint_seconds": checkpoint_seconds}
+        part = _Part(opened, folder, settings, space, trials, metric, pruner, way, say)
+        part.agree(fingerprint(task))
+        try:
+            while part.has_work():
+                part.train_one()
+                part.write()
+        except KeyboardInterrupt:
+            raise Interrupted(folder, WAY_ON) from None
+        return part.write(with_importances=True)
+
+
+class _NotOursError(Exception):
+    """Another process trains this trial, or there are enough already."""
+
+
+class _FailedError(Exception):
+    """These values cannot be trained; the next may do better."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,6 @@ class _Part:
 
     study: optuna.Study
     folder: Path
-    home: str  # identifies the folder, on whatever machine it is seen
     settings: Settings
     space: Space
     trials: int
@@ -135,177 +133,178 @@ class _Part:
         """Raise unless all processes of the study search the same."""
         free = ("data_dir", "device", "ranks", "options")
         config = self.settings.to_config()
-        told = {key: value for key, value in config.items() if key not in free} | config["options"]
-        told |= {f"search {name}": str(one) for name, one in self.space.items()} | {"metric": self.metric}
-        told |= {"data": self.settings.data_name} | {f"data ({name})": one for name, one in prints.items()}
+        asked = {key: value for key, value in config.items() if key not in free} | config["options"]
+        asked |= {f"search {name}": str(values) for name, values in self.space.items()} | {"metric": self.metric}
+        asked |= {"data": self.settings.data_name} | {f"data ({name})": print_ for name, print_ in prints.items()}
         if "plan" not in self.study.user_attrs:
-            self.study.set_user_attr("plan", told)
+            self.study.set_user_attr("plan", asked)
         known = self.study.user_attrs["plan"]
-        for key in known | told:
-            if known.get(key) != told.get(key):
+        if not isinstance(known, dict):
+            raise RecordError(f"the study {self.study.study_name} was not made by gossamer: give another --study")
+        for key in known | asked:
+            if known.get(key) != asked.get(key):
                 raise RecordError(
-                    f"the study {self.study.study_name} has {key} {known.get(key)}, not {told.get(key)}: give all its "
+                    f"the study {self.study.study_name} has {key} {known.get(key)}, not {asked.get(key)}: give all its "
                     "processes the same command, or another --study"
                 )
 
-    def train_one(self) -> bool:
-        """Train a trial that was left behind, or else a new one; returns whether there was one."""
-        for trial in self._candidates():
-            with self._held(trial.number) as lock:
-                if lock is not None and self._is_ours(trial):
-                    with beating(trial):
-                        self._train(trial, lock)
-                    return True
-        return False
-
-    def _candidates(self) -> Iterator[optuna.Trial]:
-        """Trials that may be without a process, then new ones as long as there are too few."""
-        from optuna import Trial
+    def has_work(self) -> bool:
+        """Queue another try of each trial that a process has left behind; returns whether any is to be trained."""
         from optuna.trial import TrialState
 
-        storage = self.study._storage
-        stale = storage._get_stale_trial_ids(self.study._study_id)  # type: ignore[attr-defined]
-        for one in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            home, started = one.user_attrs.get("home"), one.datetime_start or datetime.min
-            is_old = abs(datetime.now() - started) > timedelta(seconds=GRACE)  # clocks may be set back
-            # Of a trial in our folder the lock tells. One without a folder has only just begun, or its process has
-            # ended right then.
-            if home == self.home or one._trial_id in stale or (home is None and is_old):
-                yield Trial(self.study, one._trial_id)
-        while len(self._counted()) < self.trials:
-            trial = ask(self.study)
-            # Two processes may ask for the last trial at once.
-            if sum(one.number < trial.number for one in self._counted()) >= self.trials:
-                trial.set_user_attr("surplus", True)
-                self.study.tell(trial, state=TrialState.FAIL)
-            else:
-                yield trial
+        with waited(self.folder):
+            for place, tries in self._tries().items():
+                if self._is_left(place, tries[-1]):
+                    if tries[-1].state == TrialState.RUNNING:
+                        self.study.tell(tries[-1].number, state=TrialState.FAIL)
+                    params = next((one.params for one in reversed(tries) if one.params), {})
+                    self.study.enqueue_trial(params, user_attrs={"continues": tries[0].number})
+            trials = self._tries()
+            return len(trials) < self.trials or any(tries[-1].state == TrialState.WAITING for tries in trials.values())
 
-    def _counted(self) -> list[optuna.trial.FrozenTrial]:
-        return [one for one in self.study.get_trials(deepcopy=False) if "surplus" not in one.user_attrs]
+    def train_one(self) -> None:
+        """Train the next trial of the queue, or a new one."""
+        with contextlib.ExitStack() as held:  # the lock, until the study knows the end
+            self.study.optimize(lambda trial: self._train(trial, held), 1, catch=(_NotOursError, _FailedError))
 
-    @contextlib.contextmanager
-    def _held(self, number: int) -> Iterator[Lock | None]:
-        """The lock on the run folder of a trial, or ``None`` if another process trains it."""
-        with contextlib.ExitStack() as stack:
-            try:
-                lock: Lock | None = stack.enter_context(Lock(self.folder / _name(number)))
-            except TakenError:
-                lock = None
-            yield lock
+    def _tries(self) -> dict[int, list[optuna.trial.FrozenTrial]]:
+        """The tries of each trial, by its place among all trials; what was asked for once too often is left out."""
+        tries: dict[int, list[optuna.trial.FrozenTrial]] = {}
+        for one in self.study.get_trials(deepcopy=False):
+            first = one.user_attrs.get("continues", one.number)
+            if first == one.number or "surplus" not in one.user_attrs:
+                tries.setdefault(first, []).append(one)
+        return {place: some for place, some in enumerate(tries.values()) if "surplus" not in some[0].user_attrs}
 
-    def _is_ours(self, trial: optuna.Trial) -> bool:
-        """Whether the trial still runs, and is ours to train now that its folder here is locked."""
-        found = self.study._storage.get_trial(trial._trial_id)
-        before = found.user_attrs.get("home")
-        if found.state.is_finished() or before == self.home:
-            return not found.state.is_finished()
-        trial.set_user_attr("home", self.home)
-        if before is not None:  # its own machine is gone; another one may have seen that, too
-            beat(trial)
-            time.sleep(SETTLE)
-            return bool(self.study._storage.get_trial(trial._trial_id).user_attrs["home"] == self.home)
-        return True
-
-    def _train(self, trial: optuna.Trial, lock: Lock) -> None:
-        """Train the run of a trial, or continue it, and tell the study what came of it."""
-        from optuna.exceptions import OptunaError
+    def _is_left(self, place: int, last: optuna.trial.FrozenTrial) -> bool:
+        """Whether a trial has no end and no process."""
         from optuna.trial import TrialState
-        from sqlalchemy.exc import SQLAlchemyError
 
+        if last.state not in (TrialState.RUNNING, TrialState.FAIL) or "failure" in last.user_attrs:
+            return False
+        age = abs(datetime.now() - (last.datetime_start or datetime.min))  # clocks may be set back
+        if last.state == TrialState.RUNNING and "begun" not in last.user_attrs and age < GRACE:
+            return False  # its process has only just asked for it, and will take its lock
         try:
-            objective = self._objective(trial, lock)
+            with Lock(self.folder / _name(place)):
+                return True
+        except TakenError:
+            return False
+
+    def _train(self, trial: optuna.Trial, held: contextlib.ExitStack) -> float:
+        """Train the run of a trial, or continue it; what goes wrong with its values is told to the study."""
+        import optuna
+
+        place, lock = self._take(trial, held)
+        try:
+            return self._objective(trial, lock)
         except SeenEnough:
-            self._tell(trial, lock, TrialState.PRUNED)
+            raise optuna.TrialPruned from None
         except Interrupted:
             raise Interrupted(self.folder, WAY_ON) from None
-        except (
-            RecordError,
-            OSError,
-            OptunaError,
-            SQLAlchemyError,
-        ):  # no fault of the values: whoever comes next goes on
+        except (RecordError, OSError, optuna.exceptions.OptunaError):  # no fault of the values
             raise
-        except Exception as error:  # the next values may do better
+        except Exception as error:
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             trial.set_user_attr("failure", kind + one_line(error))
             # The sampler learns from pruned trials, but not from failed ones.
-            self._tell(trial, lock, TrialState.PRUNED if isinstance(error, DivergenceError) else TrialState.FAIL)
-        else:
-            self._tell(trial, lock, TrialState.COMPLETE, objective)
+            raise optuna.TrialPruned if isinstance(error, DivergenceError) else _FailedError from error
+        finally:
+            rows = Run.open(lock.folder).metrics() if (lock.folder / "config.toml").exists() else []
+            trial.set_user_attr("seconds", rows[-1]["seconds"] if rows else 0.0)
+            held.callback(self._say_end, place)
+
+    def _take(self, trial: optuna.Trial, held: contextlib.ExitStack) -> tuple[int, Lock]:
+        """The place of a trial and the lock on its folder, held until the study knows the end."""
+        from optuna.trial import TrialState
+
+        with waited(self.folder):
+            trials = self._tries()
+            place = next(place for place, tries in trials.items() if trial.number in {one.number for one in tries})
+            others = [one for one in trials[place] if one.number < trial.number and one.state != TrialState.FAIL]
+            if others or (len(trials[place]) == 1 and sum(one < place for one in trials) >= self.trials):
+                trial.set_user_attr("surplus", True)
+                raise _NotOursError
+            try:
+                lock = held.enter_context(Lock(self.folder / _name(place)))
+            except TakenError:
+                raise _NotOursError from None
+            trial.set_user_attr("begun", True)
+        self.study.sampler = _sampler(int(np.random.SeedSequence([self.settings.seed, place]).generate_state(1)[0]))
+        return place, lock
 
     def _objective(self, trial: optuna.Trial, lock: Lock) -> float:
         from gossamer.lab.runs.evaluation import evaluate_run
         from gossamer.lab.runs.job import resume, train
 
         folder, settings = lock.folder, self._settings(trial)
-        self.say(f"{_name(trial.number)}: {_values(trial.params)}")
-        seen = dict(self.study._storage.get_trial(trial._trial_id).intermediate_values)
+        self.say(f"{folder.name}: {_values(trial.params)}")
+        has_begun, seen = (folder / "config.toml").exists(), set[int]()
 
         def watch(row: Mapping[str, Any]) -> bool:
             if row["epoch"] not in seen:  # epochs after the last checkpoint come again
                 trial.report(row[f"val_{self.metric}"], row["epoch"])
+                seen.add(row["epoch"])
             return not trial.should_prune()
 
-        if seen and trial.should_prune():  # its process had found that, and could not say it
-            raise SeenEnough(folder)
-        told = {**self.way, "lock": lock} | ({} if self.pruner == "none" else {"watch": watch})
-        if (folder / "config.toml").exists():
-            refuse_other_settings(folder, replace(settings, data=Run.open(folder).config["data"]))
-            resume(folder, data=settings.data, **told)  # the data may have another path on another machine
+        watching: dict[str, Any] = {} if self.pruner == "none" else {"watch": watch}
+        if has_begun:
+            run = Run.open(folder)
+            refuse_other_settings(folder, replace(settings, data=run.config["data"]))
+            goes_on = [watch(row) for row in run.metrics()] if watching else []
+            if goes_on and not goes_on[-1]:  # its process had found that, and could not say it
+                raise SeenEnough(folder)
+            # The data may have another path on another machine.
+            resume(folder, data=settings.data, lock=lock, **self.way, **watching)
         else:
-            train(settings, folder, **told)
+            train(settings, folder, lock=lock, **self.way, **watching)
         objective = evaluate_run(folder, split="val", quiet=self.way["quiet"])[self.metric]
         if not np.isfinite(objective):
             raise DivergenceError(f"{self.metric} of the held-out examples is {objective}")
         return objective
 
     def _settings(self, trial: optuna.Trial) -> Settings:
-        """The settings of a trial; what it tries depends on the seed, its number and the trials before."""
-        seed = int(np.random.SeedSequence([self.settings.seed, trial.number]).generate_state(1)[0])
-        self.study.sampler = sampler(seed)
-        settings = with_values(self.settings, {name: one.suggest(trial) for name, one in self.space.items()})
-        for name, value in {"seed": settings.seed, "sampler_seed": seed}.items():
-            trial.set_user_attr(name, value)
+        """The settings of a trial; what it tries depends on the seed, its place and the trials before."""
+        settings = with_values(self.settings, {name: values.suggest(trial) for name, values in self.space.items()})
+        trial.set_user_attr("seed", settings.seed)
         return settings
 
-    def _tell(
-        self, trial: optuna.Trial, lock: Lock, state: optuna.trial.TrialState, objective: float | None = None
-    ) -> None:
-        """Finish a trial, and say what it reached."""
-        rows = Run.open(lock.folder).metrics() if (lock.folder / "config.toml").exists() else []
-        trial.set_user_attr("seconds", rows[-1]["seconds"] if rows else 0.0)
-        self.study.tell(trial, objective, state, skip_if_finished=True)
+    def _say_end(self, place: int) -> None:
+        """Say what a trial has reached, and which is the best so far."""
         record = self.record()
-        one, best = next(one for one in record.trials if one.number == trial.number), record.best
-        reached = "" if one.objective is None else f"{self.metric} {plain(number(one.objective))}"
-        said = {"finished": reached, "pruned": f"pruned at {reached}", "failed": f"failed: {one.failure}"}[one.state]
+        trial, best = next(one for one in record.trials if one.number == place), record.best
+        reached = "" if trial.objective is None else f"{self.metric} {plain(number(trial.objective))}"
+        said = {"finished": reached, "pruned": f"pruned at {reached}", "failed": f"failed: {trial.failure}"}
+        if trial.state not in said:
+            return
+        text = said[trial.state]
         if best is not None:
-            told = f"best: {plain(number(best.objective or 0.0))}, {best.folder}"
-            said += "; the best so far" if best.number == one.number else f"; {told}"
-        self.say(f"{one.folder}: {said}")
+            other = f"best: {plain(number(best.objective or 0.0))}, {best.folder}"
+            text += "; the best so far" if best.number == place else f"; {other}"
+        self.say(f"{trial.folder}: {text}")
 
     def record(self) -> SweepRecord:
         """All trials of the study as they are now."""
-        return SweepRecord(
+        record = SweepRecord(
             self.study.study_name,
             self.settings.method,
             self.settings.data_name,
             self.metric,
-            str(METRICS[self.metric].better),
+            "higher" if METRICS[self.metric].better == "higher" else "lower",
             self.pruner,
             self.trials,
-            {name: str(one) for name, one in self.space.items()},
+            {name: str(values) for name, values in self.space.items()},
             {},
-            [_record(one, self.space) for one in self._counted()],
+            [_record(place, tries[-1], self.space) for place, tries in self._tries().items()],
         )
+        return SweepRecord.made(asdict(record), f"the study {record.study}", "give another --study")
 
     def write(self, with_importances: bool = False) -> SweepRecord:
-        """Write ``sweep.json``, again if the study has moved on: whoever writes last writes what is true."""
+        """Write ``sweep.json``, again if the study has moved on: the last writer has the newest state."""
         while True:
             record = self.record()
             if with_importances:
-                record = replace(record, importances=importances(self.study))
+                record = replace(record, importances=_importances(self.study))
             if record.best is not None:
                 record = replace(record, command=_command(self.settings, record.best.values))
             record.write(self.folder)
@@ -313,12 +312,43 @@ class _Part:
                 return record
 
 
+def _record(place: int, last: optuna.trial.FrozenTrial, space: Space) -> TrialRecord:
+    from optuna.trial import TrialState
+
+    states: dict[TrialState, State] = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned"}
+    failure = str(last.user_attrs.get("failure", ""))
+    try:
+        values = {name: space[name].value(kept) for name, kept in last.params.items() if name in space}
+    except ValueError as error:
+        raise RecordError(f"the study has values that were not searched: {one_line(error)}") from error
+    return TrialRecord(
+        place,
+        "failed" if failure else states.get(last.state, "running"),
+        _name(place),
+        values,
+        None if failure or last.state not in states else last.value,
+        [[epoch, value] for epoch, value in sorted(last.intermediate_values.items()) if np.isfinite(value)],
+        last.user_attrs.get("seed", 0),
+        last.user_attrs.get("seconds"),
+        failure,
+    )
+
+
+def _name(place: int) -> str:
+    return f"trial-{place:04d}"
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
+    )
+
+
 def _command(settings: Settings, values: Mapping[str, Any]) -> str:
     """What trains these values without held-out examples, where the data set lets one choose."""
     n_val = 0 if "n_val" in data.options_of(settings.data) else None
-    return command_of(
-        replace(with_values(settings, values), n_train=None, n_val=n_val, calibrate=True), always=values.keys()
-    )
+    settings = replace(with_values(settings, values), n_train=None, n_val=n_val, calibrate=True)
+    return command_of(settings, always=values.keys())
 
 
 def _check(settings: Settings, task: Task, metric: str, pruner: str) -> None:
@@ -339,48 +369,72 @@ def _check(settings: Settings, task: Task, metric: str, pruner: str) -> None:
     start(settings, task, launch(settings))
 
 
-def _refuse_run(folder: Path) -> None:
-    if (folder / "config.toml").exists():
-        raise RecordError(f"{folder} is the folder of a run: a sweep needs one of its own, give another --out")
+@contextlib.contextmanager
+def waited(folder: Path) -> Iterator[None]:
+    """The lock on the folder of the sweep, as soon as it is free: it is held for moments."""
+    for _ in range(600):
+        with contextlib.suppress(TakenError), Lock(folder):
+            yield
+            return
+        time.sleep(0.1)
+    raise RecordError(f"{folder / '.lock'} has been held for a minute: is a process of the sweep stopped?")
 
 
-def _home(folder: Path, study: str) -> str:
-    """What identifies the folder of a sweep, also where another machine has it under another path."""
-    path = folder / HOME
-    with waited(folder):
-        if not path.exists():
-            write_atomically(path, f"{secrets.token_hex(8)} {study}")
-        home = path.read_text()
-    if home.partition(" ")[2] != study:
-        raise RecordError(f"{folder} holds the study {home.partition(' ')[2]}, not {study}: give another --out")
-    return home
+def opened_study(folder: Path, name: str, metric: str, pruner: str, epochs: int) -> optuna.Study:
+    """The study in its file, which grows by lines and may lie on a network; made if there is none."""
+    import optuna
+    from optuna.storages import JournalStorage, journal
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = folder / STUDY
+    with waited(folder):  # two processes that make it at once would make two
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path} is not a file: remove it, or give another --out")
+        try:
+            storage = JournalStorage(journal.JournalFileBackend(str(path)))
+            others = set(optuna.get_all_study_names(storage)) - {name}
+            study = optuna.create_study(
+                storage=storage,
+                sampler=_sampler(0),
+                pruner=_pruner(pruner, epochs),
+                study_name=name,
+                direction="maximize" if METRICS[metric].better == "higher" else "minimize",
+                load_if_exists=True,
+            )
+        except Exception as error:  # lines that are no records of Optuna may raise anything
+            reason = f"{type(error).__name__}: {one_line(error)[:200]}"
+            raise RecordError(f"{path} is broken ({reason}): restore it, or give another --out") from error
+    if others:
+        raise RecordError(f"{folder} holds the study {min(others)}, not {name}: give another --out")
+    return study
 
 
-def _record(one: optuna.trial.FrozenTrial, space: Space) -> TrialRecord:
-    from optuna.trial import TrialState
+def _sampler(seed: int) -> optuna.samplers.BaseSampler:
+    """Tree-structured Parzen estimators; trials that are being trained count as bad, so that others look elsewhere."""
+    import optuna
 
-    failure = str(one.user_attrs.get("failure", ""))
-    states = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-    values = {name: space[name].value(kept) for name, kept in one.params.items() if name in space}
-    return TrialRecord(
-        one.number,
-        "failed" if failure else states.get(one.state, "running"),
-        _name(one.number),
-        values,
-        None if failure else one.value,
-        [[epoch, value] for epoch, value in sorted(one.intermediate_values.items()) if np.isfinite(value)],
-        one.user_attrs.get("seed", 0),
-        one.user_attrs.get("sampler_seed"),
-        one.user_attrs.get("seconds"),
-        failure,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
-def _name(number: int) -> str:
-    return f"trial-{number:04d}"
+def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
+    from optuna import pruners
+
+    if name == "median":  # worse than the median of five trials or more at the same epoch, after a tenth of the epochs
+        return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=epochs // 10)
+    if name == "hyperband":
+        return pruners.HyperbandPruner(min_resource=max(1, epochs // 27), max_resource=epochs, reduction_factor=3)
+    return pruners.NopPruner()
 
 
-def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
-    )
+def _importances(study: optuna.Study) -> dict[str, float]:
+    """Shares of the variance of the objective (fANOVA); none if there are too few trials or all are alike."""
+    import optuna
+
+    finished = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    if len(finished) < 4 or len({one.value for one in finished}) < 2:
+        return {}
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {name: float(share) for name, share in shares.items()}
