@@ -259,7 +259,7 @@ class KilledError(BaseException):
 @pytest.mark.parametrize("written", range(4))
 def test_a_process_killed_while_its_folder_is_made(written, settings, whole, assert_same_runs, monkeypatch, tmp_path):
     """Before each of its three files, and before the first step: it can be trained or resumed in any case."""
-    folder, write = tmp_path / "run", run_module.files.write_atomically
+    folder, write = tmp_path / "run", run_module.atomic.write_atomically
     count = iter(range(10))
 
     def killed(path, data):
@@ -269,7 +269,7 @@ def test_a_process_killed_while_its_folder_is_made(written, settings, whole, ass
         write(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module.files, "write_atomically", killed)
+        patch.setattr(run_module.atomic, "write_atomically", killed)
         if written == 3:
             patch.setattr(job_module, "_go_on", lambda *args: killed(folder / "x", ""))
         with pytest.raises(KilledError):

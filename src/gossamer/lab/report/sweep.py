@@ -105,7 +105,7 @@ def _slice(record: SweepRecord, ended: Sequence[TrialRecord]) -> Figure | None:
     if name is None:
         return None
     x = Axis(name, number, log=record.space[name].startswith("log:"))
-    chart = _scatter(record, ended, lambda one: one.values[name], x)
+    chart = _scatter(record, ended, lambda one: float(str(one.values[name])), x)
     return Figure("slice", f"By {name}", "Of the ranges, the one that matters most.", chart)
 
 
