@@ -3,7 +3,10 @@
 import threading
 
 import pytest
+import torch
+from torch import nn
 
+import gossamer
 from gossamer import kernels
 from gossamer.kernels import in_use, use
 
@@ -52,3 +55,14 @@ def test_an_unknown_kernel_is_refused_and_nothing_changes():
     with pytest.raises(ValueError, match="kernel must be one of"):
         kernels.use("fast")
     assert in_use() == "auto"
+
+
+def test_compiled_layers_follow_it_without_a_break_in_their_graph():
+    layer = gossamer.bayesianize(nn.Linear(300, 300), density=0.05).eval()
+    compiled, x = torch.compile(layer.weight.multiply, backend="eager", fullgraph=True), torch.randn(32, 300)
+    for kernel in ("auto", "dense"):
+        with use(kernel), torch.no_grad():
+            torch.manual_seed(0)
+            expected = layer.weight.multiply(x, None, kernels.LinearMap())
+            torch.manual_seed(0)
+            torch.testing.assert_close(compiled(x, None, kernels.LinearMap()), expected)

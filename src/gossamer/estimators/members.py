@@ -233,4 +233,4 @@ def _is_gaussian(weight: SparseWeight) -> bool:
 
 
 def _passes_as_usual(weight: GaussianWeight) -> bool:
-    return weight.probe is None and weight.sink is None and weight.is_training_pass and weight.is_noisy
+    return weight.probe is None and weight.sink is None and weight.learns and weight.is_noisy

@@ -29,24 +29,29 @@ FEW = 8
 LEAST_LOOKUP = 2**18  # entries of a table; for a smaller one, forming it is faster than searching for its rows
 
 _setting: ContextVar[Kernel] = ContextVar("kernel", default="auto")
+_last_set: Kernel = "auto"  # the same for torch.compile, which can watch a global but not read a context variable
 _warned = False
 
 
 class _Block(contextlib.AbstractContextManager[None]):
     """Ends what :func:`use` began, if it is used as a block."""
 
-    def __init__(self, before: Token[Kernel]) -> None:
-        self.before = before
+    def __init__(self, kernel: Kernel) -> None:
+        global _last_set
+        self.before: Token[Kernel] = _setting.set(kernel)
+        _last_set = kernel
 
     def __exit__(self, *_: object) -> None:
+        global _last_set
         _setting.reset(self.before)
+        _last_set = _setting.get()
 
 
 def use(kernel: Kernel) -> contextlib.AbstractContextManager[None]:
     """Choose the kernel of all sparse weights from here on, or within a ``with`` block.
 
-    The choice holds in the thread that makes it; other threads keep theirs. A compiled network keeps the one that it was
-    compiled with.
+    The choice holds in the thread that makes it; other threads keep theirs. A compiled network is compiled again where
+    it changes.
 
     Args:
         kernel: ``"auto"`` chooses by device, density, shape and batch, ``"sparse"`` takes the sparse kernel wherever it
@@ -61,10 +66,9 @@ def use(kernel: Kernel) -> contextlib.AbstractContextManager[None]:
     """
     if kernel not in get_args(Kernel):
         raise ValueError(f"kernel must be one of {', '.join(map(repr, get_args(Kernel)))}; got {kernel!r}")
-    return _Block(_setting.set(kernel))
+    return _Block(kernel)
 
 
-@torch.compiler.assume_constant_result  # dynamo cannot read a ContextVar
 def in_use() -> Kernel:
     """The setting that :func:`use` made."""
     return _setting.get()
@@ -102,7 +106,7 @@ def _kernel(x: Tensor, where: Placement) -> _Functions:
     """The kernel to call; a sparse one passes what it cannot compute on to the reference."""
     position, shape, weight_map = where
     embeds = isinstance(weight_map, EmbeddingMap)
-    setting = in_use()
+    setting = _last_set if torch.compiler.is_compiling() else _setting.get()
     if setting == "dense" or position is None or not (x.is_cpu or embeds):
         return reference
     exports = torch.compiler.is_exporting()

@@ -127,23 +127,18 @@ class CurvatureWeight(GaussianWeight):
         return normal_kl(self.deviation, self.learnt_std, self.prior_std)
 
     @property
-    def std(self) -> Tensor:
-        """σ of draws and evaluations: as learnt, times the root of the calibration."""
-        return self._std(self.calibration * self.noise_scale)
-
-    @property
     def learnt_std(self) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
-        return self._std(self.noise_scale)
+        return self.scaled_std(1.0)
 
-    def _std(self, variance: float) -> Tensor:
-        dtype = self.mean.dtype
-        if self.learner is None or not (torch.is_grad_enabled() and self.mean.requires_grad):
-            return std_of_curvature(self.shrunk, variance, self.damping).to(dtype)
-        if self.estimate is None or self.estimate.shape != self.curvature.shape:  # was frozen, or has another length
+    def scaled_std(self, factor: float) -> Tensor:
+        mean, shrunk, variance = self.mean, self.shrunk, factor * self.noise_scale
+        if self.learner is None or not (torch.is_grad_enabled() and mean.requires_grad):
+            return std_of_curvature(shrunk, variance, self.damping).to(mean.dtype)
+        if self.estimate is None or self.estimate.shape != shrunk.shape:  # was frozen, or has another length
             self._listen()
-        std: Tensor = _Std.apply(self.estimate, self.shrunk, variance, self.damping)
-        return std.to(dtype)
+        std: Tensor = _Std.apply(self.estimate, shrunk, variance, self.damping)
+        return std.to(mean.dtype)
 
     @property
     def shrunk(self) -> Tensor:

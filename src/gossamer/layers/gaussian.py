@@ -20,11 +20,9 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from gossamer import kernels
-from gossamer.kernels import WeightMap
 from gossamer.kernels.reference import Function
 from gossamer.layers.support import Support
-from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights, without_autocast
+from gossamer.layers.weight import Pass, RegrowStd, SparseWeight, sparse_weights
 from gossamer.priors import normal_kl
 from gossamer.types import Mode, Noise, Penalty, Schedule
 
@@ -83,12 +81,21 @@ class GaussianWeight(SparseWeight):
     @property
     def std(self) -> Tensor:
         """σ of draws and evaluations: as learnt, times the root of the calibration."""
-        return self.learnt_std if self.calibration == 1 else self.learnt_std * math.sqrt(self.calibration)
+        return self.scaled_std(self.calibration)
 
     @property
     def learnt_std(self) -> Tensor:
         """σ = softplus(raw_std), never below a floor, so that its logarithm and the gradient of it are finite."""
-        return std_of(self.raw_std)
+        return self.scaled_std(1.0)
+
+    def scaled_std(self, factor: float) -> Tensor:
+        """σ, its variance times a factor."""
+        std = std_of(self.raw_std)
+        return std if factor == 1 else std * math.sqrt(factor)
+
+    def _std_of_pass(self) -> Tensor:
+        """σ of a draw in the pass at hand."""
+        return self.scaled_std(1.0 if self.learns else self.calibration)
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
@@ -115,23 +122,15 @@ class GaussianWeight(SparseWeight):
         """KL(q ‖ prior) of what training learns, before any calibration: summed over the active entries, in nats."""
         return normal_kl(self.mean, self.learnt_std, self.prior_std)
 
-    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map with fresh noise of outputs or of weights, as ``noise`` says, or at the means."""
-        if self.support.origin is not None:
-            self.support.check_average()
-        x, plain = without_autocast(x)
-        support = self.support
-        where = (support.position, support.shape, weight_map)
-        floor = REFERENCE_FLOOR if self.mode == "reference" else None
-        with plain:
-            if self.dense_copy is not None and (self.training or not self.draws_weights):
-                return self.dense_copy.multiply(x, bias, weight_map, noisy=self.is_noisy, floor=floor)
-            if not self.is_noisy:
-                return self.watched(kernels.product(x, self.mean, bias, *where), x, weight_map)
-            if self.training and self.draws_weights:
-                return self.watched(kernels.product(x, self.sample(), bias, *where), x, weight_map)
-            y = kernels.noisy_product(x, self.mean, self._std_of_pass(), bias, *where, floor=floor)
-            return self.watched(y, x, weight_map)
+    def noisy_pass(self, mean: Tensor, learns: bool) -> Pass:
+        """Noise of outputs or of weights, as ``noise`` says; training must not depend on a calibration."""
+        if self.training and self.noise == "weights":
+            return Pass(self.sample())
+        return Pass(mean, self.scaled_std(1.0 if learns else self.calibration), self.floor)
+
+    @property
+    def floor(self) -> float | None:
+        return REFERENCE_FLOOR if self.mode == "reference" else None
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε per entry."""
@@ -140,10 +139,6 @@ class GaussianWeight(SparseWeight):
             return torch.addcmul(mean, std, torch.randn_like(mean))
         noise = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)
         return torch.addcmul(mean, std, noise.to(mean.device))
-
-    def _std_of_pass(self) -> Tensor:
-        """σ of the pass at hand: a training pass must not depend on a calibration."""
-        return self.learnt_std if self.is_training_pass else self.std
 
     def get_extra_state(self) -> Tensor:
         """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,19 @@ OPERATORS = (
     "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__",
     "__matmul__", "__rmatmul__", "__pow__", "__neg__", "__abs__", "__getitem__",
 )  # fmt: skip
+
+
+class Pass(NamedTuple):
+    """What a weight computes with in the pass at hand: decided once, when its layer is called.
+
+    ``values`` are the means or a draw of the active entries. With ``std`` the outputs have noise of their own, and
+    ``floor`` is then added to their variance.
+    """
+
+    values: Tensor
+    std: Tensor | None = None
+    floor: float | None = None
+
 
 RegrowStd = Literal["mean", "mean_raw"] | float
 """How σ of a new entry is set: the mean std of its layer, the mean raw std (as in the released code), or a number."""
@@ -82,18 +95,49 @@ class SparseWeight(nn.Module, ABC):
         return self.std
 
     @property
+    def draws_weights(self) -> bool:
+        """Whether a training pass draws weights, once for all examples, where a kind can also draw outputs."""
+        return False
+
+    @property
+    def floor(self) -> float | None:
+        """What is added to the variance of outputs with noise of their own."""
+        return None
+
+    @property
     def n_products(self) -> int:
         """How many products with its input a training pass makes."""
         return 1
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map applied to ``x`` and this weight: one draw of it, shared by the batch, or its means."""
+        """The map applied to ``x`` and this weight, with this weight's noise or at its means."""
+        support = self.support
+        if support.origin is not None:
+            support.check_average()
         x, plain = without_autocast(x)
+        where = (support.position, support.shape, weight_map)
         with plain:
-            if self.dense_copy is not None:
-                return self.dense_copy.multiply(x, bias, weight_map)
-            y = kernels.product(x, self.values(), bias, self.support.position, self.support.shape, weight_map)
-            return self.watched(y, x, weight_map)
+            if self.dense_copy is not None and (self.training or not self.draws_weights):
+                return self.dense_copy.multiply(x, bias, weight_map, noisy=self.is_noisy, floor=self.floor)
+            values, std, floor = self.this_pass()
+            if std is None:
+                y = kernels.product(x, values, bias, *where)
+            else:
+                y = kernels.noisy_product(x, values, std, bias, *where, floor=floor)
+            if self.probe is None and self.sink is None:
+                return y
+            return kernels.watch(y, x, weight_map, self.probe, self.sink)
+
+    def this_pass(self) -> Pass:
+        """What the pass at hand computes with."""
+        learns = self.learns
+        if not self.noisy or (learns and self.trains_at_mean):
+            return Pass(self.expected())
+        return self.noisy_pass(self.mean, learns)
+
+    def noisy_pass(self, mean: Tensor, learns: bool) -> Pass:
+        """What a pass with noise computes with; ``learns`` says whether it is one of training."""
+        return Pass(self.sample())
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
@@ -136,11 +180,11 @@ class SparseWeight(nn.Module, ABC):
     @property
     def is_noisy(self) -> bool:
         """Whether the pass at hand draws noise."""
-        return self.noisy and not (self.trains_at_mean and self.is_training_pass)
+        return self.noisy and not (self.trains_at_mean and self.learns)
 
     @property
-    def is_training_pass(self) -> bool:
-        """Whether the pass at hand is one in training mode that records gradients."""
+    def learns(self) -> bool:
+        """Whether the pass at hand is one of training: in training mode, and recording gradients."""
         return self.training and torch.is_grad_enabled()
 
     def dense_mean(self) -> Tensor:
@@ -155,12 +199,6 @@ class SparseWeight(nn.Module, ABC):
         """What a criterion sees, detached."""
         std = self.learnt_std
         return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
-
-    def watched(self, y: Tensor, x: Tensor, weight_map: WeightMap) -> Tensor:
-        """The product ``y`` of this weight and ``x``, with its dense gradient exposed while the weight is armed."""
-        if self.probe is None and self.sink is None:
-            return y
-        return kernels.watch(y, x, weight_map, self.probe, self.sink)
 
     def arm(self, sink: kernels.Sink | None = None) -> None:
         """Collect the dense gradient in the next backward passes, by way of the ``sink`` wherever it can be called."""
@@ -178,8 +216,8 @@ class SparseWeight(nn.Module, ABC):
         return grad
 
     def __getattr__(self, name: str) -> Any:
-        # Parameters and modules first and directly: every pass asks for several of them.
-        for kind in ("_parameters", "_modules"):
+        # What the module holds first and directly: every pass asks for several of them.
+        for kind in ("_parameters", "_buffers", "_modules"):
             held = self.__dict__.get(kind, ())
             if name in held:
                 return held[name]

@@ -25,10 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
+from gossamer import kernels
 from gossamer.convert import convert
 from gossamer.kernels import ConvMap, LinearMap, WeightMap
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, inverse_softplus, param_groups
 from gossamer.layers.gaussian import std_of
+from gossamer.layers.weight import Pass, without_autocast
 from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.priors import log_noise, log_uniform_kl
@@ -116,7 +118,7 @@ class ScaledWeight(GaussianWeight):
     @property
     def scale_std(self) -> Tensor:
         """σ_z."""
-        return std_of(self.scale_raw_std) * math.sqrt(1.0 if self.is_training_pass else self.calibration)
+        return std_of(self.scale_raw_std) * math.sqrt(1.0 if self.learns else self.calibration)
 
     @property
     def std(self) -> Tensor:
@@ -152,12 +154,14 @@ class ScaledWeight(GaussianWeight):
             channels = (-1, *[1] * (y.dim() - 2))
             y = y * self._scales(y.shape[:2]).view(len(y), *channels).to(y)
             return y if bias is None else y + bias.view(channels).to(y)
-        return SparseWeight.multiply(self, x, bias, weight_map)
+        x, plain = without_autocast(x)
+        with plain:
+            return kernels.product(x, self.values(), bias, self.support.position, self.support.shape, weight_map)
+
+    def this_pass(self) -> Pass:
+        """The weights alone: their scales multiply inputs or outputs."""
+        return self.noisy_pass(self.mean, self.learns) if self.is_noisy else Pass(self.mean)
 
     def _scales(self, shape: torch.Size) -> Tensor:
         mean = self.scale_mean.expand(shape)
         return mean + self.scale_std * torch.randn_like(mean) if self.is_noisy else mean
-
-    def _std_of_pass(self) -> Tensor:
-        """σ_w of the pass at hand."""
-        return self.learnt_std * math.sqrt(1.0 if self.is_training_pass else self.calibration)

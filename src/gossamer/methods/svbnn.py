@@ -26,7 +26,7 @@ from torch.optim import Adam
 
 from gossamer.convert import convert
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, sparse_weights
-from gossamer.layers.weight import RegrowStd
+from gossamer.layers.weight import Pass, RegrowStd
 from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.schedules import linear, warmup
@@ -149,7 +149,7 @@ class SpikeSlabWeight(GaussianWeight):
     def std(self) -> Tensor:
         """√(φ(σ² + μ²) - φ²μ²), of spike and slab together."""
         inclusion = self.logit.sigmoid()
-        return (inclusion * (self._slab_std().square() + (1 - inclusion) * self.mean.square())).sqrt()
+        return (inclusion * (self._std_of_pass().square() + (1 - inclusion) * self.mean.square())).sqrt()
 
     def expected(self) -> Tensor:
         """φ μ."""
@@ -161,7 +161,7 @@ class SpikeSlabWeight(GaussianWeight):
         soft = ((self.logit + uniform.logit(eps=1e-7)) / TEMPERATURE).sigmoid()
         hard = (soft > 0.5).to(soft.dtype)
         included = hard + (soft - soft.detach())  # the value of one, the gradient of the other
-        return included * super().sample(generator, self._slab_std())
+        return included * super().sample(generator, self._std_of_pass())
 
     def kl(self) -> Tensor:
         inclusion, std, slab = self.logit.sigmoid(), self.learnt_std, self.prior_std
@@ -175,11 +175,9 @@ class SpikeSlabWeight(GaussianWeight):
     def n_products(self) -> int:
         return 1
 
-    multiply = SparseWeight.multiply  # by a draw of the weights, also where a Gaussian would draw noise of the outputs
+    def noisy_pass(self, mean: Tensor, learns: bool) -> Pass:
+        return Pass(self.sample())
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry is in the slab as likely as not."""
         return super().regrown(kept, regrow_std) | {"logit": self.logit.detach().new_zeros(())}
-
-    def _slab_std(self) -> Tensor:
-        return self.learnt_std * math.sqrt(1.0 if self.is_training_pass else self.calibration)
