@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from gossamer import load_run, methods
 from gossamer.data import digits
@@ -51,3 +52,23 @@ def test_without_noise_the_optimizer_decays_the_weights(given, decay):
 def test_options_of_noise_need_noise(option):
     with pytest.raises(ValueError, match="a temperature above 0"):
         methods.build("ssvi", digits.load(), 4, temperature=0, **option)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_noisy"),
+    [
+        ({"members": 2}, False),
+        ({"members": 1}, True),
+        ({"members": 2, "temperature": 0.1}, True),
+        ({"members": 2, "noise": "local"}, True),
+        ({"members": 2, "prior": "own"}, True),
+    ],
+)
+def test_members_with_batch_normalisation_have_no_noise_unless_it_is_asked_for(options, is_noisy):
+    """The study of noise: a mixture of such networks is better without."""
+    task = digits.load()
+    normed = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+    for network, expected in ((normed, is_noisy), (mlp(64, (8,)), True)):
+        training = Training(methods.build("ssvi", task, 4, density=0.2, **options), network, task, 4)
+        assert all((weight.std is not None) == expected for weight in sparse_weights(training.model).values())
+        assert ("temperature" in training.chosen and training.chosen["temperature"] == 0) != expected

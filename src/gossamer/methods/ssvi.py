@@ -103,7 +103,8 @@ def ssvi(
         optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with
             batch normalisation, Adam for others.
         temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO, and 0 the same training without
-            noise, whose weights have no σ. ``None`` chooses it by the number of examples for each active weight.
+            noise, whose weights have no σ. ``None`` chooses it by the number of examples for each active weight, and 0
+            for a mixture of networks with batch normalisation, which is better without noise.
         weight_decay: δ, the weight decay of the means and the curvature of the prior; ``None`` is 5e-4, and 5/N with a
             prior of its own.
         removal: Score of the active entries; the lowest are removed.
@@ -185,32 +186,34 @@ def ssvi(
     usual_decay = OWN_PRIOR_DECAY / task.n_data if own else WEIGHT_DECAY
     decay = None if prior_std is not None else first_given(weight_decay, usual_decay)
     chosen |= given(weight_decay=decay)
-    rules: list[Callable[[nn.Module, Optimizer], Rule]] = [*moves]
-    if temperature == 0:  # a network without noise, which trains and moves as one with noise does
-        only_with("a temperature above 0", prior_std=prior_std, prior=own or None, init_std=init_std, noise=noise)
-        prepare = partial(_sparsify, density=density, allocation=allocation)
-        removal = "magnitude" if removal == "snr_abs" else removal  # which ranks as |μ|/σ does at one σ for all
-        rules = [partial(move, removal=removal) for move in moves]
-    else:
-        learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=own)
-        rules = [learns, *moves]
-        chosen |= {"std": std}
+    of_noise = given(prior_std=prior_std, prior=own or None, init_std=init_std, noise=noise)
+    if temperature == 0:
+        only_with("a temperature above 0", **of_noise)
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
-        default = NORMED if any(isinstance(module, _BatchNorm) for module in network.modules()) else PLAIN
-        rate = first_given(lr, LR[optimizer or default.optimizer])
-        usual = default.average if steps >= LONG else 0.0
+        is_normed = any(isinstance(module, _BatchNorm) for module in network.modules())
+        default = NORMED if is_normed else PLAIN
+        # Noise costs a mixture of such networks (docs/studies/noise.md), whose members differ without it.
+        is_plain = temperature == 0 or (temperature is None and is_normed and members > 1 and not of_noise)
         plan = replace(
             default,
-            lr=rate,
+            lr=first_given(lr, LR[optimizer or default.optimizer]),
             lr_is_given=lr is not None,
-            average=first_given(average, usual),
-            mean_decay=decay if temperature == 0 else None,
+            average=first_given(average, default.average if steps >= LONG else 0.0),
+            mean_decay=decay if is_plain else None,
             **given(optimizer=optimizer, noise=noise),
         )
-        used = chosen if temperature == 0 else chosen | {"noise": plan.noise}
-        return _method(task, steps, plan, prepare, rules, no_penalty, refresh_batchnorm, cycles, used)
+        rules: list[Callable[[nn.Module, Optimizer], Rule]]
+        if is_plain:  # a network without noise, which trains and moves as one with noise does
+            prepared = partial(_sparsify, density=density, allocation=allocation)
+            ranked = "magnitude" if removal == "snr_abs" else removal  # which ranks as |μ|/σ does at one σ for all
+            rules = [partial(move, removal=ranked) for move in moves]
+            used = chosen if temperature == 0 else chosen | {"temperature": 0.0}
+        else:
+            learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=own)
+            prepared, rules, used = prepare, [learns, *moves], chosen | {"std": std, "noise": plan.noise}
+        return _method(task, steps, plan, prepared, rules, no_penalty, refresh_batchnorm, cycles, used)
 
     return several(replace(suited_to(nn.Identity()), adapt=suited_to))
 
