@@ -65,7 +65,7 @@ def test_every_room_is_there_after_the_import():
         "gossamer",
         "index",
     }
-    assert set(names) == {*gossamer.__all__, *pages, "report"}
+    assert set(names) == {*gossamer.__all__, *pages}
 
 
 def test_completion_finds_every_public_name():
