@@ -69,11 +69,11 @@ __all__ = [
 _HOMES = {
     "SparseBayesClassifier": "estimators",
     "SparseBayesRegressor": "estimators",
-    "export": "deploy.exporting",
+    "export": "deploy.programs",
     "fit": "train",
-    "load": "deploy.saving",
+    "load": "deploy.files",
     "load_run": "lab",
-    "save": "deploy.saving",
+    "save": "deploy.files",
     "shard": "train.sharding",
 }
 _ROOMS = ("deploy", "distributed", "estimators", "evaluate", "files", "kernels", "lab", "layers", "posterior", "train")

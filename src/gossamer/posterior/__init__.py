@@ -2,7 +2,7 @@
 
 from gossamer.posterior.average import Averaged, InAverage, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
-from gossamer.posterior.calibrate import LEAST_HELD_OUT, Calibration, calibrate
+from gossamer.posterior.calibration import LEAST_HELD_OUT, Calibration, at_temperature, calibrate, fit_temperature
 from gossamer.posterior.draw import DrawnNetwork, draw
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
 from gossamer.posterior.mixture import Mixture
@@ -10,7 +10,6 @@ from gossamer.posterior.predict import predict
 from gossamer.posterior.prediction import Prediction
 from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_cycles
 from gossamer.posterior.swag import Swag, SwagPosterior
-from gossamer.posterior.temperature import at_temperature, fit_temperature
 
 __all__ = [
     "LEAST_HELD_OUT",

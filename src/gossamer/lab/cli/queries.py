@@ -49,7 +49,7 @@ def export(given: list[str]) -> int:
     options = _parse("export", given)
     run = folder(options.run)
     Run.open(run)
-    from gossamer.deploy.exporting import SUFFIX
+    from gossamer.deploy.programs import SUFFIX
     from gossamer.lab.runs.result import load_run
 
     file = folder(options.out) if options.out else run / f"{options.what}{SUFFIX[options.format]}"

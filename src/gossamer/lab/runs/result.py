@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.data.own.record import check_record
-from gossamer.deploy import saving
-from gossamer.deploy.exporting import Format, What, export
+from gossamer.deploy.files import save
+from gossamer.deploy.programs import Format, What, export
 from gossamer.evaluate import predict_inputs, summarize
 from gossamer.files.atomic import checked
 from gossamer.files.schema import Count, Finite
@@ -195,7 +195,7 @@ class TrainedRun:
 
     def save(self, file: Path | str, **options: Any) -> Path:
         """Write the posterior to one file: :func:`gossamer.save`."""
-        return saving.save(self.posterior, file, **options)
+        return save(self.posterior, file, **options)
 
     def export(
         self, file: Path | str, *, format: Format = "onnx", what: What = "mean", n_draws: int | None = None

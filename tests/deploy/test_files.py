@@ -17,7 +17,7 @@ from torch.nn.utils import parameters_to_vector
 import gossamer
 from gossamer import methods
 from gossamer.data import two_moons
-from gossamer.deploy.saving import _of_network
+from gossamer.deploy.files import _of_network
 from gossamer.files import container
 from gossamer.layers import PointWeight, SparseWeight, replica, sparse_weights
 from gossamer.methods.bayes_compression import ScaledWeight

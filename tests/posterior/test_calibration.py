@@ -12,7 +12,7 @@ from torch import nn
 import gossamer
 from gossamer.layers import GaussianWeight, sparse_weights
 from gossamer.posterior import GaussianPosterior, InLayers, Mixture, Refresh, SingleNetwork
-from gossamer.posterior.calibrate import DECADES, PRECISION, search
+from gossamer.posterior.calibration import DECADES, PRECISION, search
 from gossamer.train.capture.flat_weights import FlatWeights
 
 STDS = ("curvature", "gradient")
