@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help venv lock sbom audit demo docs test format lint types bench figures measure endurance sanitize valgrind arm clean
+.PHONY: help venv lock sbom audit demo docs test sizes format lint types bench figures measure endurance sanitize valgrind arm clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -73,6 +73,9 @@ test: venv ## all checks: format, lint, types, tests and doctests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2
+
+sizes: venv ## lower the numbers of lines that CONTRIBUTING.md allows each room to what it has
+	$(BIN)/python tests/test_size.py
 
 format: venv ## format the code and sort its imports
 	$(BIN)/ruff check --select I --fix .
