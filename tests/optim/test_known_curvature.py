@@ -257,3 +257,67 @@ def test_neither_temperature_nor_length_biases_the_curvature(noise, temperature,
     error = math.sqrt(n / (batch * temperature * n_estimates) * of_columns / (n_out * seeds))
     assert abs(sum(errors) / seeds) < 0.1 + 3 * error
     assert abs(sum(medians) / seeds) < 0.15 + 3 * error  # of single weights, which c·v carries where noise is all
+
+
+@pytest.mark.parametrize("noise", ["weights", "local"])
+@pytest.mark.parametrize("temperature", [pytest.param(0.1, marks=pytest.mark.slow), 0.01])
+def test_curvature_of_a_cold_logistic_regression(temperature, noise):
+    """Where the curvature depends on the weights; at T = 0.1 and below, draws stay close to the means."""
+    n, batch, n_in, n_out, steps = 512, 64, 10, 200, 2400
+    torch.manual_seed(0)
+    x = torch.randn(n, n_in) * torch.logspace(-0.5, 0.5, n_in)
+    y = torch.bernoulli((x @ torch.randn(n_in, n_out) / 2).sigmoid())
+    layer = gossamer.bayesianize(nn.Linear(n_in, n_out, bias=False), 1.0, noise=noise)
+    train(
+        layer,
+        lambda rows: F.binary_cross_entropy_with_logits(layer(x[rows]), y[rows], reduction="none").sum(1).mean(),
+        n,
+        steps=steps,
+        batch=batch,
+        lr=0.2,
+        temperature=temperature,
+        weight_decay=1e-2,
+    )
+    with torch.no_grad():
+        p = (x @ layer.weight.support.scatter(layer.mean).T).sigmoid()
+        exact = (p * (1 - p)).T @ x.square() / n
+    found = layer.weight.shrunk.view(n_out, n_in)
+    of_columns = float(exact.square().sum() / exact.sum() ** 2)
+    error = math.sqrt(n / (batch * temperature * 0.19 * steps) * of_columns)  # as in the linear regression above
+    assert abs(float(found.sum() / exact.sum()) - 1) < 0.1 + 3 * error
+
+
+@pytest.mark.slow
+def test_curvature_under_batch_normalisation_is_the_trace_of_the_hessian():
+    """The normalisation ties all rows of a batch: h against double backward through it, averaged over draws."""
+    torch.manual_seed(0)
+    x = torch.randn(256, 8)
+    y = x[:, :3].argmax(1)
+    normalisation = nn.BatchNorm1d(16, track_running_stats=False)
+    twin = nn.Sequential(nn.Linear(8, 16), normalisation, nn.Tanh(), nn.Linear(16, 3))
+    model = gossamer.bayesianize(copy.deepcopy(twin), 1.0, init="pretrained", noise="weights")
+    train(
+        model,
+        lambda rows: F.cross_entropy(model(x), y),
+        len(y),
+        steps=4000,
+        batch=len(y),
+        lr=0.1,
+        temperature=1.0,
+        weight_decay=5e-3,
+        memory=0.2,
+    )
+    weights, n_draws = sparse_weights(model), 40
+    rest = {name: value.detach() for name, value in model.named_parameters() if not name.endswith(".mean")}
+    traces = dict.fromkeys(weights, 0.0)
+    for _ in range(n_draws):
+        drawn = {f"{name}.weight": weight.support.scatter(weight.sample().detach()) for name, weight in weights.items()}
+        for name in weights:
+
+            def loss(theta, name=name, fixed=rest | drawn):
+                return F.cross_entropy(functional_call(twin, fixed | {f"{name}.weight": theta}, x), y)
+
+            theta = drawn[f"{name}.weight"]
+            traces[name] += float(jacrev(jacrev(loss))(theta).view(theta.numel(), -1).trace()) / n_draws
+    for name, weight in weights.items():
+        assert float(weight.shrunk.sum()) == pytest.approx(traces[name], rel=0.1)
