@@ -1,7 +1,7 @@
 """The package does not grow unnoticed: each room has a number of lines in CONTRIBUTING.md that it must keep.
 
-``make sizes`` lowers the numbers after something was deleted. It raises none: who adds more than fits edits the table by
-hand, and writes into its last column what the lines are for.
+``make sizes`` lowers the numbers after something was deleted. To raise one, edit the table and give the reason in its
+last column.
 """
 
 import re
