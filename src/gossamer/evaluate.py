@@ -6,7 +6,7 @@ import contextlib
 
 from torch import Tensor, nn
 
-from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed import OwnNoise
 from gossamer.metrics import METRICS
 from gossamer.posterior import InLayers, Prediction
 from gossamer.posterior.predict import Around, outputs_of

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.optim import Optimizer
 
-from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed import OwnNoise
 from gossamer.files.schema import Entries
 
 __all__ = [

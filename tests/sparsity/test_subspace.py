@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import gossamer
-from gossamer.distributed import ranks
+from gossamer import distributed
 from gossamer.layers import sparse_weights
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.criteria import REMOVAL, snr_abs, snr_abs_reference
@@ -319,9 +319,9 @@ def test_positions_of_the_first_rank_replace_what_was_cached(kernel, monkeypatch
             assert src == 0
             tensor.data.copy_(others)  # as c10d does, without a new version
 
-        monkeypatch.setattr(ranks.dist, "is_initialized", lambda: True)
-        monkeypatch.setattr(ranks.dist, "get_world_size", lambda: 2)
-        monkeypatch.setattr(ranks.dist, "broadcast", broadcast)
+        monkeypatch.setattr(distributed.dist, "is_initialized", lambda: True)
+        monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
+        monkeypatch.setattr(distributed.dist, "broadcast", broadcast)
         gossamer.Subspace(model, torch.optim.SGD(model.parameters(), lr=0.1), total_steps=9, removal="magnitude")
         assert torch.equal(model.support.position, others)
         torch.testing.assert_close(model(x), gossamer.draw(model, at_mean=True)(x))

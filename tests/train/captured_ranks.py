@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gossamer
 from gossamer import methods
-from gossamer.distributed.devices import OneProcess
+from gossamer.distributed import OneProcess
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.train import Training

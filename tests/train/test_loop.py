@@ -17,7 +17,7 @@ from torch import nn
 
 from gossamer import methods
 from gossamer.data import digits
-from gossamer.distributed.devices import OneProcess
+from gossamer.distributed import OneProcess
 from gossamer.evaluate import evaluate
 from gossamer.likelihoods import Categorical
 from gossamer.models import mlp

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gossamer import methods
 from gossamer._text.names import unknown
 from gossamer._text.progress import Progress
-from gossamer.distributed.devices import OneProcess, OwnNoise
+from gossamer.distributed import OneProcess, OwnNoise
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.losses import LossCurves
 from gossamer.estimators.member_steps import native_steps

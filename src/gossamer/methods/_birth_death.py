@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.distributed.ranks import average_over_ranks
+from gossamer.distributed import average_over_ranks
 from gossamer.layers.masked import Masked
 
 MOST_FLIPS = 3

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from gossamer.convert import sparsify
-from gossamer.distributed.ranks import world_size
+from gossamer.distributed import world_size
 from gossamer.layers import param_groups
 from gossamer.methods._parts import update_period_for
 from gossamer.posterior import Last

@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
-from gossamer.distributed.ranks import world_size
+from gossamer.distributed import world_size
 from gossamer.methods._ke_fan import OWN, PRUNING, OfFirst, Preset, Pruning, PruningName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of, update_period_for
 from gossamer.optim import SGHMC

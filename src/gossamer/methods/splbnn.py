@@ -31,7 +31,7 @@ from torch.func import functional_call
 from torch.optim import SGD, Optimizer
 
 from gossamer.convert import sparsify
-from gossamer.distributed.ranks import world_size
+from gossamer.distributed import world_size
 from gossamer.layers import param_groups, replica, sparse_weights
 from gossamer.methods._parts import first_given
 from gossamer.posterior import Last, SingleNetwork, draw

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.distributed.ranks import average_over_ranks, world_size
+from gossamer.distributed import average_over_ranks, world_size
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.types import Rule, Step
 

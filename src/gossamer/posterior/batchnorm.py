@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed import OwnNoise
 from gossamer.types import identity
 
 BatchNorm = nn.modules.batchnorm._BatchNorm

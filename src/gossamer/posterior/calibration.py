@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed import OwnNoise
 from gossamer.likelihoods import Categorical
 from gossamer.posterior.in_layers import InLayers
 from gossamer.posterior.predict import Inputs, arguments, forward

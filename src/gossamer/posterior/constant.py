@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed import OwnNoise
 from gossamer.posterior.predict import predict
 from gossamer.types import Likelihood, Posterior, Task
 

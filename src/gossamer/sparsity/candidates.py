@@ -17,7 +17,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from gossamer.distributed.ranks import average_over_ranks, from_every_rank, on_any_rank, world_size
+from gossamer.distributed import average_over_ranks, from_every_rank, on_any_rank, world_size
 from gossamer.layers import Support
 from gossamer.sparsity.best import Best
 from gossamer.sparsity.gradients import Grads, Weights

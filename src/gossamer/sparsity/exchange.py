@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gossamer.distributed.ranks import from_first_rank
+from gossamer.distributed import from_first_rank
 from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.best import Best

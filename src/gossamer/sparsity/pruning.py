@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer._text.names import lookup
-from gossamer.distributed.ranks import world_size
+from gossamer.distributed import world_size
 from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.exchange import Scope

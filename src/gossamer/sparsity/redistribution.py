@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.distributed.ranks import world_size
+from gossamer.distributed import world_size
 from gossamer.layers import SparseWeight, sparse_weights
 from gossamer.sparsity.allocation import apportion
 from gossamer.sparsity.clock import Clocked

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from gossamer.distributed.ranks import average_over_ranks, from_first_rank, world_size
+from gossamer.distributed import average_over_ranks, from_first_rank, world_size
 from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
 from gossamer.layers.curvature import IDLE
 from gossamer.layers.support import leave_broadcast

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed import OwnNoise
 from gossamer.types import Split, identity
 
 __all__ = ["Batches"]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed.ranks import average_over_ranks
+from gossamer.distributed import average_over_ranks
 
 __all__ = ["DivergenceError", "DivergenceWatch", "OnNan"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed.devices import OneProcess
+from gossamer.distributed import OneProcess
 from gossamer.posterior import LEAST_HELD_OUT, Calibration, calibrate
 from gossamer.posterior.constant import learnt_nothing
 from gossamer.train.divergence import OnNan
@@ -49,7 +49,7 @@ def fit(
         model: A plain network.
         task: Data and likelihood.
         steps: How many optimizer steps. A method whose members do not share them takes them for each.
-        fabric: Device and precision, a :class:`gossamer.distributed.devices.OneProcess` or a
+        fabric: Device and precision, a :class:`gossamer.distributed.OneProcess` or a
             ``lightning_fabric.Fabric``; ``None`` is the CPU in float32.
         record: Called after each step with its number and its ``loss``, ``nll`` and ``penalty`` as tensors.
         batch_size: Examples per step.

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed.devices import OwnNoise
-from gossamer.distributed.ranks import average_over_ranks
+from gossamer.distributed import OwnNoise, average_over_ranks
 from gossamer.layers import sparse_weights
 from gossamer.sparsity.gradients import buffers_kept
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.distributed.devices import OneProcess, OwnNoise
-from gossamer.distributed.ranks import from_first_rank
+from gossamer.distributed import OneProcess, OwnNoise, from_first_rank
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
 from gossamer.posterior import Calibration
 from gossamer.train.batches import Batches

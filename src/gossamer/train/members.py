@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gossamer.distributed.devices import OwnNoise
+from gossamer.distributed import OwnNoise
 from gossamer.layers import replica
 from gossamer.posterior import Mixture
 from gossamer.posterior.snapshots import pack, unpack

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed.ranks import on_any_rank
+from gossamer.distributed import on_any_rank
 from gossamer.train.divergence import PERIOD, DivergenceError, OnNan, most_grown
 from gossamer.types import Split
 

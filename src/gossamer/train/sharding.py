@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed.ranks import average_over_ranks, from_first_rank
+from gossamer.distributed import average_over_ranks, from_first_rank
 from gossamer.layers import Support, sparse_weights
 
 __all__ = ["shard"]

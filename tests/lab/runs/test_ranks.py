@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gossamer.distributed.devices import OneProcess
+from gossamer.distributed import OneProcess
 from gossamer.lab import Interrupted, Settings, resume
 from gossamer.lab import train as train_run
 from gossamer.lab.record import RecordError, Run

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import metrics
-from gossamer.distributed.ranks import (
+from gossamer.distributed import (
     average_over_ranks,
     from_every_rank,
     largest_over_ranks,

@@ -21,8 +21,7 @@ from gossamer._text.names import needs
 from gossamer._text.progress import Progress
 from gossamer.data import DataNotFoundError, describe_data
 from gossamer.data.own.record import TrainingDataNeededError
-from gossamer.distributed.devices import OneProcess, OwnNoise
-from gossamer.distributed.ranks import on_any_rank
+from gossamer.distributed import OneProcess, OwnNoise, on_any_rank
 from gossamer.evaluate import predict_inputs
 from gossamer.files.schema import Count
 from gossamer.files.schema import check as check_value

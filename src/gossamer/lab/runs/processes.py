@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch.distributed as dist
 
 from gossamer._text.names import needs
-from gossamer.distributed.devices import OneProcess
-from gossamer.distributed.ranks import world_size
+from gossamer.distributed import OneProcess, world_size
 from gossamer.lab.runs.interrupt import RankLostError
 from gossamer.lab.runs.settings import Settings
 

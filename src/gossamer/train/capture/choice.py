@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from gossamer.distributed.devices import is_bf16
-from gossamer.distributed.ranks import on_any_rank
+from gossamer.distributed import is_bf16, on_any_rank
 from gossamer.layers import CurvatureWeight, SparseLayer, sparse_weights
 from gossamer.train.capture.passes import CapturedPasses
 from gossamer.train.capture.steps import NO_KL, CapturedSteps, CaptureError

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.distributed.ranks import Message, world_size
+from gossamer.distributed import Message, world_size
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.optim import sampled
 from gossamer.train.capture.graphs import Graph

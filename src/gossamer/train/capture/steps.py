@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.distributed.ranks import Message, world_size
+from gossamer.distributed import Message, world_size
 from gossamer.layers import sparse_weights
 from gossamer.train.capture.flat_weights import FlatWeights, copy_gradients
 from gossamer.train.capture.graphs import Graph, OnDevice, undone

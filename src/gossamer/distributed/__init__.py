@@ -1,1 +1,0 @@
-"""Means over ranks, and one process on one device."""
