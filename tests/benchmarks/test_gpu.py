@@ -169,10 +169,10 @@ def test_bytes_of_a_working_copy():
     contender.step()
     n_weights = 168 + 3840  # each weight starts at a multiple of eight entries
     n_active = sum(weight.support.n_active for weight in sparse_weights(contender.model).values())
-    layout, seed = 2 * 4 * 8, 8  # four integers a weight that say where its entries go; the seed of the noise
+    layout = 2 * 4 * 8  # four integers per weight that say where its entries go
     numbers = 4 * 5  # damping, temperature, the rate of the running mean, whether it learns, the mean of the prior
     shrinkage = 2 * 4 * 4 + (8 + 4) * n_active  # four numbers a weight; its number and the last estimate of each entry
-    assert contender.working_bytes() == 4 * 4 * n_weights + 8 * n_active + numbers + shrinkage + layout + seed
+    assert contender.working_bytes() == 4 * 4 * n_weights + 8 * n_active + numbers + shrinkage + layout
     assert bytes_in_training(contender) == 4 * (5 * n_active + 3 * (12 + 10))
     assert checkpoint_bytes(contender) < plain + 4 * (n_active + 22) + 3000  # the momenta
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -216,12 +216,14 @@ class PeakMemory:
 
 def _largest_size() -> int:
     """Bytes of this process at its largest; 0 on Windows, which does not tell."""
+    # Not ru_maxrss first: on Linux a process inherits that of the process which started it.
+    if (status := Path("/proc/self/status")).exists():
+        return next(1024 * int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     try:
         import resource
     except ImportError:
         return 0
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
 
 
 def cost_of(
