@@ -160,7 +160,7 @@ class Bespoke(nn.Module):
         return (x @ self.kernel) * self.scale
 
 
-def test_a_partial_conversion_warns_and_counts_the_whole_network(capsys):
+def test_a_partial_conversion_warns_and_counts_the_whole_network():
     """100 of 1,000 weights can be converted; the density is that of the whole network."""
     model = nn.Sequential(nn.Linear(10, 10), nn.LayerNorm((10, 10)), Bespoke())
     with pytest.warns(UserWarning, match=r"10\.0% of the weights .* 90\.0% in Bespoke \(no rule for Bespoke"):
@@ -168,8 +168,7 @@ def test_a_partial_conversion_warns_and_counts_the_whole_network(capsys):
     assert gossamer.density(model) == (20 + 900) / 1000
     assert gossamer.active_parameters(model) == 20
     table = gossamer.summary(model)
-    assert repr(table) == "<Summary: 920 of 1,000 weights active>"
-    assert "920 / 1,000" in capsys.readouterr().out.splitlines()[-1]
+    assert "920 / 1,000" in str(table).splitlines()[-1]
 
 
 @pytest.mark.parametrize("quiet", ["excluded", "frozen", "small"])

@@ -14,7 +14,7 @@ METRICS = [
     metrics.accuracy,
     metrics.nll,
     metrics.brier,
-    metrics.top_label_ece,
+    metrics.ece,
     metrics.classwise_ece,
     metrics.marginal_l2_debiased,
 ]
@@ -55,7 +55,7 @@ def test_all_wrong_and_certain_is_the_largest_error():
     assert metrics.accuracy(probs, labels) == 0
     assert metrics.nll(probs, labels) == pytest.approx(-math.log(torch.finfo(torch.float32).tiny))
     assert metrics.brier(probs, labels) == 2
-    assert metrics.top_label_ece(probs, labels) == 1
+    assert metrics.ece(probs, labels) == 1
     # For each class a quarter of the examples has p = 1 and is another class; a quarter has p = 0 and is of the class.
     assert metrics.classwise_ece(probs, labels) == pytest.approx(1 / 2)
     # (1/4) (1² − 0) for p = 1; (3/4) [(1/3)² − (1/3)(2/3)/29] for p = 0.
@@ -78,7 +78,7 @@ def test_a_single_example():
     assert metrics.accuracy(probs, labels) == 0
     assert metrics.nll(probs, labels) == pytest.approx(math.log(4))
     assert metrics.brier(probs, labels) == pytest.approx(2 * 0.75**2)
-    assert metrics.top_label_ece(probs, labels) == pytest.approx(0.75)
+    assert metrics.ece(probs, labels) == pytest.approx(0.75)
     assert metrics.classwise_ece(probs, labels) == pytest.approx(0.75)
     assert metrics.marginal_l2_debiased(probs, labels) == 0  # a bin of one example says nothing
 
@@ -96,7 +96,7 @@ def test_classwise_is_top_label_where_the_first_of_two_classes_always_wins(n: in
     """Each bin of p_2 mirrors one of p_1, so both classes have the same error."""
     probs, labels = softmax_family(n, 2, 2, 1.5, seed)
     probs = probs.sort(1, descending=True).values
-    assert metrics.classwise_ece(probs, labels) == pytest.approx(metrics.top_label_ece(probs, labels), abs=1e-12)
+    assert metrics.classwise_ece(probs, labels) == pytest.approx(metrics.ece(probs, labels), abs=1e-12)
 
 
 def test_marginal_l2_with_two_bins_by_hand():
@@ -129,7 +129,7 @@ def test_marginal_l2_is_zero_for_an_accurate_and_overconfident_network():
     """The warning of its docstring."""
     probs, labels = softmax_family(2000, 10, 30, 4.0, seed=0)
     assert metrics.accuracy(probs, labels) > 0.96
-    assert metrics.top_label_ece(probs, labels) > 0.02
+    assert metrics.ece(probs, labels) > 0.02
     assert metrics.marginal_l2_debiased(probs, labels) == 0
 
 
@@ -188,7 +188,7 @@ def test_ece_is_that_of_uncertainty_calibration(family: str):
     probs, labels = FAMILIES[family]
     top = calibration.get_ece(probs.numpy(), labels.numpy())
     classwise = calibration.get_ece(probs.numpy(), labels.numpy(), mode="marginal")
-    assert metrics.top_label_ece(probs, labels) == pytest.approx(top, rel=1e-9)
+    assert metrics.ece(probs, labels) == pytest.approx(top, rel=1e-9)
     assert metrics.classwise_ece(probs, labels) == pytest.approx(classwise, rel=1e-9)
 
 
@@ -200,7 +200,7 @@ def test_accuracy_and_ece_are_those_of_torchmetrics(family: str):
     accuracy = functional.multiclass_accuracy(probs, labels, classes, average="micro")
     error = functional.multiclass_calibration_error(probs, labels, classes, n_bins=15, norm="l1")
     assert metrics.accuracy(probs, labels) == pytest.approx(float(accuracy), rel=1e-6)
-    assert metrics.top_label_ece(probs, labels) == pytest.approx(float(error), rel=1e-4)  # theirs is float32
+    assert metrics.ece(probs, labels) == pytest.approx(float(error), rel=1e-4)  # theirs is float32
 
 
 def test_brier_is_that_of_scikit_learn():
@@ -289,7 +289,7 @@ def test_what_is_no_pair_of_masks_is_refused(rate):
 def test_the_floor_of_the_ece_is_its_mean_over_redrawn_labels():
     torch.manual_seed(0)
     probs = torch.randn(400, 4).softmax(1)
-    drawn = torch.tensor([metrics.top_label_ece(probs, torch.multinomial(probs, 1)[:, 0]) for _ in range(400)])
+    drawn = torch.tensor([metrics.ece(probs, torch.multinomial(probs, 1)[:, 0]) for _ in range(400)])
     # The means of 200 redraws there and 400 here.
     error = float(drawn.std()) * math.sqrt(1 / 200 + 1 / 400)
     assert abs(metrics.ece_floor(probs) - float(drawn.mean())) < 4 * error

@@ -29,7 +29,7 @@ def test_the_reliability_curve_sums_to_accuracy_and_ece(n: int, classes: int, n_
     share = count / n
     assert float((share * accuracy).nansum()) == pytest.approx(metrics.accuracy(probs, labels), abs=1e-6)
     gap = float((share * (confidence - accuracy).abs()).nansum())
-    assert gap == pytest.approx(metrics.top_label_ece(probs, labels, n_bins), abs=1e-6)
+    assert gap == pytest.approx(metrics.ece(probs, labels, n_bins), abs=1e-6)
     filled = count > 0
     assert (confidence[filled] >= edges[:-1][filled] - 1e-12).all()
     assert (confidence[filled] <= edges[1:][filled] + 1e-12).all()

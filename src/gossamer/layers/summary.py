@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from typing import TextIO
 
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -93,7 +91,7 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows of :func:`summary`; ``str`` of it is the table."""
+    """The rows of :func:`summary`, which are shown as a table."""
 
     rows: tuple[SummaryRow, ...]
 
@@ -106,17 +104,14 @@ class Summary:
         return SummaryRow("total", "", (), active + dense, size + dense, sum(row.n_bytes for row in self.rows))
 
     def __repr__(self) -> str:
-        return f"<Summary: {self.total.active:,} of {self.total.total:,} weights active>"
-
-    def __str__(self) -> str:
         head = ("layer", "kind", "shape", "active / total", "density", "bytes", "left alone because")
         text = align([head, *map(_cells, self.rows), _cells(self.total)], right={3, 4, 5})
         rule = "-" * max(map(len, text))
         return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
 
 
-def summary(model: nn.Module, file: TextIO | None = None) -> Summary:
-    """Print what was converted, how much of it is active, and why the rest was left alone.
+def summary(model: nn.Module) -> Summary:
+    """What was converted, how much of it is active, and why the rest was left alone; ``print`` shows the table.
 
     Example:
         >>> import gossamer
@@ -129,7 +124,6 @@ def summary(model: nn.Module, file: TextIO | None = None) -> Summary:
         1      BatchNorm1d  (20,)            20 / 20   100.0%     80  no rule for BatchNorm1d: stays deterministic
         ----------------------------------------------------------------------------------------------------------
         total                               20 / 200    10.0%    456
-        <Summary: 20 of 200 weights active>
     """
     kinds: dict[int, str] = {}
     for module in model.modules():
@@ -140,9 +134,7 @@ def summary(model: nn.Module, file: TextIO | None = None) -> Summary:
     rows += _rest_rows(model)
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     rows.sort(key=lambda row: order.get(row.layer, order.get(row.layer.rpartition(".")[0], 0)))
-    table = Summary(tuple(rows))
-    print(table, file=file or sys.stdout)
-    return table
+    return Summary(tuple(rows))
 
 
 def _weight_row(name: str, weight: SparseWeight, kind: str) -> SummaryRow:

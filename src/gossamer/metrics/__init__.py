@@ -5,12 +5,12 @@ from gossamer.metrics.classification import (
     accuracy,
     brier,
     classwise_ece,
+    ece,
     ece_floor,
     false_discovery_rate,
     false_non_discovery_rate,
     marginal_l2_debiased,
     nll,
-    top_label_ece,
 )
 from gossamer.metrics.cost import LayerCost, dense_macs, flops, inference_macs, training_macs
 from gossamer.metrics.curves import (
@@ -42,6 +42,7 @@ __all__ = [
     "coverage",
     "dense_macs",
     "detect",
+    "ece",
     "ece_floor",
     "false_discovery_rate",
     "false_non_discovery_rate",
@@ -58,6 +59,5 @@ __all__ = [
     "scores_of",
     "selective_accuracy",
     "shown",
-    "top_label_ece",
     "training_macs",
 ]

@@ -1,6 +1,6 @@
 """Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``, and of a selection against what matters.
 
-Three numbers are called calibration error, and none can be turned into another: :func:`top_label_ece` (what most papers
+Three numbers are called calibration error, and none can be turned into another: :func:`ece` (what most papers
 print), :func:`classwise_ece` and :func:`marginal_l2_debiased` (what the tables of SSVI print). All sums are in float64.
 """
 
@@ -47,13 +47,13 @@ def brier(probs: Tensor, labels: Tensor) -> float:
     return float((probs.double() - target).square().sum(1).mean())
 
 
-def top_label_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
+def ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
     """Expected calibration error of the predicted class (Guo et al. 2017): equal-width bins of confidence, L1.
 
     With n_b examples in bin b, Σ_b (n_b / n) |mean confidence in b − accuracy in b|.
 
     Example:
-        >>> round(top_label_ece(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 0, 1])), 4)
+        >>> round(ece(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 0, 1])), 4)
         0.05
     """
     require_labels(probs, labels)
@@ -62,7 +62,7 @@ def top_label_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
 
 
 def ece_floor(probs: Tensor, n_bins: int = 15, n_redraws: int = 200) -> float:
-    """The :func:`top_label_ece` that perfect calibration has with these confidences, by chance, on as many examples.
+    """The :func:`ece` that perfect calibration has with these confidences, by chance, on as many examples.
 
     The mean over redrawn outcomes, in which an answer is right exactly as often as its confidence says; they are the
     same in every call. An ECE near it ranks nothing.

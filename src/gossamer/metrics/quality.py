@@ -66,7 +66,7 @@ def nll(prediction: Prediction, task: Task, y: Tensor) -> float:
 @_metric("ECE", percent, "lower", CLASSES, EVERYWHERE, "Lowest ECE", "ECE")
 def ece(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Expected calibration error: mean gap between confidence and accuracy; zero is perfect."""
-    return classification.top_label_ece(prediction.probs, y)
+    return classification.ece(prediction.probs, y)
 
 
 @_metric("ECE floor", percent, None, CLASSES, ("comparison",), heading="ECE floor")
