@@ -99,6 +99,22 @@ def test_the_nll_is_that_of_predict_with_the_same_draws():
     assert nll_of(model, x, y, seed) == pytest.approx(found.nll_before, rel=1e-6)
 
 
+def test_a_collapsed_posterior_is_explained_in_words(caplog):
+    """Sure and right at its means, so that any noise in the weights costs: the search ends at the lowest factor."""
+    model, (x, y) = classifier(init_std=5.0).eval(), examples()
+    y = gossamer.draw(model, at_mean=True)(x).argmax(1)
+    with torch.no_grad():
+        model[3].mean.mul_(20)
+    found = gossamer.calibrate(model, x, y, generator=generator())
+    assert found.temperature < 0.01
+    assert "Draws now agree" in found.meaning and "members=5" in found.meaning
+    assert [record.getMessage() for record in caplog.records] == [f"calibrate: {found.meaning}"]
+    caplog.clear()
+    assert gossamer.calibrate(model, x, y, widths=[1.0]).temperature == 1.0  # the way out that the words name
+    assert not caplog.records
+    assert {weight.calibration for weight in sparse_weights(model).values()} == {1.0}
+
+
 def test_a_second_call_finds_the_same():
     model, (x, y) = classifier(init_std=1.0), examples()
     first = gossamer.calibrate(model, x, y, generator=generator())

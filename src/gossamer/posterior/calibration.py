@@ -7,6 +7,7 @@ al. 2017) repairs what no width can: a network that is too sure at its means.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ PRECISION = 0.05  # of the logarithm of the factor: around its minimum the NLL i
 LOGIT_DECADES, LOGIT_PRECISION = range(-1, 2), 1e-3  # of the divisor of the logits: from 0.1 to 10
 SCALING_PRECISION = 1e-4  # of its logarithm, where it is all that is fitted
 LEAST_HELD_OUT = 500  # rows from which on a fit to them is worth more than to train on them, too
+COLLAPSED = 0.01  # factor of the variances below which draws are one network to the eye
 SLACK = 1e-3  # nats: what nobody would notice
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -35,12 +37,37 @@ class Calibration(NamedTuple):
 
     ``temperature`` is the factor of the variances, ``logit_temperature`` the divisor of the logits, and the other two
     the NLL per target without and with both.
+
+    Example:
+        >>> Calibration(temperature=0.3, nll_before=0.5, nll_after=0.4).meaning
+        'variances times 0.3: drawn networks disagreed too much for the examples that were held out'
     """
 
     temperature: float
     nll_before: float
     nll_after: float
     logit_temperature: float = 1.0
+
+    @property
+    def is_collapsed(self) -> bool:
+        """Whether nothing worth mentioning is left of the spread of the posterior."""
+        return self.temperature < COLLAPSED
+
+    @property
+    def meaning(self) -> str:
+        """The factor of the variances in words."""
+        begin = f"variances times {self.temperature:.2g}: "
+        if self.is_collapsed:
+            return begin + (
+                "one network, that at the means, predicts the held-out examples better than draws do. Draws now agree, "
+                "so their disagreement (mutual information, epistemic std) tells nothing about unfamiliar inputs. That "
+                "is common after a short training and on easy data. If you need it, go back to the posterior as it was "
+                "trained, by calibrate(…, widths=[1.0]), or train several networks (members=5)"
+            )
+        if self.temperature == 1:
+            return begin + "drawn networks disagree as much as they should"
+        amount = "much" if self.temperature < 1 else "little"
+        return begin + f"drawn networks disagreed too {amount} for the examples that were held out"
 
 
 class _Fit(NamedTuple):
@@ -89,7 +116,8 @@ def calibrate(
 
     Returns:
         The factor, the NLL without and with what was found, and the temperature of the logits. The NLLs are those of
-        the examples that chose: report the NLL of others.
+        the examples that chose: report the NLL of others. ``meaning`` is the factor in words, which are logged if
+        hardly any spread is left.
 
     Example:
         >>> import gossamer
@@ -147,7 +175,10 @@ def calibrate(
     found = fit(width)
     if logits:
         posterior.temperature = found.logit_temperature
-    return Calibration(width, float(plain.nll.mean()), float(found.nll.mean()), found.logit_temperature)
+    result = Calibration(width, float(plain.nll.mean()), float(found.nll.mean()), found.logit_temperature)
+    if result.is_collapsed:
+        logging.getLogger("gossamer").warning("calibrate: %s", result.meaning)
+    return result
 
 
 def fit_temperature(prediction: Prediction, y_val: Tensor) -> float:
