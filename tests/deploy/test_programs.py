@@ -1,7 +1,10 @@
 """Exported networks predict in onnxruntime and in torch what the posterior predicts, for batches of any size."""
 
+import contextlib
 import copy
+import json
 import math
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -151,6 +154,38 @@ def test_a_task_brings_its_transform_and_units(each_form: str, tmp_path: Path):
     gossamer.export(InLayers(model), file, format=each_form, what="draws", n_draws=5, task=task)
     stds = {"std": 3 * expected.std, "epistemic_std": 3 * expected.epistemic_std}
     near(run(file, pixels), {"mean": 10 + 3 * expected.mean} | stds)
+
+
+@pytest.mark.parametrize("what", ["mean", "draws"])
+def test_a_file_says_what_it_holds_and_nothing_of_the_machine_that_wrote_it(form: str, what: str, tmp_path: Path):
+    pixels = torch.randint(256, (9, 1, 4, 4), dtype=torch.uint8)
+    split = (pixels, torch.zeros(9, dtype=torch.int64))
+    classes = ("T-shirt", "naïve", "bag")
+    task = Task(split, split, split, Categorical(), 3, transform=Normalize((0.5,), (0.25,)), class_names=classes)
+    model = gossamer.bayesianize(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), density=0.5)
+    file = tmp_path / f"net{FORMATS[form]}"
+    gossamer.export(InLayers(model), file, format=form, what=what, n_draws=2, task=task)
+    if form == "onnx":
+        onnx = pytest.importorskip("onnx")
+        written = onnx.load(file)
+        notes = {entry.key: entry.value for entry in written.metadata_props}
+        axes = [[size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+                for value in (*written.graph.input, *written.graph.output)]  # fmt: skip
+        assert axes == [["batch", 1, 4, 4], ["batch", 3], ["batch"], ["batch"]][: 3 + (what == "draws")]
+        each = (*written.graph.node, *written.graph.value_info, *written.graph.initializer)
+        assert not any(part.metadata_props or part.doc_string for part in (*each, written.graph))
+    else:
+        extra = {"gossamer.json": ""}
+        torch.export.load(file, extra_files=extra)
+        notes = json.loads(extra["gossamer.json"])
+    networks = 1 if what == "mean" else 2
+    assert json.loads(notes.pop("class_names")) == list(classes)
+    held = {"what": what, "networks": str(networks), "numbers": str(51 * networks), "bytes": str(204 * networks)}
+    assert notes == {"gossamer": gossamer.__version__, **held}
+    with zipfile.ZipFile(file) if form != "onnx" else contextlib.nullcontext() as archive:
+        parts = [file.read_bytes()] if archive is None else [archive.read(name) for name in archive.namelist()]
+    home = str(Path(gossamer.__file__).parents[2]).encode()
+    assert not any(path in part for part in parts for path in (home, b"site-packages", b"test_programs.py"))
 
 
 def test_draws_of_dropout_and_of_ensembles(each_form: str, tmp_path: Path):

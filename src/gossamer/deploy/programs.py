@@ -1,13 +1,16 @@
 """Networks for other runtimes: ONNX files and programs of ``torch.export``, for batches of any size.
 
 Three graphs can be made of a posterior: its mean network, one that draws noise at each call, and one that holds several
-drawn networks and combines their predictions. None of them needs Gossamer to run.
+drawn networks and combines their predictions. None of them needs Gossamer to run. A file says how many networks and
+numbers it holds and what its classes are called: in ONNX as the model's metadata, otherwise in ``gossamer.json`` in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer import kernels
+from gossamer import __version__, kernels
 from gossamer._text.names import needs
 from gossamer.layers import replica, sparse_weights
 from gossamer.posterior import InLayers, LocalPasses, Prediction
@@ -30,6 +33,7 @@ What = Literal["mean", "noise", "draws"]
 
 LARGEST_FILE = 2**31 - 2**20  # bytes of weights: protobuf, and with it one ONNX file, ends at 2 GiB
 OPSET = 18
+NOTES = "gossamer.json"  # beside the program, in a file of torch.export
 SUFFIX = {"onnx": ".onnx", "torch-export": ".pt2"}
 
 
@@ -85,13 +89,16 @@ def export(
     args = tuple(part.to(there) for part in args)
     with torch.no_grad():
         names = _names(graph(*args))
+    notes = _notes(graph, what, () if task is None else task.class_names)
     with kernels.use("dense"), torch.no_grad(), _quiet():  # products by operators that every runtime has
         try:
             program = _program(graph, args)
             if format == "onnx":
-                _write_onnx(program, Path(file), len(args), names)
+                _write_onnx(program, Path(file), len(args), names, notes)
             else:
-                torch.export.save(program, file)
+                for node in program.graph.nodes:
+                    node.meta.pop("stack_trace", None)  # which has paths of this machine
+                torch.export.save(program, file, extra_files={NOTES: json.dumps(notes)})
         except OSError:
             raise
         except Exception as error:  # torch has a dozen kinds, of the tracer and of the translator
@@ -160,7 +167,23 @@ def _program(graph: nn.Module, args: tuple[Tensor, ...]) -> torch.export.Exporte
     return torch.export.export(graph, args, dynamic_shapes=(({0: batch},) * len(args),))  # of *args
 
 
-def _write_onnx(program: torch.export.ExportedProgram, file: Path, n_inputs: int, outputs: list[str]) -> None:
+def _notes(graph: _Graph, what: What, class_names: Sequence[str]) -> dict[str, str]:
+    """What a file says about itself, as the texts that ONNX wants."""
+    tensors = [*graph.parameters(), *graph.buffers()]
+    numbers = {
+        "gossamer": __version__,
+        "what": what,
+        "networks": len(graph.networks),
+        "numbers": sum(tensor.numel() for tensor in tensors),
+        "bytes": sum(tensor.nbytes for tensor in tensors),
+    }
+    names = {"class_names": json.dumps(list(class_names))} if class_names else {}
+    return {name: str(value) for name, value in numbers.items()} | names
+
+
+def _write_onnx(
+    program: torch.export.ExportedProgram, file: Path, n_inputs: int, outputs: list[str], notes: dict[str, str]
+) -> None:
     from onnx_ir.passes.common import NameFixPass
 
     inputs = ["x"] if n_inputs == 1 else [f"x{i}" for i in range(n_inputs)]
@@ -168,7 +191,28 @@ def _write_onnx(program: torch.export.ExportedProgram, file: Path, n_inputs: int
     translated = torch.onnx.export(program, dynamo=True, verbose=False, **options)
     assert translated is not None
     NameFixPass()(translated.model)  # a value inside the graph may have the name of an output
+    _plain(translated.model)
+    translated.model.metadata_props.update(notes)
     translated.save(file, external_data=sum(tensor.nbytes for tensor in program.state_dict.values()) > LARGEST_FILE)
+
+
+def _plain(model: Any) -> None:
+    """Without what the translator notes for its own debugging, paths of this machine among it; the batch is ``batch``.
+
+    ``model`` is one of ``onnx_ir``.
+    """
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
+    ClearMetadataAndDocStringPass()(model)
+    model.metadata_props.clear()
+    graph = model.graph
+    symbol = re.compile(rf"\b{re.escape(str(graph.inputs[0].shape[0]))}\b")
+    made = (value for node in graph.all_nodes() for value in node.outputs)
+    for value in (*graph.inputs, *graph.initializers.values(), *made):
+        value.metadata_props.clear()
+        for i, size in enumerate(value.shape or ()):
+            if not isinstance(size, int):
+                value.shape[i] = symbol.sub("batch", str(size))
 
 
 @contextlib.contextmanager
