@@ -107,7 +107,8 @@ def test_a_collapsed_posterior_is_explained_in_words(caplog):
         model[3].mean.mul_(20)
     found = gossamer.calibrate(model, x, y, generator=generator())
     assert found.temperature < 0.01
-    assert "Draws now agree" in found.meaning and "members=5" in found.meaning
+    assert "Draws now agree" in found.meaning
+    assert "members=5" in found.meaning
     assert [record.getMessage() for record in caplog.records] == [f"calibrate: {found.meaning}"]
     caplog.clear()
     assert gossamer.calibrate(model, x, y, widths=[1.0]).temperature == 1.0  # the way out that the words name
