@@ -26,7 +26,7 @@ import benchmarks
 import gossamer
 from benchmarks.measurements import Footprint
 from benchmarks.networks import DIGIT, IMAGE, MLP, RESNET, network_for, optimizer_for, train_step, wide_mlp
-from gossamer.kernels import library
+from gossamer.kernels import library, native
 from gossamer.layers import CurvatureWeight, sparse_weights
 from gossamer.models import resnet18
 from gossamer.sparsity import Subspace
@@ -132,7 +132,7 @@ def index_bytes(model: nn.Module) -> int:
     weights = sparse_weights(model).values()
     positions = [weight.support.position for weight in weights if weight.support.position is not None]
     masks = [mask for weight in weights if isinstance(mask := getattr(weight, "mask", None), Tensor)]
-    plans = sum(map(library.plan_bytes, positions)) if library.LIBRARY else 0
+    plans = sum(map(native.plan_bytes, positions)) if library.LIBRARY else 0
     return _bytes([*positions, *masks]) + plans
 
 

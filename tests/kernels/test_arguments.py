@@ -208,3 +208,28 @@ def test_batched_gradients_are_those_of_the_reference():
     layer.weight.noisy = False
     found = torch.autograd.functional.jacobian(layer, x[:1], vectorize=True)
     torch.testing.assert_close(found[0, :, 0], layer.dense_mean())
+
+
+@pytest.mark.parametrize("freed", ["x", "mean", "std", "position"])
+def test_a_tensor_whose_memory_was_freed_is_an_error(freed):
+    position = torch.arange(0, 60, 3)
+    tensors = {"x": torch.randn(4, 10), "mean": torch.randn(20), "std": torch.rand(20), "position": position}
+    tensors[freed].untyped_storage().resize_(0)
+    where = tensors.pop("position"), (6, 10), LinearMap()
+    with pytest.raises(RuntimeError, match=r"memory of a tensor of shape .* was freed"):
+        native.moments(*tensors.values(), None, *where)
+
+
+def test_a_lazy_negative_has_its_sign():
+    """Of the input, of the means and of the gradient."""
+    where = torch.arange(0, 60, 3), (6, 10), LinearMap()
+    x, mean = torch.randn(4, 10, requires_grad=True), torch.randn(20, requires_grad=True)
+    grad = torch.randn(4, 6)
+    lazy = [torch._neg_view(tensor) for tensor in (x, mean, grad)]
+    assert all(tensor.is_neg() for tensor in lazy)
+    y = native.product(lazy[0], lazy[1], None, *where)
+    torch.testing.assert_close(y, reference.product(x, mean, None, *where))
+    given = torch.autograd.grad(y, (x, mean), lazy[2])
+    expected = torch.autograd.grad(reference.product(-x, -mean, None, *where), (x, mean), -grad)
+    for one, other in zip(given, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -13,7 +13,7 @@ STATM = Path("/proc/self/statm")
 # A process of its own has freed nothing before, from which malloc could take. The convolution has one plane out.
 SCRIPT = """
 import resource, sys, torch
-from gossamer.kernels import library
+from gossamer.kernels import native
 
 def limit(n_bytes):
     mapped = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -24,18 +24,18 @@ torch.set_num_threads(threads)
 torch.manual_seed(0)
 position, mean, x = torch.arange(0, 1152, 77), torch.randn(15), torch.ones(threads, 128, 300, 300)
 numbers = (1, 128, 1, 1, 300, 300, 1, 300, 300, 1, 3, 3, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0, 1)
-plan, shape = library.plan(position, numbers, len(x)), (len(x), 1, 300, 300)
+plan, shape = native.plan_of(position, numbers, len(x)), (len(x), 1, 300, 300)
 limit(2**24)
 for product in (
-    lambda: library.forward(plan, x, mean, None, None, None, 0.0, False, shape),
-    lambda: library.backward(plan, x, x.new_ones(shape), None, False, mean, None, False),
+    lambda: native.forward(plan, x, mean, None, None, None, 0.0, False, shape),
+    lambda: native.backward(plan, x, x.new_ones(shape), None, False, mean, None, False),
 ):
     try:
         product()
     except MemoryError as error:
         print(error)
 limit(2**30)
-found, _ = library.forward(plan, x, mean, None, None, None, 0.0, False, shape)
+found, _ = native.forward(plan, x, mean, None, None, None, 0.0, False, shape)
 inside = found[:, :, 1:-1, 1:-1]  # no padding reaches there
 torch.testing.assert_close(inside, mean.sum().expand_as(inside), rtol=1e-5, atol=1e-5)
 """

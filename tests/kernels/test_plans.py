@@ -25,15 +25,15 @@ def test_a_plan_follows_its_positions_and_goes_with_them():
 
     agrees()
     support = layer.support
-    assert library.plan_bytes(support.position) > 0
-    n_plans = len(library._plans)
+    assert native.plan_bytes(support.position) > 0
+    n_plans = len(native._plans)
     support.set_position(torch.randperm(1200)[:120].sort().values.int())
     agrees()  # after a move
     layer.load_state_dict(gossamer.bayesianize(nn.Linear(40, 30), density=0.1).state_dict())
     agrees()  # after another state
     layer.load_state_dict(gossamer.bayesianize(nn.Linear(40, 30), density=0.2).state_dict())
     agrees()  # of another size
-    assert len(library._plans) <= n_plans
+    assert len(native._plans) <= n_plans
     for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         twin.weight.noisy = False  # a copy has its noise back
         assert torch.equal(twin(x), layer(x))
@@ -58,7 +58,7 @@ def living(monkeypatch):
 def test_plans_go_with_their_positions(living):
     """Many networks, moves and batch sizes; nothing is left but the plans of what still lives."""
     gc.collect()
-    before = len(library._plans)
+    before = len(native._plans)
     kept = gossamer.bayesianize(nn.Linear(40, 30), density=0.1)
     kept(torch.randn(5, 40))
     for i in range(200):
@@ -73,16 +73,16 @@ def test_plans_go_with_their_positions(living):
     del layer
     gc.collect()
     assert len(living) == 1
-    assert len(library._plans) == before + 1
-    assert library.plan_bytes(kept.support.position) < 100 * 120 + 1000
+    assert len(native._plans) == before + 1
+    assert native.plan_bytes(kept.support.position) < 100 * 120 + 1000
 
 
 def test_a_plan_that_another_thread_displaces_lives_until_its_call_ends(living):
     position = torch.arange(0, 1200, 10, dtype=torch.int32)
     numbers = native.geometry(torch.zeros(1, 40), (30, 40), LinearMap())
-    plan = library.plan(position, numbers, 1)
+    plan = native.plan_of(position, numbers, 1)
     position.add_(1)
-    library.plan(position, numbers, 1)
+    native.plan_of(position, numbers, 1)
     assert len(living) == 2
     del plan
     assert len(living) == 1
@@ -126,7 +126,7 @@ def test_images_of_many_sizes_do_not_pile_up_plans():
     for size in range(3, 20):
         x = torch.randn(2, 4, size, size)
         torch.testing.assert_close(layer(x), F.conv2d(x, layer.dense_mean(), layer.bias, padding=1))
-    assert len(library.plans_of(layer.support.position)) == library.MOST_PLANS
+    assert len(native.plans_of(layer.support.position)) == native.MOST_PLANS
 
 
 @pytest.mark.parametrize("position", [[1, 4, 30], [-1, 4, 5], [1, 7, 4], [29, 0, 1]])
@@ -144,4 +144,4 @@ def test_ranges_of_rows_share_the_positions_and_keep_their_plans(living):
     for _ in range(3):
         layer(q, k, v)
         assert len(living) == 4  # three and the output projection
-    assert len(library.plans_of(layer.in_proj.support.position)) == 3
+    assert len(native.plans_of(layer.in_proj.support.position)) == 3

@@ -2,6 +2,10 @@
 
 The sparse kernel of embeddings is a lookup, that of linear layers and convolutions native code. Where that is not
 built, the reference serves.
+
+Before an update of the subspace :func:`watch` exposes the dense gradient of a weight. For y = W x + b + noise it is the
+map's weight gradient of dL/dy and x, whichever kernel computed y, so a node of the autograd graph around the product
+can form it.
 """
 
 from __future__ import annotations
@@ -11,15 +15,18 @@ import logging
 import math
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from gossamer.kernels import library, lookup, native, reference
-from gossamer.kernels.maps import EmbeddingMap, LinearMap, Placement
+from gossamer.kernels.reference import EmbeddingMap, Function, LinearMap, Placement, WeightMap
 
 Kernel = Literal["auto", "sparse", "dense"]
+
+Sink = Callable[[Tensor, Tensor, WeightMap], object]
+"""Called with dL/dy, x and the map in a backward pass; may form the dense gradient a few rows at a time."""
 
 # Densities up to which the sparse kernel was measured to win (make bench). With only a few examples a linear layer
 # spends its time reading weights, and the sparse kernel has to read indices as well.
@@ -136,3 +143,58 @@ def _warn_once() -> None:
             "gossamer's native kernels are not built: sparse layers take the time of dense ones (to build them, "
             "pip install gossamer where there is a C++ compiler, or python setup.py build_ext --inplace)"
         )
+
+
+def watch(y: Tensor, x: Tensor, weight_map: WeightMap, probe: Tensor | None, sink: Sink | None = None) -> Tensor:
+    """``y`` itself; in its backward pass the ``sink`` is called, or the ``probe`` receives the whole dense gradient.
+
+    A ``probe`` is a leaf of zeros in the shape of the weight. It also serves where Python cannot be called in the
+    middle of a backward pass: in a compiled graph and under torch.func.
+    """
+    if probe is None and sink is None:
+        return y
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        if probe is None or torch.compiler.is_exporting():  # an exported program only predicts
+            return y
+    elif sink is not None and y.requires_grad:
+        watched: Tensor = _CallSink.apply(y, x, weight_map, sink)
+        return watched
+    elif probe is None or sink is not None:
+        return y
+    watched = _Probe.apply(y, x, probe, weight_map)
+    return watched
+
+
+class _Probe(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, x: Tensor, probe: Tensor, weight_map: WeightMap) -> Tensor:
+        return y.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, x, probe, ctx.weight_map = inputs
+        ctx.save_for_backward(x)
+        ctx.shape = probe.shape
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        return grads[0], None, ctx.weight_map.weight_gradient(grads[0], x, ctx.shape), None
+
+
+class _CallSink(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, x: Tensor, weight_map: WeightMap, sink: Sink) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.weight_map, ctx.sink = weight_map, sink
+        ctx.mark_dirty(y)  # a view could not be overwritten in place by what follows, and a hook would then be lost
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        with torch.no_grad():
+            ctx.sink(grads[0], x, ctx.weight_map)
+        return grads[0], None, None, None

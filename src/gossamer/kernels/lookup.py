@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import reference
-from gossamer.kernels.maps import EmbeddingMap, Placement, no_view
-from gossamer.kernels.reference import Function, check_length, perturb
+from gossamer.kernels.reference import EmbeddingMap, Function, Placement, check_length, no_view, perturb
 
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:

@@ -6,11 +6,17 @@ accept everything that the reference accepts.
 
 In eager mode an autograd function calls the library, at a fifth of the cost of a call through torch's dispatcher. Under
 torch.compile, torch.export and dispatch modes the same functions are operators of the namespace ``gossamer``.
+
+Native code trusts its arguments, so every length, precision, device and number is checked here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
+import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,10 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import library, reference
-from gossamer.kernels.double_backward import native_gradients
-from gossamer.kernels.maps import ConvMap, LinearMap, Placement
+from gossamer.kernels.library import NativePlan, no_memory
+from gossamer.kernels.reference import ConvMap, LinearMap, Placement
 
 Geometry = tuple[int, ...]
+
+PRECISIONS = (torch.float32, torch.bfloat16)  # of activations; sums and weights are float32
+MOST_PLANS = 4  # kept for one tensor of positions: a layer may see images of several sizes
 
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
@@ -64,7 +73,7 @@ def _numbers(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None, w
     position, shape, weight_map = where
     if position is None or not library.LIBRARY or not x.is_cpu:
         return None
-    if x.dtype not in library.PRECISIONS or mean.dtype is not torch.float32:
+    if x.dtype not in PRECISIONS or mean.dtype is not torch.float32:
         return None
     if std is not None and std.dtype is not torch.float32:
         return None
@@ -131,11 +140,122 @@ def _call(
         flat = x.reshape(math.prod(x.shape[:-1]), x.shape[-1], 1, 1, 1) if isinstance(weight_map, LinearMap) else x
         y, r = torch.ops.gossamer.forward(flat, mean, std, bias, position, seed, list(numbers), floor, keep)
         return y.view(out), r.view(out) if std is not None and (keep or seed is None) else r
-    plan = library.plan(position, numbers, x.numel() // (numbers[1] * math.prod(numbers[3:6])))
+    plan = plan_of(position, numbers, x.numel() // (numbers[1] * math.prod(numbers[3:6])))
     if keep:
         y, r = _Native.apply(x, mean, std, bias, position, seed, plan, floor, out)
         return y, r
-    return library.forward(plan, x, mean, std, bias, seed, floor, False, out)
+    return forward(plan, x, mean, std, bias, seed, floor, False, out)
+
+
+def forward(
+    plan: NativePlan,
+    x: Tensor,
+    mean: Tensor,
+    std: Tensor | None,
+    bias: Tensor | None,
+    seed: Tensor | None,
+    floor: float,
+    keep: bool,
+    shape: tuple[int, ...],
+) -> tuple[Tensor, Tensor]:
+    """The output in this ``shape`` and what the backward pass needs of it; with no ``seed``, mean and variance."""
+    batch = _batch(plan, x)
+    x, mean = _in_memory(x), _vector("mean", mean, plan.n_active)
+    std = None if std is None else _vector("std", std, plan.n_active)
+    bias = None if bias is None else _vector("bias", bias, plan.numbers[2])
+    y = x.new_empty(shape)
+    if y.numel() != batch * plan.output_size:
+        raise ValueError(f"{batch} examples have {batch * plan.output_size} outputs, which is not the shape {shape}")
+    r = torch.empty_like(y) if std is not None and (keep or seed is None) else x.new_empty(0)
+    if batch == 0:
+        return y, r
+    # A null pointer means no std, but is also the address of an empty one.
+    std_address = None if std is None else std.data_ptr() or y.data_ptr()
+    weights = (mean.data_ptr(), std_address, None if bias is None else bias.data_ptr())
+    noise = (0 if seed is None else int(seed) & 0xFFFFFFFFFFFFFFFF, floor, seed is not None)
+    head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (y.data_ptr(), r.data_ptr() or None)
+    if library.LIBRARY["forward"](*head, x.data_ptr(), *weights, *noise, *outputs, torch.get_num_threads()):
+        raise no_memory(f"the product of {batch} examples")
+    return y, r
+
+
+def backward(
+    plan: NativePlan,
+    x: Tensor,
+    dy: Tensor,
+    dv: Tensor | None,
+    is_factor: bool,
+    mean: Tensor,
+    std: Tensor | None,
+    for_input: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of input (empty unless asked for), means and stds (empty without a std).
+
+    ``dv`` is the variance's gradient; if ``is_factor``, what :func:`forward` kept, which times ``dy`` gives it.
+    """
+    batch = _batch(plan, x)
+    x, mean = _in_memory(x), _vector("mean", mean, plan.n_active)
+    dy = _gradient(dy, x, batch * plan.output_size)
+    if std is not None:
+        std = _vector("std", std, plan.n_active)
+        if dv is None:
+            raise ValueError("a weight with a std needs the gradient of its variance")
+        dv = _gradient(dv, x, batch * plan.output_size)
+    dx = x.new_empty(x.shape if for_input else 0)
+    dmean, dstd = torch.empty_like(mean), mean.new_empty(0 if std is None else mean.shape)
+    if batch == 0:
+        return dx, dmean.zero_(), dstd.zero_()
+    grads = (dy.data_ptr(), None if std is None or dv is None else dv.data_ptr(), is_factor)
+    weights = (mean.data_ptr(), None if std is None else std.data_ptr() or dy.data_ptr())
+    head, outputs = (plan.address, batch, x.dtype is torch.bfloat16), (dmean.data_ptr(), dstd.data_ptr() or None)
+    to_input = dx.data_ptr() if for_input else None
+    if library.LIBRARY["backward"](*head, x.data_ptr(), *grads, *weights, to_input, *outputs, torch.get_num_threads()):
+        raise no_memory(f"the gradients of {batch} examples")
+    return dx, dmean, dstd
+
+
+def _batch(plan: NativePlan, x: Tensor) -> int:
+    """The number of examples in ``x``."""
+    batch, rest = divmod(x.numel(), plan.input_size)
+    if rest or x.dtype not in PRECISIONS or not x.is_cpu:
+        raise ValueError(
+            f"native kernels take float32 or bfloat16 inputs on the CPU, {plan.input_size} numbers per example; "
+            f"got {x.dtype} of shape {tuple(x.shape)} on {x.device}"
+        )
+    return batch
+
+
+def _vector(name: str, tensor: Tensor, size: int) -> Tensor:
+    """``tensor`` in memory; raises unless it is a float32 vector of this size on the CPU."""
+    if tensor.dtype is torch.float32 and tensor.is_cpu and tensor.numel() == size:
+        return _in_memory(tensor)
+    if not tensor.is_cpu:
+        raise ValueError(
+            f"the input is on the CPU but {name} is on {tensor.device}: move both to one device, "
+            "for example model.to(x.device)"
+        )
+    if tensor.numel() != size:
+        wanted = f"the layer has {size} outputs" if name == "bias" else f"{size} positions are active"
+        raise ValueError(f"{name} has {tensor.numel()} entries but {wanted}: give one entry for each")
+    raise ValueError(f"{name} is {tensor.dtype}, but native kernels take float32: convert it with .float()")
+
+
+def _gradient(tensor: Tensor, x: Tensor, size: int) -> Tensor:
+    """``tensor`` in memory; raises unless it has this size and is like ``x``."""
+    if tensor.dtype is x.dtype and tensor.is_cpu and tensor.numel() == size:
+        return _in_memory(tensor)
+    raise ValueError(
+        f"a gradient of {size} outputs must be {x.dtype} on the CPU; "
+        f"got {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"
+    )
+
+
+def _in_memory(tensor: Tensor) -> Tensor:
+    """``tensor`` as native code reads it: contiguous, and a lazy negative (``is_neg``) with its sign."""
+    tensor = tensor.resolve_neg().contiguous()
+    if not tensor.data_ptr() and tensor.numel():
+        raise RuntimeError(f"the memory of a tensor of shape {tuple(tensor.shape)} was freed (by storage.resize_(0))")
+    return tensor
 
 
 def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple[Tensor | None, ...]:
@@ -146,7 +266,7 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
         return None, None, None, None
     batched = dy is not None and torch._C._functorch.is_legacy_batchedtensor(dy)  # by torch.autograd's vectorize=True
     if torch.is_grad_enabled() or batched:
-        return native_gradients(ctx, (x, mean, std, bias), position, seed, (dy, dv))
+        return _second_gradients(ctx, (x, mean, std, bias), position, seed, (dy, dv))
     if dy is None:
         assert dv is not None
         dy = torch.zeros_like(dv)
@@ -165,11 +285,47 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
     )
 
 
+def _second_gradients(
+    ctx: Any, leaves: tuple[Any, ...], position: Tensor, seed: Tensor | None, grads: Any
+) -> tuple[Tensor | None, ...]:
+    """Gradients of x, mean, std and bias that can be differentiated again: the reference computes the same function.
+
+    They are functions of these leaves and of ``grads``, where ``None`` counts as zeros.
+    """
+    numbers = ctx.numbers
+    groups, n_inputs, n_outputs = numbers[:3]
+    weight_map = ConvMap(numbers[12:15], numbers[15:18], numbers[18:21], groups)
+    shape = (n_outputs, n_inputs // groups, *numbers[9:12])
+    low = numbers[21] * math.prod(shape[1:])
+    part = ((position >= low) & (position < low + math.prod(shape))).nonzero().flatten()  # the rows that take part
+    where = (position[part] - low, shape, weight_map)
+
+    def compute(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
+        x = x.reshape(-1, n_inputs, *numbers[3:6])
+        if std is None:
+            return (reference.product(x, mean[part], bias, *where),)
+        m, v = reference.moments(x, mean[part], std[part], bias, *where)
+        if seed is None:
+            return m, v
+        noise = library.normals(seed, tuple(m.shape)).to(m.dtype)
+        return (reference.perturb(m, v, noise, ctx.floor or None),)
+
+    targets = {i: leaf for i, leaf in enumerate(leaves) if leaf is not None and ctx.needs_input_grad[i]}
+    with torch.enable_grad():
+        pairs = [(y, dy.view_as(y)) for y, dy in zip(compute(*leaves), grads, strict=False) if dy is not None]
+        if not pairs:
+            return (None,) * len(leaves)
+        outputs, given = zip(*pairs, strict=True)
+        found = torch.autograd.grad(outputs, list(targets.values()), given, create_graph=True, allow_unused=True)
+    by_index = dict(zip(targets, found, strict=True))
+    return tuple(by_index.get(i) for i in range(len(leaves)))
+
+
 class _Native(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         x, mean, std, bias, position, seed, plan, floor, out = inputs
-        y, r = library.forward(plan, x, mean, std, bias, seed, floor, True, out)
+        y, r = forward(plan, x, mean, std, bias, seed, floor, True, out)
         separate = std is not None and seed is None
         ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else r)
         ctx.plan, ctx.numbers, ctx.floor = plan, plan.numbers, floor
@@ -181,6 +337,81 @@ class _Native(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         def run(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-            return library.backward(ctx.plan, *arguments)
+            return backward(ctx.plan, *arguments)
 
         return (*gradients(ctx, grads[0], grads[1], run), None, None, None, None, None)
+
+
+_memcmp = (ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)).memcmp
+_memcmp.restype, _memcmp.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+class _Entry:
+    """A copy of the positions of one tensor, and the plans made from it."""
+
+    def __init__(self, position: Tensor, entries: dict[int, _Entry]) -> None:
+        self.position = position.clone()
+        self.copy = self.position.data_ptr()
+        self.plans: dict[tuple[tuple[int, ...], int], NativePlan] = {}
+        own, address = weakref.ref(self), position.data_ptr()  # not self: a cycle would wait for the garbage collector
+
+        def forget(_: object) -> None:
+            if entries.get(address) is own():
+                entries.pop(address, None)
+
+        self.owner = weakref.ref(position, forget)
+
+    def matches(self, position: Tensor, address: int) -> bool:
+        """Whether the positions are still those that were copied."""
+        n_bytes = position.nbytes
+        same = position.dtype is self.position.dtype and n_bytes == self.position.nbytes
+        return same and _memcmp(address, self.copy, n_bytes) == 0
+
+
+# By the address of the positions. An entry is dropped with its tensor. A hit compares the positions with a copy: that
+# takes a hundredth of the time of a product, and unlike a tensor's version counter it notices every write, also those
+# of ``position.data.copy_()`` and ``torch.distributed``.
+_plans: dict[int, _Entry] = {}
+_one_at_a_time = threading.Lock()  # threads that predict by one network look for the same plans
+
+
+def plan_of(position: Tensor, numbers: tuple[int, ...], batch: int) -> NativePlan:
+    """The plan for the positions as they are now and a batch of this size."""
+    if not position.is_cpu:
+        raise ValueError(
+            f"the input is on the CPU but the weight is on {position.device}: move both to one device, "
+            "for example model.to(x.device)"
+        )
+    position = _in_memory(position)
+    address = position.data_ptr()
+    with _one_at_a_time:
+        entry = _plans.get(address)
+        if entry is None or not entry.matches(position, address):
+            entry = _plans[address] = _Entry(position, _plans)
+        key = (numbers, _side_by_side(numbers, batch))
+        found = entry.plans.get(key)
+        if found is None:
+            found = NativePlan(entry.position, numbers, batch)
+            if len(entry.plans) >= MOST_PLANS:
+                del entry.plans[next(iter(entry.plans))]  # the oldest
+            entry.plans[key] = found
+        return found
+
+
+def plans_of(position: Tensor) -> list[NativePlan]:
+    """All plans that are kept for these positions."""
+    address = position.data_ptr()
+    entry = _plans.get(address)
+    return list(entry.plans.values()) if entry is not None and entry.matches(position, address) else []
+
+
+def _side_by_side(numbers: tuple[int, ...], batch: int) -> int:
+    """Number of examples that a plan lays side by side: all it takes from the batch."""
+    if max(numbers[3:9]) == 1:  # one pixel in, one pixel out
+        return 8 if batch <= 8 else 16 if batch <= 16 else 32
+    return 8 if batch >= 8 else 1
+
+
+def plan_bytes(position: Tensor) -> int:
+    """Memory of the plans that are kept for these positions."""
+    return sum(library.LIBRARY["bytes"](plan.address) for plan in plans_of(position))

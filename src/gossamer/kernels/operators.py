@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.kernels import library
-from gossamer.kernels.native import gradients
+from gossamer.kernels import native
+from gossamer.kernels.library import NativePlan
 
 _LIBRARY = torch.library.Library("gossamer", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
@@ -28,25 +28,25 @@ _LIBRARY.define(
 )
 
 
-def _plan(x: Tensor, position: Tensor, numbers: Sequence[int]) -> library.NativePlan:
+def _plan(x: Tensor, position: Tensor, numbers: Sequence[int]) -> NativePlan:
     extent = tuple(numbers[3:6])
     fits = 3 <= x.dim() <= 5 and extent[: 5 - x.dim()] == (1,) * (5 - x.dim())
     if not fits or tuple(x.shape[1:]) != (numbers[1], *extent[5 - x.dim() :]):
         raise ValueError(
             f"the input has shape {tuple(x.shape)}, which does not belong to the geometry {tuple(numbers)}"
         )
-    return library.plan(position, tuple(numbers), x.shape[0])
+    return native.plan_of(position, tuple(numbers), x.shape[0])
 
 
 def _forward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     mean, std, bias, position, seed, numbers, floor, keep = rest
     plan, shape = _plan(x, position, numbers), (x.shape[0], numbers[2], *numbers[6:9])
-    return library.forward(plan, x, mean, std, bias, seed, floor, keep, shape)
+    return native.forward(plan, x, mean, std, bias, seed, floor, keep, shape)
 
 
 def _backward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     dy, dv, is_factor, mean, std, position, numbers, for_input = rest
-    return library.backward(_plan(x, position, numbers), x, dy, dv, is_factor, mean, std, for_input)
+    return native.backward(_plan(x, position, numbers), x, dy, dv, is_factor, mean, std, for_input)
 
 
 def _check_devices(x: Tensor, *others: Tensor | None) -> None:
@@ -86,7 +86,7 @@ def _differentiate(ctx: Any, dy: Tensor, dv: Tensor) -> tuple[Any, ...]:
         *before, for_input = arguments
         return torch.ops.gossamer.backward(*before, position, numbers, for_input)
 
-    return (*gradients(ctx, dy, dv, run), None, None, None, None, None)
+    return (*native.gradients(ctx, dy, dv, run), None, None, None, None, None)
 
 
 _LIBRARY.impl("forward", _forward, "CPU")
