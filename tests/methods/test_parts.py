@@ -30,7 +30,9 @@ def test_batch_normalisation_can_be_refreshed(name):
     of_training = model[1].running_mean.clone()
     x = task.transform(task.train[0])
     for drawn in posterior.draws(2):
-        assert bool((drawn[1].running_mean - drawn[0](x).mean(0)).abs().max() < 1e-2)
+        outputs = drawn[0](x)
+        error = outputs.std(0) / 512**0.5  # of a mean over the examples that refresh a draw
+        assert bool(((drawn[1].running_mean - outputs.mean(0)).abs() < 4 * error).all())
     assert torch.equal(model[1].running_mean, of_training)
     assert evaluate(posterior, task, n_draws=5)["accuracy"] > 0.75
 

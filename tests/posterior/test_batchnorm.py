@@ -67,6 +67,14 @@ def test_a_part_of_many_examples_is_enough_and_every_draw_sees_the_same():
     assert not torch.equal(few.running_mean, every.running_mean)
 
 
+def test_a_draw_is_refreshed_at_the_cost_of_predicting_512_inputs():
+    """ResNet-18 takes five seconds for them on two cores."""
+    model, rows = nn.Sequential(nn.BatchNorm1d(3)), []
+    model.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
+    Refresh(torch.randn(20_000, 3))(model)
+    assert rows == [256, 256]
+
+
 def test_passes_with_local_noise_are_refreshed_too_and_the_model_is_left_alone():
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))

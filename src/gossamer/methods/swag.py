@@ -6,7 +6,7 @@
 deviations of the last K from the mean at their time. The paper's ½ on both terms is ``scale``.
 
 The rates are those of the paper's wide ResNets; its PreResNet on CIFAR-10 has ``swag_lr=0.01, weight_decay=3e-4``.
-Statistics of batch normalisation are made anew from 10,000 training examples at most, where the paper takes all.
+Statistics of batch normalisation are made anew from 512 training examples, where the paper takes all.
 """
 
 from __future__ import annotations

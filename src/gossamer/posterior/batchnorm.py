@@ -59,14 +59,14 @@ class Refresh:
         x: Inputs, as a task stores them.
         transform: Turns a batch of them into what the network reads, augmented or not; runs on the network's device.
         batch_size: Largest number of examples at a time.
-        most: How many inputs are used at most, the same for every draw. With 1,000 the error of a mean is a thirtieth
-            of a standard deviation, and less in convolutions, which see each image at many places.
+        most: How many inputs are used at most, the same for every draw. The cost of a draw is that of predicting so
+            many. Of a small conv net on Fashion-MNIST 512 cost 0.001 nats against all 4,000, and 256 cost 0.004.
     """
 
     x: Tensor
     transform: Callable[[Tensor], Tensor] = identity
     batch_size: int = 256
-    most: int = 1_000
+    most: int = 512
 
     def __call__(self, network: nn.Module) -> None:
         """Refresh ``network`` in place."""
