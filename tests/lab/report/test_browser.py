@@ -1,7 +1,6 @@
 """The pages in a real browser: they open quietly, fit a phone, sort, and change with the light."""
 
 import csv
-import itertools
 import os
 import shutil
 from xml.etree import ElementTree
@@ -201,43 +200,6 @@ def test_over_lines_the_values_of_all_methods_are_told(show):
     assert [line.split(":")[0] for line in told[1:]] == ["ssvi", "vi", "rigl", "sgd"]
     page.mouse.move(0, 0)
     assert not tip.is_visible()
-
-
-BOXES = """(kind) => [...document.querySelectorAll(`#figure-parallel ${kind}`)].map(
-    (e) => e.getBoundingClientRect().toJSON()).filter((box) => box.width + box.height)"""
-
-
-def overlap(one, other):
-    return one["left"] < other["right"] and other["left"] < one["right"] and (
-        one["top"] < other["bottom"] and other["top"] < one["bottom"]
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("width", [1400, 768, 390])
-def test_parallel_coordinates_fill_their_card_and_their_words_are_apart(show, width):
-    page = show("sweep", width=width)
-    (card,), axes = page.evaluate(BOXES, ".plot"), page.evaluate(BOXES, "line.axis")
-    assert len(axes) == 5
-    assert axes[0]["left"] - card["left"] < 75
-    assert card["right"] - axes[-1]["right"] < 75
-    gaps = [b["left"] - a["left"] for a, b in itertools.pairwise(axes)]
-    assert max(gaps) - min(gaps) < 1
-    words = page.evaluate(BOXES, "text")
-    assert len(words) > 15
-    assert not [pair for pair in itertools.combinations(words, 2) if overlap(*pair)]
-
-
-def test_parallel_coordinates_can_be_saved(show):
-    page = show("sweep", width=1000)
-    root = ElementTree.fromstring(saved(page, "parallel", "svg").path().read_bytes())
-    (inner,) = [one for one in root if one.tag.endswith("}svg")]
-    left, width = float(inner.get("x")), float(inner.get("width"))
-    assert 0 < left < left + width < float(root.get("width"))
-    assert float(root.get("height")) == float(inner.get("height")) == 320
-    assert len([one for one in inner if (one.get("class") or "").startswith("row")]) == 18
-    (word,) = [one for one in inner if one.text == "magnitude"]
-    assert "paint-order:stroke" in word.get("style").replace(" ", ""), "its halo would hide it"
-    assert not [one for one in inner if one.text and "…" in one.text], "words for a phone"
 
 
 def test_a_comparison_links_to_the_reports_of_its_runs(show):

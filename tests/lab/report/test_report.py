@@ -524,7 +524,7 @@ def test_an_image_that_is_none_is_left_out(fake, tmp_path, image):
 def test_a_sweep_shows_its_search_and_its_trials(pages):
     page = Page(pages["sweep"])
     found = SweepRecord.read(pages["sweep"].parent / "sweep")
-    assert page.figures == {"history", "curves", "importances", "slice", "parallel"}
+    assert page.figures == {"history", "curves", "importances", "by-lr", "by-members", "by-weight-decay"}
     rows = page.all("th")
     assert len([one for one in rows if one.get("scope") == "row"]) == len(found.trials) == 20
     for words in (
@@ -537,8 +537,8 @@ def test_a_sweep_shows_its_search_and_its_trials(pages):
         assert words in page.text
     assert "<b>a loss" not in page.source  # a failure is text
     assert [a["href"] for a in page.all("a")] == [f"sweep/{found.best.folder}/report.html"]
-    (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith("trial,lr")]
-    written = {int(row["trial"]): float(row["nll"]) for row in csv.DictReader(text.splitlines())}
+    (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith("name,Trial")]
+    written = {int(row["Trial"]): float(row["NLL, held out"]) for row in csv.DictReader(text.splitlines())}
     assert written == pytest.approx({one.number: one.objective for one in found.trials if one.objective}, rel=1e-5)
 
 
@@ -558,7 +558,7 @@ def test_a_sweep_says_where_it_searched_in_words(pages):
         "Searched: from 0.0001 to 0.1, on a log scale.",
         "Searched: from 1 to 4.",
         "Searched: snr or magnitude.",
-        "(lower is better)",
+        "Lower is better.",
     ):
         assert words in text
 

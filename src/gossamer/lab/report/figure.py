@@ -22,7 +22,6 @@ class Chart(NamedTuple):
     rows: Sequence[Sequence[Cell]]
     names: Sequence[tuple[str, int]] = ()
     height: float = HEIGHT
-    style: str = ""  # of a drawing that is as wide as its place and measured in pixels
 
     def to_csv(self) -> str:
         """The numbers as CSV, to six digits."""
@@ -63,8 +62,7 @@ class Figure(NamedTuple):
             element("desc", self.description or self.caption or self.title, id=ids[1]),
         ]
         legend, height = _legend(chart.names, chart.height)
-        size = {"class_": "chart fluid", "style": chart.style} if chart.style else {
-            "class_": "chart", "viewBox": f"0 0 {WIDTH:g} {height:g}"}  # fmt: skip
+        size = {"class_": "chart", "viewBox": f"0 0 {WIDTH:g} {height:g}"}
         return element("svg", *told, chart.drawing, legend, role="img", aria_labelledby=" ".join(ids), **size)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,27 +10,27 @@ from typing import Any
 
 from gossamer._text.formats import Format, duration, integer, is_number, number, percent
 from gossamer.lab.record.sweep import RANGE, SweepRecord, TrialRecord
-from gossamer.lab.report.axes import Axis, Scale, log_ticks, nice_ticks, tick_labels
+from gossamer.lab.report.axes import Axis
 from gossamer.lab.report.charts import Mark, Series, line, scatter
-from gossamer.lab.report.figure import Cell, Chart, Figure, Point
+from gossamer.lab.report.figure import Chart, Figure, Point
 from gossamer.lab.report.markup import Html, element
-from gossamer.lab.report.parallel import Row, Upright, parallel
 from gossamer.lab.report.rows import BarRow, bars
 from gossamer.lab.report.table import address, heading, sortable
 from gossamer.metrics import METRICS
 
-BEST_SHARE = 0.2  # of the trials, drawn in colour in the parallel coordinates
 COLOURS = {"finished": 0, "pruned": 1, "best": 2}
 WIDE = 5.0  # times the smallest value is the largest: from here on an axis is logarithmic
 
 
 def figures(record: SweepRecord) -> list[Figure | None]:
-    """History, curves of the trials, importances and parallel coordinates, as far as there are trials for them."""
+    """History, curves of the trials, importances, and each range, as far as there are trials for them."""
     ended = [one for one in record.trials if one.state in ("finished", "pruned") and is_number(one.objective)]
     if len(ended) < 2:
         return []
-    curves, importances = _curves(record), _importances(record)
-    return [_history(record, ended), curves, importances, _slice(record, ended), _parallel(record, ended)]
+    ranges = [name for name, text in record.space.items() if RANGE.fullmatch(text)]
+    by_importance = sorted(ranges, key=lambda name: -record.importances.get(name, 0.0))
+    slices = [_slice(record, ended, name) for name in by_importance]
+    return [_history(record, ended), _curves(record), _importances(record), *slices]
 
 
 def table(record: SweepRecord, folder: Path, beside: Path) -> Html:
@@ -99,14 +98,11 @@ def _history(record: SweepRecord, ended: Sequence[TrialRecord]) -> Figure:
     return Figure("history", "History", "Each dot is a trial; the dashed line is the best that has finished.", chart)
 
 
-def _slice(record: SweepRecord, ended: Sequence[TrialRecord]) -> Figure | None:
-    """The objective against the range that matters most."""
-    name = next((one for one in record.importances if RANGE.fullmatch(record.space[one])), None)
-    if name is None:
-        return None
+def _slice(record: SweepRecord, ended: Sequence[TrialRecord], name: str) -> Figure:
+    """The objective against one of the ranges."""
     x = Axis(name, number, log=record.space[name].startswith("log:"))
     chart = _scatter(record, ended, lambda one: float(str(one.values[name])), x)
-    return Figure("slice", f"By {name}", "Of the ranges, the one that matters most.", chart)
+    return Figure(f"by-{name.replace('_', '-')}", f"By {name}", f"{record.better.capitalize()} is better.", chart)
 
 
 def _scatter(
@@ -151,54 +147,6 @@ def _importances(record: SweepRecord) -> Figure | None:
     return Figure("importances", "Which options matter", said, bars(rows, ("option", "share")), "rows")
 
 
-def _parallel(record: SweepRecord, ended: Sequence[TrialRecord]) -> Figure | None:
-    """A line per trial through its values, the best in colour."""
-    metric, whole = METRICS[record.metric], [one for one in ended if record.space.keys() <= one.values.keys()]
-    if len(whole) < 2:
-        return None
-    values = [one.objective or 0.0 for one in whole]
-    axes = [_upright(name, text, [one.values[name] for one in whole]) for name, text in record.space.items()]
-    axes.append(_numeric(metric.label, min(values), max(values), _is_wide(values), metric.format))
-    sign = -1 if record.better == "higher" else 1
-    ranked = sorted(whole, key=lambda one: sign * (one.objective or 0.0), reverse=True)  # the best drawn last
-    best = {one.number for one in ranked[-max(1, round(BEST_SHARE * len(ranked))) :]}
-    lines, cells = list[Row](), list[tuple[Cell, ...]]()
-    for one in ranked:
-        tried, is_best = [one.values[name] for name in record.space], one.number in best
-        colour = COLOURS["best" if is_best else "finished"]
-        lines.append(Row([*tried, one.objective], _told(one, metric.format), colour, is_best))
-    for one in whole:
-        cells.append((str(one.number), *(_cell(one.values[name]) for name in record.space), one.objective or 0.0))
-    said = (
-        f"A line per trial through the values that it tried, to the {metric.label} that it reached on the held-out "
-        f"examples ({record.better} is better). The best {percent(BEST_SHARE, 0)} are in colour."
-    )
-    chart = parallel(axes, lines, ("trial", *record.space, record.metric), cells)
-    return Figure("parallel", "Values of the trials", said, chart, "wide")
-
-
-def _upright(name: str, text: str, values: Sequence[Any]) -> Upright:
-    span = RANGE.fullmatch(text)
-    if span is not None:
-        whole = all(isinstance(value, int) for value in values)
-        return _numeric(name, float(span[2]), float(span[3]), bool(span[1]), integer if whole else number)
-    known = _choices(text)
-    share = 1 / max(1, len(known) - 1)
-    places = {one: k * share for k, one in enumerate(known)}
-    return Upright(name, lambda value: places[_key(value)], [(places[one], one) for one in known], are_words=True)
-
-
-def _numeric(name: str, low: float, high: float, log: bool, form: Format) -> Upright:
-    high = high if high > low else low + (abs(low) or 1.0)
-    scale = Scale(low, high, 0.0, 1.0, log)
-    ticks = log_ticks(low, high) if log else [tick for tick in nice_ticks(low, high, 4) if low <= tick <= high]
-    powers = [tick for tick in ticks if log and math.log10(tick) == round(math.log10(tick))]
-    ticks = powers if len(powers) > 2 else ticks  # lines run through the others
-    ticks = [tick for tick in ticks if form is not integer or float(tick).is_integer()]
-    labels = zip(ticks, tick_labels(ticks, form), strict=True)
-    return Upright(name, lambda value: scale(value), [(scale(tick), text) for tick, text in labels])
-
-
 def _objective(record: SweepRecord, values: Sequence[float]) -> Axis:
     metric = METRICS[record.metric]
     return Axis(f"{metric.label}, held out", metric.format, log=_is_wide(values))
@@ -227,7 +175,3 @@ def _key(value: Any) -> str:
 
 def _text(value: Any) -> str:
     return number(value) if is_number(value) else "–" if value is None else _key(value)
-
-
-def _cell(value: Any) -> Cell:
-    return float(value) if is_number(value) and math.isfinite(value) else _text(value)
