@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gossamer.lab.record import Run
+
 SOURCE = Path(__file__).parents[1] / "src"
 OPTIONAL = ("sklearn", "lightning_fabric", "matplotlib", "optuna", "scipy", "rich")
 LAZY = (
@@ -36,15 +38,36 @@ def seconds_to_import(module: str) -> float:
     return float(run(f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"))
 
 
+QUICK = (["--help"], ["--version"], ["runs", "--help"], ["show", "--help"], ["evaluate", "--help"])
+
+
+def test_a_list_does_not_wait_for_torch(tmp_path: Path):
+    Run.create(tmp_path / "run", {"method": "sgd"}).write_result({"metrics": {"accuracy": 0.5}})
+    kinds = ("methods", "data", "models", "criteria")
+    commands = [*QUICK, ["runs", str(tmp_path)], *(["list", kind] for kind in kinds)]
+    code = "from gossamer.lab.cli import main; import sys"
+    code += f"; print([main(command) for command in {commands}], 'torch' in sys.modules)"
+    assert run(code).splitlines()[-1] == f"{[0] * len(commands)} False"
+
+
+def test_one_process_trains_without_fabric(tmp_path: Path):
+    given = ["train", "sgd", "two_moons", "--epochs", "1", "--out", str(tmp_path / "run"), "--quiet"]
+    code = f"from gossamer.lab.cli import main; import sys; main({given}); print(*sys.modules)"
+    loaded = set(run(code).split())
+    assert "gossamer.lab.runs.job" in loaded
+    assert not loaded & {"lightning_fabric", "lightning_utilities", "torchmetrics", "tensorboard", "optuna"}
+
+
 @pytest.mark.slow
 def test_import_costs_little_more_than_torch():
     torch_seconds, gossamer_seconds = [], []
     for _ in range(5):  # interleaved, so that a slow spell hits both
         torch_seconds.append(seconds_to_import("torch"))
-        gossamer_seconds.append(seconds_to_import("gossamer"))
+        gossamer_seconds.append(seconds_to_import("gossamer.sparsity, gossamer.convert, gossamer.optim"))
     assert min(gossamer_seconds) < 1.3 * min(torch_seconds)
 
 
 def test_import_brings_nothing_optional():
-    loaded = set(run("import sys, gossamer; print(*sys.modules, sep='\\n')").split())
+    code = "import sys, gossamer; gossamer.bayesianize, gossamer.Subspace, gossamer.Curvature"
+    loaded = set(run(f"{code}; print(*sys.modules)").split())
     assert not loaded & {*OPTIONAL, *LAZY}

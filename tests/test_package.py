@@ -106,7 +106,7 @@ def test_every_method_says_what_it_does_unless_its_base_says_so():
         ("gossamer.export(torch.nn.Linear(2, 2), 'a.onnx')", "this needs onnx: pip install 'gossamer[onnx]'"),
         ("train(Settings('sgd', 'two_moons', epochs=1), 'a')", "needs tomli_w: pip install 'gossamer[cli]'"),
         ("train(Settings('sgd', 'two_moons', ranks=2), 'a')", "lightning_fabric: pip install 'gossamer[ranks]'"),
-        ("sys.exit(main(['list', 'data']))", "needs docstring_parser: pip install 'gossamer[cli]'"),
+        ("sys.exit(main(['train', '--help']))", "needs docstring_parser: pip install 'gossamer[cli]'"),
     ],
 )
 def test_a_missing_package_names_its_extra(code: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

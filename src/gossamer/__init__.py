@@ -1,16 +1,41 @@
-"""Gossamer: Bayesian neural networks that are sparse from the first step to the last."""
+"""Gossamer: Bayesian neural networks that are sparse from the first step to the last.
+
+Everything is imported on first use, so that the command can print a list or a version without waiting for torch.
+"""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gossamer import conformal, data, likelihoods, methods, metrics, models, optim, priors, schedules, sparsity, types
-from gossamer.compaction import compact
-from gossamer.convert import bayesianize, sparsify
-from gossamer.layers import active_parameters, density, kl, param_groups, summary
-from gossamer.likelihoods import Categorical, Gaussian
-from gossamer.optim import Curvature
-from gossamer.posterior import Prediction, averaged, calibrate, draw, predict
-from gossamer.sparsity import Subspace
+if TYPE_CHECKING:
+    from gossamer import (
+        conformal,
+        data,
+        likelihoods,
+        methods,
+        metrics,
+        models,
+        optim,
+        priors,
+        schedules,
+        sparsity,
+        types,
+    )
+    from gossamer.compaction import compact
+    from gossamer.convert import bayesianize, sparsify
+    from gossamer.deploy.files import load, save
+    from gossamer.deploy.programs import export
+    from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+    from gossamer.lab import load_run
+    from gossamer.layers import active_parameters, density, kl, param_groups
+    from gossamer.layers.summary import summary  # where a module has the name, too, mypy wants it from there
+    from gossamer.likelihoods import Categorical, Gaussian
+    from gossamer.optim import Curvature
+    from gossamer.posterior import Prediction, averaged, calibrate
+    from gossamer.posterior.draw import draw
+    from gossamer.posterior.predict import predict
+    from gossamer.sparsity import Subspace
+    from gossamer.train import fit
+    from gossamer.train.sharding import shard
 
 __version__ = "0.3.0.dev0"
 
@@ -63,28 +88,30 @@ __all__ = [
     "types",
 ]
 
-
-# The estimators need scikit-learn, and reading files takes time to import. Your own loop needs neither, so these are
-# imported on first use, as are the rooms that it does not need.
 _HOMES = {
-    "SparseBayesClassifier": "estimators",
-    "SparseBayesRegressor": "estimators",
-    "export": "deploy.programs",
-    "fit": "train",
-    "load": "deploy.files",
-    "load_run": "lab",
-    "save": "deploy.files",
-    "shard": "train.sharding",
+    "compaction": ("compact",),
+    "convert": ("bayesianize", "sparsify"),
+    "deploy.programs": ("export",),
+    "deploy.files": ("load", "save"),
+    "estimators": ("SparseBayesClassifier", "SparseBayesRegressor"),
+    "lab": ("load_run",),
+    "layers": ("active_parameters", "density", "kl", "param_groups", "summary"),
+    "likelihoods": ("Categorical", "Gaussian"),
+    "optim": ("Curvature",),
+    "posterior": ("Prediction", "averaged", "calibrate", "draw", "predict"),
+    "sparsity": ("Subspace",),
+    "train": ("fit",),
+    "train.sharding": ("shard",),
 }
-_ROOMS = ("deploy", "distributed", "estimators", "evaluate", "files", "kernels", "lab", "layers", "posterior", "train")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"gossamer.{name}")
-    if name not in _HOMES:
+    if name not in __all__ and name not in _HOMES:
         raise AttributeError(f"module 'gossamer' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gossamer.{_HOMES[name]}"), name)
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    module = importlib.import_module(f"gossamer.{home or name}")
+    globals()[name] = module if home is None else getattr(module, name)  # the next access finds it there
+    return globals()[name]
 
 
 def __dir__() -> list[str]:

@@ -69,7 +69,7 @@ def code_name(kind: type) -> str:
     """
     parts = kind.__module__.split(".")
     for module in (".".join(parts[: i + 1]) for i in range(len(parts))):
-        if vars(sys.modules.get(module, object)).get(kind.__qualname__) is kind:
+        if getattr(sys.modules.get(module), kind.__qualname__, None) is kind:  # also if it is imported on first use
             return f"{module}:{kind.__qualname__}"
     raise TypeError(
         f"{kind.__qualname__} cannot be saved, because no other program would find it: define it in a module"

@@ -8,6 +8,7 @@ bounds a number. Keys that a ``TypedDict`` does not name are left alone: a later
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -30,10 +31,23 @@ from typing import (
     is_typeddict,
 )
 
-__all__ = ["Count", "Entries", "Finite", "Within", "check", "check_type", "describe_type", "made", "parse", "read"]
+__all__ = [
+    "Count",
+    "Entries",
+    "Finite",
+    "Within",
+    "check",
+    "check_type",
+    "describe_type",
+    "made",
+    "parse",
+    "parse_value",
+    "read",
+]
 
 LARGEST = 2**26  # bytes of a file of text, whose content takes some ten times as much in memory
 DEPTH = 100  # of YAML
+WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
 WHOLE = 2**63  # no whole number in a file reaches it: neither numpy nor torch could hold it
 _Kind = TypeVar("_Kind")
 
@@ -134,6 +148,30 @@ def describe_type(hint: Any) -> str:
     if plain in (list, tuple, Sequence):
         return "a list"
     return words.get(hint, "a function" if kind is Callable else getattr(plain, "__name__", str(hint)))
+
+
+def parse_value(text: str, hint: Any) -> Any:
+    """The value of a type that a text means, as on the command line.
+
+    Example:
+        >>> parse_value("0.1", float), parse_value("none", int | None), parse_value("[8, 4]", list)
+        (0.1, None, [8, 4])
+    """
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    if text.lower() in WORDS and any(type(WORDS[text.lower()]) is one for one in kinds):
+        return WORDS[text.lower()]
+    for one in kinds:
+        if get_origin(one) is Literal and text in get_args(one):
+            return text
+    for one in (int, float, str):
+        if one in kinds:
+            with contextlib.suppress(ValueError):
+                return one(text)
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)  # a list or a table
+        check_type("", value, hint)
+        return value
+    raise ValueError(f"must be {describe_type(hint)}; got {text!r}")
 
 
 class Entries:

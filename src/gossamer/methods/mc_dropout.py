@@ -58,7 +58,7 @@ def mc_dropout(
     Args:
         task: The task.
         steps: Length of the training.
-        rate: p, the share of units that are dropped. ``None`` keeps what the network's own dropout layers have. In a
+        rate: p, the share of units that are dropped. ``None`` is what the network's own dropout layers have. In a
             network without any it is 0.1.
         lr: Learning rate of SGD at the start of a cosine; 0.1.
         momentum: Momentum of SGD.

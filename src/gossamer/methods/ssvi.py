@@ -103,7 +103,7 @@ def ssvi(
         optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with
             batch normalisation, Adam for others.
         temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO, and 0 the same training without
-            noise, whose weights have no σ. ``None`` chooses it by the number of examples for each active weight, and 0
+            noise, whose weights have no σ. ``None`` is chosen by the number of examples for each active weight, and 0
             for a mixture of networks with batch normalisation, which is better without noise.
         weight_decay: δ, the weight decay of the means and the curvature of the prior; ``None`` is 5e-4, and 5/N with a
             prior of its own.
@@ -121,7 +121,7 @@ def ssvi(
             s = ``prior_std`` or 2/√(active fan-in), instead of zero. It is for a mixture of several trainings on few
             data of a regression, which then differ more where there are no data. One network alone should not have it,
             and classifiers lose accuracy by it.
-        init_std: Initial standard deviation; ``None`` scales it by the active fan-in.
+        init_std: Initial standard deviation; ``None`` is scaled by the active fan-in.
         allocation: How the active weights are spread over the layers; ``None`` is ``"erk"``, which had the better NLL
             on held-out digits, or ``"uniform"`` in reference mode.
         noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one

@@ -38,11 +38,11 @@ def vi(
         lr: Learning rate at the start of a cosine; 0.1 for SGD and 0.02 for Adam, 0.01 in reference mode.
         optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with
             batch normalisation, Adam for others.
-        temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO. ``None`` chooses it by the number of
-            examples for each weight.
+        temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO. ``None`` is chosen by the number
+            of examples for each weight.
         weight_decay: δ, the weight decay of the means and the curvature of the prior.
         prior_std: Standard deviation s of the prior instead of ``weight_decay``: δ = T / N s².
-        init_std: Initial standard deviation; ``None`` scales it by the fan-in.
+        init_std: Initial standard deviation; ``None`` is scaled by the fan-in.
         noise: ``"local"`` draws one value per output in a training step (local reparameterization), ``"weights"`` one
             per weight for the whole batch (the released ``same_noise``): half the products, noisier gradients.
             ``None`` is the second for networks with batch normalisation, the first for others and in reference mode.

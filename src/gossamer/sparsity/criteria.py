@@ -178,11 +178,6 @@ class GradientCriterion:
         if not isinstance(self.n_draws, int) or isinstance(self.n_draws, bool) or self.n_draws < 1:
             raise ValueError(f"{self.name} needs a number of draws, an int >= 1, got {self.n_draws!r}")
 
-    def describe(self) -> str:
-        """The kind of gradient in one line, for lists."""
-        network = "the network at its means" if self.noise_free else "one draw of the network"
-        return f"|gradient| of {network}" if self.n_draws == 1 else f"Mean of |gradient| over {self.n_draws} draws"
-
     def __call__(self, stats: WeightStats) -> Tensor:
         """|gradient|."""
         if stats.grad is None:
@@ -191,7 +186,10 @@ class GradientCriterion:
 
 
 sampled_gradient = GradientCriterion("sampled_gradient")
+"""|gradient| of one draw of the network."""
+
 mean_gradient = GradientCriterion("mean_gradient", noise_free=True)
+"""|gradient| of the network at its means."""
 
 
 def multi_sample_gradient(n_draws: int) -> GradientCriterion:

@@ -7,7 +7,7 @@ import pytest
 
 from gossamer import data, methods
 from gossamer.lab.cli import COMMANDS
-from gossamer.lab.cli.queries import SHELLS
+from gossamer.lab.cli.completion import SHELLS
 
 # Outside of a completion bash has no compopt; the function is called as bash calls it.
 PROGRAM = """

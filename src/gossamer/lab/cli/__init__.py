@@ -60,9 +60,9 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "predict": "predict:predict",
     "export": "queries:export",
     "runs": "queries:runs",
-    "list": "queries:list_names",
+    "list": "listing:list_names",
     "show": "queries:show",
-    "completion": "queries:completion",
+    "completion": "completion:completion",
 }
 
 MOVED = {"bench": "make bench", "reproduce": "python -m reproductions RECIPE"}

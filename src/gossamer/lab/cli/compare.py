@@ -21,7 +21,7 @@ from gossamer.lab.runs.comparison import compare as compare_runs
 from gossamer.lab.runs.settings import Settings
 
 DATA = "digits"
-NOT_SETTINGS = {"what", "data", "density", "seeds", "out", "json"}
+NOT_SETTINGS = {"methods", "data", "density", "seeds", "out", "json"}
 NOT_SETTINGS |= {"ood", "ood_score", "latex", "print_jobs", "only", "trust", "quiet"}
 SLURM = """#!/bin/bash
 #SBATCH --job-name={title}
@@ -139,7 +139,7 @@ def _finish(plan: DataPlan, comparison: Comparison, tell: Callable[..., None]) -
 
 def add_compare_flags(flags: Parser) -> Parser:
     """Flags of ``compare``."""
-    flags.add_argument("what", help="Methods with commas between them, or a recipe (a TOML file).")
+    flags.add_argument("methods", help="Methods with commas between them, or a recipe (a TOML file).")
     flags.add_flag("data", str | None, f"Data set, or several with commas: a table for each; {DATA} if not given.")
     flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
     flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
@@ -170,7 +170,7 @@ class DataPlan(NamedTuple):
 
 def _plans(options: Namespace) -> list[DataPlan]:
     """A plan per data set; each of several has a folder in that of the comparison."""
-    kept, recipe = _checked(options.json), folder(options.what)
+    kept, recipe = _checked(options.json), folder(options.methods)
     found = [_entries(options, data) for data in _names(options.data) or [""]]
     names = [next(iter(entries.values())).data_name for entries, _ in found]
     title = recipe.stem if recipe.suffix == ".toml" else f"compare-{'-'.join(names)}"
@@ -186,12 +186,12 @@ def _entries(options: Namespace, data: str) -> tuple[dict[str, Settings], int]:
     """Settings by label, and the number of seeds, on one data set; an empty name leaves it to the recipe."""
     given = {key: value for key, value in vars(options).items() if key not in NOT_SETTINGS and value is not None}
     given |= {"data": data} if data else {}
-    recipe = folder(options.what)
+    recipe = folder(options.methods)
     if recipe.suffix == ".toml":
         entries, seeds = read_recipe(recipe)
         entries = {label: replace(settings, **given) for label, settings in entries.items()}
     else:
-        names = _names(options.what)
+        names = _names(options.methods)
         if not names:
             raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
         given = {"data": DATA, **given}

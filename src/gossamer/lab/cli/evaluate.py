@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 from gossamer._text.tables import Table, columns
 from gossamer.lab.cli import UsageError
-from gossamer.lab.cli.parser import Parser, folder
-from gossamer.lab.cli.predict import add_reading_flags
+from gossamer.lab.cli.parser import Parser, add_reading_flags, folder
 from gossamer.lab.record import Run
 
 

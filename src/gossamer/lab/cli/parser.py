@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import json
 import re
-from collections.abc import Callable, Collection, Sequence
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse
 
 from gossamer._text.names import suggestion
+from gossamer.files.schema import parse_value
 from gossamer.lab.cli import UsageError
-from gossamer.lab.runs.settings import parse_value
+
+_NOT_GIVEN = re.compile("`*None`* is")  # in the docstring of a function: a flag is rather left out
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,13 +29,15 @@ class Parser(argparse.ArgumentParser):
 
     def add_flag(self, name: str, kind: Any, help: str, default: Any = None, group: Any = None) -> None:
         """A flag with a value of a type, or a switch if the type is ``None``."""
-        text = help.replace("``", "").replace("%", "%%")  # argparse formats with %
+        text = _NOT_GIVEN.sub("if not given,", help).replace(". if", ". If")
+        text = text.replace("``", "").replace("%", "%%")  # argparse formats with %
         if kind is None:
             (group or self).add_argument(f"--{name}", action="store_true", help=text)
             return
-        shown = "" if default is None else f" (default: {default})".replace("%", "%%")
-        convert = functools.partial(_typed, kind=kind)
-        (group or self).add_argument(f"--{name}", type=convert, default=default, help=text + shown)
+        shown = "" if default is None else f" (default: {_as_typed(default)})".replace("%", "%%")
+        convert, choices = functools.partial(_typed, kind=kind), _choices(name, kind)
+        value = f"{{{','.join(choices)}}}" if choices else None
+        (group or self).add_argument(f"--{name}", type=convert, default=default, metavar=value, help=text + shown)
 
     def add_signature(
         self, function: Callable[..., Any], title: str, skip: Collection[str] = (), *, optional: bool = False
@@ -47,7 +53,7 @@ class Parser(argparse.ArgumentParser):
             if name not in skip:
                 default, text = parameter.default, help_of.get(name, "")
                 if optional and default is not None:
-                    default, text = None, f"{text} {default} if not given."
+                    default, text = None, f"{text} {_as_typed(default)} if not given."
                 self.add_flag(name, hints[name], text, default, group)
 
     def parse(self, given: Sequence[str]) -> argparse.Namespace:
@@ -56,7 +62,9 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help, with a usage of one line: forty flags in brackets help nobody."""
-        names = [action.dest.upper() for action in self._actions if not action.option_strings]
+        forms = {"?": "[{}]", "+": "{} …"}
+        positions = [action for action in self._actions if not action.option_strings]
+        names = [forms.get(str(action.nargs), "{}").format(action.dest.upper()) for action in positions]
         self.usage = " ".join(["%(prog)s", *names, "[options]"])
         return super().format_help()
 
@@ -67,6 +75,39 @@ class Parser(argparse.ArgumentParser):
             known = [flag for action in self._actions for flag in action.option_strings]
             hint = "".join(suggestion(flag, known) for flag in re.findall(r"--[\w-]+", text)[:1])
         raise UsageError(f"{text}{hint or '.'} {self.prog} --help lists the options")
+
+
+def add_reading_flags(parser: Parser) -> Parser:
+    """Flags of commands that restore a run."""
+    parser.add_flag("data", str | None, "Where the data of the run are now, if they have moved.")
+    parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that the run may import.")
+    parser.add_flag("quiet", None, "Show no progress.")
+    return parser
+
+
+def _choices(name: str, kind: Any) -> list[str]:
+    """The words that a flag takes, if they are few; some take a function of yours as well."""
+    if kind is bool:
+        return ["true", "false"]
+    if name in ("model", "removal", "addition", "allocation"):
+        from gossamer import models
+        from gossamer.sparsity import allocation, criteria
+
+        tables: Mapping[str, Iterable[str]] = {
+            "model": models.names(),
+            "removal": criteria.REMOVAL,
+            "addition": criteria.ADDITION,
+            "allocation": allocation.ALLOCATION,
+        }
+        return [word for word in tables[name] if not word.endswith("_")]
+    parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    words = [str(word) for part in parts if get_origin(part) is Literal for word in get_args(part)]
+    return [*words, "NUMBER"] if words and float in parts else words
+
+
+def _as_typed(value: Any) -> str:
+    """A default as one would type it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _typed(text: str, kind: Any) -> Any:

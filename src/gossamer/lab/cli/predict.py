@@ -8,7 +8,7 @@ from pathlib import Path
 from gossamer.data.own.files import FILES, WRITTEN, json_lines, kind_of
 from gossamer.data.own.frames import print_csv
 from gossamer.lab.cli import UsageError
-from gossamer.lab.cli.parser import Parser, folder
+from gossamer.lab.cli.parser import Parser, add_reading_flags, folder
 from gossamer.lab.record import Run
 
 TITLE = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
@@ -46,14 +46,6 @@ def add_predict_flags(parser: Parser) -> Parser:
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("json", None, "Print JSON, one object per line.")
     return add_reading_flags(parser)
-
-
-def add_reading_flags(parser: Parser) -> Parser:
-    """Flags of commands that restore a run."""
-    parser.add_flag("data", str | None, "Where the data of the run are now, if they have moved.")
-    parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that the run may import.")
-    parser.add_flag("quiet", None, "Show no progress.")
-    return parser
 
 
 def _checked(path: str | None) -> Path | None:

@@ -129,8 +129,8 @@ def _print_run(run: Run) -> None:
 
 def _without_method(given: Sequence[str]) -> int:
     if "-h" in given or "--help" in given:
-        title = f"Train a run: gossamer train METHOD DATA [options]. Methods: {', '.join(methods.names())}."
-        add_common_flags(Parser("gossamer train", title)).print_help()
+        title = f"Train a run. Methods: {', '.join(methods.names())}."
+        add_common_flags(Parser("gossamer train METHOD DATA", title)).print_help()
         print("\ngossamer train METHOD --help adds the options of a method; gossamer list methods describes them.")
         return 0
     raise UsageError(f"train needs a method: gossamer train METHOD DATA; methods are {', '.join(methods.names())}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer._text.formats import is_number
 from gossamer._text.tables import Table
 from gossamer.lab.record import RecordError, Run
-from gossamer.metrics.registry import shown
 
 DEPTH = 2  # runs/<run> and runs/<comparison>/<run>
 
@@ -59,5 +58,5 @@ def _data_name(run: Run) -> str:
 
 
 def _headline(metrics: dict[str, Any]) -> str:
-    measured = [one for one in shown("terminal", metrics) if one.name in metrics and math.isfinite(metrics[one.name])]
-    return f"{measured[0].heading} {measured[0].text(metrics[measured[0].name])}" if measured else ""
+    """The first of the metrics that is a number: they stand in the order of importance."""
+    return next((f"{name} {value:.4g}" for name, value in metrics.items() if is_number(value)), "")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-import types
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import torch
 
 from gossamer import data, methods, models
 from gossamer._text.names import refuse_foreign_code, unknown
-from gossamer.files.schema import check_type, describe_type
+from gossamer.files.schema import check_type
 from gossamer.posterior import LEAST_HELD_OUT
 from gossamer.train.divergence import OnNan
 from gossamer.types import Task
@@ -27,7 +25,6 @@ TaskKind = Literal["classification", "regression"]
 MAX_SEED = 2**32  # the order of an epoch multiplies it, and torch must still accept the product
 CHECKPOINT_SECONDS = 30.0
 FORMER = frozenset({"fused"})  # settings that runs of earlier versions recorded, and that have no effect any more
-WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
 OF_DATA = ("n_val", "target", "drop", "task", "image_size")  # settings that the loader of the data takes
 
 
@@ -223,27 +220,3 @@ def command_of(settings: Settings, always: Collection[str] = ()) -> str:
         if value != usual[key] or key in always:
             flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
     return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])
-
-
-def parse_value(text: str, hint: Any) -> Any:
-    """The value of a type that a text means, as on the command line.
-
-    Example:
-        >>> parse_value("0.1", float), parse_value("none", int | None), parse_value("[8, 4]", list)
-        (0.1, None, [8, 4])
-    """
-    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if text.lower() in WORDS and any(type(WORDS[text.lower()]) is one for one in kinds):
-        return WORDS[text.lower()]
-    for one in kinds:
-        if get_origin(one) is Literal and text in get_args(one):
-            return text
-    for one in (int, float, str):
-        if one in kinds:
-            with contextlib.suppress(ValueError):
-                return one(text)
-    with contextlib.suppress(ValueError):
-        value = json.loads(text)  # a list or a table
-        check_type("", value, hint)
-        return value
-    raise ValueError(f"must be {describe_type(hint)}; got {text!r}")
