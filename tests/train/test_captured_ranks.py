@@ -86,7 +86,7 @@ def on_gpu(tmp_path_factory):
 def test_two_ranks_on_one_gpu_capture_their_steps(case, on_gpu):
     assert all(end["ends"][case, "captured"]["captures"] for end in on_gpu), [end["said"] for end in on_gpu]
     check_alike(on_gpu, case, "captured")
-    if case != "a penalty":  # a graph draws other noise
+    if case not in ("a penalty", "std by gradient"):  # a graph draws other noise, by which single entries differ
         check_plain(on_gpu, case, "captured", rtol=1e-2, atol=1e-3)
 
 
