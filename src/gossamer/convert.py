@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from numbers import Real
 from typing import Literal, get_args
 
@@ -195,8 +196,9 @@ def convert(
     weights = {}
     for (key, (weight, stats)), count in zip(chosen.items(), counts, strict=True):
         shares_budget = budget is global_ and not stats.keep_dense
-        position = _choose(weight, count, init, generator)
-        weights[key] = make(weight, Support(stats.shape, position, weight.frozen, shares_budget))
+        with weight.tensor.device if weight.tensor.is_meta else nullcontext():
+            position = _choose(weight, count, init, generator)
+            weights[key] = make(weight, Support(stats.shape, position, weight.frozen, shares_budget))
     converted = swap(model, found, weights)
     warn_of_the_rest(converted)
     return converted
@@ -227,6 +229,8 @@ def _choose(dense: DenseWeight, n_active: int, init: Init, generator: torch.Gene
     size, (start, stop) = dense.tensor.numel(), dense.frozen
     if n_active == size:
         return None
+    if dense.tensor.is_meta:  # which has no positions, so none are drawn
+        return torch.empty(n_active, dtype=torch.int64)
     if init == "pretrained":
         magnitude = dense.values.abs().flatten()
         magnitude[start:stop] = -math.inf

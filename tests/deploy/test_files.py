@@ -320,16 +320,24 @@ def test_files_of_format_1_predict_what_they_did(name: str):
 
 
 @pytest.mark.parametrize(
-    ("entry", "value"), [("mean", math.nan), ("mean", math.inf), ("curvature", math.nan), ("curvature", -1.0)]
+    ("entry", "value"),
+    [
+        ("0.weight.mean", math.nan),
+        ("0.weight.mean", math.inf),
+        ("0.weight.curvature", math.nan),
+        ("0.weight.curvature", -1.0),
+        ("1.running_mean", math.nan),
+        ("1.running_mean", math.inf),
+        ("1.running_var", -1.0),
+    ],
 )
 def test_numbers_that_no_training_leaves_are_refused(entry: str, value: float, tmp_path: Path):
-    """Means and curvatures that are not finite, and curvatures below minus the prior's."""
-    file = gossamer.save(bayesian(), tmp_path / "net.safetensors")
-    tree = container.from_bytes(file.read_bytes())
-    tree["content"]["states"][0][f"0.weight.{entry}"][0] = value
-    file.write_bytes(container.to_bytes(tree))
+    """Means, curvatures and statistics that are not finite, and curvatures below minus the prior's."""
+    model = gossamer.bayesianize(with_norm(), density=0.5)
+    model.state_dict()[entry].view(-1)[0] = value
+    file = gossamer.save(model, tmp_path / "net.safetensors")
     with pytest.raises(ValueError, match=r"net\.safetensors: .*(no numbers \(NaN\)|no training leaves)"):
-        gossamer.load(file, network())
+        gossamer.load(file, with_norm())
 
 
 def test_batch_normalisation_that_is_refreshed(tmp_path: Path):

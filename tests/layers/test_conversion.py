@@ -314,3 +314,13 @@ def test_param_groups_hold_every_parameter_once_and_decay_no_std():
 def test_a_rate_that_would_climb_is_refused(std_lr):
     with pytest.raises(ValueError, match=f"std_lr must not be negative, got {std_lr}"):
         gossamer.param_groups(gossamer.bayesianize(nn.Linear(4, 4)), std_lr=std_lr)
+
+
+@pytest.mark.parametrize("init", ["fresh", "pretrained"])
+def test_a_layer_without_memory_takes_none(init: str):
+    """On meta no positions are drawn: a permutation of these entries would take 8 TB."""
+    with torch.device("meta"):
+        layer = nn.Linear(2**20, 2**20)
+    model = gossamer.bayesianize(layer, density=1e-9, init=init)
+    assert model.mean.shape == model.support.position.shape == (1100,)
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}

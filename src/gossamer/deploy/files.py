@@ -234,8 +234,8 @@ def _network(entries: Entries, model: nn.Module) -> nn.Module:
         except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             reason = " ".join(str(error).split())[:300]
             raise entries.error("states", f"do not fit the network: {reason}", OTHER_NETWORK) from error
-        for name, values in _numbers(model):
-            if not bool(values.isfinite().all()) or (name.endswith(".std") and bool((values < 0).any())):
+        for name, values, least in _numbers(model):
+            if not bool(values.isfinite().all()) or bool((values < least).any()):
                 raise entries.error("states", f"leave {name} with numbers that no training leaves", "save another")
     weights = sparse_weights(model)
     for name in made.get("shares_budget", list[str]):
@@ -244,16 +244,20 @@ def _network(entries: Entries, model: nn.Module) -> nn.Module:
     return model
 
 
-def _numbers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All parameters and standard deviations."""
-    yield from ((name, values) for name, values in model.named_parameters() if values.is_floating_point())
+def _numbers(model: nn.Module) -> Iterator[tuple[str, Tensor, float]]:
+    """All parameters, standard deviations and statistics, and the least that each may be."""
+    yield from ((name, values, -math.inf) for name, values in model.named_parameters() if values.is_floating_point())
     for name, weight in sparse_weights(model).items():
         try:
             std = weight.std
         except (ArithmeticError, ValueError):
             std = weight.mean.new_tensor(math.nan)  # of a calibration that has no root, for one
         if std is not None:
-            yield f"{name}.std", std
+            yield f"{name}.std", std, 0.0
+    for name, module in model.named_modules():
+        if isinstance(module, BatchNorm) and module.running_mean is not None and module.running_var is not None:
+            yield f"{name}.running_mean", module.running_mean, -math.inf
+            yield f"{name}.running_var", module.running_var, 0.0
 
 
 def _converted(made: Entries, layers: list[str], model: nn.Module) -> nn.Module:
@@ -328,8 +332,7 @@ def _unpacked(packed: Entries, slot: _Slot) -> Tensor:
     if not all(type(extent) is int and extent >= 0 for extent in shape):
         raise packed.error("shape", "must be whole numbers")
     _check(packed, "value", value.dtype, tuple(shape), slot)
-    whole = position.dtype in (torch.int32, torch.int64)
-    if not whole or position.dim() != 1 or position.shape != value.shape:
+    if position.dtype not in (torch.int32, torch.int64) or position.dim() != 1 or position.shape != value.shape:
         raise packed.error("position", "must be one whole number per value")
     if len(position) and not 0 <= int(position.min()) <= int(position.max()) < math.prod(shape):
         raise packed.error("position", "is outside the tensor")
