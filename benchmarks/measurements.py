@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from benchmarks.timing import THREAD, Spread, Stopwatch, speedup, spread
-from gossamer.files.atomic import json_by_rows, read_json, rows_of
+from gossamer.files.atomic import json_by_rows, read_file, rows_of
 from gossamer.lab.record import RecordError, write_atomically
 
 __all__ = [
@@ -228,7 +228,7 @@ class Measurements:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a JSON file that the benchmark wrote."""
-        content = read_json(path, "give a file that python -m benchmarks wrote")
+        content = read_file(path, "give a file that python -m benchmarks wrote")
         if content is None:
             raise RecordError(f"{path} does not exist: python -m benchmarks cpu --json {path} makes it")
         try:

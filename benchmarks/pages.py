@@ -25,7 +25,7 @@ from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
 from benchmarks.trials import Trials
 from gossamer._text.tables import Table
-from gossamer.files.atomic import read_json, rows_of
+from gossamer.files.atomic import read_file, rows_of
 from gossamer.lab.record import RecordError
 
 __all__ = ["PLACES", "document", "fill", "fill_places", "fill_recorded", "recorded_environments", "recorded_tables"]
@@ -142,7 +142,7 @@ def recorded_environments(folder: Path) -> dict[str, str]:
 
 def _contents(folder: Path) -> dict[str, dict[str, Any]]:
     """The JSON files of the folder that have a table."""
-    read = {path.stem: read_json(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
+    read = {path.stem: read_file(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
     others = (citizen.KIND, uci_tables.KIND, STUDY, scale_tables.KIND, *reliability.KINDS)
     kinds = (trials.KIND, state.KIND, *others)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}

@@ -29,7 +29,7 @@ from benchmarks.uci_tables import GP, KIND, OURS, SETS, bars, uci_tables
 from gossamer import __version__
 from gossamer.data import DataNotFoundError, uci
 from gossamer.estimators import SparseBayesRegressor
-from gossamer.files.atomic import json_by_rows, read_json
+from gossamer.files.atomic import json_by_rows, read_file
 from gossamer.lab.record import write_atomically
 from gossamer.lab.record.environment import environment
 from gossamer.likelihoods import Gaussian
@@ -136,7 +136,7 @@ class Cells:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[dict[str, Any]] = (read_json(path, "delete it, or restore it") or {"cells": []})["cells"]
+        self.rows: list[dict[str, Any]] = (read_file(path, "delete it, or restore it") or {"cells": []})["cells"]
         self.done = {(row["set"], row["split"], row["method"]) for row in self.rows}
 
     def add(self, rows: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ import torch
 from gossamer import __version__
 from gossamer._text.progress import Progress
 from gossamer._text.tables import Table
-from gossamer.files.atomic import read_json, rows_of
+from gossamer.files.atomic import read_file, rows_of
 from gossamer.lab.record import RecordError, write_atomically
 from gossamer.lab.record.environment import environment
 
@@ -75,7 +75,7 @@ class StoredParts:
     @classmethod
     def read(cls, path: Path, name: str | None = None) -> Self:
         """Read a file of :meth:`write`; with ``name`` it must hold that reproduction, and may not exist yet."""
-        content = read_json(path, "delete it, or give another --out")
+        content = read_file(path, "delete it, or give another --out")
         if content is None:
             if name is None:
                 raise RecordError(f"{path} does not exist: python -m reproductions NAME makes it")

@@ -19,6 +19,7 @@ from gossamer.data import _files, read_corrupted
 from gossamer.data._files import read_blobs, read_cifar_pickle, read_mat, read_npy
 from gossamer.data.own.arrays import read_arrays
 from gossamer.estimators import SparseBayesClassifier
+from gossamer.estimators.draws import Draws
 from gossamer.lab.record import RecordError, Run
 
 ROOT = Path(__file__).parents[1]
@@ -90,6 +91,10 @@ class TestBombs:
         (tmp_path / "a").write_bytes(b"123")
         assert list(read_blobs(tmp_path, ["a"])) == [(str(tmp_path / "a"), "a", b"123")]
 
+    def test_a_pickle_with_room_for_objects_that_it_does_not_have(self):
+        with pytest.raises(ValueError, match="no CIFAR batch: it numbers more objects than it has bytes"):
+            read_cifar_pickle(b"\x80\x02Nr\xff\xff\xff\x0f.", "train")
+
     def test_a_matlab_file(self, monkeypatch):
         monkeypatch.setattr(_files, "LARGEST", 1000)
         packed = zlib.compress(bytes(100_000))
@@ -125,6 +130,13 @@ def test_labels_of_an_estimator_cannot_ask_for_memory(changed_estimator):
 def test_columns_of_an_estimator_cannot_ask_for_memory(changed_estimator):
     path = changed_estimator(lambda fitted: fitted["learnt"].update(n_features_in_=3 * 10**12))
     with pytest.raises(ValueError, match=r"model: learnt/feature_importances_ does not fit the other entries"):
+        SparseBayesClassifier.load(path)
+
+
+def test_layers_of_an_estimator_are_those_that_it_has_weights_for(changed_estimator, monkeypatch):
+    monkeypatch.setattr(Draws, "shapes", None)  # they are counted before any is made, which takes minutes
+    path = changed_estimator(lambda fitted: fitted["draws"]["architecture"].update(hidden=(4,) * 10**6))
+    with pytest.raises(ValueError, match=r"model: draws does not fit the other entries"):
         SparseBayesClassifier.load(path)
 
 

@@ -142,6 +142,8 @@ def _are_draws(draws: Draws) -> bool:
     network = draws.architecture
     widths = (network.n_inputs, *network.hidden, network.n_outputs)
     n_stored = sum(value.numel() for value in draws.values.values())
+    if len(network.hidden) >= len(draws.values):  # of which each layer has two
+        return False
     if min(widths) < 1 or network.n_weights * LEAST_DENSITY > n_stored + 2**20 * LEAST_DENSITY:
         return False
     shapes = draws.shapes()

@@ -69,10 +69,14 @@ def read_file(path: Path, fix: str, hint: Any = dict[str, Any]) -> Any:
         raise RecordError(str(error)) from error
 
 
-def read_json(path: Path, fix: str) -> dict[str, Any] | None:
-    """The object in a JSON file, as :func:`read_file` reads it."""
-    found: dict[str, Any] | None = read_file(path, fix)
-    return found
+def read_bytes(path: Path) -> bytes | None:
+    """The content of a file, ``None`` if there is none."""
+    try:
+        return schema.read_bytes(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def checked(value: Any, hint: Any, where: object, fix: str) -> Any:

@@ -19,7 +19,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from gossamer.files.atomic import RecordError, write_atomically
-from gossamer.files.schema import Entries
+from gossamer.files.schema import Entries, read_bytes
 
 __all__ = ["OTHER_NETWORK", "from_bytes", "read", "tensor", "to_bytes", "write"]
 
@@ -85,7 +85,7 @@ def write(path: Path, kind: str, number: int, content: dict[str, Any]) -> None:
 def read(path: Path, kind: str, number: int) -> Entries:
     """The content of a file of a kind, up to format ``number``."""
     try:
-        content = from_bytes(path.read_bytes())
+        content = from_bytes(read_bytes(path))
     except ValueError as error:
         raise ValueError(f"{path} is damaged, or not a {kind}: {error.args[0]}; write or copy it again") from error
     entries = Entries(path, content)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import json
 import math
@@ -43,6 +44,7 @@ __all__ = [
     "parse",
     "parse_value",
     "read",
+    "read_bytes",
 ]
 
 LARGEST = 2**26  # bytes of a file of text, whose content takes some ten times as much in memory
@@ -88,7 +90,14 @@ def read(path: Path, hint: Any, fix: str, most: int = LARGEST) -> Any:
     size = path.stat().st_size
     if size > most:
         raise ValueError(f"{path} has {size:,} bytes, a file of its kind at most {most:,}; {fix}")
-    return check(parse(path, path.read_bytes(), fix), hint, path, fix)
+    return check(parse(path, read_bytes(path), fix), hint, path, fix)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; anything in its place that may never end, such as a named pipe, is an ``OSError``."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is not a file")
+    return path.read_bytes()
 
 
 def parse(path: Path, data: bytes, fix: str) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from gossamer.files.atomic import RecordError, read_file, unreadable, unwritable, write_atomically
+from gossamer.files.atomic import RecordError, read_bytes, read_file, unwritable, write_atomically
 from gossamer.files.container import from_bytes, to_bytes
 from gossamer.files.schema import Count
 
@@ -61,7 +61,7 @@ def load(folder: Path) -> dict[str, Any]:
     if not entries:
         raise RecordError(f"{folder} holds no checkpoint: {_start_again(folder)}")
     path = folder / entries[0].file
-    data = _read(path)
+    data = read_bytes(path) or b""
     if hashlib.sha256(data).hexdigest() != entries[0].sha256:
         way_out = f"delete it to continue from {entries[1].file}" if entries[1:] else _start_again(folder)
         raise RecordError(f"{path} is damaged (its checksum does not match): {way_out}")
@@ -123,10 +123,3 @@ def _remove_others(folder: Path, kept: set[str]) -> None:
         if path.name not in kept:
             with suppress(OSError):
                 path.unlink()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error) from error

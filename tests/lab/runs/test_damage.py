@@ -15,6 +15,7 @@ import gossamer
 from gossamer.lab import Interrupted, resume, train
 from gossamer.lab.record import Lock, RecordError, Run
 from gossamer.lab.record import run as run_module
+from gossamer.lab.report import write_report
 from gossamer.lab.runs import job as job_module
 from gossamer.train import Training
 
@@ -86,6 +87,24 @@ def test_a_lost_fingerprint_is_told(folder):
     (folder / "data.json").unlink()
     with pytest.raises(RecordError, match=r"data\.json was changed since the checkpoint: restore it"):
         resume(folder, quiet=True)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "environment.json", "data.json", *RECORDS, "checkpoint/*"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(folder, name):
+    for path in list(folder.glob(name)):
+        path.unlink()
+        os.mkfifo(path)
+    with pytest.raises(RecordError, match=rf"{name.strip('*')}.* could not be read: it is not a file"):
+        resume(folder, quiet=True)
+
+
+def test_pipes_are_not_shown(whole, tmp_path):
+    for name in ("result.json", "evaluation.json"):
+        copy = Path(shutil.copytree(whole("ssvi"), tmp_path / name))
+        (copy / name).unlink(missing_ok=True)
+        os.mkfifo(copy / name)
+        with pytest.raises(RecordError, match=rf"{name} could not be read: it is not a file"):
+            write_report([copy], tmp_path / "report.html")
 
 
 @pytest.mark.parametrize("name", RECORDS)

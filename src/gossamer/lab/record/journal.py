@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.files import schema
-from gossamer.files.atomic import BINARY, RecordError, Row, sync_folder, to_json, unreadable, unwritable, write_all
+from gossamer.files.atomic import BINARY, RecordError, Row, read_bytes, sync_folder, to_json, unwritable, write_all
 from gossamer.lab.record.contents import MetricsRow, Sum
 
 
@@ -115,12 +115,7 @@ class Journal:
         self._know(content[: known["bytes"]])
 
     def _content(self) -> bytes:
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise unreadable(self.path, error) from error
+        return read_bytes(self.path) or b""
 
     def _know(self, content: bytes) -> None:
         self._size, self._digest = len(content), hashlib.sha256(content)

@@ -262,12 +262,8 @@ def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sha256(path: Path) -> str | None:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise atomic.unreadable(path, error) from error
+    content = atomic.read_bytes(path)
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def _digest(content: Mapping[str, Any]) -> str:
