@@ -15,6 +15,7 @@ ORDER = [
     {"layers"},
     {"sparsity", "optim", "posterior"},
     {"convert", "compaction", "metrics"},
+    {"adaptation"},
     {"methods"},
     {"train", "evaluate", "deploy"},
     {"estimators"},

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         sparsity,
         types,
     )
+    from gossamer.adaptation import adapt
     from gossamer.compaction import compact
     from gossamer.convert import bayesianize, sparsify
     from gossamer.deploy.files import load, save
@@ -48,6 +49,7 @@ __all__ = [
     "SparseBayesRegressor",
     "Subspace",
     "active_parameters",
+    "adapt",
     "averaged",
     "bayesianize",
     "calibrate",
@@ -89,6 +91,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "adaptation": ("adapt",),
     "compaction": ("compact",),
     "convert": ("bayesianize", "sparsify"),
     "deploy.programs": ("export",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import nullcontext
 from numbers import Real
 from typing import Literal, get_args
@@ -99,10 +99,10 @@ def bayesianize(
         >>> gossamer.active_parameters(model), model[0].mean.shape, model[0].support.shape
         (1894, torch.Size([1638]), (256, 64))
     """
-    _check_choice("mode", mode, get_args(Mode))
-    _check_choice("noise", noise, get_args(Noise))
+    check_choice("mode", mode, get_args(Mode))
+    check_choice("noise", noise, get_args(Noise))
     std = std or ("gradient" if mode == "reference" else "curvature")
-    _check_choice("std", std, get_args(Std))
+    check_choice("std", std, get_args(Std))
     if mode == "reference" and std == "curvature":
         raise ValueError("mode='reference' does what the released code does, which has std='gradient'")
     kind = GaussianWeight if std == "gradient" else CurvatureWeight
@@ -125,7 +125,7 @@ def bayesianize(
             prior = prior_std or PRIOR_SCALE * scale
             share = share or (PRETRAINED_STD if init != "fresh" and init_std is None else None)
         if share is not None:
-            first_std = _full(support, share * (_rms(mean) or scale))  # weights that are all zero have no scale
+            first_std = _full(support, share * (rms(mean) or scale))  # weights that are all zero have no scale
         like = dense.tensor.detach()
         return kind(support, mean.detach().to(like), first_std.to(like), prior, mode, noise)
 
@@ -179,11 +179,26 @@ def convert(
         >>> model.mean.shape
         torch.Size([6])
     """
-    _check_model(model)
-    _check_density(density)
-    _check_choice("init", init, get_args(Init))
+    check_model(model)
+    check_density(density)
+    check_choice("init", init, get_args(Init))
     found = find(model, (exclude,) if isinstance(exclude, str | type) else exclude)
-    dense = _dense_names(found, keep_dense)
+    converted = replace(model, found, _dense_names(found, keep_dense), make, density, budget, init, generator)
+    warn_of_the_rest(converted)
+    return converted
+
+
+def replace(
+    model: nn.Module,
+    found: Sequence[Found],
+    dense: Container[str],
+    make: Callable[[DenseWeight, Support], SparseWeight],
+    density: float,
+    budget: Allocation,
+    init: Init,
+    generator: torch.Generator | None,
+) -> nn.Module:
+    """Put sparse modules in place of those found, all entries of those called ``dense`` active."""
     chosen: dict[int, tuple[DenseWeight, LayerStats]] = {}
     for item in found:
         for name, weight in zip(item.weight_names(), item.weights, strict=True):
@@ -199,9 +214,7 @@ def convert(
         with weight.tensor.device if weight.tensor.is_meta else nullcontext():
             position = _choose(weight, count, init, generator)
             weights[key] = make(weight, Support(stats.shape, position, weight.frozen, shares_budget))
-    converted = swap(model, found, weights)
-    warn_of_the_rest(converted)
-    return converted
+    return swap(model, found, weights)
 
 
 def _tied(first: tuple[DenseWeight, LayerStats], second: DenseWeight, keeps: bool) -> tuple[DenseWeight, str, bool]:
@@ -255,11 +268,12 @@ def _scale(dense: DenseWeight, support: Support) -> float:
     """1/√(active fan-in); for an embedding, whose entries do not add up, the rms of the given ones over √density."""
     share = support.n_active / support.size
     if dense.fan_in is None:
-        return (_rms(dense.tensor.detach()) or 1.0) / math.sqrt(share)
+        return (rms(dense.tensor.detach()) or 1.0) / math.sqrt(share)
     return 1 / math.sqrt(dense.fan_in * share)
 
 
-def _rms(values: Tensor) -> float:
+def rms(values: Tensor) -> float:
+    """The root mean square; zero for what has no numbers."""
     return 0.0 if values.is_meta or not values.numel() else float(values.float().square().mean().sqrt())
 
 
@@ -279,7 +293,8 @@ def _full(support: Support, value: float) -> Tensor:
     return torch.full((support.n_active,), value)
 
 
-def _check_model(model: nn.Module) -> None:
+def check_model(model: nn.Module) -> None:
+    """Raise unless it is a plain network, not yet wrapped."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module, got {type(model).__name__}")
     if sparse_weights(model):
@@ -293,7 +308,8 @@ def _check_model(model: nn.Module) -> None:
             raise ValueError("convert the plain network first, then compile it or wrap it in DistributedDataParallel")
 
 
-def _check_density(density: float) -> None:
+def check_density(density: float) -> None:
+    """Raise unless it is a share."""
     if not _is_number(density) or not 0 < density <= 1:
         raise ValueError(
             f"density must be a number in (0, 1], got {density!r}: it is the share of active weights "
@@ -310,6 +326,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise unless the value is known."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")

@@ -1,6 +1,7 @@
 """Layers of which only the active entries are stored, and the swap that puts them into any network."""
 
 from gossamer.layers.curvature import CurvatureWeight
+from gossamer.layers.delta import DeltaWeight
 from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.gaussian import GaussianWeight, WeightedKL, inverse_softplus, kl, param_groups
 from gossamer.layers.modules import DenseWeight, SparseLayer, SparseModule
@@ -12,6 +13,7 @@ from gossamer.layers.weight import PointWeight, SparseWeight, sparse_weights
 
 __all__ = [
     "CurvatureWeight",
+    "DeltaWeight",
     "DenseCopy",
     "DenseWeight",
     "Found",

@@ -19,7 +19,7 @@ _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 class SparseAttention(SparseModule):
     """``nn.MultiheadAttention`` whose projections are sparse; the same arguments, the same results."""
 
-    replaces = (nn.MultiheadAttention,)
+    replaces, kind = (nn.MultiheadAttention,), "attention"
     # TransformerEncoder and its layers read both, and take no fused path, which needs dense weights, without a bias.
     in_proj_weight: None = None
     in_proj_bias: None = None

@@ -17,7 +17,7 @@ from gossamer.layers.weight import SparseWeight
 class SparseConv(SparseLayer):
     """A convolution with a sparse kernel."""
 
-    replaces = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    replaces, kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d), "conv"
 
     def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer, weights)
@@ -48,7 +48,7 @@ class SparseConv(SparseLayer):
 class SparseConvTranspose(SparseLayer):
     """A transposed convolution with a sparse kernel."""
 
-    replaces = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    replaces, kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), "conv"
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:

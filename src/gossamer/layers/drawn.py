@@ -66,7 +66,7 @@ class SparseDrawn(SparseModule):
         plain.training = self.training
         tensors = dict(zip(self._names, values, strict=True))
         for name, weight in self.named_weights().items():
-            tensors[name] = weight.support.scatter(tensors[name], weight.probe)
+            tensors[name] = weight.placed(tensors[name], weight.probe)
         self._place(plain, tensors)
         return plain.forward(*args, **kwargs)
 
@@ -78,7 +78,7 @@ class SparseDrawn(SparseModule):
 class SparseRecurrent(SparseDrawn):
     """``nn.RNN``, ``nn.GRU`` or ``nn.LSTM`` with sparse weights, any number of layers and directions."""
 
-    replaces = (nn.RNN, nn.GRU, nn.LSTM)
+    replaces, kind = (nn.RNN, nn.GRU, nn.LSTM), "recurrent"
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
@@ -99,6 +99,8 @@ class SparseStdConv(SparseDrawn):
     part in the mean, as they do for the plain layer with the same kernel.
     """
 
+    kind = "conv"
+
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
         return [DenseWeight("weight", layer.weight, fan_in=math.prod(layer.weight.shape[1:]))]
@@ -106,6 +108,8 @@ class SparseStdConv(SparseDrawn):
 
 class SparseExperts(SparseDrawn):
     """A mixture of experts with one tensor ``(experts, …, …)`` per projection, as transformers stores it."""
+
+    kind = "experts"
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:

@@ -35,7 +35,7 @@ class DenseWeight(NamedTuple):
     def values(self) -> Tensor:
         """The given weight in the layout of the sparse one, detached."""
         tensor = self.tensor.detach()
-        return tensor.t().contiguous() if self.transposed else tensor
+        return tensor.t() if self.transposed else tensor
 
 
 class SparseModule(nn.Module):
@@ -47,6 +47,8 @@ class SparseModule(nn.Module):
     """
 
     replaces: ClassVar[tuple[type[nn.Module], ...]] = ()
+    kind: ClassVar[str]  # the word by which a user can ask for all layers of this kind
+    transposes: ClassVar[bool] = False  # whether the plain module stores the weight transposed
     template: nn.Module
 
     def __init__(self, layer: nn.Module) -> None:
@@ -149,6 +151,7 @@ class SparseLinear(SparseLayer):
     """``y = x Wᵀ + b`` with a sparse W."""
 
     replaces: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    kind = "linear"
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
@@ -163,7 +166,7 @@ class SparseLinear(SparseLayer):
 class SparseConv1D(SparseLinear):
     """The ``Conv1D`` of transformers (GPT-2): a linear layer that stores its weight as ``(in, out)``."""
 
-    replaces = ()
+    replaces, transposes = (), True
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:
@@ -180,7 +183,7 @@ class SparseConv1D(SparseLinear):
 class SparseEmbedding(SparseLayer):
     """Rows of a sparse matrix. The padding row holds no active entry, ever, so padding stays exactly zero."""
 
-    replaces = (nn.Embedding,)
+    replaces, kind = (nn.Embedding,), "embedding"
 
     def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer, weights)

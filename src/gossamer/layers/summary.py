@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gossamer._text.tables import align
+from gossamer.layers.delta import DeltaWeight
 from gossamer.layers.modules import SparseModule
 from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone
 from gossamer.layers.weight import SparseWeight, sparse_weights
@@ -33,6 +34,8 @@ def active_parameters(model: nn.Module) -> int:
 def density(model: nn.Module) -> float:
     """Active weights over all weights of the network, s / d; those that were not converted are all active.
 
+    In an adapted network (:func:`gossamer.adapt`) the active ones are those that may change.
+
     Weights are parameters with at least two dimensions that belong to no normalisation layer: biases, scales and shifts
     are not counted.
 
@@ -47,8 +50,15 @@ def density(model: nn.Module) -> float:
 
 def weights_of(model: nn.Module) -> tuple[int, int]:
     """Active weights and all weights of the network, as :func:`density` counts them."""
-    dense = sum(parameter.numel() for _, _, parameter in plain_weights(model))
-    return dense + active_parameters(model), dense + sum(w.support.size for w in sparse_weights(model).values())
+    plain = [parameter for _, _, parameter in plain_weights(model)]
+    active = sum(parameter.numel() for parameter in plain if not _is_base(model, parameter))
+    total = sum(parameter.numel() for parameter in plain) + sum(w.support.size for w in sparse_weights(model).values())
+    return active + active_parameters(model), total
+
+
+def _is_base(model: nn.Module, parameter: nn.Parameter) -> bool:
+    """Whether it belongs to what an adapted network does not change."""
+    return not parameter.requires_grad and any(isinstance(w, DeltaWeight) for w in sparse_weights(model).values())
 
 
 def warn_of_the_rest(model: nn.Module) -> None:
@@ -98,10 +108,10 @@ class Summary:
     @property
     def total(self) -> SummaryRow:
         """The weights of the whole network (biases, scales and shifts are not counted), and the bytes of everything."""
-        dense = sum(row.n_dense for row in self.rows)
         sparse = [row for row in self.rows if not row.note]
-        active, size = sum(row.active for row in sparse), sum(row.total for row in sparse)
-        return SummaryRow("total", "", (), active + dense, size + dense, sum(row.n_bytes for row in self.rows))
+        active = sum(row.active for row in sparse) + sum(row.n_dense for row in self.rows if row.active)
+        size = sum(row.total for row in sparse) + sum(row.n_dense for row in self.rows)
+        return SummaryRow("total", "", (), active, size, sum(row.n_bytes for row in self.rows))
 
     def __repr__(self) -> str:
         head = ("layer", "kind", "shape", "active / total", "density", "bytes", "left alone because")
@@ -160,7 +170,8 @@ def _rest_rows(model: nn.Module) -> list[SummaryRow]:
         else:
             kind, note = type(module).__name__, why_left_alone(module) or "not there when the model was converted"
         shape = tuple(parameters[0].shape) if len(parameters) == 1 else (count,)
-        rows.append(SummaryRow(name, kind, shape, count, count, n_bytes, note, dense[name]))
+        active = sum(parameter.numel() for parameter in parameters if not _is_base(model, parameter))
+        rows.append(SummaryRow(name, kind, shape, active, count, n_bytes, note, dense[name]))
     return rows
 
 

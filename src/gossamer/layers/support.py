@@ -131,6 +131,12 @@ class Support(nn.Module):
         every = torch.arange(math.prod(self.shape), dtype=self._dtype(), device=device)
         return torch.cat([every[:start], every[stop:]])
 
+    def positions_in(self, transposed: bool) -> Tensor:
+        """The positions in the weight or in its transpose, in the order of the entries."""
+        position = self.positions(torch.device("cpu") if self.position is None else self.position.device)
+        n_rows, n_columns = self.shape if transposed else (1, 1)
+        return position % n_columns * n_rows + position // n_columns if transposed else position
+
     def set_position(self, position: Tensor) -> None:
         """Replace the positions; in place where the number of them is the same, so that captured graphs stay valid."""
         if self.position is None:

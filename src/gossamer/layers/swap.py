@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ FOREIGN: dict[tuple[str, str], type[SparseModule]] = {
 HARMLESS = {"__init__", "__repr__", "__constants__", "extra_repr", "reset_parameters", "_reset_parameters"}
 
 RECOMPUTED = ("_g", "_orig")  # how the hooks of torch.nn.utils call the true parameter
-EXCLUDED, FROZEN = "excluded by the caller", "frozen (requires_grad=False)"
+EXCLUDED, FROZEN, NOT_WANTED = "excluded by the caller", "frozen (requires_grad=False)", "not a target"
 NOTE = "gossamer_note"  # the attribute in which a module remembers why it was not converted
 
 
@@ -55,7 +55,11 @@ class Found(NamedTuple):
         return [f"{self.name}.{name}".strip(".") for name in own]
 
 
-def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> list[Found]:
+Wanted = Callable[[str, nn.Module, type[SparseModule]], bool]
+"""Whether the module of this name is to be replaced by a sparse one of this kind."""
+
+
+def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = (), wanted: Wanted | None = None) -> list[Found]:
     """The modules to convert, each once, in the order of ``named_modules``; an error if there are none."""
     for item in exclude:
         if not isinstance(item, str | type):
@@ -77,7 +81,9 @@ def find(model: nn.Module, exclude: Sequence[str | type[nn.Module]] = ()) -> lis
         elif (rule := rule_of(module)) is not None:
             inside.append(name + ".")
             reason = why_left_alone(module)
-            if reason is None:
+            if reason is None and wanted is not None and not wanted(name, module, rule):
+                _leave(module, NOT_WANTED)
+            elif reason is None:
                 _check_forward(name, module)
                 found.append(Found(name, module, rule, rule.dense_weights(module)))
             else:
@@ -168,6 +174,12 @@ def rule_of(module: nn.Module) -> type[SparseModule] | None:
         return SparseExperts if SparseExperts.dense_weights(module) else None
     base = _base(kind)
     return RULES[base] if base is not None and _computes_as(kind, base) else None
+
+
+def rule_like(module: nn.Module) -> type[SparseModule] | None:
+    """The sparse module that takes the place of ``module``, or of its base class if it may compute something else."""
+    base = _base(type(module))
+    return rule_of(module) or (None if base is None else RULES[base])
 
 
 def _base(kind: type) -> type[nn.Module] | None:

@@ -63,6 +63,9 @@ class SparseWeight(nn.Module, ABC):
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # parameters and buffers with one number per active entry
+    warms_states: ClassVar[bool] = (
+        False  # whether an optimizer takes a new entry for an average one, not for a still one
+    )
     mean: nn.Parameter
 
     def __init__(self, support: Support, mean: Tensor) -> None:
@@ -169,7 +172,19 @@ class SparseWeight(nn.Module, ABC):
         """
         if self.dense_copy is not None:
             return self.dense_copy.drawn(self.is_noisy)
-        return self.support.scatter(self.values(), self.probe)
+        return self.placed(self.values(), self.probe)
+
+    def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
+        """The dense weight with these values of its active entries, differentiable."""
+        return self.support.scatter(values, probe)
+
+    def held(self, values: Tensor) -> Tensor:
+        """What the dense weight holds at its active entries, given their values."""
+        return values
+
+    def vacant(self) -> Tensor:
+        """The dense weight with nothing active, to be written into."""
+        return self.mean.detach().new_zeros(self.shape)
 
     def values(self) -> Tensor:
         """One draw of the active entries, differentiable; the means where a pass uses these."""
@@ -188,8 +203,8 @@ class SparseWeight(nn.Module, ABC):
         return self.training and torch.is_grad_enabled()
 
     def dense_mean(self) -> Tensor:
-        """The dense tensor of means, zeros where nothing is active."""
-        return self.support.scatter(self.expected())
+        """The dense tensor of means."""
+        return self.placed(self.expected())
 
     def dense_std(self) -> Tensor:
         """The dense tensor of stds, zeros where nothing is active (everywhere, for a weight without a distribution)."""

@@ -45,10 +45,7 @@ class DrawnNetwork:
         weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
         for weight in weights:
             weight.support.check_average()
-        self._dense = {
-            weight: nn.Parameter(weight.mean.detach().new_zeros(weight.support.shape), weight.mean.requires_grad)
-            for weight in weights
-        }
+        self._dense = {weight: nn.Parameter(weight.vacant(), weight.mean.requires_grad) for weight in weights}
         self._std = {weight: None if weight.std is None else weight.std.detach() for weight in weights}
         self.network = replica(model, {id(module): module.to_plain(self._dense) for module in _outermost(model)})
         _forget_conversion(self.network)
@@ -60,13 +57,13 @@ class DrawnNetwork:
     def redraw(self, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
         """Write a fresh draw (or the means) into the network and return it."""
         for weight, dense in self._dense.items():
-            values = weight.expected() if at_mean else weight.sample(generator, self._std[weight])
+            values = weight.held(weight.expected() if at_mean else weight.sample(generator, self._std[weight]))
             position = weight.support.position
             if position is None:
                 dense.copy_(values.view_as(dense))
                 continue
             # The network may have been moved, or its weights laid out in another order, since it was built.
-            flat = dense.view(-1) if dense.is_contiguous() else dense.new_zeros(weight.support.size)
+            flat = dense.view(-1) if dense.is_contiguous() else dense.flatten()
             flat.scatter_(0, position.to(dense.device, torch.int64), values.to(dense))
             if not dense.is_contiguous():
                 dense.copy_(flat.view_as(dense))

@@ -1,7 +1,9 @@
 """Moving a subspace: new positions, and every vector that has one number per entry follows them.
 
 This is the only place that rewrites supports. Entries that stay keep their mean, std, gradient, estimate of the
-curvature and optimizer state; new ones start as their weight says, with a gradient and a state of zero.
+curvature and optimizer state; new ones start as their weight says, with a gradient and a state of zero. Where a weight
+``warms_states``, a state that is nowhere negative (Adam's mean square of the gradient) is the average of the layer's
+instead: from zero, Adam's first steps for a new entry would be several times as long as those for the others.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from gossamer.layers import CurvatureWeight, GaussianWeight, PointWeight, SparseWeight
+from gossamer.layers import CurvatureWeight, DeltaWeight, GaussianWeight, PointWeight, SparseWeight
 from gossamer.layers.curvature import shrunk_curvature, std_of_curvature
 from gossamer.layers.gaussian import regrown_raw_std, std_of
 from gossamer.layers.weight import RegrowStd
@@ -38,7 +40,9 @@ class WeightBatch:
     def is_one_kind(self) -> bool:
         """Whether the weights compute their stds and new entries alike, so that one call can do it for all."""
         # A kind of your own may compute its std otherwise, or have other vectors.
-        known = all(type(weight) in (GaussianWeight, CurvatureWeight, PointWeight) for weight in self.weights)
+        known = all(
+            type(weight) in (GaussianWeight, CurvatureWeight, DeltaWeight, PointWeight) for weight in self.weights
+        )
         kinds = {(type(w), w.mode if isinstance(w, GaussianWeight) else None, w.mean.dtype) for w in self.weights}
         return known and len(kinds) == 1 and len(self.weights) < MOST
 
@@ -128,7 +132,7 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
             states = [{} if p is None else optimizer.state.get(p, {}) for p in parameters]
             for key in dict.fromkeys(key for state in states for key in state):
                 vectors = [_like(state.get(key), p) for state, p in zip(states, parameters, strict=True)]
-                for state, vector in zip(states, _follow(batch, to, vectors), strict=True):
+                for state, vector in zip(states, _follow(batch, to, vectors, _warm(batch, vectors)), strict=True):
                     if vector is not None:
                         state[key] = vector
         grads = _follow(batch, to, [None if p is None else p.grad for p in parameters])
@@ -200,6 +204,19 @@ def _follow(
         old if old is None or old.shape == part.shape else part.to(old.dtype, copy=True)
         for old, part in zip(vectors, parts, strict=True)
     ]
+
+
+def _warm(batch: WeightBatch, vectors: Sequence[Tensor | None]) -> Tensor | None:
+    """What a new entry's part of a state starts with, ``(weights,)``; ``None`` for zero."""
+    warms = [weight.warms_states and vector is not None for weight, vector in zip(batch.weights, vectors, strict=True)]
+    present = [vector for vector, is_warm in zip(vectors, warms, strict=True) if is_warm and vector is not None]
+    if not present or bool(torch.cat(present).amin() < 0):
+        return None
+    means = [
+        vector.mean() if is_warm and vector is not None else present[0].new_zeros(())
+        for vector, is_warm in zip(vectors, warms, strict=True)
+    ]
+    return torch.stack(means)
 
 
 def _set_positions(batch: WeightBatch, to: Moved) -> None:

@@ -1,0 +1,152 @@
+"""A Gaussian change of a few entries of a pretrained weight, which itself stays as it is.
+
+The weight is W₀ + Δ: W₀, the *base*, is frozen, keeps its own precision and is shared with every copy of the network,
+and Δ has s active entries N(μ, σ²) with the prior N(0, s₀²): an entry keeps its pretrained value unless the data say
+otherwise. An entry that is not active has exactly that value.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from gossamer.kernels import WeightMap
+from gossamer.layers.curvature import CurvatureWeight
+from gossamer.layers.support import Support, version_of
+from gossamer.layers.weight import without_autocast
+from gossamer.types import Noise
+
+
+class DeltaWeight(CurvatureWeight):
+    """Active entries that are added to a frozen base; their σ follows from the curvature.
+
+    Args:
+        support: Where the entries are.
+        base: The pretrained weight, in the layout of the layer. It is not copied.
+        std: Initial σ of every entry; the means start at zero.
+        prior_std: s₀, the standard deviation of the prior around the pretrained value.
+        noise: What training passes draw, as in :class:`GaussianWeight`.
+
+    Example:
+        >>> base = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> weight = DeltaWeight(Support((2, 2), torch.tensor([1])), base, std=0.1, prior_std=1.0)
+        >>> weight.mean.data.fill_(0.5)
+        tensor([0.5000])
+        >>> weight.dense_mean().tolist(), weight.std.tolist() == [0.10000000149011612]
+        ([[1.0, 2.5], [3.0, 4.0]], True)
+    """
+
+    warms_states = True
+    base: Tensor
+
+    def __init__(
+        self, support: Support, base: Tensor, std: float = 1.0, prior_std: float = 1.0, noise: Noise = "local"
+    ) -> None:
+        # A change may be far smaller than the spacing of bfloat16 at the weight that it is added to.
+        wide = torch.promote_types(base.dtype, torch.float32)
+        mean = torch.zeros(support.n_active, dtype=wide, device=base.device)
+        super().__init__(support, mean, torch.full_like(mean, std), prior_std, noise=noise)
+        self._hold(base.detach())
+
+    @classmethod
+    def blank(cls, support: Support, like: Tensor) -> Self:
+        """No change yet of the weight ``like``."""
+        return cls(support, like)
+
+    def _hold(self, base: Tensor) -> None:
+        # Neither parameter nor buffer: nothing trains, averages, broadcasts, copies or saves it.
+        self.__dict__["base"], self.base_version = base, version_of(base)
+        self._fingerprint: int | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the dense weight."""
+        return self.base.dtype
+
+    @property
+    def fingerprint(self) -> int:
+        """A checksum of the base."""
+        if self._fingerprint is None:
+            self._fingerprint = checksum(self.base)
+        return self._fingerprint
+
+    def check_base(self) -> None:
+        """Raise if someone has written to the base."""
+        if not torch.compiler.is_compiling() and version_of(self.base) != self.base_version:
+            raise RuntimeError(
+                f"the pretrained weight of shape {tuple(self.shape)} was changed after gossamer.adapt, and its deltas "
+                "belong to what it was: change or load the network first, then adapt it"
+            )
+
+    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        """The product with the base, which learns nothing, and with the sparse change."""
+        self.check_base()
+        x, plain = without_autocast(x)
+        with plain:
+            base, is_number = self.base, x.is_floating_point()
+            frozen = weight_map(
+                x, base.to(x.dtype) if is_number else base, bias.to(x.dtype) if bias is not None and is_number else bias
+            )
+            return frozen + super().multiply(x, None, weight_map).to(frozen.dtype)
+
+    def drawn(self) -> Tensor:
+        changed = super().drawn()
+        return changed if self.dense_copy is None else (self.base + changed).to(self.base.dtype)
+
+    def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
+        self.check_base()
+        return (self.base + super().placed(values, probe)).to(self.base.dtype)
+
+    def held(self, values: Tensor) -> Tensor:
+        flat, position = self.base.reshape(-1), self.support.positions(self.base.device)
+        return (flat[position] + values).to(flat.dtype)
+
+    def vacant(self) -> Tensor:
+        self.check_base()
+        return self.base.clone(memory_format=torch.contiguous_format)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        super().set_extra_state(state[:-1])
+
+    def _extra_state(self, *args: Any) -> Tensor:
+        return torch.cat([super()._extra_state(*args), torch.tensor([self.fingerprint], dtype=torch.float64)])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        extra = state_dict.get(prefix + "_extra_state")
+        if extra is not None and int(extra[-1]) != self.fingerprint:
+            raise ValueError(
+                f"{prefix.removesuffix('.')} was saved as a change of another pretrained weight: load the network that "
+                "was adapted, in the same precision, and adapt that one"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.check_base()
+        super()._apply(fn, recurse)
+        self._hold(fn(self.base))
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._hold(self.base)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        memo[id(self.base)] = self.base
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
+        return twin
+
+
+def checksum(tensor: Tensor) -> int:
+    """CRC-32 of the bytes of a tensor, row by row whatever its layout in memory.
+
+    >>> checksum(torch.eye(2)) == checksum(torch.eye(2).t()), checksum(torch.eye(2)) == checksum(torch.zeros(2, 2))
+    (True, False)
+    """
+    data: Any = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return zlib.crc32(data)
