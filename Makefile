@@ -104,10 +104,7 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 		$(BIN)/python -m reproductions show results/$$name.json --into docs/guides/variable-selection.md \
 			--plot docs/images/$$name.svg > /dev/null || exit 1; \
 	done
-	if [ -e results/learned-std.json ]; then \
-		$(BIN)/python -m reproductions show results/learned-std.json --into docs/studies/learned-std.md \
-			--plot docs/images/learned-std.svg > /dev/null; \
-	fi
+	$(BIN)/python -m reproductions page
 
 REPRODUCED := em-mcmc-table4 em-mcmc-figure1 em-mcmc-figure2
 

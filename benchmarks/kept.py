@@ -1,8 +1,7 @@
-"""Tables of what is kept in ``results/``: runs of recipes beside the paper's figures, comparisons.
+"""Tables of what is kept in ``results/``: runs of recipes, comparisons.
 
-A recipe has a row if a seed of it was trained; how many were is a column. The figures of the paper are those that the
-recipe quotes. Runs that shared their GPU with others are marked ``"gpu_shared": true`` in their environment, and their
-times are left out.
+A recipe has a row if a seed of it was trained; how many were is a column. Runs that shared their GPU with others are
+marked ``"gpu_shared": true`` in their environment, and their times are left out.
 """
 
 from __future__ import annotations
@@ -19,22 +18,18 @@ from benchmarks.tables import MISSING
 from benchmarks.trials import Trial, Trials
 from gossamer._text.tables import Table
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.settings import with_defaults
-from gossamer.methods import as_recorded
 from gossamer.metrics.registry import METRICS
-from reproductions.published import PublishedFigures, read_published
+from reproductions.pages import determined
 
 __all__ = [
     "RecipeRuns",
-    "determined",
-    "read_paper",
     "read_recipes",
     "recipe_tables",
     "setup_seconds",
     "trials_table",
 ]
 
-# How a metric is headed and written beside the figures of the paper: in their units, with their digits.
+# How a metric is headed and written: in the units of papers, with their digits.
 SHORT = ("accuracy", "nll", "marginal_l2_debiased")
 AS_PRINTED: dict[str, tuple[str, float, int]] = {
     "accuracy": ("accuracy, %", 100, 2),
@@ -46,12 +41,6 @@ AS_PRINTED: dict[str, tuple[str, float, int]] = {
 COMPARED = ("accuracy", "nll", "ece", "mutual_information")
 WAYS = {"draws": "{n} weight draws", "mean": "mean weights", "local": "{n} local passes"}
 SETUP_FACTOR = 2  # an epoch that took longer than this many typical ones contains a set-up
-# What a recipe leaves open: the seed, and where and how fast it runs.
-FREE = frozenset({"seed", "on_nan", "device", "precision", "capture", "fused", "ranks", "data_dir"})
-
-RECIPES = Path(__file__).parents[1] / "recipes"
-
-Paper = Mapping[str, PublishedFigures]
 
 
 @dataclass(frozen=True)
@@ -75,25 +64,6 @@ def read_recipes(folder: Path) -> list[RecipeRuns]:
     return sorted((_read(folder / name) for name in names), key=lambda recipe: recipe.place)
 
 
-def read_paper(recipes: Path = RECIPES) -> Paper:
-    """What the paper printed, by recipe, where a recipe of one method quotes it."""
-    quoted = {path.stem: list(read_published(path).values()) for path in sorted(recipes.glob("*.toml"))}
-    return {name: figures[0] for name, figures in quoted.items() if len(figures) == 1}
-
-
-def determined(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that a recipe determines; options that were left out are their defaults.
-
-    Example:
-        >>> bare = determined({"method": "ssvi", "data": "cifar10", "seed": 2})
-        >>> bare == determined({"method": "ssvi", "data": "cifar10", "options": {"density": 0.05}})
-        True
-    """
-    # The first runs did not calibrate; of those that a recipe makes all examples train, so that none could.
-    told = {key: value for key, value in config.items() if key not in {*FREE, "calibrate"} and value is not None}
-    return told | {"options": with_defaults(config["method"], as_recorded(config["method"], config.get("options", {})))}
-
-
 def setup_seconds(seconds: Sequence[float]) -> float:
     """Time of compiling and capturing, in every process of the training.
 
@@ -110,13 +80,13 @@ def setup_seconds(seconds: Sequence[float]) -> float:
     return sum(epoch - typical for epoch in epochs if epoch > SETUP_FACTOR * typical)
 
 
-def recipe_tables(recipes: Sequence[RecipeRuns], paper: Paper) -> dict[str, Table]:
-    """The tables by name: quality beside the paper's, a short version of it, three ways to predict, cost."""
+def recipe_tables(recipes: Sequence[RecipeRuns]) -> dict[str, Table]:
+    """The tables by name: quality, a short version of it, three ways to predict, cost."""
     made = {
-        "recipes": _quality(recipes, paper, tuple(AS_PRINTED)),
-        "recipes-short": _quality([r for r in recipes if r.results[0]["data"] == "cifar10"], paper, SHORT),
+        "recipes": _quality(recipes, tuple(AS_PRINTED)),
+        "recipes-short": _quality([r for r in recipes if r.results[0]["data"] == "cifar10"], SHORT),
         "recipes-predictions": _predictions(recipes),
-        "recipes-cost": _costs(recipes, paper),
+        "recipes-cost": _costs(recipes),
     }
     return {name: table for name, table in made.items() if table.rows}
 
@@ -138,16 +108,11 @@ def _read(folder: Path) -> RecipeRuns:
     return RecipeRuns(folder.name, runs, [run.result() or {} for run in runs])
 
 
-def _quality(recipes: Sequence[RecipeRuns], paper: Paper, names: Sequence[str]) -> Table:
+def _quality(recipes: Sequence[RecipeRuns], names: Sequence[str]) -> Table:
     rows = []
     for recipe in recipes:
         found = [result["metrics"] for result in recipe.results]
         rows.append([f"`{recipe.name}`", str(len(found)), *(_metric(name, found) for name in names)])
-        printed = paper.get(recipe.name)
-        if printed is not None:
-            # The headings name the units.
-            figures = [printed.figures.get(name, MISSING).removesuffix(" %") for name in names]
-            rows.append([f"paper, {printed.source.split(', ')[-1]}", str(printed.seeds), *figures])
     head = ["recipe", "seeds", *(AS_PRINTED[name][0] for name in names)]
     return Table("Recipes", "Mean ± standard deviation over the seeds.", head, rows)
 
@@ -166,18 +131,18 @@ def _predictions(recipes: Sequence[RecipeRuns]) -> Table:
     return Table("Three ways to predict", "Mean ± standard deviation over the seeds.", head, rows, 2)
 
 
-def _costs(recipes: Sequence[RecipeRuns], paper: Paper) -> Table:
-    head = ["recipe", "seeds", "active weights", "share", "in the paper", "checkpoint, MB", "training, s", "set-up, s",
+def _costs(recipes: Sequence[RecipeRuns]) -> Table:
+    head = ["recipe", "seeds", "active weights", "share", "checkpoint, MB", "training, s", "set-up, s",
             "s an epoch", "peak memory, GB"]  # fmt: skip
     return Table(
         "Cost",
         "Means over the seeds; times over those that had the GPU to themselves.",
         head,
-        [_cost(recipe, paper) for recipe in recipes],
+        [_cost(recipe) for recipe in recipes],
     )
 
 
-def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
+def _cost(recipe: RecipeRuns) -> list[str]:
     costs = [result["cost"] for result in recipe.results]
     # The time of a training that shared its GPU says nothing about the recipe.
     alone = [i for i, run in enumerate(recipe.runs) if not run.environment.get("gpu_shared", False)]
@@ -190,7 +155,6 @@ def _cost(recipe: RecipeRuns, paper: Paper) -> list[str]:
         str(len(costs)),
         f"{active:,.0f}",
         f"{100 * share:.1f} %",
-        paper[recipe.name].figures.get("active_parameters", MISSING) if recipe.name in paper else MISSING,
         cells.megabytes(statistics.fmean(cost["checkpoint_bytes"] for cost in costs), None),
         _spread(training, 0),
         _spread(setups, 0),

@@ -19,7 +19,7 @@ from benchmarks import citizen, reliability, scale_tables, state, trials, uci_ta
 from benchmarks.choices import choice_tables
 from benchmarks.citizen import citizen_tables
 from benchmarks.environment import describe, describe_gpu
-from benchmarks.kept import RecipeRuns, read_paper, read_recipes, recipe_tables, trials_table
+from benchmarks.kept import RecipeRuns, read_recipes, recipe_tables, trials_table
 from benchmarks.measurements import Measurements
 from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
@@ -113,7 +113,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
     """
     if not folder.is_dir():
         raise RecordError(f"{folder} is no folder of results: give one, or a file that python -m benchmarks wrote")
-    made = recipe_tables(read_recipes(folder), read_paper())
+    made = recipe_tables(read_recipes(folder))
     for name, content in _contents(folder).items():
         if content["kind"] == trials.KIND:
             kept = Trials.read(folder / f"{name}.json")

@@ -1,7 +1,4 @@
-"""Tables and figures of papers that a recipe cannot express, measured again: one script each.
-
-What a recipe can express is a file of ``recipes/``, and ``published`` quotes its paper.
-"""
+"""Tables and figures of papers, measured again: one file each, see ``frame``."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from reproductions.parts import Reproduction, StoredParts, fill, reproduce
 
 __all__ = ["NAMES", "Reproduction", "StoredParts", "fill", "find", "reproduce"]
 
-NAMES = ("em-mcmc-figure1", "em-mcmc-figure2", "em-mcmc-table4", "learned-std")
+NAMES = ("em-mcmc-figure1", "em-mcmc-figure2", "em-mcmc-table4")
 
 
 def find(name: str) -> Reproduction:

@@ -1,7 +1,6 @@
 """``python -m reproductions``: measure a table or figure of a paper again, or show what was measured before.
 
-A recipe (a TOML file) is trained as by ``gossamer compare``, and its figures are printed beside those of its paper.
-The flags of a reproduction are the arguments of its function ``plan``.
+Those of EM-MCMC have a command of their own; the flags of a reproduction are the arguments of its function ``plan``.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from docstring_parser import parse
 
 from gossamer.files.atomic import unreadable
 from gossamer.lab.record import RecordError, write_atomically
-from reproductions import NAMES, StoredParts, fill, find, reproduce
+from reproductions import NAMES, StoredParts, command, fill, find, reproduce
 from reproductions.parts import document
-from reproductions.published import train_recipe
 
 __all__ = ["main"]
 
@@ -28,9 +26,9 @@ SUFFIXES = (".png", ".svg", ".pdf")
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code: 0 fine, 1 failure, 2 usage, 130 interrupted."""
     words = sys.argv[1:] if given is None else list(given)
+    if not words or words[0] not in ("show", *NAMES):
+        return command.main(words)
     try:
-        if words and words[0].endswith(".toml"):
-            return train_recipe(words)
         options = _parser().parse_args(words)
         return _show(options) if options.name == "show" else _reproduce(options)
     except KeyboardInterrupt:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kept import determined, read_paper, read_recipes, recipe_tables, setup_seconds, trials_table
+from benchmarks.kept import determined, read_recipes, recipe_tables, setup_seconds, trials_table
 from benchmarks.trials import Trial, Trials
 from gossamer.lab import read_recipe
 from gossamer.lab.record import RecordError, to_toml
-from reproductions.published import PublishedFigures
 
 ROOT = Path(__file__).parents[2]
 ACCURACIES = {0: 0.930, 1: 0.936, 2: 0.942}
@@ -44,19 +43,16 @@ def folder(tmp_path):
 
 @pytest.fixture
 def tables(folder):
-    printed = {"accuracy": "93.74 %", "nll": "0.218", "active_parameters": "0.56M"}
-    paper = {"ssvi-cifar10-95": PublishedFigures("a paper, Table 2", 3, printed)}
-    return recipe_tables(read_recipes(folder), paper)
+    return recipe_tables(read_recipes(folder))
 
 
-def test_mean_and_standard_deviation_beside_the_paper(tables):
+def test_mean_and_standard_deviation(tables):
     values = [100 * value for value in ACCURACIES.values()]
     cell = f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
     assert cell == "93.60 ± 0.60"
     rows = tables["recipes"].rows
-    ours = next(i for i, row in enumerate(rows) if row[0] == "`ssvi-cifar10-95`")
-    assert rows[ours][:4] == ["`ssvi-cifar10-95`", "3", cell, "0.200 ± 0.000"]
-    assert rows[ours + 1] == ["paper, Table 2", "3", "93.74", "0.218", "–", "–", "–"]
+    ours = next(row for row in rows if row[0] == "`ssvi-cifar10-95`")
+    assert ours[:4] == ["`ssvi-cifar10-95`", "3", cell, "0.200 ± 0.000"]
 
 
 def test_one_seed_has_no_spread_and_says_that_it_is_one(tables):
@@ -80,7 +76,7 @@ def test_every_way_to_predict_has_a_row(tables):
 def test_set_up_is_what_the_first_epoch_took_beyond_the_others(tables):
     row = dict(zip(tables["recipes-cost"].head, tables["recipes-cost"].rows[1], strict=True))
     assert (row["training, s"], row["set-up, s"], row["s an epoch"]) == ("10 ± 0", "20 ± 0", "2.00")
-    assert (row["in the paper"], row["share"], row["checkpoint, MB"]) == ("0.56M", "5.0 %", "13.0")
+    assert (row["share"], row["checkpoint, MB"]) == ("5.0 %", "13.0")
 
 
 def test_a_run_that_shared_its_gpu_has_no_part_in_times(folder):
@@ -89,12 +85,12 @@ def test_a_run_that_shared_its_gpu_has_no_part_in_times(folder):
         path.write_text(json.dumps({"time": "2026-01-01T12:00:00", "gpu": "a GPU", "gpu_shared": True}))
         result = path.parent / "result.json"
         result.write_text(result.read_text().replace('"seconds": 30.0', '"seconds": 90.0'))
-    table = recipe_tables(read_recipes(folder), {})["recipes-cost"]
+    table = recipe_tables(read_recipes(folder))["recipes-cost"]
     row = dict(zip(table.head, table.rows[1], strict=True))
     assert (row["seeds"], row["training, s"], row["set-up, s"], row["s an epoch"]) == ("3", "10", "20", "2.00")
     path = folder / "vi-cifar10" / "0" / "environment.json"
     path.write_text(json.dumps({"time": "2026-01-01T12:00:00", "gpu": "a GPU", "gpu_shared": True}))
-    table = recipe_tables(read_recipes(folder), {})["recipes-cost"]
+    table = recipe_tables(read_recipes(folder))["recipes-cost"]
     row = dict(zip(table.head, table.rows[0], strict=True))
     assert (row["training, s"], row["set-up, s"], row["s an epoch"]) == ("–", "–", "–")
 
@@ -141,7 +137,7 @@ def test_a_folder_is_named_after_its_seed(folder):
 
 
 def test_without_runs_there_are_no_tables(tmp_path):
-    assert recipe_tables(read_recipes(tmp_path), {}) == {}
+    assert recipe_tables(read_recipes(tmp_path)) == {}
 
 
 KEPT = [(recipe.name, run) for recipe in read_recipes(ROOT / "results") for run in recipe.runs]
@@ -157,12 +153,6 @@ def test_a_kept_run_wdetermined_what_its_recipe_says(name, run):
     now_chosen = {name: None for name, value in told["options"].items() if value is None}
     assert kept | {"options": kept["options"] | now_chosen} == told
     assert len(run.metrics()) == settings.epochs
-
-
-def test_the_recipes_quote_the_paper():
-    paper = read_paper()
-    assert len(paper) == 6
-    assert paper["ssvi-cifar10-95"].figures["nll"] == "0.218"
 
 
 def test_kept_environments_name_no_folder_and_no_command():

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from gossamer.models import mlp, resnet18, vit_tiny, wide_resnet, wide_resnet28_10
+from gossamer.models import mlp, resnet8, resnet18, resnet34, resnet50, vit_tiny, wide_resnet, wide_resnet28_10
 
 BUILDERS = {
     "mlp": lambda num_classes, in_channels: mlp(in_channels * 32 * 32, hidden=(16,), out_features=num_classes),
+    "resnet8": resnet8,
     "resnet18": resnet18,
+    "resnet50": resnet50,
     "wide_resnet": lambda num_classes, in_channels: wide_resnet(10, 1, num_classes, in_channels),
     "vit_tiny": lambda num_classes, in_channels: vit_tiny(num_classes, depth=2, in_channels=in_channels),
 }
@@ -55,6 +57,10 @@ def test_resnet18_has_the_weights_of_the_paper():
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
+        (resnet8, 78_042),
+        (resnet34, 21_282_122),  # of the usual network for CIFAR
+        (resnet50, 25_557_032),  # that of torchvision
+        (lambda: resnet50(num_classes=10), 23_528_522),
         (wide_resnet28_10, 36_479_194),
         (lambda: wide_resnet28_10(num_classes=100), 36_536_884),
         (lambda: wide_resnet(16, 4), 2_748_890),  # 2.7 M in the paper

@@ -67,13 +67,6 @@ def test_bad_arguments(command, name, options, words, tmp_path):
     assert err.count("\n") == 1
 
 
-def test_alone_it_lists_what_there_is(command):
-    code, out, _ = command("--help")
-    assert code == 0
-    assert [name for name in (FIGURE1, FIGURE2, "em-mcmc-table4") if f" {name} " in out] != []
-    assert command()[0] == 2
-
-
 ENVIRONMENT = {
     "cpu": "a CPU", "cpu_count": 2, "threads": 1, "gossamer": "1", "torch": "2", "python": "3",
     "time": "2026-01-31T12:00:00",

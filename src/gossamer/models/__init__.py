@@ -13,7 +13,7 @@ from collections.abc import Callable
 from torch import nn
 
 from gossamer._text.names import imported, unknown
-from gossamer.models.resnet import resnet18, wide_resnet, wide_resnet28_10
+from gossamer.models.resnet import resnet8, resnet18, resnet34, resnet50, wide_resnet, wide_resnet28_10
 from gossamer.models.small import conv_net, mlp, pooled_conv_net
 from gossamer.models.vit import vit_tiny
 
@@ -24,7 +24,10 @@ __all__ = [
     "mlp",
     "names",
     "pooled_conv_net",
+    "resnet8",
     "resnet18",
+    "resnet34",
+    "resnet50",
     "vit_tiny",
     "wide_resnet",
     "wide_resnet28_10",
@@ -35,7 +38,10 @@ _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "mlp": lambda shape, n: mlp(math.prod(shape), out_features=n),
     "conv_net": lambda shape, n: conv_net(n, _image(shape)[0]),
     "pooled_conv_net": lambda shape, n: pooled_conv_net(n, _image(shape)[0]),
+    "resnet8": lambda shape, n: resnet8(n, _image(shape)[0]),
     "resnet18": lambda shape, n: resnet18(n, _image(shape)[0]),
+    "resnet34": lambda shape, n: resnet34(n, _image(shape)[0]),
+    "resnet50": lambda shape, n: resnet50(n, _image(shape)[0]),
     "wide_resnet28_10": lambda shape, n: wide_resnet28_10(n, _image(shape)[0]),
     "vit_tiny": lambda shape, n: vit_tiny(n, image_size=_image(shape)[1], in_channels=shape[0]),
 }
@@ -45,7 +51,7 @@ def names() -> list[str]:
     """Names of the networks that :func:`build` knows.
 
     >>> names()
-    ['mlp', 'conv_net', 'pooled_conv_net', 'resnet18', 'wide_resnet28_10', 'vit_tiny']
+    ['mlp', 'conv_net', 'pooled_conv_net', 'resnet8', 'resnet18', ..., 'wide_resnet28_10', 'vit_tiny']
     """
     return list(_BUILDERS)
 

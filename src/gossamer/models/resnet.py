@@ -1,6 +1,6 @@
-"""Residual networks for 32 x 32 images.
+"""Residual networks: ResNet-8, -18 and -34 and wide ones for 32 x 32 images, ResNet-50 for 224 x 224.
 
-ResNet-18 with a 3 x 3 stem of stride 1 and no max-pooling (He et al., 2016), and wide residual networks with
+For small images the stem is a 3 x 3 convolution of stride 1 without max-pooling (He et al., 2016); wide networks have
 pre-activation blocks (Zagoruyko and Komodakis, 2016).
 """
 
@@ -22,14 +22,38 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
     >>> resnet18(num_classes=10).eval()(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 10])
     """
+    return _basic(num_classes, in_channels, (64, 128, 256, 512), (2, 2, 2, 2))
+
+
+def resnet34(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
+    """Four stages of 3, 4, 6 and 3 basic blocks, 64 to 512 channels.
+
+    >>> sum(p.numel() for p in resnet34(num_classes=10).parameters())
+    21282122
+    """
+    return _basic(num_classes, in_channels, (64, 128, 256, 512), (3, 4, 6, 3))
+
+
+def resnet8(num_classes: int = 10, in_channels: int = 3) -> nn.Sequential:
+    """Three stages of one basic block, 16 to 64 channels: all parts of a ResNet, for a few minutes of a CPU.
+
+    >>> sum(p.numel() for p in resnet8(num_classes=10).parameters())
+    78042
+    """
+    return _basic(num_classes, in_channels, (16, 32, 64), (1, 1, 1))
+
+
+def resnet50(num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
+    """Four stages of 3, 4, 6 and 3 bottlenecks behind a 7 x 7 stem and max-pooling, for images of ImageNet.
+
+    >>> sum(p.numel() for p in resnet50(num_classes=1000).parameters())
+    25557032
+    """
     require_positive(num_classes=num_classes, in_channels=in_channels)
-    parts: list[tuple[str, nn.Module]] = [
-        ("stem", nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)),
-        ("norm", nn.BatchNorm2d(64)),
-        ("relu", nn.ReLU()),
-    ]
-    parts += _stages(BasicBlock, 64, (64, 128, 256, 512), 2)
-    return _with_head(parts, 512, num_classes)
+    parts = _stem(nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False))
+    parts += [("pooled", nn.MaxPool2d(3, stride=2, padding=1))]
+    parts += _stages(Bottleneck, 64, (256, 512, 1024, 2048), (3, 4, 6, 3))
+    return _with_head(parts, 2048, num_classes)
 
 
 def wide_resnet28_10(num_classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Sequential:
@@ -60,18 +84,29 @@ def wide_resnet(
         raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
     parts: list[tuple[str, nn.Module]] = [("stem", nn.Conv2d(in_channels, 16, 3, padding=1, bias=False))]
     block, widths = partial(WideBlock, dropout=dropout), (16 * width, 32 * width, 64 * width)
-    parts += _stages(block, 16, widths, (depth - 4) // 6)
+    parts += _stages(block, 16, widths, [(depth - 4) // 6] * 3)
     parts += [("norm", nn.BatchNorm2d(widths[-1])), ("relu", nn.ReLU())]
     return _with_head(parts, widths[-1], num_classes)
 
 
+def _basic(num_classes: int, in_channels: int, widths: Sequence[int], n_blocks: Sequence[int]) -> nn.Sequential:
+    require_positive(num_classes=num_classes, in_channels=in_channels)
+    parts = _stem(nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False))
+    parts += _stages(BasicBlock, widths[0], widths, n_blocks)
+    return _with_head(parts, widths[-1], num_classes)
+
+
+def _stem(conv: nn.Conv2d) -> list[tuple[str, nn.Module]]:
+    return [("stem", conv), ("norm", nn.BatchNorm2d(conv.out_channels)), ("relu", nn.ReLU())]
+
+
 def _stages(
-    block: Callable[..., nn.Module], n_in: int, widths: Sequence[int], n_blocks: int
+    block: Callable[..., nn.Module], n_in: int, widths: Sequence[int], n_blocks: Sequence[int]
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Stages of ``n_blocks`` blocks each; all but the first halve the image."""
-    for i, n_out in enumerate(widths, 1):
+    """Stages of so many blocks each; all but the first halve the image."""
+    for i, (n_out, n) in enumerate(zip(widths, n_blocks, strict=True), 1):
         first = block(n_in, n_out, stride=1 if i == 1 else 2)
-        yield f"stage{i}", nn.Sequential(first, *(block(n_out, n_out) for _ in range(n_blocks - 1)))
+        yield f"stage{i}", nn.Sequential(first, *(block(n_out, n_out) for _ in range(n - 1)))
         n_in = n_out
 
 
@@ -89,24 +124,38 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
         super().__init__()
-        self.residual = nn.Sequential(
-            nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
-            nn.BatchNorm2d(out_channels),
-            nn.ReLU(),
-            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(out_channels),
-        )
+        self.residual = self.path(in_channels, out_channels, stride)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm2d(out_channels)
-            )
+            self.shortcut = nn.Sequential(*_normed(in_channels, out_channels, 1, stride))
         self.relu = nn.ReLU()
+
+    @staticmethod
+    def path(n_in: int, n_out: int, stride: int) -> nn.Sequential:
+        """Two 3 x 3 convolutions."""
+        return nn.Sequential(*_normed(n_in, n_out, 3, stride), nn.ReLU(), *_normed(n_out, n_out, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         """``(batch, in_channels, height, width) -> (batch, out_channels, height / stride, width / stride)``."""
         out: Tensor = self.relu(self.shortcut(x) + self.residual(x))
         return out
+
+
+class Bottleneck(BasicBlock):
+    """A basic block whose path narrows to a quarter of the channels for its 3 x 3 convolution, which has the stride."""
+
+    @staticmethod
+    def path(n_in: int, n_out: int, stride: int) -> nn.Sequential:
+        """1 x 1, 3 x 3 and 1 x 1 convolutions."""
+        n = n_out // 4
+        return nn.Sequential(
+            *_normed(n_in, n, 1), nn.ReLU(), *_normed(n, n, 3, stride), nn.ReLU(), *_normed(n, n_out, 1)
+        )
+
+
+def _normed(n_in: int, n_out: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+    conv = nn.Conv2d(n_in, n_out, kernel, stride=stride, padding=kernel // 2, bias=False)
+    return conv, nn.BatchNorm2d(n_out)
 
 
 class WideBlock(nn.Module):

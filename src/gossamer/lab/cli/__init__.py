@@ -65,7 +65,7 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "completion": "completion:completion",
 }
 
-MOVED = {"bench": "make bench", "reproduce": "python -m reproductions RECIPE"}
+MOVED = {"bench": "make bench", "reproduce": "python -m reproductions"}
 
 
 class UsageError(Exception):

@@ -420,7 +420,6 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
     """
     recipe = load_recipe(path)
     tables, seeds = recipe.pop("methods"), recipe.pop("seeds", SEEDS)
-    recipe.pop("published")
     names = {item.name for item in fields(Settings)} - {"options", "seed"}
     entries = {}
     for label, table in tables.items():
@@ -437,16 +436,15 @@ class _Recipe(TypedDict, total=False):
     """Of a recipe; its other keys are settings."""
 
     methods: dict[str, dict[str, Any]]
-    published: dict[str, dict[str, Any]]
     seeds: Annotated[int, Within(1)]
 
 
 def load_recipe(path: Path) -> dict[str, Any]:
-    """The content of a recipe, with its tables ``methods`` and ``published``."""
+    """The content of a recipe, with its tables ``methods``."""
     found = read_file(path, "give each method a table [methods.NAME]", _Recipe)
     if found is None:
         raise RecordError(f"cannot read {path}: No such file or directory")
-    recipe: dict[str, Any] = {"methods": {}, "published": {}} | found
+    recipe: dict[str, Any] = {"methods": {}} | found
     if not recipe["methods"]:
         raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
     return recipe

@@ -1,0 +1,92 @@
+"""``python -m reproductions``: the tables and figures of both papers by name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gossamer._text.formats import duration, macs, plain
+from gossamer._text.names import unknown
+from gossamer._text.tables import Table, columns
+from gossamer.lab import Interrupted
+from gossamer.lab.record import RecordError
+from reproductions.cost import cost_of, macs_per_second
+from reproductions.frame import Result, find, folder_of, names, reproduce
+from reproductions.pages import table_of, write_page
+
+__all__ = ["main"]
+
+OUT = Path("runs", "reproductions")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code: 0 fine, 1 failure, 2 usage, 130 interrupted."""
+    options = _parser().parse_args(given)
+    known = ["list", "page", "all", *names()]
+    if options.name not in known:
+        print(f"reproductions: {unknown('reproduction', options.name, known)}", file=sys.stderr)
+        return 2
+    try:
+        if options.name == "list":
+            print(columns({name: find(name).title for name in names()}))
+            return 0
+        if options.name == "page":
+            write_page()
+            return 0
+        chosen = {name: find(name) for name in (names() if options.name == "all" else [options.name])}
+        if options.dry_run:
+            print(_costs(chosen, options.small, options.seeds, options.out).to_text())
+            return 0
+        for name, result in chosen.items():
+            _make(name, result, options)
+    except (KeyboardInterrupt, Interrupted):
+        print("reproductions: stopped; the same command goes on from what is finished", file=sys.stderr)
+        return 130
+    except (RecordError, ValueError, OSError) as error:
+        print(f"reproductions: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m reproductions", description=__doc__, allow_abbrev=False)
+    parser.add_argument("name", help="list, all, page (docs/reproductions.md), or what list names")
+    parser.add_argument("--small", action="store_true", help="fewer and smaller images, a small network: minutes")
+    parser.add_argument("--dry-run", action="store_true", help="the runs, their operations and time, and no training")
+    parser.add_argument("--seeds", type=int, help="runs of each row")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to train")
+    parser.add_argument("--data-dir", help="folder of the data files; $GOSSAMER_DATA or data/ if not given")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of runs and results; %(default)s")
+    return parser
+
+
+def _make(name: str, result: Result, options: argparse.Namespace) -> None:
+    where = {"device": options.device} | ({"data_dir": options.data_dir} if options.data_dir else {})
+    kept = reproduce(name, result, options.out, small=options.small, seeds=options.seeds, where=where)
+    print(f"\n{table_of(result, [kept]).to_text()}\n\n{': '.join(part for part in kept.judge(result.claims) if part)}")
+    if result.plot is not None and kept.runs:
+        picture = options.out / f"{name}{'-small' if options.small else ''}.svg"
+        result.plot(result, kept, picture)
+        print(f"picture: {picture}")
+
+
+def _costs(chosen: dict[str, Result], small: bool, seeds: int | None, out: Path) -> Table:
+    rows, total, seen = [], 0.0, set[Path]()
+    for name, result in chosen.items():
+        own, flops, time = 0, 0.0, 0.0
+        plan = [(row, told, folder_of(out, told)) for row, told in result.plan(small=small, seeds=seeds)]
+        for _, told, folder in plan:
+            if folder in seen or (folder / "result.json").exists():
+                continue
+            seen.add(folder)
+            cost = cost_of(told)
+            own, flops, time = own + 1, flops + cost.macs, time + cost.dense / macs_per_second()
+        rows.append([name, str(len(plan)), str(own), plain(macs(flops)), plain(duration(time))])
+        total += time
+    note = (
+        "About: runs of an earlier line and finished ones count once; time is that of dense arithmetic on this machine."
+    )
+    rows += [["all", "", str(len(seen)), "", plain(duration(total))]] if len(chosen) > 1 else []
+    return Table("What there is to train", note, ["result", "runs", "to train", "multiply-adds", "time"], rows)
