@@ -24,7 +24,7 @@ from gossamer import __version__, data
 from gossamer._text.formats import size
 from gossamer._text.names import own_code, trusting, unknown
 from gossamer.data import DataNotFoundError
-from gossamer.files.atomic import json_by_rows, read_json, write_atomically
+from gossamer.files.atomic import json_by_rows, read_file, write_atomically
 from gossamer.lab import Settings, resume, train
 from gossamer.lab.record import Lock, RecordError, TakenError
 from gossamer.lab.record.environment import environment
@@ -215,7 +215,7 @@ class Kept:
     @classmethod
     def read(cls, path: Path) -> Self | None:
         """From the file; ``None`` if there is none."""
-        found = read_json(path, "delete it: python -m reproductions makes it again")
+        found = read_file(path, "delete it: python -m reproductions makes it again")
         try:
             return None if found is None else cls(**found | {"runs": [Run(**run) for run in found["runs"]]})
         except (TypeError, KeyError) as error:
@@ -305,7 +305,7 @@ def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run | 
     folder, path = folder_of(out, told), _file(result, out, told)
     try:
         with Lock(folder) as lock:
-            found = read_json(path, "delete it")
+            found = read_file(path, "delete it")
             if found is not None:
                 return Run(**found | {"row": row.label})
             start = time.perf_counter()
