@@ -413,6 +413,18 @@ no_penalty: Penalty = _NoPenalty()
 """Nothing is added to the likelihood."""
 
 
+class OfOneDraw(nn.Module):
+    """Outputs of a drawn network as those of a list of draws, ``(1, batch, …)``."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.network(*args, **kwargs)
+        return output.unsqueeze(0) if isinstance(output, Tensor) else output
+
+
 class Posterior(ABC):
     """What ``fit`` returns, for every method.
 
@@ -467,13 +479,24 @@ class Posterior(ABC):
         """The networks of :meth:`draws`, with how often it yields each in a row: its share of the prediction."""
         return ((network, 1) for network in self.draws(n))
 
+    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+        """What computes the outputs of some of ``draws(n)``, ``(draws, batch, …)``, and how often each counts.
+
+        ``examples`` is how many are predicted at a time. The modules are valid until the next is taken.
+        """
+        return ((OfOneDraw(network), [times]) for network, times in self.counted_draws(n))
+
     def n_drawn(self, n: int) -> int:
         """How many networks ``draws(n)`` gives: fewer than ``n`` where the posterior has no more."""
         return n
 
+    def at_mean(self) -> Posterior:
+        """The posterior of one network, that at the mean of the weights; an error where that means nothing."""
+        raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
+
     def mean_network(self) -> nn.Module:
         """The plain network at the mean of the weights, in evaluation mode; an error where that means nothing."""
-        raise ValueError(f"{type(self).__name__} has no mean network: take several draws of it instead")
+        return next(iter(self.at_mean().draws(1)))
 
     def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
         """This posterior with its variances times ``factor``, which shares its tensors; itself if it has no width."""

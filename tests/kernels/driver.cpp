@@ -15,6 +15,8 @@ void gossamer_free(void* plan);
 int64_t gossamer_bytes(const void* plan);
 int gossamer_forward(const void* plan, int64_t batch, int half, const void* x, const float* mean, const float* std,
                       const float* bias, uint64_t seed, float floor, int noisy, void* y, void* r, int threads);
+int gossamer_draws(const void* plan, int64_t draws, int64_t batch, int half, const void* x, int shared,
+                   const float* values, const float* bias, int side_by_side, void* y, int threads);
 int gossamer_backward(const void* plan, int64_t batch, int half, const void* x, const void* dy, const void* dv,
                        int dv_is_factor, const float* mean, const float* std, void* dx, float* dmean, float* dstd,
                        int threads);
@@ -205,6 +207,19 @@ static void check(const Case& c, int threads, bool half) {
     gossamer_backward(plan, c.batch, 0, x.data(), dy.data(), nullptr, 0, mean.data(), nullptr, nullptr, dmean.data(),
                       nullptr, threads);
     compare(c, "product", plain, want.mean, want.mean_size, 1e-6);
+    constexpr int draws = 11;  // the last ones are as before, the others zero, and inputs of their own are copies
+    std::vector<float> values(draws * position.size() + 1), inputs_of(draws * inputs + 1), all(draws * outputs);
+    std::copy(mean.begin(), mean.begin() + position.size(), values.begin() + (draws - 1) * position.size());
+    for (int k = 0; k < draws; ++k) std::copy(x.begin(), x.end(), inputs_of.begin() + k * inputs);
+    void* wide = gossamer_plan(n, 8 * c.batch, static_cast<int64_t>(position.size()), position.data(), 0);
+    for (int way = 0; way < 4; ++way) {
+      gossamer_draws(way % 2 ? wide : plan, draws, c.batch, 0, way / 2 ? x.data() : inputs_of.data(), way / 2,
+                     values.data(), bias.data(), way % 2, all.data(), threads);
+      compare(c, "draws", {all.end() - outputs, all.end()}, want.mean, want.mean_size, 1e-6);
+      for (size_t i = 0; i < outputs; ++i)
+        if (all[i] != bias[i / (n[6] * n[7] * n[8]) % n[2]]) std::printf("%s: a draw of zeros\n", c.name), ++failures;
+    }
+    gossamer_free(wide);
     compare(c, "its means' gradient", dmean, want.dmean, want.dmean_size, 1e-6);
   }
   gossamer_free(plan);

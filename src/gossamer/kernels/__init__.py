@@ -7,7 +7,8 @@ it to. :func:`watch` exposes the dense gradient, whichever kernel computed the p
 """
 
 from gossamer.kernels import operators as _operators
-from gossamer.kernels.dispatch import Kernel, Sink, in_use, moments, noisy_product, product, use, watch
+from gossamer.kernels.dispatch import Kernel, Sink, in_use, is_dense, moments, noisy_product, product, use, watch
+from gossamer.kernels.draws import mapped, products
 from gossamer.kernels.reference import (
     ConvMap,
     EmbeddingMap,
@@ -29,10 +30,13 @@ __all__ = [
     "WeightMap",
     "gather",
     "in_use",
+    "is_dense",
+    "mapped",
     "moments",
     "noisy_product",
     "perturb",
     "product",
+    "products",
     "scatter",
     "use",
     "watch",

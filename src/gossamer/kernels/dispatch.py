@@ -98,6 +98,11 @@ def noisy_product(
     return _kernel(x, where).noisy_product(x, mean, std, bias, *where, floor=floor)
 
 
+def is_dense(x: Tensor, *where: *Placement) -> bool:
+    """Whether the kernel in use would form the dense weight."""
+    return _kernel(x, where) is reference
+
+
 class _Functions(Protocol):
     """A kernel: a module with these functions."""
 

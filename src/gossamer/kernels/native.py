@@ -60,9 +60,9 @@ def noisy_product(
     return _call(x, mean, std, bias, where, seed, numbers, floor or 0.0)[0]
 
 
-def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
-    """Whether the native kernel can compute this product."""
-    return _numbers(x, mean, None, None, where) is not None
+def takes(x: Tensor, mean: Tensor, *where: *Placement) -> Geometry | None:
+    """The geometry of a product that the native kernel can compute, otherwise ``None``."""
+    return _numbers(x, mean, None, None, where)
 
 
 _PLAIN = {Tensor, nn.Parameter, type(None)}  # a subclass may have no memory of its own
@@ -115,6 +115,14 @@ def geometry(x: Tensor, shape: tuple[int, ...], weight_map: LinearMap | ConvMap)
     return (*channels, *extent, *out, *kernel, *stride, *padding, *dilation, 0, shape[0])
 
 
+def output_shape(x: Tensor, where: Placement, numbers: Geometry) -> tuple[int, ...]:
+    """Shape of the product of one weight with ``x``."""
+    _, shape, weight_map = where
+    if isinstance(weight_map, LinearMap):
+        return (*x.shape[:-1], numbers[2])
+    return (x.shape[0], shape[0], *numbers[6:9][5 - len(shape) :])
+
+
 def _call(
     x: Tensor,
     mean: Tensor,
@@ -125,14 +133,11 @@ def _call(
     numbers: Geometry,
     floor: float,
 ) -> tuple[Tensor, Tensor]:
-    position, shape, weight_map = where
+    position, _, weight_map = where
     assert position is not None
-    if isinstance(weight_map, LinearMap):
-        out = (*x.shape[:-1], numbers[2])
-        if bias is not None and weight_map.rows is not None:
-            bias = weight_map.part(bias)
-    else:
-        out = (x.shape[0], shape[0], *numbers[6:9][5 - len(shape) :])
+    out = output_shape(x, where, numbers)
+    if bias is not None and isinstance(weight_map, LinearMap):
+        bias = weight_map.part(bias)
     if bias is not None and bias.dtype is not torch.float32:
         bias = bias.float()
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, mean, std, bias))
@@ -160,9 +165,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     """The output in this ``shape`` and what the backward pass needs of it; with no ``seed``, mean and variance."""
     batch = _batch(plan, x)
-    x, mean = _in_memory(x), _vector("mean", mean, plan.n_active)
-    std = None if std is None else _vector("std", std, plan.n_active)
-    bias = None if bias is None else _vector("bias", bias, plan.numbers[2])
+    x, mean = in_memory(x), vector("mean", mean, plan.n_active)
+    std = None if std is None else vector("std", std, plan.n_active)
+    bias = None if bias is None else vector("bias", bias, plan.numbers[2])
     y = x.new_empty(shape)
     if y.numel() != batch * plan.output_size:
         raise ValueError(f"{batch} examples have {batch * plan.output_size} outputs, which is not the shape {shape}")
@@ -194,10 +199,10 @@ def backward(
     ``dv`` is the variance's gradient; if ``is_factor``, what :func:`forward` kept, which times ``dy`` gives it.
     """
     batch = _batch(plan, x)
-    x, mean = _in_memory(x), _vector("mean", mean, plan.n_active)
+    x, mean = in_memory(x), vector("mean", mean, plan.n_active)
     dy = _gradient(dy, x, batch * plan.output_size)
     if std is not None:
-        std = _vector("std", std, plan.n_active)
+        std = vector("std", std, plan.n_active)
         if dv is None:
             raise ValueError("a weight with a std needs the gradient of its variance")
         dv = _gradient(dv, x, batch * plan.output_size)
@@ -225,10 +230,10 @@ def _batch(plan: NativePlan, x: Tensor) -> int:
     return batch
 
 
-def _vector(name: str, tensor: Tensor, size: int) -> Tensor:
+def vector(name: str, tensor: Tensor, size: int) -> Tensor:
     """``tensor`` in memory; raises unless it is a float32 vector of this size on the CPU."""
     if tensor.dtype is torch.float32 and tensor.is_cpu and tensor.numel() == size:
-        return _in_memory(tensor)
+        return in_memory(tensor)
     if not tensor.is_cpu:
         raise ValueError(
             f"the input is on the CPU but {name} is on {tensor.device}: move both to one device, "
@@ -243,14 +248,14 @@ def _vector(name: str, tensor: Tensor, size: int) -> Tensor:
 def _gradient(tensor: Tensor, x: Tensor, size: int) -> Tensor:
     """``tensor`` in memory; raises unless it has this size and is like ``x``."""
     if tensor.dtype is x.dtype and tensor.is_cpu and tensor.numel() == size:
-        return _in_memory(tensor)
+        return in_memory(tensor)
     raise ValueError(
         f"a gradient of {size} outputs must be {x.dtype} on the CPU; "
         f"got {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"
     )
 
 
-def _in_memory(tensor: Tensor) -> Tensor:
+def in_memory(tensor: Tensor) -> Tensor:
     """``tensor`` as native code reads it: contiguous, and a lazy negative (``is_neg``) with its sign."""
     tensor = tensor.resolve_neg().contiguous()
     if not tensor.data_ptr() and tensor.numel():
@@ -382,7 +387,7 @@ def plan_of(position: Tensor, numbers: tuple[int, ...], batch: int) -> NativePla
             f"the input is on the CPU but the weight is on {position.device}: move both to one device, "
             "for example model.to(x.device)"
         )
-    position = _in_memory(position)
+    position = in_memory(position)
     address = position.data_ptr()
     with _one_at_a_time:
         entry = _plans.get(address)

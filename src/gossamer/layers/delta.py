@@ -40,7 +40,7 @@ class DeltaWeight(CurvatureWeight):
         ([[1.0, 2.5], [3.0, 4.0]], True)
     """
 
-    warms_states = True
+    warms_states = has_rest = True
     base: Tensor
 
     def __init__(
@@ -84,14 +84,17 @@ class DeltaWeight(CurvatureWeight):
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The product with the base, which learns nothing, and with the sparse change."""
-        self.check_base()
         x, plain = without_autocast(x)
         with plain:
-            base, is_number = self.base, x.is_floating_point()
-            frozen = weight_map(
-                x, base.to(x.dtype) if is_number else base, bias.to(x.dtype) if bias is not None and is_number else bias
-            )
+            frozen = self.product_of_rest(x, bias, weight_map)
             return frozen + super().multiply(x, None, weight_map).to(frozen.dtype)
+
+    def product_of_rest(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        self.check_base()
+        base, is_number = self.base, x.is_floating_point()
+        return weight_map(
+            x, base.to(x.dtype) if is_number else base, bias.to(x.dtype) if bias is not None and is_number else bias
+        )
 
     def drawn(self) -> Tensor:
         changed = super().drawn()

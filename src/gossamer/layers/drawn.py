@@ -26,6 +26,8 @@ class SparseDrawn(SparseModule):
     The dense draws live inside a checkpointed call: the backward pass forms them again instead of keeping them.
     """
 
+    takes_draws = False
+
     def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
         super().__init__(layer)
         for name, parameter in layer.named_parameters(recurse=False):

@@ -49,6 +49,7 @@ class SparseModule(nn.Module):
     replaces: ClassVar[tuple[type[nn.Module], ...]] = ()
     kind: ClassVar[str]  # the word by which a user can ask for all layers of this kind
     transposes: ClassVar[bool] = False  # whether the plain module stores the weight transposed
+    takes_draws: ClassVar[bool] = True  # whether torch.vmap can map its forward over draws of the weights
     template: nn.Module
 
     def __init__(self, layer: nn.Module) -> None:

@@ -11,7 +11,7 @@ import copy
 import types
 import weakref
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -125,6 +125,38 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
         if isinstance(module, Support):
             module.origin = None  # made to follow its original, entries and positions together
     return twin
+
+
+class Identity:
+    """What a network consists of, to see later whether it is still the same: objects by identity, numbers by value.
+
+    Nothing is kept alive but what cannot be referred to weakly. Numbers in its tensors may change.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        values = list(_walk(model, ()))
+        self.parts = [value if isinstance(value, _PLAIN) else id(value) for value in values]
+        # Of a container, what it holds is looked at instead.
+        self.alive = [_reference(value) for value in values if not isinstance(value, (*_PLAIN, *_CONTAINERS))]
+
+    def __eq__(self, other: object) -> bool:
+        # As long as an object lives, no other has its id.
+        return (
+            isinstance(other, Identity) and self.parts == other.parts and all(one() is not None for one in self.alive)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_PLAIN = (bool, int, float, str, type(None))
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # of a kind that has no weak references
+        return lambda: value
 
 
 def _walk(start: Any, stop: Container[int]) -> Iterator[Any]:

@@ -66,6 +66,7 @@ class SparseWeight(nn.Module, ABC):
     warms_states: ClassVar[bool] = (
         False  # whether an optimizer takes a new entry for an average one, not for a still one
     )
+    has_rest: ClassVar[bool] = False  # whether entries that are not active may differ from zero
     mean: nn.Parameter
 
     def __init__(self, support: Support, mean: Tensor) -> None:
@@ -177,6 +178,10 @@ class SparseWeight(nn.Module, ABC):
     def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
         """The dense weight with these values of its active entries, differentiable."""
         return self.support.scatter(values, probe)
+
+    def product_of_rest(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor | None:
+        """What a pass adds to the product with the active entries, with the bias in it; ``None`` if nothing."""
+        return None
 
     def held(self, values: Tensor) -> Tensor:
         """What the dense weight holds at its active entries, given their values."""

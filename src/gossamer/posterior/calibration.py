@@ -220,8 +220,9 @@ def _outputs(
     """What each draw at a width says, ``(n, out)``: the same ε for each width."""
     device = next((one.device for one in posterior.model.parameters()), torch.device("cpu"))
     with OwnNoise(seed, device):
-        for network in posterior.at_width(width, torch.Generator(device).manual_seed(seed)).draws(n_draws):
-            yield forward(network, inputs, batch_size)
+        at_width = posterior.at_width(width, torch.Generator(device).manual_seed(seed))
+        for network, _ in at_width.passes(n_draws, batch_size):
+            yield from forward(network, inputs, batch_size)
 
 
 def _with_logits(each: Iterator[Tensor], y: Tensor, likelihood: Likelihood) -> _Fit:

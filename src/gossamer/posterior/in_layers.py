@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from gossamer.files.container import tensor
 from gossamer.layers import GaussianWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
+from gossamer.posterior.passes import drawn_passes
 from gossamer.types import Collector, Posterior, Saved, VariationalOptimizer
 
 Refreshing = Callable[[nn.Module], None]
@@ -52,8 +53,8 @@ class OneNetwork(Posterior):
     def __init__(self, model: nn.Module, refresh: Refreshing | None = None) -> None:
         self.model, self.refresh = model, refresh
 
-    def mean_network(self) -> nn.Module:
-        return plain_mean(self.model, self.refresh)
+    def at_mean(self) -> Posterior:
+        return SingleNetwork(self.model, self.refresh)
 
     def to_tree(self) -> dict[str, Any]:
         return {"network": self.model}
@@ -96,6 +97,13 @@ class InLayers(OneNetwork, Collector):
         for _ in range(n):
             yield ready(drawn.redraw(self.generator), self.refresh)
 
+    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+        if self.refresh is not None:  # each draw has statistics of its own
+            yield from super().passes(n, examples)
+            return
+        with drawn_passes(self.model) as passes:
+            yield from passes.draws(n, examples, self.generator)
+
     @property
     def n_bytes(self) -> int:
         weights = sparse_weights(self.model).values()
@@ -132,7 +140,14 @@ class SingleNetwork(OneNetwork):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The one network in evaluation mode, however many are asked for."""
-        yield self.mean_network()
+        yield plain_mean(self.model, self.refresh)
+
+    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+        if self.refresh is not None:
+            yield from super().passes(n, examples)
+            return
+        with drawn_passes(self.model) as passes:
+            yield passes.at_mean(), [1]
 
     def n_drawn(self, n: int) -> int:
         return 1

@@ -57,6 +57,13 @@ class Mixture(Posterior):
                 for network, own in posterior.counted_draws(share):
                     yield network, sum(islice(times, own))
 
+    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+        for posterior, share in zip(self.posteriors, self._shares(n), strict=True):
+            if share:
+                times = iter(shares(share, posterior.n_drawn(share)))
+                for network, counts in posterior.passes(share, examples):
+                    yield network, [sum(islice(times, own)) for own in counts]
+
     def n_drawn(self, n: int) -> int:
         return sum(self._shares(n))
 
@@ -64,8 +71,8 @@ class Mixture(Posterior):
         for posterior in self.posteriors:
             yield from posterior.networks()
 
-    def mean_network(self) -> nn.Module:
-        return self.posteriors[0].mean_network() if len(self.posteriors) == 1 else super().mean_network()
+    def at_mean(self) -> Posterior:
+        return self.posteriors[0].at_mean() if len(self.posteriors) == 1 else super().at_mean()
 
     def at_width(self, factor: float, generator: torch.Generator | None = None) -> Posterior:
         return Mixture([posterior.at_width(factor, generator) for posterior in self.posteriors])

@@ -13,15 +13,15 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer.posterior.in_layers import InLayers, LocalPasses, is_bayesian
+from gossamer.posterior.in_layers import InLayers, LocalPasses, SingleNetwork, is_bayesian
 from gossamer.posterior.prediction import Prediction
 from gossamer.types import Likelihood, Posterior
 
-Kind = Literal["weights", "local"]
+Kind = Literal["weights", "local", "mean"]
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Arguments = tuple[list[Tensor], dict[str, Tensor]]
 Around = Callable[[int, Callable[[], Tensor]], Tensor]
-"""The number of a drawn network, and what computes its outputs -> these outputs."""
+"""The number of the last of the networks at hand, and what computes their outputs -> these outputs."""
 
 # Rounding errors of entropies and outputs in float32: below this, draws agree to the last digit.
 NUMERICALLY_ZERO = 1e-5
@@ -45,15 +45,16 @@ def predict(
 ) -> Prediction:
     """Predict ``x`` with ``n_draws`` networks drawn from the posterior.
 
-    The model itself is not changed, so several threads may predict at once. Draws are copies of its modules, parameters
-    and buffers; whatever else the modules hold is shared.
+    The model itself is not changed, so several threads may predict at once. Draws are made of the active entries alone,
+    and multiplied by sparse kernels where that is faster. They have modules of their own and share parameters, buffers
+    and whatever else the modules hold.
 
     Args:
         model: A converted network, or the posterior that :func:`gossamer.fit` returned.
         x: A batch, examples along dimension 0: a tensor, or several for the network's positional or named arguments.
         n_draws: How many networks.
         kind: ``"weights"`` draws whole networks, each used for all of ``x``; ``"local"`` draws the noise of each output
-            (local reparameterization), as in training.
+            (local reparameterization), as in training; ``"mean"`` is one network, that at the means of the weights.
         likelihood: ``Categorical()``, or ``Gaussian(…)`` for the noise of regression targets.
         batch_size: Examples on the network's device at a time, wherever ``x`` is; the results do not depend on it for
             ``kind="weights"``.
@@ -71,15 +72,17 @@ def predict(
     inputs = arguments(x)
     seeded: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not isinstance(model, nn.Module):
-        posterior = model
+        posterior = model.at_mean() if kind == "mean" else model
     elif kind == "local":
         posterior, seeded = LocalPasses(model), _seeded(generator, model)
+    elif kind == "mean":
+        posterior = SingleNetwork(model)
     else:
         posterior = InLayers(generator=generator).posterior(model)
     with seeded:
         outputs = outputs_of(posterior, inputs, n_draws, batch_size)
     prediction = Prediction(outputs, likelihood, class_dim)
-    if isinstance(model, nn.Module) and n_draws > 1:
+    if isinstance(model, nn.Module) and n_draws > 1 and kind != "mean":
         _warn_if_certain(model, prediction)
     return prediction
 
@@ -112,9 +115,13 @@ def outputs_of(
     """Outputs of the draws, ``(draws, batch, …)``, over the posterior's temperature; every prediction rests on this."""
     drawn: list[Tensor] = []
     with torch.no_grad():
-        for number, (network, times) in enumerate(posterior.counted_draws(n_draws)):
+        examples = min(batch_size, len(next(iter((*inputs[0], *inputs[1].values())))))
+        number = 0
+        for network, times in posterior.passes(n_draws, examples):
+            number += len(times)
             compute = partial(forward, network, inputs, batch_size, transform)
-            drawn += times * [compute() if around is None else around(number, compute)]
+            found = compute() if around is None else around(number - 1, compute)
+            drawn += [output for output, count in zip(found, times, strict=True) for _ in range(count)]
     outputs = torch.stack(drawn)
     return outputs if posterior.temperature == 1 else outputs / posterior.temperature
 
@@ -122,7 +129,10 @@ def outputs_of(
 def forward(
     network: nn.Module, inputs: Arguments, batch_size: int, transform: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """Outputs for all inputs, on their device; only one batch at a time is on that of the network, and transformed."""
+    """Outputs for all inputs, ``(draws, batch, …)``, on their device.
+
+    Only one batch at a time is on the device of the network, and transformed.
+    """
     first = [*inputs[0], *inputs[1].values()][0]
     there = next((parameter.device for parameter in network.parameters()), first.device)
     outputs = []
@@ -137,7 +147,7 @@ def forward(
                 "whose forward returns the tensor to predict"
             )
         outputs.append(output.to(first.device))
-    return torch.cat(outputs)
+    return torch.cat(outputs, 1)
 
 
 @contextlib.contextmanager
@@ -190,7 +200,7 @@ def _check(
         raise ValueError("kind='local' needs the network itself; a posterior gives draws of weights")
     if generator is not None and not isinstance(model, nn.Module):
         raise ValueError("a posterior draws with its own generator: give it that one instead")
-    if isinstance(model, nn.Module) and n_draws > 1 and not is_bayesian(model):
+    if isinstance(model, nn.Module) and n_draws > 1 and kind != "mean" and not is_bayesian(model):
         raise ValueError(
             "this model has no Gaussian weights, so there is nothing to draw: convert it with "
             "gossamer.bayesianize(model), or ask for n_draws=1"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import SparseWeight, replica
-from gossamer.posterior.in_layers import InLayers, Refreshing, is_bayesian, plain_mean
+from gossamer.posterior.in_layers import InLayers, Refreshing, SingleNetwork, is_bayesian
 from gossamer.posterior.mixture import shares
 from gossamer.types import Collector, Posterior, Saved
 
@@ -88,13 +88,22 @@ class SnapshotPosterior(Posterior):
 
         Of Gaussian weights ``n`` draws, as many of each kept posterior; otherwise the kept networks, at most all.
         """
+        for posterior, share in self._shares(n):
+            yield from posterior.draws(share)
+
+    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+        for posterior, share in self._shares(n):
+            yield from posterior.passes(share, examples)
+
+    def _shares(self, n: int) -> Iterator[tuple[Posterior, int]]:
+        """The posterior of each kept network, and its draws; each is valid until the next."""
         twin = replica(self.model)
         # Few are the last of equal parts: with as many parts as cycles, the ends of the cycles.
         for packed, share in zip(self.kept, shares(self.n_drawn(n), len(self.kept)), strict=True):
             if share:
                 with torch.no_grad():
                     twin.load_state_dict(unpack(packed))
-                yield from InLayers(twin, self.generator, self.refresh).draws(share)
+                yield InLayers(twin, self.generator, self.refresh), share
 
     def networks(self) -> Iterator[nn.Module]:
         twin = replica(self.model)
@@ -105,13 +114,13 @@ class SnapshotPosterior(Posterior):
     def n_drawn(self, n: int) -> int:
         return n if is_bayesian(self.model) else min(n, len(self.kept))
 
-    def mean_network(self) -> nn.Module:
+    def at_mean(self) -> Posterior:
         """That of the one network that was kept; several have none."""
         if len(self.kept) > 1:
-            return super().mean_network()
+            return super().at_mean()
         twin = replica(self.model)
         twin.load_state_dict(unpack(self.kept[0]))
-        return plain_mean(twin, self.refresh)
+        return SingleNetwork(twin, self.refresh)
 
     @property
     def n_bytes(self) -> int:

@@ -1,4 +1,4 @@
-// Means and variances of the outputs in one pass over the active weights.
+// Means and variances of the outputs in one pass over the active weights; or the outputs of several drawn weights.
 #pragma once
 #include "noise.h"
 #include "pack.h"
@@ -8,26 +8,30 @@ namespace gossamer {
 constexpr int TILE = 4;  // slots whose sums stay in registers over a run of weights
 constexpr int RUN = 64;  // terms are summed in runs, and the runs added up: a long row would lose digits otherwise
 
-template <int S, bool V>
+// What is stored for each active weight: a number, a mean and a variance, or the number of each of eight draws, where the
+// lanes of a slot are draws.
+enum Stored { ONE, TWO, BY_DRAW };
+
+template <int S, Stored V>
 static inline __attribute__((always_inline)) void add_run(const float* const* base, const int32_t* __restrict offset,
                                                           const float* __restrict weight, int32_t j, int32_t end,
                                                           vec* m, vec* v) {
   for (; j < end; ++j) {
     const int64_t at = offset[j];
-    const vec mu = splat(weight[V ? 2 * j : j]);
-    const vec s2 = splat(V ? weight[2 * j + 1] : 0.0f);
+    const vec mu = V == BY_DRAW ? load(weight + LANES * static_cast<int64_t>(j)) : splat(weight[V == TWO ? 2 * j : j]);
+    const vec s2 = splat(V == TWO ? weight[2 * j + 1] : 0.0f);
 #pragma GCC unroll 4
     for (int k = 0; k < S; ++k) {
       vec x = load(base[k] + at);
       GOSSAMER_KEEP(x);
       m[k] += mu * x;
-      if (V) v[k] += s2 * (x * x);
+      if (V == TWO) v[k] += s2 * (x * x);
     }
   }
 }
 
-// One tile of S slots for the rows [first, last): for each row, the sums of mean · x and, with V, of std² · x².
-template <int S, bool V>
+// One tile of S slots for the rows [first, last): for each row, the sums of mean · x and, with TWO, of std² · x².
+template <int S, Stored V>
 static void forward_tile(const float* __restrict input, const int32_t* slot, const int32_t* __restrict row,
                          const int32_t* __restrict offset, const float* __restrict weight, const float* bias,
                          int64_t first, int64_t last, float* mean, float* variance, int64_t pitch) {
@@ -47,12 +51,12 @@ static void forward_tile(const float* __restrict input, const int32_t* slot, con
     }
     for (int k = 0; k < S; ++k) {
       store(mean + o * pitch + k * LANES, m[k]);
-      if (V) store(variance + o * pitch + k * LANES, v[k]);
+      if (V == TWO) store(variance + o * pitch + k * LANES, v[k]);
     }
   }
 }
 
-template <bool V>
+template <Stored V>
 static void forward_rows(const Plan& plan, int slots, const float* input, const float* weight, const float* bias,
                          int64_t first, int64_t last, float* mean, float* variance, int64_t pitch) {
   // Tile by tile: the part of each input that a tile reads stays in the L1 cache while the loop visits all weights.
@@ -111,9 +115,9 @@ struct Forward {
       int64_t first, last;
       share(s.outputs, part, parts, &first, &last);
       if (std)
-        forward_rows<true>(plan, slots(images), input, weight, bias, first, last, means, variances, lanes);
+        forward_rows<TWO>(plan, slots(images), input, weight, bias, first, last, means, variances, lanes);
       else
-        forward_rows<false>(plan, slots(images), input, weight, bias, first, last, means, variances, lanes);
+        forward_rows<ONE>(plan, slots(images), input, weight, bias, first, last, means, variances, lanes);
       if (plan.out_direct) return;
       const int32_t* lane = plan.out_slots.lane.data();
       const int run = mover.run_out;
@@ -167,6 +171,68 @@ struct Forward {
         block(image, static_cast<int>(std::min<int64_t>(plan.lanes, batch - image)), scratch, inner);
       }
     });
+  }
+};
+
+// Outputs of several drawn weights, ordered by draw, for the inputs of each draw or, if they are shared, for the same ones.
+template <class T>
+struct Draws {
+  const Plan& plan;
+  int64_t draws;
+  const T* x;
+  bool shared;
+  const float *values, *bias;  // (draws, stored), and null if there is none
+  T* y;
+
+  // One draw after the other: the lanes are images or pixels.
+  void in_turn(int64_t batch, int threads) const {
+    const int64_t in = shared ? 0 : batch * plan.shape.inputs * plan.pixels_in;
+    const int64_t out = batch * plan.shape.outputs * plan.pixels_out;
+    for (int64_t k = 0; k < draws; ++k) {
+      Forward<T> one{plan, x + k * in, values + k * plan.stored, nullptr, bias, 0, 0.0f, false, y + k * out, nullptr};
+      one.run(batch, threads);
+    }
+  }
+
+  // Eight draws side by side: an offset is read once for all of them. For plans that lay images side by side.
+  void side_by_side(int64_t batch, int threads) const {
+    const Shape& s = plan.shape;
+    const int64_t image_in = static_cast<int64_t>(s.inputs) * plan.pixels_in;
+    const int64_t image_out = static_cast<int64_t>(s.outputs) * plan.pixels_out;
+    const int64_t lanes = static_cast<int64_t>(plan.out_slots.count) * LANES;
+    const int64_t in_size = s.inputs * plan.input_pitch + 64, images = plan.lanes / LANES;
+    const int64_t groups = (draws + LANES - 1) / LANES, blocks = (batch + images - 1) / images;
+    in_parallel(static_cast<int>(std::min<int64_t>(threads, groups * blocks)), [&](int part, int parts) {
+      static thread_local Arena arena;
+      float* input = arena.take(in_size + s.outputs * lanes + LANES * plan.active + 64);
+      float *sums = input + in_size, *weight = sums + s.outputs * lanes;
+      std::memset(input, 0, in_size * sizeof(float));
+      int64_t first, last, packed = -1;
+      share(groups * blocks, part, parts, &first, &last);
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t draw = i / blocks * LANES, image = i % blocks * images;
+        const int count = static_cast<int>(std::min<int64_t>(LANES, draws - draw));
+        if (draw != packed) pack(draw, count, weight);
+        packed = draw;
+        const int own = static_cast<int>(std::min<int64_t>(images, batch - image));
+        for (int k = 0; k < own; ++k)
+          interleave<T>(x + (shared ? 0 : draw * batch * image_in) + (image + k) * image_in, nullptr,
+                        shared ? 0 : batch * image_in, count, s.inputs, plan.pixels_in, plan.input_place.data(),
+                        plan.input_pitch, input + k * LANES);
+        const int slots = plan.out_slots.count / static_cast<int>(images) * own;
+        forward_rows<BY_DRAW>(plan, slots, input, weight, bias, 0, s.outputs, sums, sums, lanes);
+        for (int k = 0; k < own; ++k)
+          deinterleave(sums + k * LANES, batch * image_out, count, s.outputs, plan.pixels_out,
+                       plan.out_slots.lane.data(), lanes, y + draw * batch * image_out + (image + k) * image_out);
+      }
+    });
+  }
+
+  // The values of eight draws, entry by entry; those of draws that do not exist are never stored.
+  void pack(int64_t draw, int count, float* weight) const {
+    for (int64_t j = 0; j < plan.active; ++j)
+      for (int k = 0; k < LANES; ++k)
+        weight[j * LANES + k] = values[(draw + (k < count ? k : 0)) * plan.stored + plan.begin + j];
   }
 };
 

@@ -19,7 +19,7 @@ static char out_of_memory;  // its address stands for a plan that could not be s
 
 extern "C" {
 
-int gossamer_version() { return 5; }
+int gossamer_version() { return 6; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -66,6 +66,18 @@ int gossamer_forward(const void* plan, int64_t batch, int half, const void* x, c
     using T = decltype(kind);
     Forward<T>{*static_cast<const Plan*>(plan), static_cast<const T*>(x), mean, std, bias, seed, floor, noisy != 0,
                static_cast<T*>(y), static_cast<T*>(r)}.run(batch, threads);
+  };
+  return status_of([&] { half ? run(bfloat()) : run(float()); });
+}
+
+// The outputs of several drawn weights, `values` (draws, active), for `x` (draws, batch, …), or (batch, …) if `shared`.
+int gossamer_draws(const void* plan, int64_t draws, int64_t batch, int half, const void* x, int shared,
+                   const float* values, const float* bias, int side_by_side, void* y, int threads) {
+  const auto run = [&](auto kind) {
+    using T = decltype(kind);
+    const Plan& own = *static_cast<const Plan*>(plan);
+    const Draws<T> all{own, draws, static_cast<const T*>(x), shared != 0, values, bias, static_cast<T*>(y)};
+    side_by_side && own.lanes >= LANES ? all.side_by_side(batch, threads) : all.in_turn(batch, threads);
   };
   return status_of([&] { half ? run(bfloat()) : run(float()); });
 }

@@ -1,0 +1,82 @@
+"""A weight of which one or several draws are given, to predict with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer import kernels
+from gossamer.kernels import WeightMap
+from gossamer.layers.weight import Pass, RegrowStd, SparseWeight, without_autocast
+
+
+class FixedWeight(SparseWeight):
+    """The weight ``source``, whose positions it shares, with given values of the active entries.
+
+    ``mean`` are those that a pass computes with: of one draw or, under ``torch.vmap``, of several.
+
+    Example:
+        >>> from gossamer.layers import PointWeight, Support
+        >>> weight = FixedWeight(PointWeight(Support((2, 2), torch.tensor([0, 3])), torch.zeros(2)))
+        >>> weight.hold(torch.tensor([1.0, 2.0]))
+        >>> weight.multiply(torch.ones(1, 2), None, kernels.LinearMap())
+        tensor([[1., 2.]])
+    """
+
+    mean: Any
+    source: SparseWeight
+
+    def __init__(self, source: SparseWeight) -> None:
+        torch.nn.Module.__init__(self)
+        # Not modules of this network: their modes are those of the trained one.
+        vars(self).update(source=source, support=source.support)
+        self.probe = self.sink = self.dense_copy = None
+        self.noisy = self.trains_at_mean = False
+        self.mean = torch.empty(0)
+        self.n_outputs = 0  # numbers in the largest output so far, of one draw
+        self._dense: Tensor | None = None  # formed once for all batches of a draw, where a dense weight is faster
+
+    @property
+    def std(self) -> None:
+        return None
+
+    def hold(self, values: Tensor) -> None:
+        """Compute with these values from now on."""
+        self.mean, self._dense = values, None
+
+    def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        x, plain = without_autocast(x)
+        where = (self.support.position, self.support.shape, weight_map)
+        with plain:
+            if torch._C._functorch.is_batchedtensor(self.mean):
+                rest = self.source.product_of_rest(x, bias, weight_map)
+                y = kernels.mapped(x, self.mean, bias if rest is None else None, *where)
+                y = y if rest is None else rest + y.to(rest.dtype)
+            elif self.source.has_rest or kernels.is_dense(x, *where):
+                y = self._dense_product(x, bias, weight_map)
+            else:
+                y = kernels.product(x, self.mean, bias, *where)
+        self.n_outputs = max(self.n_outputs, y.numel())
+        return y
+
+    def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
+        return self.source.placed(values)
+
+    def _dense_product(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        if self._dense is None or self._dense.dtype is not x.dtype:
+            dense = self.placed(self.mean)
+            self._dense = dense.to(x.dtype) if x.is_floating_point() else dense
+        y: Tensor = weight_map(x, self._dense, None if bias is None else bias.to(self._dense.dtype))
+        return y
+
+    def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
+        values: Tensor = self.mean
+        return values
+
+    def this_pass(self) -> Pass:
+        return Pass(self.mean)
+
+    def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
+        raise TypeError("the draws of a network are fixed: move the subspace of the network that they were drawn from")
