@@ -10,10 +10,11 @@ from typing import Any
 from gossamer.files.atomic import unwritable
 from gossamer.lab.record import RecordError
 
-__all__ = ["COLOURS", "INK", "SOFT", "draw", "tidy"]
+__all__ = ["COLOURS", "INK", "PALETTE", "SOFT", "draw", "tidy"]
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 COLOURS = {"DFP": "#0072B2", "DPF": "#D55E00", "SPLBNN": "#009E73", "SVBNN": "#CC79A7"}
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 INK, SOFT = "#24292f", "#8c959f"
 
 

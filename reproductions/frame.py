@@ -275,8 +275,9 @@ def reproduce(
     out.mkdir(parents=True, exist_ok=True)
     missing = [told for _, told in plan if not _file(result, out, told).exists()]
     _check_space(out, missing)
-    with trusting(*own_code([told for _, told in plan]), *own_code(list(result.needs))):
-        _check_data([*(told["data"] for told in missing), *(result.needs if missing else ())], place.get("data_dir"))
+    needs = [f"{SMALL_DATA}:{name}" if small else name for name in result.needs]
+    with trusting(*own_code([told for _, told in plan]), *own_code(needs)):
+        _check_data([*(told["data"] for told in missing), *(needs if missing else ())], place.get("data_dir"))
         for number, (row, told) in enumerate(plan, 1):
             run = _one(result, row, told, out, place)
             if run is None:

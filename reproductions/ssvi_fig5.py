@@ -30,19 +30,13 @@ from gossamer.sparsity.values import expected_abs_value
 from gossamer.types import Criterion, WeightStats
 from reproductions.drawing import draw, tidy
 from reproductions.frame import Claim, Kept, Measures, Result, Told
-from reproductions.rows import ssvi_row
+from reproductions.rows import CRITERIA, ssvi_row
 
 Score = Callable[[Tensor, Tensor], Tensor]
 """(means, standard deviations) of a layer -> a number for each weight; the lowest go."""
 
-CRITERIA = {
-    "|μ|": "magnitude",
-    "SNR(θ)": "snr",
-    "E|θ|": "expected_abs",
-    "SNR(|θ|)": "snr_abs",
-    "E exp|θ|": "expected_exp",
-}
 PAIRS = list(combinations(CRITERIA, 2))
+WHEN = ("first", "middle", "last")
 LEAST = 0.01  # share of the weights of a layer that an update must take: of fewer, agreement says nothing
 ROW = "CIFAR-100: SSVI 90 %"
 
@@ -115,6 +109,11 @@ def overlaps(told: Told, folder: Path, lock: Lock) -> Measures:
         means = [fmean(values) for values in zip(*pairs, strict=True)]
         first, last = means[0], means[-1]
         found |= {f"{kind}_mean": means, f"{kind}_first": first, f"{kind}_last": last, f"{kind}_fall": first - last}
+        for (a, b), values in zip(PAIRS, pairs, strict=True):
+            moments = dict(zip(WHEN, (values[0], values[len(values) // 2], values[-1]), strict=True))
+            found |= {f"{kind}: {a}, {b}, {when}": value for when, value in moments.items()}
+        found[f"{kind}: snr apart"] = 1 - found[f"{kind}: SNR(θ), SNR(|θ|), last"]
+        found[f"{kind}: mean apart"] = 1 - found[f"{kind}: |μ|, E|θ|, last"]
     return found
 
 

@@ -24,7 +24,7 @@ def images(n_classes):
     names = tuple(map(str, range(n_classes)))
     empty = draw(0, 0)
     to_float = lambda x: x.float() / 255
-    return Task(draw(40, 0), empty, draw(40, 1), Categorical(), n_classes, "tiny", to_float, class_names=names)
+    return Task(draw(208, 0), empty, draw(40, 1), Categorical(), n_classes, "tiny", to_float, class_names=names)
 
 def cifar10(root=None): return images(10)
 def cifar100(root=None): return images(20)
@@ -34,7 +34,7 @@ def svhn(root=None): return images(10)
 
 @pytest.fixture
 def tiny(own_modules, monkeypatch):
-    """Small runs of an epoch on 40 images of noise."""
+    """Small runs of an epoch on 208 images of noise."""
     monkeypatch.syspath_prepend(own_modules)
     (own_modules / "tiny_images.py").write_text(TINY)
     monkeypatch.setattr(frame, "SMALL_DATA", "tiny_images")
@@ -125,7 +125,7 @@ def test_rows_have_names_of_their_own_and_claims_name_rows():
         assert len(set(labels)) == len(labels)
         assert {row for claim in result.claims for row in claim.weights} <= set(labels)
         known = {metric.name for metric in result.metrics}
-        assert all(set(row.printed) <= known for row in result.rows)
+        assert all(not row.printed or set(row.printed) & known for row in result.rows)
 
 
 def kept_of(**values):

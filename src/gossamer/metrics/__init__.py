@@ -21,7 +21,16 @@ from gossamer.metrics.curves import (
     reliability_curve,
     selective_accuracy,
 )
-from gossamer.metrics.detection import Detection, aupr, auroc, detect, fpr_at_recall, scores_of
+from gossamer.metrics.detection import (
+    Detection,
+    aupr,
+    auroc,
+    detect,
+    fpr_at_recall,
+    neighbour_distance,
+    relative_mahalanobis,
+    scores_of,
+)
 from gossamer.metrics.registry import METRICS, Metric, add, shown
 from gossamer.metrics.regression import coverage, mean_width, rmse
 
@@ -53,7 +62,9 @@ __all__ = [
     "inference_macs",
     "marginal_l2_debiased",
     "mean_width",
+    "neighbour_distance",
     "nll",
+    "relative_mahalanobis",
     "reliability_curve",
     "rmse",
     "scores_of",

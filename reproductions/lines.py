@@ -1,0 +1,69 @@
+"""Pictures of results whose rows are points of lines, or values by severity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossamer.metrics import METRICS
+from reproductions.drawing import INK, PALETTE, draw, tidy
+from reproductions.frame import Kept, Result, mean_error
+
+__all__ = ["plot_lines", "plot_points"]
+
+Plot = Callable[[Result, Kept, Path], None]
+
+
+def plot_lines(label: str, metric: str = "accuracy", *, log: bool = True) -> Plot:
+    """A picture with the rows of each ``line`` at their places: mean and standard error."""
+
+    def plot(result: Result, kept: Kept, path: Path) -> None:
+        def paint(figure: Any) -> None:
+            axes = figure.subplots()
+            for number, line in enumerate(dict.fromkeys(row.line for row in result.rows)):
+                rows = [row for row in result.rows if row.line == line and kept.values(row.label, metric)]
+                found = [mean_error(kept.values(row.label, metric)) for row in rows]
+                means, errors = [100 * mean for mean, _ in found], [100 * (error or 0) for _, error in found]
+                colour = PALETTE[number % len(PALETTE)]
+                places = [row.at for row in rows]
+                axes.errorbar(places, means, errors, label=line, color=colour, marker="o", ms=4, lw=1.4)
+            if log:
+                axes.set_xscale("log")
+            axes.set_xlabel(label)
+            axes.legend(frameon=False, fontsize=8)
+            tidy(axes, f"{METRICS[metric].heading}, %{_small(kept)}")
+
+        draw(path, (6.4, 3.8), paint)
+
+    return plot
+
+
+def plot_points(x: str, y: str, groups: Sequence[str]) -> Plot:
+    """A panel for each group of rows (the start of their labels): two metrics against each other, with names."""
+
+    def plot(result: Result, kept: Kept, path: Path) -> None:
+        def paint(figure: Any) -> None:
+            for axes, group in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups, strict=True):
+                rows = [row for row in result.rows if row.label.startswith(f"{group}:") and kept.values(row.label, x)]
+                for number, row in enumerate(rows):
+                    at = mean_error(kept.values(row.label, x))[0]
+                    mean, error = mean_error(kept.values(row.label, y))
+                    colour = PALETTE[number % len(PALETTE)]
+                    axes.errorbar(at, 100 * mean, 100 * (error or 0), color=colour, marker="o", ms=5)
+                    name = row.label.removeprefix(f"{group}: ")
+                    axes.annotate(
+                        name, (at, 100 * mean), xytext=(6, 3), textcoords="offset points", fontsize=8, color=INK
+                    )
+                axes.set_xscale("log")
+                axes.margins(x=0.25)
+                axes.set_xlabel("multiply-adds of the training")
+                tidy(axes, f"{group}: {METRICS[y].heading}, %{_small(kept)}")
+
+        draw(path, (10.5, 3.8), paint)
+
+    return plot
+
+
+def _small(kept: Kept) -> str:
+    return ", small" if kept.small else ""
