@@ -10,7 +10,8 @@ from torch import nn
 
 import gossamer
 from gossamer.adaptation import patch, patched
-from gossamer.layers import sparse_weights
+from gossamer.layers import DeltaWeight, sparse_weights
+from gossamer.posterior import InLayers, Mixture
 
 X = torch.randn(8, 12, generator=torch.Generator().manual_seed(3))
 
@@ -378,8 +379,52 @@ def test_a_state_of_another_base_is_refused_by_name():
     state = gossamer.adapt(mlp(), 0.05).state_dict()
     other = mlp()
     other.wide.weight.data[3, 4] += 1e-3
-    with pytest.raises(ValueError, match=r"^wide.weight was saved as a change of another pretrained weight"):
+    with pytest.raises(ValueError, match=r"^wide.weight is another pretrained weight"):
         gossamer.adapt(other, 0.05).load_state_dict(state)
+
+
+def saved(model, tmp_path, **options):
+    return gossamer.save(model, tmp_path / "delta.safetensors", **options)
+
+
+@pytest.mark.parametrize("rest", ["point", "posterior"])
+@pytest.mark.parametrize("net", NETS)
+def test_a_file_has_the_changes_alone(net, rest, tmp_path):
+    make, targets = NETS[net]
+    model = stirred(gossamer.adapt(make(), 0.05, targets=targets, rest=rest))
+    model.classifier.bias.data.add_(1)
+    again = gossamer.load(saved(model, tmp_path), make())
+    assert {type(weight) for weight in sparse_weights(again).values()} == {DeltaWeight}
+    assert torch.equal(still(again)(X), still(model)(X))
+    trains = [[name for name, one in net.named_parameters() if one.requires_grad] for net in (model, again)]
+    assert trains[0] == trains[1]
+    assert not [name for name, entry in model.state_dict().items() if name.startswith("body.bias") and entry.dim()]
+
+
+def test_the_size_of_a_file(tmp_path):
+    net = nn.Sequential()
+    net.table, net.body, net.classifier = nn.Embedding(1000, 512), nn.Linear(512, 1024), nn.Linear(1024, 3)
+    n_bytes = sum(one.nbytes for one in net.parameters())
+    model = gossamer.adapt(net, 0.005)
+    assert saved(model, tmp_path).stat().st_size < 0.02 * n_bytes
+    assert saved(model, tmp_path, dtype="bf16").stat().st_size < 0.01 * n_bytes
+
+
+@pytest.mark.parametrize("changed", ["wide.weight", "wide.bias"])
+def test_a_file_for_another_base_is_refused_by_name(changed, tmp_path):
+    file = saved(gossamer.adapt(mlp(), 0.05), tmp_path)
+    other = mlp()
+    other.get_parameter(changed).data.view(-1)[3] += 1e-3
+    with pytest.raises(ValueError, match=rf"{changed} is another pretrained weight than the one that was adapted"):
+        gossamer.load(file, other)
+
+
+def test_members_on_one_base_are_a_mixture(tmp_path):
+    members = [InLayers(stirred(gossamer.adapt(mlp(), 0.05), seed)) for seed in range(3)]
+    mixture = Mixture(members)
+    again = gossamer.load(saved(mixture, tmp_path), mlp())
+    for one, two in zip(mixture.posteriors, again.posteriors, strict=True):
+        assert torch.equal(one.mean_network()(X), two.mean_network()(X))
 
 
 def test_a_copy_by_pickle_and_another_precision():

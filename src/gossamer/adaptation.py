@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from gossamer._text.names import suggestion
 from gossamer.convert import PRETRAINED_STD, check_choice, check_density, check_model, replace, rms
 from gossamer.layers import DeltaWeight, DenseWeight, Found, SparseModule, Support, find
+from gossamer.layers.delta import freeze
 from gossamer.layers.swap import FROZEN, rule_like, why_left_alone
 from gossamer.sparsity.allocation import allocation as allocation_by_name
 from gossamer.types import Allocation, Noise
@@ -111,9 +112,7 @@ def adapt(
 
     init: Literal["pretrained", "pretrained_random"] = "pretrained" if start == "largest" else "pretrained_random"
     adapted = replace(model, found, whole, delta, density, allocation_by_name(allocation), init, generator)
-    means = {id(module.mean) for module in adapted.modules() if isinstance(module, DeltaWeight)}
-    for parameter in adapted.parameters():
-        parameter.requires_grad_(id(parameter) in means | trained)
+    freeze(adapted, trained)
     return adapted
 
 

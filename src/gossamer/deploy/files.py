@@ -20,7 +20,8 @@ from gossamer.convert import convert
 from gossamer.files import container
 from gossamer.files.container import OTHER_NETWORK
 from gossamer.files.schema import Entries
-from gossamer.layers import SparseModule, SparseWeight, find, replica, sparse_weights
+from gossamer.layers import DeltaWeight, SparseModule, SparseWeight, find, replica, sparse_weights
+from gossamer.layers.delta import freeze
 from gossamer.posterior import Averaged, InLayers, SnapshotPosterior
 from gossamer.posterior.batchnorm import BatchNorm
 from gossamer.posterior.draw import unwrapped
@@ -223,7 +224,11 @@ def _network(entries: Entries, model: nn.Module) -> nn.Module:
     made = entries.inside("network")
     layers = made.get("layers", list[str])
     if layers:
+        is_plain = not sparse_weights(model)
         model = _converted(made, layers, model)
+        if is_plain and any(isinstance(weight, DeltaWeight) for weight in sparse_weights(model).values()):
+            held = {name for state in entries.each("states") for name in state.content}
+            freeze(model, {id(one) for name, one in model.named_parameters(remove_duplicate=False) if name in held})
     elif sparse_weights(model):
         raise made.error("layers", "names no layer, but the network that was given is converted", "give the plain one")
     for state in entries.each("states"):

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import copy
 import zlib
+from collections.abc import Container
 from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer.kernels import WeightMap
 from gossamer.layers.curvature import CurvatureWeight
 from gossamer.layers.support import Support, version_of
 from gossamer.layers.weight import without_autocast
 from gossamer.types import Noise
+
+BASE = "gossamer_base"  # the attribute of an adapted network that names its frozen parameters
+SUFFIX = ".checksum"  # of an entry of a state that stands for one of them
+OTHER_BASE = (
+    "is another pretrained weight than the one that was adapted when this was saved: load that network, in the same "
+    "precision"
+)
 
 
 class DeltaWeight(CurvatureWeight):
@@ -121,10 +129,7 @@ class DeltaWeight(CurvatureWeight):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         extra = state_dict.get(prefix + "_extra_state")
         if extra is not None and int(extra[-1]) != self.fingerprint:
-            raise ValueError(
-                f"{prefix.removesuffix('.')} was saved as a change of another pretrained weight: load the network that "
-                "was adapted, in the same precision, and adapt that one"
-            )
+            raise ValueError(f"{prefix.removesuffix('.')} {OTHER_BASE}")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -143,6 +148,47 @@ class DeltaWeight(CurvatureWeight):
         memo[id(self)] = twin
         twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
         return twin
+
+
+def freeze(model: nn.Module, trained: Container[int]) -> None:
+    """Freeze all of an adapted network but its changes and the parameters in ``trained``, by ``id``.
+
+    A state then has checksums in place of what is frozen, which belongs to the pretrained network.
+    """
+    means = {id(module.mean) for module in model.modules() if isinstance(module, DeltaWeight)}
+    frozen: dict[str, tuple[Any, Tensor] | None] = {}  # checksums, with what they were computed of
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        trains = id(parameter) in means or id(parameter) in trained
+        parameter.requires_grad_(trains)
+        if not trains:
+            frozen[name] = None
+    vars(model)[BASE] = frozen
+    model.register_state_dict_post_hook(_leave_out)  # type: ignore[no-untyped-call]
+    model.register_load_state_dict_pre_hook(_fill_in)  # type: ignore[no-untyped-call]
+
+
+def _leave_out(model: nn.Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
+    for name in vars(model)[BASE]:
+        if state.pop(prefix + name, None) is not None:
+            state[prefix + name + SUFFIX] = _checksum_of(model, name)
+
+
+def _fill_in(model: nn.Module, state: dict[str, Any], prefix: str, *args: Any) -> None:
+    for name in vars(model)[BASE]:
+        expected = state.pop(prefix + name + SUFFIX, None)
+        if expected is not None:
+            if int(expected) != int(_checksum_of(model, name)):
+                raise ValueError(f"{name} {OTHER_BASE}")
+            state[prefix + name] = model.get_parameter(name).detach()
+
+
+def _checksum_of(model: nn.Module, name: str) -> Tensor:
+    parameter, known = model.get_parameter(name), vars(model)[BASE]
+    now = parameter.data_ptr(), parameter._version
+    if known[name] is None or known[name][0] != now:
+        known[name] = now, torch.tensor(checksum(parameter))
+    found: Tensor = known[name][1]
+    return found
 
 
 def checksum(tensor: Tensor) -> int:

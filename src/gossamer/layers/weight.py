@@ -63,9 +63,7 @@ class SparseWeight(nn.Module, ABC):
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # parameters and buffers with one number per active entry
-    warms_states: ClassVar[bool] = (
-        False  # whether an optimizer takes a new entry for an average one, not for a still one
-    )
+    warms_states: ClassVar[bool] = False  # whether new entries have average optimizer states, instead of none
     has_rest: ClassVar[bool] = False  # whether entries that are not active may differ from zero
     mean: nn.Parameter
 

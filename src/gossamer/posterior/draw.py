@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from gossamer.layers import SparseModule, SparseWeight, replica
+from gossamer.layers.delta import BASE
 from gossamer.layers.swap import NOTE
 
 
@@ -81,7 +82,8 @@ def _outermost(module: nn.Module) -> list[SparseModule]:
 def _forget_conversion(network: nn.Module) -> None:
     """Remove what conversion added to the user's own modules, so that the copy loads without Gossamer installed."""
     for module in network.modules():
-        module.__dict__.pop(NOTE, None)
+        for name in (NOTE, BASE):
+            module.__dict__.pop(name, None)
         for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks):
             for key, hook in list(hooks.items()):
                 if getattr(hook, "hook", hook).__module__.startswith("gossamer."):

@@ -158,7 +158,7 @@ def pack(model: nn.Module) -> Packed:
     The state again gives the same draws, but training would not go on from it to the bit.
     """
     state = model.state_dict()
-    for prefix, weight in model.named_modules(remove_duplicate=False):
+    for prefix, weight in model.named_modules():
         if isinstance(weight, SparseWeight):
             for name in weight.vectors:
                 state.pop(f"{prefix}.{name}".lstrip("."), None)
