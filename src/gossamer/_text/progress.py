@@ -55,7 +55,7 @@ class Progress:
             if words is not None and is_due:
                 self._bar.update(self._bar.task_ids[0], words=words())
                 self._shown = time.monotonic()
-            self._bar.update(self._bar.task_ids[0], completed=done)
+            self._bar.update(self._bar.task_ids[0], completed=done, total=self.total)
         elif words is not None and not self.quiet and self._is_line(done):
             self._line = done
             print(f"{self.title}: {words()}", file=sys.stderr, flush=True)

@@ -40,6 +40,7 @@ __all__ = [
     "fingerprint",
     "grey",
     "load",
+    "may_be_table",
     "names",
     "options_of",
     "own_kind",
@@ -110,6 +111,16 @@ def own_kind(name: str) -> str | None:
     """
     is_known = name in names() or name.startswith("uci/")
     return None if is_known else own.kind_of(name)
+
+
+def may_be_table(name: str) -> bool:
+    """Whether the data may be rows of numbers in columns: what a file of arrays holds is known when it is read.
+
+    Example:
+        >>> may_be_table("houses.csv"), may_be_table("uci/yacht"), may_be_table("digits")
+        (True, True, False)
+    """
+    return own_kind(name) in ("table", "arrays") or name.startswith("uci/")
 
 
 def load(name: str, root: str | Path | None = None, **options: Any) -> Task:

@@ -114,6 +114,8 @@ def load(
 class Standardize:
     """Columns of a table, or channels of images, in their original units to ``(x - mean) / std`` in float32.
 
+    Of a table, only some ``columns`` may be read.
+
     Example:
         >>> Standardize(mean=(10.0,), std=(2.0,))(torch.tensor([[14.0]], dtype=torch.float64))
         tensor([[2.]])
@@ -121,12 +123,14 @@ class Standardize:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: tuple[int, ...] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """The rows, standardised; subtracted in float64, since a column may vary in its last digits only."""
         shape = (-1, *[1] * (x.dim() - 2))
         mean, std = (torch.tensor(part, dtype=torch.float64, device=x.device) for part in (self.mean, self.std))
-        return ((x.double() - mean.view(shape)) / std.view(shape)).float()
+        scaled = ((x.double() - mean.view(shape)) / std.view(shape)).float()
+        return scaled if self.columns is None else scaled[:, self.columns]
 
 
 def _short(name: str) -> str:

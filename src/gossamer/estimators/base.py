@@ -396,3 +396,15 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """No scaling: targets are the numbers of classes, unless a subclass says otherwise."""
         n = rows.y.shape[1]
         return Scaling(np.arange(n), np.zeros(n), np.ones(n))
+
+
+def inputs_that_predict(estimator: SparseBayesEstimator, columns: Columns, rows: Rows, n_outputs: int) -> list[int]:
+    """Which inputs stage 1 selects, for networks that are trained elsewhere; ``columns`` made them."""
+    estimator._columns, estimator.n_features_in_ = columns, columns.n_columns
+    rows = merged(rows)
+    inputs, targets = Scaling.of(rows.x, rows.weight), estimator._target_scaling(rows, "zero")
+    rng = check_random_state(estimator.random_state)
+    rows = rows._replace(y=targets.apply(rows.y))
+    chosen = estimator._select(rows, None, inputs, n_outputs, constant_noise=False, rng=rng)
+    found: list[int] = inputs.columns[chosen].tolist()
+    return found

@@ -6,7 +6,6 @@ are predicted together, and are the same after saving and loading.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -19,7 +18,7 @@ from torch.func import functional_call
 
 from gossamer.estimators.table import Rows, Scaling, targets_of
 from gossamer.methods.mc_dropout import UnitMask
-from gossamer.models import mlp
+from gossamer.models import ConstantNoise, mlp
 from gossamer.types import Likelihood, Posterior
 
 MAX_CELLS = 2**22  # hidden units times rows at a time: what a pass keeps in memory
@@ -48,20 +47,6 @@ class Architecture:
     def first_weight(self) -> str:
         """Name of the parameter that reads the inputs."""
         return "mean.1.weight" if self.constant_noise else "1.weight"
-
-
-class ConstantNoise(nn.Module):
-    """A network for the means and noise stds that do not depend on the input, in the form that ``Gaussian()`` reads."""
-
-    def __init__(self, mean: nn.Module, n_targets: int) -> None:
-        super().__init__()
-        self.mean = mean
-        self.raw_noise = nn.Parameter(torch.full((n_targets,), math.log(math.e - 1)))  # softplus of it is 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Means and raw noise stds, ``(batch, 2 · targets)``."""
-        mean: Tensor = self.mean(x)
-        return torch.cat([mean, self.raw_noise.expand_as(mean)], -1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
-from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds
+from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds, can_train_together
 from gossamer.kernels import library
 from gossamer.kernels.native_members import MemberShape, NativeMembers, Trained
 from gossamer.layers import GaussianWeight, sparse_weights
@@ -30,11 +30,14 @@ MOST = 2**24  # entries of all layers of all members, active or not: before a mo
 
 
 def native_steps(training: Training) -> Steps:
-    """Steps in native code, where that is possible: Adam on Gaussian weights, on a CPU."""
+    """Steps in native code, where that is possible: Adam on Gaussian weights, on a CPU.
+
+    The network is one of :class:`gossamer.estimators.draws.Architecture`, or several of them as :class:`Members`.
+    """
     if not _is_possible(training):
         return training.eager
-    assert isinstance(training.model, Members)
-    return MemberSteps(training.model, training.inner_optimizer, training.task, training.penalty)
+    model = training.model if isinstance(training.model, Members) else Members([training.model])
+    return MemberSteps(model, training.inner_optimizer, training.task, training.penalty)
 
 
 class MemberSteps(Steps):
@@ -92,14 +95,17 @@ class MemberSteps(Steps):
 
 def _is_possible(training: Training) -> bool:
     model, optimizer, likelihood = training.model, training.inner_optimizer, training.task.likelihood
-    if not isinstance(model, Members) or model.n_dense > MOST or type(optimizer) is not Adam:
+    weights = list(sparse_weights(model).values())
+    if sum(weight.support.size for weight in weights) > MOST or type(optimizer) is not Adam:
+        return False
+    if not isinstance(model, Members) and not can_train_together(model):
         return False
     if not library.LIBRARY or training.fabric.device.type != "cpu" or _inner(likelihood) is None:
         return False
     groups = optimizer.param_groups
     plain = not any(group["amsgrad"] or group["maximize"] for group in groups)
     named = [group.get("name") for group in groups] == ["means", "stds", "rest"]
-    gaussian = all(type(weight) is GaussianWeight and weight.mean.requires_grad for weight in model.weights)
+    gaussian = all(type(weight) is GaussianWeight and weight.mean.requires_grad for weight in weights)
     # A rollback loads a state, which these steps hold the vectors of.
     waits = training.recovery.on_nan == "stop" and all(rule.capturable for rule in training.rules)
     return plain and named and gaussian and waits
@@ -107,9 +113,7 @@ def _is_possible(training: Training) -> bool:
 
 def _inner(likelihood: Likelihood) -> Likelihood | None:
     """What a row of targets is predicted by, if native code knows it."""
-    if not isinstance(likelihood, SumOverMembers | WithoutFolds):
-        return None
-    inner = likelihood.likelihood
+    inner = likelihood.likelihood if isinstance(likelihood, SumOverMembers | WithoutFolds) else likelihood
     inner = inner.likelihood if isinstance(inner, Weighted) else inner
     return inner if inner.is_native else None
 

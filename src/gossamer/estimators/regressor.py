@@ -13,16 +13,12 @@ from torch import Tensor
 
 from gossamer.conformal import threshold
 from gossamer.estimators.base import SparseBayesEstimator
+from gossamer.estimators.plan import VARYING, predictive
 from gossamer.estimators.table import Array, Rows, Scaling
-from gossamer.likelihoods import Gaussian, RuleOfSuccession
+from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Likelihood
 
-# Held-out log density was better by 0.1 nats with it on energy and concrete, and by 1 on naval.
-REACH = 5.0  # noise stds from its mean at which a target pulls no harder, in training
-# Networks know the rows they were trained on: on concrete the errors of others are 1.7 times as large. But none is
-# taken to be larger than the std of the target.
-UNKNOWN = 2.0
 TINY = 1e-300  # keeps 0 / 0 out where a target was constant
 
 
@@ -151,8 +147,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     @property
     def _predictive(self) -> Likelihood:
         errors = getattr(self, "largest_error_", np.zeros(1))  # files of earlier versions have none
-        strange = tuple((UNKNOWN * errors).clip(max=1.0).tolist())
-        return RuleOfSuccession(self._likelihood, self.n_samples_seen_, strange)
+        return predictive(self._likelihood, self.n_samples_seen_, errors.tolist())
 
     @property
     def _has_constant_noise(self) -> bool:
@@ -160,8 +155,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
     @property
     def _in_training(self) -> Gaussian:
-        """Noise that varies can be tiny where the network is wrong; a constant one shows a training that diverges."""
-        return self._likelihood if self._has_constant_noise else Gaussian(reach=REACH)
+        return self._likelihood if self._has_constant_noise else VARYING
 
     def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
         X, y = self._checked(X, y, multi_output=True, y_numeric=True, reset=reset)

@@ -14,10 +14,11 @@ from torch import nn
 
 from gossamer._text.names import imported, unknown
 from gossamer.models.resnet import resnet8, resnet18, resnet34, resnet50, wide_resnet, wide_resnet28_10
-from gossamer.models.small import conv_net, mlp, pooled_conv_net
+from gossamer.models.small import ConstantNoise, conv_net, mlp, pooled_conv_net, table, table_one_noise
 from gossamer.models.vit import vit_tiny
 
 __all__ = [
+    "ConstantNoise",
     "build",
     "conv_net",
     "find",
@@ -36,6 +37,8 @@ __all__ = [
 # Shape of an input and number of outputs -> the network that fits them.
 _BUILDERS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
     "mlp": lambda shape, n: mlp(math.prod(shape), out_features=n),
+    "table": lambda shape, n: table(math.prod(shape), n),
+    "table_one_noise": lambda shape, n: table_one_noise(math.prod(shape), n),
     "conv_net": lambda shape, n: conv_net(n, _image(shape)[0]),
     "pooled_conv_net": lambda shape, n: pooled_conv_net(n, _image(shape)[0]),
     "resnet8": lambda shape, n: resnet8(n, _image(shape)[0]),
@@ -51,7 +54,7 @@ def names() -> list[str]:
     """Names of the networks that :func:`build` knows.
 
     >>> names()
-    ['mlp', 'conv_net', 'pooled_conv_net', 'resnet8', 'resnet18', ..., 'wide_resnet28_10', 'vit_tiny']
+    ['mlp', 'table', 'table_one_noise', 'conv_net', 'pooled_conv_net', 'resnet8', ..., 'wide_resnet28_10', 'vit_tiny']
     """
     return list(_BUILDERS)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def mlp(in_features: int, hidden: Sequence[int] = (256, 256), out_features: int = 10) -> nn.Sequential:
@@ -22,6 +24,38 @@ def mlp(in_features: int, hidden: Sequence[int] = (256, 256), out_features: int 
     for n_in, n_out in pairwise((in_features, *hidden)):
         layers += [nn.Linear(n_in, n_out), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear((in_features, *hidden)[-1], out_features))
+
+
+class ConstantNoise(nn.Module):
+    """A network for the means and noise stds that do not depend on the input, in the form that ``Gaussian()`` reads."""
+
+    def __init__(self, mean: nn.Module, n_targets: int) -> None:
+        super().__init__()
+        self.mean = mean
+        self.raw_noise = nn.Parameter(torch.full((n_targets,), math.log(math.e - 1)))  # softplus of it is 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Means and raw noise stds, ``(batch, 2 · targets)``."""
+        mean: Tensor = self.mean(x)
+        return torch.cat([mean, self.raw_noise.expand_as(mean)], -1)
+
+
+def table(in_features: int, out_features: int) -> nn.Sequential:
+    """The network of the estimators: two hidden layers of 50 units.
+
+    >>> table(4, 2)[1].weight.shape
+    torch.Size([50, 4])
+    """
+    return mlp(in_features, (50, 50), out_features)
+
+
+def table_one_noise(in_features: int, out_features: int) -> nn.Module:
+    """The same for numbers whose noise does not depend on the input, for methods with one learning rate for all.
+
+    >>> table_one_noise(4, 2)(torch.zeros(3, 4)).shape
+    torch.Size([3, 2])
+    """
+    return ConstantNoise(table(in_features, out_features // 2), out_features // 2)
 
 
 def conv_net(num_classes: int = 10, in_channels: int = 1, width: int = 16, pool: bool = False) -> nn.Sequential:

@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.distributed import OneProcess, OwnNoise, from_first_rank
+from gossamer.distributed import OneProcess, OwnNoise, average_over_ranks, from_first_rank
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
 from gossamer.posterior import Calibration
 from gossamer.train.batches import Batches
@@ -20,6 +21,7 @@ from gossamer.train.divergence import DivergenceWatch, OnNan
 from gossamer.train.limit import RateLimit, is_due
 from gossamer.train.members import Build, Succession
 from gossamer.train.recovery import Recovery
+from gossamer.train.rounds import fall_at_the_end
 from gossamer.train.steps import EagerSteps, Steps, take_step
 from gossamer.types import (
     Collector,
@@ -46,6 +48,8 @@ class Training:
 
     Args:
         captures: Whether steps are CUDA graphs where that is possible.
+        rounds: At most so often all steps, while the loss falls at their end: the schedules begin again, at half the
+            rate of the round before. It needs ``build``.
         steps_by: What builds the steps before the first one, and again after a state was loaded; by default they are
             captured or run operation by operation. One that raises ``CaptureError`` leaves them to run so.
 
@@ -79,6 +83,7 @@ class Training:
         captures: bool = False,
         on_nan: OnNan = "stop",
         build: Build | None = None,
+        rounds: int = 1,
         steps_by: Callable[[Training], Steps] | None = None,
     ) -> None:
         method = method.suited_to(model)
@@ -99,6 +104,7 @@ class Training:
         self.step = 0
         self.calibration: Calibration | None = None
         self.updates: list[dict[str, Any]] = []
+        self.rounds, self.nlls, self.fall = rounds, list[Tensor](), 0.0
         self.watch, self.recovery, self.limit = DivergenceWatch(self.model), Recovery(on_nan), RateLimit()
         self._is_limited = method.one_rate and not method.lr_is_given and task.has_numbers
         objective = partial(_objective, task, self.module)
@@ -148,7 +154,7 @@ class Training:
     @property
     def lr(self) -> float:
         """The learning rate of the last step."""
-        return self.limit.lowered(self.method.lr(max(0, self.step - self.succession.begun - 1)))
+        return self._rate(max(0, self.step - self.succession.begun - 1))
 
     @property
     def epochs(self) -> int:
@@ -169,7 +175,10 @@ class Training:
         with self.noise:
             if self.succession.is_due(self.step):
                 self._begin_next_member()
-            return self.recovery.advance(self)
+            values = self.recovery.advance(self)
+            if self.rounds > 1:
+                self._end_round(values["nll"])
+            return values
 
     def take(self) -> dict[str, Tensor]:
         """One step by the batch that is due, as :meth:`advance` takes it; one that is not finite is refused."""
@@ -180,7 +189,7 @@ class Training:
         if self._is_limited and is_due(number):
             highest = max(map(self.method.lr, range(self.succession.steps_each))) if number == 1 else 0.0
             self.limit.look(self.model, self.eager.again(*batch), highest)
-        rate = self.limit.lowered(self.method.lr(number - 1))
+        rate = self._rate(number - 1)
         before = [len(rule.record) for rule in self.rules]
         nll, penalty = self._take(batch, self.batches.weight(index), number, [ratio * rate for ratio in self._ratios])
         for rule, n in zip(self.rules, before, strict=True):  # in steps of the whole training
@@ -203,6 +212,9 @@ class Training:
         self.steps_by = _eager_steps
         return self._take(batch, weight, number, rates)
 
+    def _rate(self, number: int) -> float:
+        return 0.5**self.succession.round * self.limit.lowered(self.method.lr(number))
+
     def _release(self) -> None:
         if self.taking is not None:
             self.taking.close()
@@ -211,11 +223,29 @@ class Training:
     def _begin_next_member(self) -> None:
         """Go on as a training from another seed does at its beginning."""
         self.succession.finish(self.model, self.collector, self.inner_optimizer)
+        self.succession.round = 0
+        self._begin_again()
+
+    def _end_round(self, nll: Tensor) -> None:
+        """After the last step of a round, begin another one if the loss still falls; the weights stay."""
+        self.nlls.append(nll)
+        if len(self.nlls) < self.succession.steps_each:
+            return
+        self.fall, self.nlls = fall_at_the_end(average_over_ranks(torch.stack(self.nlls).double()).tolist()), []
+        if self.fall and self.succession.round + 1 < self.rounds:
+            self.succession.round += 1
+            self.succession.extra += self.succession.steps_each
+            self.steps += self.succession.steps_each
+            self._begin_again({"model": self.model.state_dict()})
+
+    def _begin_again(self, kept: dict[str, Any] | None = None) -> None:
+        """From the state in which the training of the present member began, but for what is ``kept``."""
         finished, size = list(self.succession.finished), self.batches.batch_size
         parts = replace(self.method, members=1), self.succession.next_network(self.fabric.device), self.task
         seed = self.succession.seed_of(len(finished))
         fresh = Training(*parts, self.succession.steps_each, self.fabric, batch_size=size, seed=seed)
-        self.load_state_dict(fresh.state_dict() | {"step": self.step, "members": finished})
+        state = fresh.state_dict() | self._progress() | {"step": self.step} | (kept or {})
+        self.load_state_dict(state)
         self.recovery.forget()  # a member does not go back to the one before it
 
     def posterior(self) -> Posterior:
@@ -243,13 +273,26 @@ class Training:
             **({"shift": self.recovery.shift} if self.recovery.shift else {}),
             **({"limit": asdict(self.limit)} if self.limit != RateLimit() else {}),
             "random": self.noise.state_dict(self.fabric.world_size),
-            **({"members": list(self.succession.finished)} if self.method.members > 1 else {}),
+            **self._progress(),
         }
+
+    def _progress(self) -> dict[str, Any]:
+        """Which members and rounds are over."""
+        state: dict[str, Any] = {"members": list(self.succession.finished)} if self.method.members > 1 else {}
+        if self.rounds > 1:
+            nlls = torch.stack(self.nlls) if self.nlls else torch.zeros(0)
+            state["rounds"] = {"round": self.succession.round, "extra": self.succession.extra, "nlls": nlls}
+            state["rounds"] |= {"fall": self.fall}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state`` was taken: the same numbers follow as if nothing had happened."""
         self._release()
         self.step, self.succession.finished = state["step"], list(state.get("members", []))
+        rounds = state.get("rounds", {"round": 0, "extra": 0, "nlls": torch.zeros(0), "fall": 0.0})
+        self.steps += rounds["extra"] - self.succession.extra
+        self.succession.round, self.succession.extra = rounds["round"], rounds["extra"]
+        self.nlls, self.fall = list(rounds["nlls"]), rounds["fall"]
         if self.method.members > 1:
             self.batches = _batches(self, self.batches.batch_size)
         self.model.load_state_dict(state["model"])

@@ -38,12 +38,13 @@ class Succession:
         self.method, self.build, self.seed = method, build, seed
         self.network = replica(network) if method.members > 1 else network
         self.steps_each = steps // method.members  # the last one takes what is left
+        self.round, self.extra = 0, 0  # of the present member, and the steps of all rounds that are over
         self.finished: list[dict[str, Any]] = []  # the members trained so far
 
     @property
     def begun(self) -> int:
-        """The last step before the present member."""
-        return len(self.finished) * self.steps_each
+        """The last step before the present member, or its present round."""
+        return len(self.finished) * self.steps_each + self.extra
 
     def is_due(self, step: int) -> bool:
         """Whether after this step the next member begins."""
@@ -62,7 +63,7 @@ class Succession:
     def next_network(self, device: torch.device) -> nn.Module:
         """The plain network that the present member starts from."""
         with OwnNoise(self.seed_of(len(self.finished)), device):
-            if self.method.fresh and self.build is not None:
+            if (self.method.fresh or self.round) and self.build is not None:
                 return self.build()
             network = replica(self.network)
             if self.method.fresh:

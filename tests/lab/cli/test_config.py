@@ -91,7 +91,7 @@ def test_a_file_may_name_the_folder(gossamer, write, tmp_path):
         ('method = "svi"\ndata = "digits"\n', "unknown method 'svi'; did you mean 'ssvi'?"),
         (
             'method = "ssvi"\ndata = "digits"\nepochs = "many"\n',
-            "config.toml: --epochs must be a whole number; got 'many'",
+            "config.toml: --epochs must be a whole number or none; got 'many'",
         ),
         (
             'method = "ssvi"\ndata = "digits"\n[options]\ndensity = [1]\n',

@@ -136,7 +136,7 @@ def test_recipes_are_those_of_the_working_directory(gossamer, monkeypatch, tmp_p
             "--density must be a number; got 'x'. gossamer train ssvi --help",
         ),
         (["train", "ssvi", "digits", "--lr", "x"], "--lr must be a number or none; got 'x'."),
-        (["train", "ssvi", "digits", "--epochs", "1.5"], "--epochs must be a whole number; got '1.5'."),
+        (["train", "ssvi", "digits", "--epochs", "1.5"], "--epochs must be a whole number or none; got '1.5'."),
         (["train", "ssvi", "digits", "--epochs", "0"], "epochs must be at least 1; got 0"),
         (["train", "ssvi", "digits", "--seed", "-1"], "seed must be from 0 to 4294967295; got -1"),
         (["train", "ssvi", "digits", "--mode", "fast"], "--mode must be 'default' or 'reference'; got 'fast'."),

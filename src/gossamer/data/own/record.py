@@ -75,7 +75,7 @@ class Record(TypedDict):
     """What is kept of own data.
 
     ``shape`` and ``dtype`` are those of one stored input, ``low`` and ``high`` the range of the training inputs by
-    column, or over all pixels.
+    column, or over all pixels. ``selected`` are the inputs that a network reads, if not all.
     """
 
     kind: Literal["table", "arrays", "images"]
@@ -92,6 +92,7 @@ class Record(TypedDict):
     dropped: NotRequired[list[str]]
     n_without_target: NotRequired[Count]
     resized: NotRequired[bool]
+    selected: NotRequired[list[Count]]
 
 
 OF_KIND = {"table": {"columns", "dropped", "n_without_target"}, "arrays": set[str](), "images": {"resized"}}
@@ -115,10 +116,16 @@ def check_record(record: dict[str, Any], where: object) -> dict[str, Any]:
         (OF_KIND[record["kind"]] <= record.keys(), "kind", f"is {record['kind']}, whose fields are missing"),
         (n_expected == n_inputs, "columns", f"must give {n_inputs} inputs"),
         (all(std > 0 for std in scale["std"]), "transform/std", "must be positive"),
+        (_is_selection(record, n_inputs), "selected", f"must be some of {n_inputs} inputs"),
     ]:  # fmt: skip
         if not holds:
             raise ValueError(f"{where}: own/{field} {problem}; {fix}")
     return record
+
+
+def _is_selection(record: Mapping[str, Any], n_inputs: int) -> bool:
+    selected = record.get("selected")
+    return selected is None or (len(record["shape"]) == 1 and len(selected) > 0 and max(selected) < n_inputs)
 
 
 def columns_of(record: Mapping[str, Any], where: object = "the record") -> Columns:
@@ -220,7 +227,8 @@ def task_of(record: Mapping[str, Any], train: Split, val: Split, test: Split) ->
     """The task that a record describes, with its data."""
     target = record["target"]
     classes = tuple(target.get("classes", ()))
-    scale = {name: tuple(record["transform"][name]) for name in ("mean", "std")}
+    scale: dict[str, Any] = {name: tuple(record["transform"][name]) for name in ("mean", "std")}
+    selected = {} if "selected" not in record else {"columns": tuple(record["selected"])}
     return Task(
         train,
         val,
@@ -228,7 +236,7 @@ def task_of(record: Mapping[str, Any], train: Split, val: Split, test: Split) ->
         Categorical() if classes else Gaussian(),
         n_outputs=len(classes) or 2,
         name=record["name"],
-        transform=Normalize(**scale) if record["dtype"] == "uint8" else Standardize(**scale),
+        transform=Normalize(**scale) if record["dtype"] == "uint8" else Standardize(**scale, **selected),
         target_mean=target.get("mean", 0.0),
         target_std=target.get("std", 1.0),
         class_names=classes,

@@ -60,7 +60,7 @@ def add_method_flags(parser: Parser, method: str) -> Parser:
     """The data, the options of a method, and the settings of any run."""
     what = "Name of the data set (gossamer list data has them), or your own: a file of a table or of arrays, a "
     parser.add_argument("data", help=f"{what}folder of images with a sub-folder per class, or module:function.")
-    parser.add_signature(methods.find(method), f"options of {method}", skip={"task", "steps"})
+    parser.add_signature(methods.find(method), f"options of {method}", skip={"task", "steps"}, optional=True)
     return _add_settings(parser)
 
 
@@ -178,7 +178,8 @@ def positions(given: Sequence[str]) -> list[int]:
 def _settings(method: str, values: dict[str, Any]) -> Settings:
     """Settings from parsed flags."""
     common = {item.name: values[item.name] for item in fields(Settings) if item.name not in ("method", "options")}
-    return Settings(method, **common, options={name: values[name] for name in methods.options_of(method)})
+    options = {name: values[name] for name in methods.options_of(method) if values[name] is not None}
+    return Settings(method, **common, options=options)
 
 
 class _Config(TypedDict, total=False):

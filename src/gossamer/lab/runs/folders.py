@@ -18,6 +18,7 @@ from gossamer.lab.record import RecordError, Run
 from gossamer.lab.record.run import FREE, refuse_taken
 from gossamer.lab.runs.result import stored_record
 from gossamer.lab.runs.settings import FORMER, Settings, with_defaults
+from gossamer.lab.runs.tables import suited, with_inputs
 from gossamer.types import Task
 
 
@@ -67,7 +68,9 @@ def refuse_other_settings(folder: Path, settings: Settings) -> None:
     # Settings that were added since the version of the run have their defaults there.
     earlier = {item.name: item.default for item in fields(Settings) if item.default is not MISSING}
     recorded = {key: value for key, value in Run.open(folder).config.items() if key not in FORMER}
-    config = earlier | recorded
+    config = {**earlier, "rounds": 1, **recorded}
+    if settings.is_open:
+        settings = suited(settings, with_inputs(settings.load_task(), stored_record(Run.open(folder)) or {}))
     options = with_defaults(settings.method, methods.as_recorded(settings.method, config.get("options", {})))
     before, asked = _flat(config | {"options": options}), _flat(settings.to_config())
     for key in asked | before:

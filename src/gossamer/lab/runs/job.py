@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer import methods, models
+from gossamer import models
 from gossamer._text.names import needs
 from gossamer._text.progress import Progress
 from gossamer.data import DataNotFoundError, describe_data
@@ -47,8 +47,9 @@ from gossamer.lab.runs.processes import (
     together,
 )
 from gossamer.lab.runs.progress import Log, draws_shown, event_log, no_log, showing_draws
-from gossamer.lab.runs.result import build_result
+from gossamer.lab.runs.result import build_result, stored_record
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
+from gossamer.lab.runs.tables import method_and_task, prepared, with_errors, with_inputs
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Calibration, Prediction
 from gossamer.train import Training, checkpoint
@@ -117,7 +118,8 @@ def train(
         )
     if is_first_process() and out is not None:
         refuse_begun(Path(out))  # before anything is loaded
-    job = _begin(Path(out or "runs"), settings)
+    settings, task = prepared(settings)
+    job = _begin(Path(out or "runs"), settings, task)
     fabric = job.training.fabric
     if out is None:
         name = str(new_folder(settings)) if fabric.is_global_zero else ""
@@ -193,8 +195,7 @@ class Job:
         return predict_inputs(posterior, self.task, x, n_draws, seed=seed, around=around)
 
 
-def _begin(folder: Path, settings: Settings, task: Task | None = None) -> Job:
-    task = task or settings.load_task()
+def _begin(folder: Path, settings: Settings, task: Task) -> Job:
     with together(folder, settings.ranks):
         fabric = launch(settings)
         memory = PeakMemory(fabric.device)  # the data are there already, the network is not
@@ -203,7 +204,7 @@ def _begin(folder: Path, settings: Settings, task: Task | None = None) -> Job:
 
 def check(settings: Settings) -> None:
     """Load the data and build everything that the first step needs: what cannot be trained is an error."""
-    start(settings, settings.load_task(), launch(settings))
+    start(*prepared(settings), launch(settings))
 
 
 def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
@@ -215,7 +216,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
     if "files" in state:
         run.check(state["files"])
     try:
-        job = _begin(run.folder, settings, task)
+        job = _begin(run.folder, settings, task or with_inputs(settings.load_task(), stored_record(run) or {}))
     except DataNotFoundError as error:
         if isinstance(error, TrainingDataNeededError):
             raise
@@ -230,8 +231,11 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
             job.training.load_state_dict(state["training"])
             job.tally.load_state_dict(state["tally"])
             job.ranks_before = len(state["training"]["random"]["cpu"])
-            calibration = (run.result() or {}).get("calibration")
+            result = run.result() or {}
+            calibration = result.get("calibration")
             job.training.calibration = calibration and Calibration(**calibration)
+            if "largest_error" in result:
+                job.task = with_errors(job.task, result["largest_error"])
         except Exception as error:  # a state that does not fit may raise anything, and names no file
             reason = " ".join(str(error).split())[:200]
             raise RecordError(
@@ -310,6 +314,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         if saves or not goes_on:
             _save(job)
             saved = time.perf_counter()
+        progress.total = training.steps  # another round may have begun
         progress.update(training.step)
         if wants_stop and not is_last:
             raise Interrupted(job.folder)
@@ -345,12 +350,14 @@ def _save(job: Job) -> None:
 def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Training:
     """The training, before its first step."""
     _ = task.kind  # what cannot be evaluated is refused now, not after the training
+    assert settings.epochs is not None
+    assert settings.batch_size is not None
     steps = settings.epochs * -(-task.n_data // settings.batch_size)
-    method = methods.build(settings.method, task, steps, **settings.options)
     build = partial(models.build, settings.model_name(task), task.input_shape, task.n_outputs)
     with OwnNoise(settings.seed, fabric.device):
         model = build()
     captures = settings.capture and settings.is_on_gpu()
+    method, task, more = method_and_task(settings, task, steps, model)
     return Training(
         method,
         model,
@@ -362,6 +369,8 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
         captures=captures,
         on_nan=settings.on_nan,
         build=build,
+        rounds=settings.rounds or 1,
+        **more,
     )
 
 

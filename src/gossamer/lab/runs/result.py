@@ -24,6 +24,7 @@ from gossamer.lab.record.contents import DATA, RESULT
 from gossamer.lab.runs import curves
 from gossamer.lab.runs.accounting import cost_of, prediction_seconds
 from gossamer.lab.runs.settings import Settings
+from gossamer.lab.runs.tables import largest_error, with_errors
 from gossamer.posterior import LocalPasses, Prediction, SingleNetwork
 from gossamer.posterior.in_layers import is_bayesian
 from gossamer.train import checkpoint
@@ -44,6 +45,9 @@ def build_result(job: Job, run: Run) -> dict[str, Any]:
     calibration = calibrate_held_out(training) if settings.calibrate else None
     if calibration is not None:
         posterior = training.posterior()
+    error = largest_error(task, lambda x: job.predict(x, posterior))
+    if error is not None:
+        task = job.task = with_errors(task, error)
     prediction = job.predict(task.test[0], posterior)
     result = _quality(prediction, task)
     with training.noise:  # a layer may have to be drawn to be counted
@@ -70,6 +74,7 @@ def build_result(job: Job, run: Run) -> dict[str, Any]:
         "class_names": list(task.class_names),
         **({"warnings": warnings} if warnings else {}),
         **({"calibration": calibration._asdict()} if calibration else {}),
+        **({} if error is None else {"largest_error": error}),
         **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }
 

@@ -24,6 +24,7 @@ TaskKind = Literal["classification", "regression"]
 
 MAX_SEED = 2**32  # the order of an epoch multiplies it, and torch must still accept the product
 CHECKPOINT_SECONDS = 30.0
+USUAL = {"epochs": 100, "batch_size": 64, "rounds": 1}  # where none are given, and the data are no table
 FORMER = frozenset({"fused"})  # settings that runs of earlier versions recorded, and that have no effect any more
 OF_DATA = ("n_val", "target", "drop", "task", "image_size")  # settings that the loader of the data takes
 
@@ -39,8 +40,10 @@ class Settings:
         data: Name of the data set, or your own: a file of a table or of arrays, a folder of images with a
             sub-folder per class, or module:function.
         model: Name of the network, or your own as module:factory; one that fits the data if not given.
-        epochs: Passes over the training data.
-        batch_size: Examples per step.
+        epochs: Passes over the training data; 100 if not given, and for a table as many as the estimators take.
+        batch_size: Examples per step; 64 if not given, and for a table as many as the estimators take.
+        rounds: At most so often all epochs, while the loss falls at their end, each at half the rate of the one before;
+            1 if not given, and for a table without epochs as the estimators train.
         seed: Seed of the order of the examples, the first active weights and all noise.
         device: Where to train; auto takes a GPU if there is one.
         precision: Precision of the arithmetic; bf16 is mixed with float32, and auto is bf16 on a GPU, otherwise 32.
@@ -69,8 +72,9 @@ class Settings:
     method: str
     data: str
     model: str | None = None
-    epochs: int = 100
-    batch_size: int = 64
+    epochs: int | None = None
+    batch_size: int | None = None
+    rounds: int | None = None
     seed: int = 0
     device: Device = "auto"
     precision: Precision = "auto"
@@ -92,9 +96,10 @@ class Settings:
         """Reject what cannot work before anything is loaded or written."""
         for name, hint in get_type_hints(Settings).items():
             check_type(name, getattr(self, name), hint)
-        for name in ("epochs", "batch_size", "ranks", "n_draws"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        for name in ("epochs", "batch_size", "rounds", "ranks", "n_draws"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1; got {value}")
         if not 0 <= self.seed < MAX_SEED:
             raise ValueError(f"seed must be from 0 to {MAX_SEED - 1}; got {self.seed}")
         if self.device == "cuda" and not torch.cuda.is_available():
@@ -110,8 +115,12 @@ class Settings:
             if name not in known:
                 raise ValueError(unknown(f"option of {self.method}", name, known))
             check_type(f"{name} of {self.method}", value, known[name][0])
+        if data.may_be_table(self.data):  # what is left open is chosen when the data are known
+            return
         # A run records all of them, because the next version may have other defaults.
-        object.__setattr__(self, "options", with_defaults(self.method, self.options))
+        left = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
+        for name, value in {**left, "options": with_defaults(self.method, self.options)}.items():
+            object.__setattr__(self, name, value)
 
     def to_config(self) -> dict[str, Any]:
         """As a dictionary for ``config.toml``."""
@@ -137,8 +146,10 @@ class Settings:
         check_type("method", config["method"], str)
         if recorded and isinstance(options := config.get("options"), Mapping):
             config = {**config, "options": methods.as_recorded(config["method"], options)}
-        if recorded:  # the first runs did not calibrate
-            config = {"calibrate": False, **config}
+        if recorded:  # the first runs did not calibrate, and later ones had one round and these numbers
+            config = {"calibrate": False, **USUAL, **config}
+            if isinstance(options := config.get("options", {}), Mapping):
+                config["options"] = with_defaults(config["method"], options)
         return cls(**config)
 
     def load_task(self) -> Task:
@@ -174,6 +185,12 @@ class Settings:
                 raise ValueError(f"{self.data_name} takes no {name}{own}; leave it out{kept}")
         if "target" in known and data.own_kind(self.data) == "table" and self.target is None:
             raise ValueError(f"{self.data_name}: which column is to be predicted? Give it as target")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is left to be chosen by the data."""
+        known = methods.options_of(self.method)
+        return None in (self.epochs, self.batch_size, self.rounds) or not known.keys() <= self.options.keys()
 
     def is_on_gpu(self) -> bool:
         """Whether the device asked for is a GPU here."""
@@ -212,11 +229,13 @@ def command_of(settings: Settings, always: Collection[str] = ()) -> str:
         >>> print(command_of(Settings("ssvi", "two_moons", epochs=5, options={"lr": 0.01, "optimizer": "adam"})))
         gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
     """
-    usual = {item.name: item.default for item in fields(Settings)} | with_defaults(settings.method, {})
+    usual: dict[str, Any] = {item.name: item.default for item in fields(Settings)}
+    if not data.may_be_table(settings.data):  # otherwise what is left out is chosen by the data
+        usual |= with_defaults(settings.method, USUAL)
     config = settings.to_config()
     told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}
     flags = []
     for key, value in (told | config["options"]).items():
-        if value != usual[key] or key in always:
+        if value != usual.get(key) or key in always:
             flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
     return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])

@@ -29,6 +29,7 @@ from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.interrupt import Interrupted, SeenEnough
 from gossamer.lab.runs.search import Space, with_values
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
+from gossamer.lab.runs.tables import prepared
 from gossamer.metrics import METRICS
 from gossamer.train.divergence import DivergenceError
 from gossamer.types import Task
@@ -92,9 +93,9 @@ def sweep(
         raise RecordError(f"{folder} is the folder of a run: a sweep needs one of its own, give another --out")
     with trusting(*own_code(settings.to_config()), *own_code([str(values) for values in space.values()])):
         settings = replace(settings, calibrate=False)  # held-out examples judge a trial, and fit nothing
-        task = settings.load_task()
+        settings, task = prepared(settings)
         _check(settings, task, metric, pruner)
-        opened = opened_study(folder, study, metric, pruner, settings.epochs)
+        opened = opened_study(folder, study, metric, pruner, settings.epochs or 1)
         way = {"quiet": quiet, "checkpoint_seconds": checkpoint_seconds}
         part = _Part(opened, folder, settings, space, trials, metric, pruner, way, say)
         part.agree(fingerprint(task))
