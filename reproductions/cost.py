@@ -35,7 +35,7 @@ class Set(NamedTuple):
 SETS = {
     "cifar10": Set(50_000, (3, 32, 32), 10),
     "cifar100": Set(50_000, (3, 32, 32), 100),
-    "imagenet": Set(1_281_167, (3, 224, 224), 1000),
+    "reproductions.imagenet:load": Set(1_281_167, (3, 224, 224), 1000),
     "reproductions.small:cifar10": Set(5000, (3, 16, 16), 10),
     "reproductions.small:cifar100": Set(5000, (3, 16, 16), 20),
 }
@@ -93,6 +93,7 @@ def _shares(method: str, options: str) -> tuple[float, float]:
     task = Task((x, y), (x[:0], y[:0]), (x, y), Categorical(), STAND_IN.n_outputs, class_names=tuple("0123456789"))
     network = models.build("resnet8", STAND_IN.shape, STAND_IN.n_outputs)
     macs = dense_macs(network, x[:1])
+    sizes = {name: network.get_parameter(f"{name}.weight").numel() for name in macs}
     own = methods.build(method, task, 1000, **json.loads(options))
     training = Training(own, network, task, 1000, batch_size=50, seed=0)
     weights = sparse_weights(training.model)
@@ -101,8 +102,7 @@ def _shares(method: str, options: str) -> tuple[float, float]:
     for name, count in macs.items():
         weight = weights.get(name)
         noisy = weight is not None and weight.n_products == 2
-        total = network.get_parameter(f"{name}.weight").numel() if weight is None else weight.support.size
-        active, formed = work.get(name, (total, 0))
-        layers.append(LayerCost(name, "", count, active / total, noisy, formed / total))
+        active, formed = work.get(name, (sizes[name], 0))
+        layers.append(LayerCost(name, "", count, active / sizes[name], noisy, formed / sizes[name]))
     dense = [layer._replace(density=1.0, formed=0.0) for layer in layers]
     return tuple(training_macs(some) / sum(macs.values()) for some in (layers, dense))  # type: ignore[return-value]

@@ -1,17 +1,17 @@
-"""Rows that several results share: trainings on CIFAR as the papers describe them."""
+"""Rows and claims that several results share: trainings on images as the papers describe them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gossamer._text.formats import number
 from gossamer.metrics import METRICS
-from reproductions.frame import Row, Told
+from reproductions.frame import Claim, Row, Told
 
-__all__ = ["CRITERIA", "ECE", "NAMES", "percent", "ssvi_row"]
+__all__ = ["CRITERIA", "ECE", "KE_FAN_COLUMNS", "NAMES", "ke_fan_claims", "ke_fan_rows", "percent", "ssvi_row"]
 
 ECE = replace(METRICS["marginal_l2_debiased"], format=number)  # what the SSVI paper calls so, as it prints it
 
@@ -43,6 +43,53 @@ def ssvi_row(
     drawn = {} if options.get("mode") == "reference" or method not in ("ssvi", "vi") else OUR_DRAWS
     told = {"method": method, "data": data, **SSVI, **drawn, **settings, "options": dict(options)}
     return Row(f"{NAMES[data]}: {label}", told, printed or {}, {} if in_small else None, line, at)
+
+
+KE_FAN_COLUMNS = ("accuracy", "nll", "ece", "density", "training_macs")
+KE_FAN = {"epochs": 200, "n_draws": 12}
+DENSE: dict[str, tuple[str, int, Told]] = {  # name -> method, batch size and options
+    "Baseline": ("sgd", 128, {}),
+    "Rank-1 BNN": ("rank1", 128, {}),
+    "cSGLD": ("csgld", 64, {}),
+    "CV-Adam": ("cv_adam", 64, {"mode": "reference"}),
+}
+SPARSE: dict[str, tuple[str, int, Told]] = {
+    "SM": ("sm", 128, {}),
+    "DSR": ("dsr", 128, {}),
+    "DFP": ("em_mcmc", 64, {}),
+    "DPF": ("em_mcmc", 64, {"feedback": True}),
+}
+
+
+def ke_fan_rows(
+    name: str, model: str, data: str, dense: Mapping[str, str], sparse: Mapping[float, str], in_small: Container[float]
+) -> list[Row]:
+    """A network of the tables of Ke and Fan: what they printed of dense methods, and by density of four sparse ones.
+
+    The settings of their pruned networks are not published; those of ``em_mcmc`` are ours.
+    """
+
+    def row(label: str, way: tuple[str, int, Told], density: float, printed: str) -> Row:
+        method, batch_size, options = way
+        told = {"method": method, "data": data, "model": model, **KE_FAN, "batch_size": batch_size}
+        told["options"] = dict(options) if density == 1 else {**options, "density": density}
+        return Row(f"{name}: {label}", told, {"accuracy": printed}, {} if density in in_small else None)
+
+    rows = [row(label, DENSE[label], 1.0, printed) for label, printed in dense.items()]
+    for density, figures in sparse.items():
+        for (label, way), printed in zip(SPARSE.items(), figures.split(), strict=True):
+            rows.append(row(f"{label} {percent(density)}", way, density, f"{printed} %"))
+    return rows
+
+
+def ke_fan_claims(name: str, densities: Sequence[float], dense: Mapping[str, str]) -> list[Claim]:
+    """CV-Adam is at most half a point below the best dense method; DFP beats SM and DSR, and is level with DPF."""
+    best = max((label for label in dense if label != "CV-Adam"), key=lambda label: dense[label])
+    claims = [Claim.better(f"{name}: CV-Adam", f"{name}: {best}", "accuracy", -0.005)]
+    for sparsity in map(percent, densities):
+        ours, *others = (f"{name}: {label} {sparsity}" for label in ("DFP", "SM", "DSR", "DPF"))
+        claims += [Claim.better(ours, other, "accuracy", 0 if "DPF" not in other else -0.005) for other in others]
+    return claims
 
 
 def percent(density: float) -> str:

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gossamer import methods
 from gossamer.metrics import LayerCost, dense_macs, training_macs
-from gossamer.models import resnet8
-from reproductions import command, cost, frame, ssvi_fig5
+from gossamer.models import resnet8, resnet50
+from gossamer.train import Training
+from reproductions import command, cost, frame, imagenet, ssvi_fig5
 from reproductions.frame import Claim, Kept, Result, Row, Run, find, names, reproduce
 from reproductions.pages import table_of
 
@@ -93,7 +95,11 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path):
     assert "another process has it" in said[0]
 
 
-SMALLEST = [pytest.param(name, marks=[] if name in ("ssvi-fig5",) else [pytest.mark.slow]) for name in names()]
+SMALLEST = [
+    pytest.param(name, marks=[] if name in ("ssvi-fig5", "ssvi-fig3-mc") else [pytest.mark.slow])
+    for name in names()
+    if any(row.small is not None for row in find(name).rows)
+]
 
 
 @pytest.mark.usefixtures("tiny")
@@ -109,6 +115,29 @@ def test_the_smallest_form_of_every_name(name, tmp_path, capsys):
     assert not [row for row in table.rows if row[1].startswith("ours") and "–" in row[3:]]
     assert (tmp_path / f"{name}-small.svg").exists() == (result.plot is not None)
     assert kept.judge(result.claims).word != "not run"
+
+
+@pytest.mark.slow
+def test_a_step_of_the_network_for_imagenet_on_files_in_the_usual_folders(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    for part in ("train", "val"):
+        for i in range(4):
+            folder = tmp_path / "imagenet" / part / f"n{i % 2}"
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = torch.randint(256, (70 + i, 90, 3), dtype=torch.uint8).numpy()
+            image.fromarray(pixels).save(folder / f"{i}.JPEG")
+    row = next(row for row in find("cv-adam-table3").rows if "DFP" in row.label)
+    task = imagenet.load(str(tmp_path))
+    assert task.input_shape == (3, 224, 224)
+    assert (task.class_names, task.train[1].tolist()) == (("n0", "n1"), [0, 0, 1, 1])
+    method = methods.build("em_mcmc", task, 100, **row.told["options"])
+    training = Training(method, resnet50(2), task, 100, batch_size=4)
+    assert training.advance()["loss"].isfinite()
+    middle = task.transform(task.test[0][:1])
+    torch.testing.assert_close(middle, task.transform(task.test[0][:1]))
+    assert not torch.equal(task.transform(task.augment(task.test[0][:1])), middle)
+    with pytest.raises(frame.DataNotFoundError, match="with a folder for each class"):
+        imagenet.load(str(tmp_path / "none"))
 
 
 def test_a_dry_run_of_all_is_a_matter_of_seconds_and_trains_nothing(tmp_path, capsys):
