@@ -17,7 +17,7 @@ import torch
 from gossamer import data, load, methods, models, predict, save
 from gossamer.files import container
 from gossamer.lab import trusting
-from gossamer.lab.cli import main
+from gossamer.lab.cli import listing, main
 from gossamer.metrics import METRICS
 from gossamer.posterior import InLayers
 from gossamer.sparsity.criteria import REMOVAL, removal_criterion
@@ -228,8 +228,8 @@ def test_what_the_names_lead_to(importable):
 def test_in_the_library_the_folder_is_the_registry(own_modules, monkeypatch, capsys):
     """The same files in the folders of the library need no other line: they have a short name and are listed."""
     for room, name in ((methods, "evolution"), (data, "breast_cancer")):
-        folder = own_modules / room.__name__
-        folder.mkdir()
+        folder = own_modules / "library" / room.__name__.rpartition(".")[2]
+        folder.mkdir(parents=True)
         (folder / f"{name}.py").write_text(FILES[f"{name}.py"], encoding="utf-8")
         monkeypatch.setattr(room, "__path__", [*room.__path__, str(folder)])
         monkeypatch.setattr(room, name, None, raising=False)  # importing it sets this attribute
@@ -237,6 +237,7 @@ def test_in_the_library_the_folder_is_the_registry(own_modules, monkeypatch, cap
         del sys.modules[f"{room.__name__}.{name}"]
     monkeypatch.syspath_prepend(own_modules)  # for the metric that the data set imports
     monkeypatch.setitem(REMOVAL, "lamp", removal_criterion("lamp:lamp"))
+    monkeypatch.setattr(listing, "PACKAGE", own_modules / "library")
     assert gossamer("list", "methods") == 0
     assert "SET: sparse evolutionary training" in capsys.readouterr().out
     assert gossamer("train", "evolution", "breast_cancer", "--removal=lamp", "--out=run", *QUICK) == 0

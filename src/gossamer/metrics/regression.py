@@ -10,8 +10,8 @@ def rmse(mean: Tensor, y: Tensor) -> float:
     """Root mean squared error.
 
     Example:
-        >>> rmse(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 1.0]))
-        1.4142135623730951
+        >>> rmse(torch.tensor([2.0, 8.0]), torch.tensor([1.0, 1.0]))
+        5.0
     """
     return float((mean.double() - y.reshape(mean.shape).double()).square().mean().sqrt())
 
