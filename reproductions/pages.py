@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gossamer._text.tables import Table
 from gossamer.files.atomic import write_atomically
+from gossamer.lab import Settings
 from gossamer.lab.record import Run as Folder
 from gossamer.lab.runs.comparison import read_recipe
 from gossamer.lab.runs.settings import with_defaults
@@ -49,7 +50,7 @@ def full_runs(name: str, result: Result, results: Path = RESULTS) -> Kept:
     kept = Kept.read(results / "reproductions" / f"{name}.json") or Kept(name, small=False)
     if result.measure is not trained:  # these runs are kept without what else could be measured of them
         return kept
-    rows = {row.label: determined(row.settings(small=False)) for row in result.rows}
+    rows = {row.label: determined(Settings(**row.settings(small=False)).to_config()) for row in result.rows}
     for recipe in sorted((ROOT / "recipes").glob("*.toml")):
         told = [determined(settings.to_config()) for settings in read_recipe(recipe)[0].values()]
         for label in (label for label, row in rows.items() if [row] == told):

@@ -4,13 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from reproductions import NAMES, StoredParts, em_mcmc_table4, fill, find, pages
+from reproductions import NAMES, StoredParts, em_mcmc_table4, fill, find, frame, pages
 from reproductions.parts import PLACE
 from reproductions.selection import best_starts, summarize
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "variable-selection.md"
 PAGES = dict.fromkeys(NAMES, GUIDE)
+
+
+def test_the_kept_runs_of_recipes_are_found_as_rows_of_tables():
+    kept = pages.full_runs("ssvi-table1", frame.find("ssvi-table1"))
+    assert {run.row: len(kept.of(run.row)) for run in kept.runs}["CIFAR-10: SSVI 95 %"] == 3
+    assert len({run.row for run in kept.runs}) == 7
 
 
 def test_the_page_of_both_papers_holds_what_the_stored_results_say():
