@@ -85,7 +85,7 @@ class Row:
 
     def settings(self, *, small: bool) -> dict[str, Any]:
         """The settings of its runs but for the seed."""
-        full = {"n_val": 0, "calibrate": False, "options": {}, **self.told}
+        full = {"calibrate": False, "options": {}, **self.told}
         if not small:
             return full
         own = self.small or {}

@@ -70,7 +70,12 @@ def determined(config: Told) -> Told:
         True
     """
     told = {key: value for key, value in config.items() if key not in FREE and value is not None}
-    return told | {"options": with_defaults(config["method"], as_recorded(config["method"], config.get("options", {})))}
+    own = {"rounds": config.get("rounds") or 1}  # earlier runs had no choice
+    return (
+        told
+        | own
+        | {"options": with_defaults(config["method"], as_recorded(config["method"], config.get("options", {})))}
+    )
 
 
 def write_page() -> None:

@@ -15,7 +15,7 @@ __all__ = ["CRITERIA", "ECE", "KE_FAN_COLUMNS", "NAMES", "ke_fan_claims", "ke_fa
 
 ECE = replace(METRICS["marginal_l2_debiased"], format=number)  # what the SSVI paper calls so, as it prints it
 
-SSVI = {"model": "resnet18", "epochs": 200, "batch_size": 128, "n_draws": 5}  # appendix C
+SSVI = {"model": "resnet18", "epochs": 200, "batch_size": 128, "n_draws": 5, "n_val": 0}  # appendix C
 OUR_DRAWS = {"n_draws": 20}
 CRITERIA = {  # removal, by the paper's names
     "|μ|": "magnitude",
@@ -71,7 +71,8 @@ def ke_fan_rows(
 
     def row(label: str, way: tuple[str, int, Told], density: float, printed: str) -> Row:
         method, batch_size, options = way
-        told = {"method": method, "data": data, "model": model, **KE_FAN, "batch_size": batch_size}
+        told: dict[str, Any] = {"method": method, "data": data, "model": model, **KE_FAN, "batch_size": batch_size}
+        told |= {"n_val": 0} if data in NAMES else {}
         told["options"] = dict(options) if density == 1 else {**options, "density": density}
         return Row(f"{name}: {label}", told, {"accuracy": printed}, {} if density in in_small else None)
 
