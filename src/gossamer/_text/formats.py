@@ -20,8 +20,8 @@ _PLAIN = str.maketrans(f"⁻⁰¹²³⁴⁵⁶⁷⁸⁹{_SPACE}{_MINUS}", "-0123
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether it is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a finite number, small enough to compute with: twice the largest float is infinite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
 
 
 def number(value: float, digits: int = 3) -> str:

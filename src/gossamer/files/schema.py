@@ -105,7 +105,7 @@ def parse(path: Path, data: bytes, fix: str) -> Any:
     loads: dict[str, Any] = {".json": json.loads, ".jsonl": json.loads, ".yaml": _yaml, ".yml": _yaml}
     meaning: Callable[[str], Any] = loads.get(path.suffix) or tomllib.loads
     try:
-        return meaning(data.decode())
+        return _bounded(meaning(data.decode()))
     except (ValueError, RecursionError, OverflowError) as error:  # YAML has overflowing dates
         raise ValueError(f"{path} is broken: {' '.join(str(error).split())[:200]}; {fix}") from error
 
@@ -305,6 +305,17 @@ def _made(hint: Any, value: Any) -> Any:
     if kind is list:
         return [_made(parts[0], item) for item in value]
     return value
+
+
+def _bounded(tree: Any) -> Any:
+    """The tree itself; whole numbers of hundreds of digits, which nothing can compute with, are a ``ValueError``."""
+    items = [tree]
+    while items:
+        item = items.pop()
+        items += item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        if isinstance(item, int) and not -WHOLE <= item < WHOLE:
+            raise ValueError(f"a whole number of {len(str(item))} digits")
+    return tree
 
 
 def _yaml(text: str) -> Any:

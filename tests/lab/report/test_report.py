@@ -1,4 +1,5 @@
 import csv
+import functools
 import json
 import math
 import re
@@ -364,6 +365,41 @@ def test_an_evaluation_that_is_broken_makes_no_figure(fake, tmp_path, content):
     assert Page(write_report([folder], tmp_path / "report.html")).figures == ALL
 
 
+@pytest.mark.parametrize(
+    ("file", "place", "value", "problem"),
+    [
+        ("result.json", ("curves", "classes", "right"), [10**400], "a whole number of 401 digits"),
+        ("evaluation.json", ("conformal",), {"0.9": {"kinds": {"lac": 3}}}, "kinds/lac must be a table; got 3"),
+        ("evaluation.json", ("conformal",), {"0.9": 3}, "conformal/0.9 must be a table; got 3"),
+    ],
+)
+def test_absurd_values_are_refused_in_a_line(fake, tmp_path, file, place, value, problem):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+    path = folder / file
+    content = json.loads(path.read_text()) if path.exists() else {"format": 1}
+    content.pop("checksums", None)
+    *inner, last = place
+    functools.reduce(dict.__getitem__, inner, content)[last] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match=rf"{file} is broken: .*{problem}"):
+        write_report([folder], tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("value", [1e-320, 0.0, -1.0, 1e308, math.nan])
+def test_extreme_numbers_of_a_curve_are_drawn_or_left_out(fake, tmp_path, value):
+    folder = fake.fake_run(tmp_path / "run", steps=3900)
+    for name, key in [
+        ("classes", "predicted"),
+        ("classes", "confidence"),
+        ("sigma", "count"),
+        ("reliability", "count"),
+    ]:
+        change_result(folder, lambda result, at=name, of=key: result["curves"][at][of].__setitem__(0, value))
+    rows = [json.loads(line) | {"loss": value} for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Page(write_report([folder], tmp_path / "report.html")).figures
+
+
 def test_many_classes_show_their_most_frequent_confusions(fake, tmp_path):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
     pairs = {"label": [0, 5, 7], "predicted": [0, 6, 8], "count": [90, 4, 9]}
@@ -570,3 +606,15 @@ def test_a_sweep_without_ended_trials_has_a_page(fake, tmp_path):
     page = Page(write_sweep(folder))
     assert page.figures == set()
     assert "1 running" in page.text
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [({"values": {}}, "values/.* is missing"), ({"folder": "../other"}, "folder is no name of a folder")],
+)
+def test_a_sweep_whose_fields_do_not_fit_is_refused(fake, tmp_path, change, problem):
+    folder = fake.fake_sweep(tmp_path / "sweep")
+    record = SweepRecord.read(folder)
+    replace(record, trials=[replace(record.trials[0], **change), *record.trials[1:]]).write(folder)
+    with pytest.raises(RecordError, match=f"sweep.json is broken: trials/0/{problem}"):
+        write_sweep(folder)

@@ -49,10 +49,17 @@ class Result(TypedDict, total=False):
     checksums: Checksums
 
 
+class Intervals(TypedDict):
+    """Conformal sets or intervals at one level."""
+
+    kinds: NotRequired[dict[str, dict[str, Any]]]
+
+
 class Evaluation(TypedDict, total=False):
     """Of ``evaluation.json``, beside one table per kind of evaluation."""
 
     checksum: str
+    conformal: dict[str, Intervals]
 
 
 Files = TypedDict(

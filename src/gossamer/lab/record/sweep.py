@@ -106,12 +106,15 @@ def _problems(record: SweepRecord) -> list[str]:
     allowed = {name: _allowed(text) for name, text in record.space.items()}
     for trial in record.trials:
         place = f"trials/{trial.number}"
+        found += [] if re.fullmatch(r"\w[\w.-]{0,99}", trial.folder) else [f"{place}/folder is no name of a folder"]
         found += [f"{place}/epochs must be pairs" for pair in trial.epochs if len(pair) != 2]
         found += [
             f"{place}/values/{name} is not in {record.space.get(name, 'the space')}"
             for name, value in trial.values.items()
             if name not in allowed or not allowed[name](value)
         ]
+        if trial.state in ("finished", "pruned"):
+            found += [f"{place}/values/{name} is missing" for name in record.space.keys() - trial.values.keys()]
     return found
 
 

@@ -153,6 +153,7 @@ def limits(axis: Axis, values: Sequence[float], n: int) -> tuple[float, float, l
     low = axis.low if axis.low is not None else min(values)
     high = axis.high if axis.high is not None else max(values)
     if axis.log:
+        low, high = max(low, 1e-99), max(high, 1e-99)
         pad = max(1.15, (high / low) ** 0.08)
         low, high = (low / pad if axis.low is None else low), (high * pad if axis.high is None else high)
         return low, high, log_ticks(low, high)

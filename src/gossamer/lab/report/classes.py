@@ -82,7 +82,7 @@ def selective_points(run: LoadedRun) -> list[Point]:
 
 def wilson(share: float, n: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share of ``n``."""
-    z = 1.96
+    z, share, n = 1.96, min(max(share, 0.0), 1.0), max(n, 1.0)
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     return max(0.0, middle - half), min(1.0, middle + half)
@@ -190,7 +190,9 @@ def _classes(run: LoadedRun) -> Figure | None:
     curve, names = run.curve("classes", "predicted", "right", "confidence", "ece"), run.class_names
     if curve is None or len(names) != len(curve[0]):
         return None
-    known = [(name, *row) for name, *row in zip(names, *curve, strict=True) if row[0] > 0]
+    known = [
+        (name, *row) for name, *row in zip(names, *curve, strict=True) if row[0] > 0 and all(map(math.isfinite, row))
+    ]
     kept = sorted(known, key=lambda row: -abs(row[3] - row[2] / row[1]))[:_MOST_ROWS]
     rows = []
     for name, n, right, sure, ece in (row for row in known if row in kept):

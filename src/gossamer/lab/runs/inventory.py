@@ -57,6 +57,7 @@ def _data_name(run: Run) -> str:
     return str(run.config.get("data", "") if own is None else own["name"])
 
 
-def _headline(metrics: dict[str, Any]) -> str:
+def _headline(metrics: object) -> str:
     """The first of the metrics that is a number: they stand in the order of importance."""
-    return next((f"{name} {value:.4g}" for name, value in metrics.items() if is_number(value)), "")
+    known = metrics.items() if isinstance(metrics, dict) else ()
+    return next((f"{name} {value:.4g}" for name, value in known if is_number(value)), "")

@@ -145,8 +145,8 @@ class _Part:
         for key in known | asked:
             if known.get(key) != asked.get(key):
                 raise RecordError(
-                    f"the study {self.study.study_name} has {key} {known.get(key)}, not {asked.get(key)}: give all its "
-                    "processes the same command, or another --study"
+                    f"the study {self.study.study_name} has {key} {known.get(key)!s:.40}, not {asked.get(key)}: give "
+                    "all its processes the same command, or another --study"
                 )
 
     def has_work(self) -> bool:
@@ -320,7 +320,8 @@ def _record(place: int, last: optuna.trial.FrozenTrial, space: Space) -> TrialRe
     failure = str(last.user_attrs.get("failure", ""))
     try:
         values = {name: space[name].value(kept) for name, kept in last.params.items() if name in space}
-    except ValueError as error:
+        epochs = [[epoch, value] for epoch, value in sorted(last.intermediate_values.items()) if np.isfinite(value)]
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise RecordError(f"the study has values that were not searched: {one_line(error)}") from error
     return TrialRecord(
         place,
@@ -328,7 +329,7 @@ def _record(place: int, last: optuna.trial.FrozenTrial, space: Space) -> TrialRe
         _name(place),
         values,
         None if failure or last.state not in states else last.value,
-        [[epoch, value] for epoch, value in sorted(last.intermediate_values.items()) if np.isfinite(value)],
+        epochs,
         last.user_attrs.get("seed", 0),
         last.user_attrs.get("seconds"),
         failure,
