@@ -7,7 +7,17 @@ it to. :func:`watch` exposes the dense gradient, whichever kernel computed the p
 """
 
 from gossamer.kernels import operators as _operators
-from gossamer.kernels.dispatch import Kernel, Sink, in_use, is_dense, moments, noisy_product, product, use, watch
+from gossamer.kernels.dispatch import (
+    Kernel,
+    Sink,
+    in_use,
+    is_dense,
+    moments,
+    noisy_product,
+    product,
+    use,
+    watch,
+)
 from gossamer.kernels.draws import mapped, products
 from gossamer.kernels.reference import (
     ConvMap,

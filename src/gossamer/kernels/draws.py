@@ -15,7 +15,7 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from gossamer.kernels import dispatch, library, native, reference
-from gossamer.kernels.reference import LinearMap, Placement
+from gossamer.kernels.reference import ConvMap, LinearMap, Placement
 
 LANES = 8  # numbers that native code multiplies at once
 
@@ -33,8 +33,11 @@ def products(x: Tensor, values: Tensor, bias: Tensor | None, *where: *Placement,
         numbers = native.takes(one, values, *where)
         if numbers is not None:
             return _native(x, values, bias, where, numbers, shared)
-    elif isinstance(where[2], LinearMap) and x.is_floating_point():
-        return _batched(x, values.to(x.dtype), bias, where, shared)
+    elif x.is_floating_point():
+        if isinstance(where[2], LinearMap):
+            return _batched(x, values.to(x.dtype), bias, where, shared)
+        if shared and isinstance(where[2], ConvMap) and not where[2].transposed and where[2].groups == 1:
+            return _side_by_side_channels(x, values.to(x.dtype), bias, where)
     return torch.stack([dispatch.product(x if shared else x[k], row, bias, *where) for k, row in enumerate(values)])
 
 
@@ -82,15 +85,28 @@ def _side_by_side(numbers: native.Geometry, draws: int, batch: int) -> bool:
     return batch < LANES and by_draw < draws * batch * math.prod(rows) * -(-width // LANES)
 
 
-def _batched(x: Tensor, values: Tensor, bias: Tensor | None, where: Placement, shared: bool) -> Tensor:
-    """Linear layers by dense weights: one product of all draws."""
-    position, shape, weight_map = where
-    assert isinstance(weight_map, LinearMap)
+def _side_by_side_channels(x: Tensor, values: Tensor, bias: Tensor | None, where: Placement) -> Tensor:
+    """Convolutions of the same input by dense weights: the channels of all draws are those of one convolution."""
+    dense = _dense(values, where)
+    bias = None if bias is None else bias.to(x.dtype).repeat(len(values))
+    y = where[2](x, dense.flatten(0, 1), bias)
+    return y.view(len(y), len(values), -1, *y.shape[2:]).transpose(0, 1)
+
+
+def _dense(values: Tensor, where: Placement) -> Tensor:
+    position, shape, _ = where
     dense = values
     if position is not None:
         dense = values.new_zeros(len(values), math.prod(shape))
         dense.scatter_(1, position.long().expand(len(values), -1), values)
-    dense = dense.view(len(values), *shape)
+    return dense.view(len(values), *shape)
+
+
+def _batched(x: Tensor, values: Tensor, bias: Tensor | None, where: Placement, shared: bool) -> Tensor:
+    """Linear layers by dense weights: one product of all draws."""
+    _, shape, weight_map = where
+    assert isinstance(weight_map, LinearMap)
+    dense = _dense(values, where)
     bias = None if bias is None else weight_map.part(bias).to(x.dtype)
     if weight_map.rows is not None:
         dense = dense[:, slice(*weight_map.rows)]

@@ -133,7 +133,7 @@ def _linear(n_in: int, n_out: int, weight: SparseWeight, bias: nn.Parameter | No
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    if not need_weights:
+    if not need_weights and not torch._C._are_functorch_transforms_active():  # which would take it apart in Python
         return F.scaled_dot_product_attention(q, k, v, mask, dropout), None
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)

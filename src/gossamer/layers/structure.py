@@ -130,14 +130,32 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
 class Identity:
     """What a network consists of, to see later whether it is still the same: objects by identity, numbers by value.
 
-    Nothing is kept alive but what cannot be referred to weakly. Numbers in its tensors may change.
+    Nothing is kept alive but what cannot be referred to weakly. Modes and the numbers in tensors may change.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        values = list(_walk(model, ()))
-        self.parts = [value if isinstance(value, _PLAIN) else id(value) for value in values]
-        # Of a container, what it holds is looked at instead.
-        self.alive = [_reference(value) for value in values if not isinstance(value, (*_PLAIN, *_CONTAINERS))]
+        self.parts: list[Any] = []
+        self.alive: list[Callable[[], Any]] = []
+        seen: set[int] = set()
+        stack: list[Any] = [model]
+        while stack:
+            value = stack.pop()
+            if type(value) in _PLAIN:
+                self.parts.append(value)
+                continue
+            is_container = isinstance(value, _CONTAINERS)
+            if is_container and not value:
+                continue  # as most dictionaries of a module
+            name = id(value)
+            self.parts.append(name)
+            if name not in seen:
+                seen.add(name)
+                if isinstance(value, nn.Module):
+                    stack += [held for key, held in vars(value).items() if key != "training"]
+                else:
+                    stack.extend(_held(value) or ())
+                if not is_container:  # what it holds is looked at instead
+                    self.alive.append(_reference(value))
 
     def __eq__(self, other: object) -> bool:
         # As long as an object lives, no other has its id.
@@ -148,7 +166,7 @@ class Identity:
     __hash__ = None  # type: ignore[assignment]
 
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = frozenset((bool, int, float, str, type(None)))
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 

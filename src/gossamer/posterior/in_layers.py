@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.files.container import tensor
-from gossamer.layers import GaussianWeight, replica, sparse_weights
+from gossamer.layers import GaussianWeight, SparseWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
 from gossamer.posterior.passes import drawn_passes
 from gossamer.types import Collector, Posterior, Saved, VariationalOptimizer
@@ -26,7 +26,7 @@ def gaussian_weights(model: nn.Module) -> list[GaussianWeight]:
 
 def is_bayesian(model: nn.Module) -> bool:
     """Whether any weight of ``model`` has a distribution."""
-    return any(weight.std is not None for weight in sparse_weights(model).values())
+    return any(isinstance(module, SparseWeight) and module.std is not None for module in model.modules())
 
 
 def at_mean(model: nn.Module) -> nn.Module:

@@ -10,19 +10,22 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch
 
-from gossamer.layers import SparseModule, SparseWeight, replica
+from gossamer.layers import GaussianWeight, SparseModule, SparseWeight, replica
 from gossamer.layers.fixed import FixedWeight
 from gossamer.layers.structure import Identity
 from gossamer.posterior.draw import unwrapped
+from gossamer.types import identity
 
-# Numbers in the largest output of a layer. With more, outputs leave the caches and a draw at a time is as fast.
-MOST_AT_ONCE = 2**20
+# Numbers in the largest output of a layer, of all draws and examples: with more, outputs leave the caches.
+MOST_AT_ONCE = 2**19
 
 _kept: weakref.WeakKeyDictionary[nn.Module, tuple[Identity, DrawnPasses]] = weakref.WeakKeyDictionary()
 _one_at_a_time = threading.Lock()
@@ -79,12 +82,14 @@ class DrawnPasses(nn.Module):
         """This module with the next draws, again and again, and that each of these counts once."""
         self._check()
         self.largest = 0.0  # the first draw is always alone, so that the same call gives the same bits
-        stds = [None if weight.std is None else weight.std.detach() for weight in self.weights]
-        pairs = list(zip(self.weights, stds, strict=True))
+        sources = [_source(weight) for weight in self.weights]
         while n:
-            count = min(n, self._most(examples))
-            drawn = [[weight.sample(generator, std).detach() for weight, std in pairs] for _ in range(count)]
-            self.hold([torch.stack(rows) for rows in zip(*drawn, strict=True)], count)
+            count = min(n, self._together(examples))
+            tables = [weight.mean.new_empty(count, weight.support.n_active) for weight in self.weights]
+            for rows in zip(*(table.unbind(0) for table in tables), strict=True):  # draw by draw, as networks are drawn
+                for (fill, _), row in zip(sources, rows, strict=True):
+                    fill(row, generator)
+            self.hold([finish(table) for (_, finish), table in zip(sources, tables, strict=True)], count)
             yield self, [1] * count
             n -= count
 
@@ -102,15 +107,15 @@ class DrawnPasses(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Outputs of all draws, ``(draws, batch, …)``."""
-        if self.count > 1 and self.together:
-            try:
-                return torch.vmap(lambda rows: self._pass(rows, args, kwargs), randomness="different")(self.values)
-            except Exception as error:  # of any kind: what the network computes with may refuse mapped tensors
-                self.together = False
-                outputs = self._one_by_one(args, kwargs)  # in which errors of the network itself show up
-                logging.getLogger("gossamer").info("draws are computed one by one, as %s", error)
-                return outputs
-        return self._one_by_one(args, kwargs)
+        if self.count == 1 or not self.together:
+            return self._one_by_one(args, kwargs)
+        try:
+            return _mapped(partial(self._pass, args=args, kwargs=kwargs), self.values)
+        except Exception as error:  # of any kind: what the network computes with may refuse mapped tensors
+            self.together = False
+            alone = self._one_by_one(args, kwargs)  # in which errors of the network itself show up
+            logging.getLogger("gossamer").info("draws are computed one by one, as %s", error)
+            return alone
 
     def _one_by_one(self, args: Any, kwargs: Any) -> Any:
         outputs = [self._pass([rows[i] for rows in self.values], args, kwargs) for i in range(self.count)]
@@ -128,7 +133,7 @@ class DrawnPasses(nn.Module):
             self.largest = max((fixed.n_outputs for fixed in self.fixed), default=0) / examples
         return output
 
-    def _most(self, examples: int) -> int:
+    def _together(self, examples: int) -> int:
         """How many draws to compute together: one until it is known how large the outputs of layers are."""
         if not (self.together and self.largest):
             return 1
@@ -137,3 +142,29 @@ class DrawnPasses(nn.Module):
     def _check(self) -> None:
         for weight in self.weights:
             weight.support.check_average()
+
+
+def _mapped(run: Callable[..., Any], values: list[Tensor]) -> Any:
+    """The outputs for each draw; an error where an operation knows no batches, which torch would take one by one."""
+    before = _functorch._is_vmap_fallback_enabled()  # type: ignore[attr-defined]
+    _functorch._set_vmap_fallback_enabled(False)  # type: ignore[attr-defined]
+    try:
+        return torch.vmap(run, randomness="different")(values)
+    finally:
+        _functorch._set_vmap_fallback_enabled(before)  # type: ignore[attr-defined]
+
+
+def _source(weight: SparseWeight) -> tuple[Callable[..., object], Callable[[Tensor], Tensor]]:
+    """What fills the row of a draw, one draw after the other, and what then makes values of all rows at once."""
+    std, mean = weight.std, weight.mean.detach()
+    if std is None or type(weight).sample is not GaussianWeight.sample:
+        return lambda row, generator: row.copy_(weight.sample(generator, std)), identity
+    own = std.detach()
+
+    def fill(row: Tensor, generator: torch.Generator | None) -> None:
+        if generator is None or generator.device == row.device:
+            row.normal_(generator=generator)
+        else:
+            row.copy_(torch.randn(row.shape, generator=generator, device=generator.device, dtype=row.dtype))
+
+    return fill, lambda noise: torch.addcmul(mean, own, noise)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import warnings
 import weakref
@@ -121,8 +122,9 @@ def outputs_of(
             number += len(times)
             compute = partial(forward, network, inputs, batch_size, transform)
             found = compute() if around is None else around(number - 1, compute)
-            drawn += [output for output, count in zip(found, times, strict=True) for _ in range(count)]
-    outputs = torch.stack(drawn)
+            alone = all(count == 1 for count in times)
+            drawn.append(found if alone else found.repeat_interleave(torch.tensor(times, device=found.device), 0))
+    outputs = torch.cat(drawn)
     return outputs if posterior.temperature == 1 else outputs / posterior.temperature
 
 
@@ -147,7 +149,7 @@ def forward(
                 "whose forward returns the tensor to predict"
             )
         outputs.append(output.to(first.device))
-    return torch.cat(outputs, 1)
+    return torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]
 
 
 @contextlib.contextmanager
@@ -172,7 +174,11 @@ def _warn_if_certain(model: nn.Module, prediction: Prediction) -> None:
     outputs = prediction.outputs
     if model in _warned or outputs.shape[1] == 0:
         return
-    spread = float(outputs.std(0, correction=0).amax() / outputs.abs().amax().clamp_min(1e-12))
+    size = float(outputs.abs().amax().clamp_min(1e-12))
+    # Two of n numbers that lie d apart have a standard deviation of d / √2n or more: mostly this is enough.
+    if float((outputs[1] - outputs[0]).abs().amax()) >= SMALL_SPREAD * size * math.sqrt(2 * len(outputs)):
+        return
+    spread = float(outputs.std(0, correction=0).amax()) / size
     sure = prediction.has_classes and bool((prediction.mutual_information < NUMERICALLY_ZERO).all())
     if spread < (SMALL_SPREAD if sure else NUMERICALLY_ZERO):
         _warned.add(model)
