@@ -118,8 +118,6 @@ measure: venv ## measure again what a CPU can (some hours), store it in results,
 	rm -rf runs/measure
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks cpu --json results/bench-cpu.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.state results/bytes.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.ranks --json results/ranks.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.scale --json results/scale.json
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --device cpu --out runs/measure/demo --json results/demo.json
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model mlp --device cpu --out runs/measure/digits \
 		--json results/digits.json

@@ -6,6 +6,6 @@ the one that the others are compared with, and ``gpu`` lets them take turns. The
 :class:`benchmarks.measurements.Measurements`, raw samples and environment, from which ``tables``, ``bars``, ``pages``
 and ``plot`` make everything that is shown. ``kept`` and ``state`` make tables of other files in ``results/``.
 
-``citizen``, ``ranks``, ``scale``, ``state`` and ``uci`` are scripts: ``python -m benchmarks.uci --help``. What has been
+``citizen``, ``state`` and ``uci`` are scripts: ``python -m benchmarks.uci --help``. What has been
 measured once is stored in ``results/`` with the commit that has its script.
 """

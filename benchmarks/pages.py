@@ -4,7 +4,7 @@ A place is what stands between ``<!-- bench:DEVICE:NAME -->`` and ``<!-- /bench 
 that name of a benchmark on that device, or for ``environment`` by a line about the machine. So no figure in a page is
 ever copied by hand. ``<!-- bench:results:NAME -->`` takes a table of the folder ``results/``: ``<recipe>/<seed>/`` (run
 folders without their checkpoints) and the JSON files of ``gossamer compare --json``, ``python -m benchmarks.state``,
-``.citizen``, ``.uci``, ``.ranks``, ``.scale``, and of ``tests.endurance``.
+``.citizen``, ``.uci``, and of ``tests.endurance``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import citizen, reliability, scale_tables, state, trials, uci_tables
+from benchmarks import citizen, reliability, state, trials, uci_tables
 from benchmarks.choices import choice_tables
 from benchmarks.citizen import citizen_tables
 from benchmarks.environment import describe, describe_gpu
@@ -126,8 +126,6 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
             made |= {place: Table("", "", **table) for place, table in content["tables"].items()}
         elif content["kind"] in reliability.KINDS:
             made |= reliability.reliability_tables(content)
-        elif content["kind"] == scale_tables.KIND:
-            made |= scale_tables.scale_tables(content)
         else:
             made[name] = state_table(rows_of(StateBytes, content["rows"]))
     return made
@@ -143,7 +141,7 @@ def recorded_environments(folder: Path) -> dict[str, str]:
 def _contents(folder: Path) -> dict[str, dict[str, Any]]:
     """The JSON files of the folder that have a table."""
     read = {path.stem: read_file(path, "make it again, or delete it") for path in sorted(folder.glob("*.json"))}
-    others = (citizen.KIND, uci_tables.KIND, STUDY, scale_tables.KIND, *reliability.KINDS)
+    others = (citizen.KIND, uci_tables.KIND, STUDY, *reliability.KINDS)
     kinds = (trials.KIND, state.KIND, *others)
     return {name: content for name, content in read.items() if content is not None and content.get("kind") in kinds}
 
