@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from gossamer._text.formats import is_number
 from gossamer._text.tables import Table
