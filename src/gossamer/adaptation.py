@@ -68,8 +68,8 @@ def adapt(
         init_std: Initial σ of every change; ``None`` takes a twentieth of that root mean square.
         allocation: How the budget is divided among layers, as in :func:`gossamer.bayesianize`.
         start: The first entries: a random choice, or those of the largest weights.
-        noise: What a pass in ``train()`` mode draws, as in :func:`gossamer.bayesianize`. One draw of the changes for the
-            whole batch is the default, which is exact for words and pixels too, and one product instead of two.
+        noise: What a pass in ``train()`` mode draws, as in :func:`gossamer.bayesianize`. One draw of the changes for
+            the whole batch is the default, which is exact for words and pixels too, and one product instead of two.
         generator: Random generator for the choice of entries.
 
     Example:
