@@ -165,7 +165,8 @@ def one_line(error: BaseException) -> str:
 def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
     """A batch of CIFAR's Python version: a pickled dict of ``data`` (n, 3072) and ``labels`` or ``fine_labels``."""
     try:
-        if any(op.name in ("PUT", "LONG_BINPUT") and (slot or 0) > len(blob) for op, slot, _ in pickletools.genops(blob)):
+        slots = [slot or 0 for op, slot, _ in pickletools.genops(blob) if op.name in ("PUT", "LONG_BINPUT")]
+        if max(slots, default=0) > len(blob):
             raise ValueError("no CIFAR batch: it numbers more objects than it has bytes")  # each would take memory
         batch = _CifarUnpickler(io.BytesIO(blob), encoding="latin1").load()
     except ValueError:
