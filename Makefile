@@ -100,13 +100,7 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/citizen.md \
 		docs/studies/learned-std.md docs/studies/noise.md docs/uci.md docs/reliability.md docs/scale.md \
 		docs/guides/variable-selection.md docs/guides/which-method.md docs/guides/prediction.md
-	for name in $(REPRODUCED); do \
-		$(BIN)/python -m reproductions show results/$$name.json --into docs/guides/variable-selection.md \
-			--plot docs/images/$$name.svg > /dev/null || exit 1; \
-	done
 	$(BIN)/python -m reproductions page
-
-REPRODUCED := em-mcmc-table4 em-mcmc-figure1 em-mcmc-figure2
 
 endurance: venv ## attack runs, files and sweeps as the page on reliability counts it (hours), and store the counts
 	$(BIN)/python -m tests.endurance.attacks --tries 30 --json results/attacks.json

@@ -1,109 +1,95 @@
-"""``python -m reproductions``: measure a table or figure of a paper again, or show what was measured before.
-
-Those of EM-MCMC have a command of their own; the flags of a reproduction are the arguments of its function ``plan``.
-"""
+"""``python -m reproductions``: the tables and figures of both papers by name."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docstring_parser import parse
-
-from gossamer.files.atomic import unreadable
-from gossamer.lab.record import RecordError, write_atomically
-from reproductions import NAMES, StoredParts, command, fill, find, reproduce
-from reproductions.parts import document
+from gossamer._text.formats import duration, macs, plain
+from gossamer._text.names import unknown
+from gossamer._text.tables import Table, columns
+from gossamer.lab import Interrupted
+from gossamer.lab.record import RecordError
+from reproductions.cost import cost_of, macs_per_second
+from reproductions.frame import Result, find, folder_of, names, reproduce
+from reproductions.pages import table_of, write_page
 
 __all__ = ["main"]
 
-SUFFIXES = (".png", ".svg", ".pdf")
+OUT = Path("runs", "reproductions")
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code: 0 fine, 1 failure, 2 usage, 130 interrupted."""
-    words = sys.argv[1:] if given is None else list(given)
-    if not words or words[0] not in ("show", *NAMES):
-        return command.main(words)
+    options = _parser().parse_args(given)
+    known = ["list", "page", "all", *names()]
+    if options.name not in known:
+        print(f"reproductions: {unknown('reproduction', options.name, known)}", file=sys.stderr)
+        return 2
     try:
-        options = _parser().parse_args(words)
-        return _show(options) if options.name == "show" else _reproduce(options)
-    except KeyboardInterrupt:
+        if options.name == "list":
+            print(columns({name: find(name).title for name in names()}))
+            return 0
+        if options.name == "page":
+            write_page()
+            return 0
+        chosen = {name: find(name) for name in (names() if options.name == "all" else [options.name])}
+        if options.dry_run:
+            print(_costs(chosen, options.small, options.seeds, options.out).to_text())
+            return 0
+        for name, result in chosen.items():
+            _make(name, result, options)
+    except (KeyboardInterrupt, Interrupted):
         print("reproductions: stopped; the same command goes on from what is finished", file=sys.stderr)
         return 130
     except (RecordError, ValueError, OSError) as error:
         print(f"reproductions: {error}", file=sys.stderr)
         return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m reproductions", allow_abbrev=False)
-    kinds = parser.add_subparsers(dest="name", required=True)
-    for name in NAMES:
-        module = find(name)
-        title = (module.__doc__ or "").strip().splitlines()[0]
-        flags = kinds.add_parser(name, help=title.replace("%", "%%"), description=title)
-        texts = {item.arg_name: item.description or "" for item in parse(module.plan.__doc__ or "").params}
-        for option, parameter in inspect.signature(module.plan).parameters.items():
-            if parameter.default is parameter.empty:
-                flags.add_argument(option, nargs="+", metavar=option.upper().removesuffix("S"), help=texts.get(option))
-                continue
-            kind = int if parameter.default is None else type(parameter.default)
-            flag = f"--{option.replace('_', '-')}"
-            flags.add_argument(flag, dest=option, type=kind, default=parameter.default, help=texts.get(option))
-        flags.add_argument("--out", type=Path, default=Path("runs", name), help="folder of the results")
-        flags.add_argument("--quiet", action="store_true", help="no progress")
-    flags = kinds.add_parser("show", help="tables and picture of stored results")
-    flags.add_argument("file", type=Path, help="a results.json")
-    flags.add_argument("--into", nargs="+", type=Path, default=[], help="pages whose marked places are filled")
-    flags.add_argument("--markdown", type=Path, help="write the tables to this file as Markdown")
-    flags.add_argument("--plot", type=_picture, help=f"draw the picture in this file ({', '.join(SUFFIXES)})")
+    parser = argparse.ArgumentParser("python -m reproductions", description=__doc__, allow_abbrev=False)
+    parser.add_argument("name", help="list, all, page (docs/reproductions.md), or what list names")
+    parser.add_argument("--small", action="store_true", help="fewer and smaller images, a small network: minutes")
+    parser.add_argument("--dry-run", action="store_true", help="the runs, their operations and time, and no training")
+    parser.add_argument("--seeds", type=int, help="runs of each row")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where to train")
+    parser.add_argument("--data-dir", help="folder of the data files; $GOSSAMER_DATA or data/ if not given")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of runs and results; %(default)s")
     return parser
 
 
-def _picture(text: str) -> Path:
-    if Path(text).suffix not in SUFFIXES:
-        raise argparse.ArgumentTypeError(f"{text} must end in {', '.join(SUFFIXES)}")
-    return Path(text)
+def _make(name: str, result: Result, options: argparse.Namespace) -> None:
+    where = {"device": options.device} | ({"data_dir": options.data_dir} if options.data_dir else {})
+    kept = reproduce(name, result, options.out, small=options.small, seeds=options.seeds, where=where)
+    print(f"\n{table_of(result, [kept]).to_text()}\n\n{': '.join(part for part in kept.judge(result.claims) if part)}")
+    if result.plot is not None and kept.runs:
+        picture = options.out / f"{name}{'-small' if options.small else ''}.svg"
+        result.plot(result, kept, picture)
+        print(f"picture: {picture}")
 
 
-def _reproduce(options: argparse.Namespace) -> int:
-    chosen = find(options.name)
-    flags = {name: getattr(options, name) for name in inspect.signature(chosen.plan).parameters}
-    try:
-        plan = chosen.plan(**flags)
-    except ValueError as error:
-        print(f"reproductions: {error}", file=sys.stderr)
-        return 2
-    results, files = reproduce(options.name, chosen, plan, options.out, quiet=options.quiet)
-    for table in chosen.tables(results).values():
-        print(f"{table.to_text()}\n")
-    print(f"files: {', '.join(map(str, files))}")
-    return 0
-
-
-def _show(options: argparse.Namespace) -> int:
-    results = StoredParts.read(options.file)
-    chosen = find(results.name)
-    for page in options.into:
-        try:
-            text = page.read_text(encoding="utf-8")
-        except OSError as error:
-            raise unreadable(page, error) from error
-        try:
-            write_atomically(page, fill(text, results, chosen))
-        except ValueError as error:
-            raise RecordError(f"{page}: {error}") from error
-    if options.markdown:
-        write_atomically(options.markdown, document(results, chosen))
-    if options.plot:
-        chosen.plot(results, options.plot)
-    for table in chosen.tables(results).values():
-        print(f"{table.to_text()}\n")
-    return 0
+def _costs(chosen: dict[str, Result], small: bool, seeds: int | None, out: Path) -> Table:
+    rows, total, seen = [], 0.0, set[Path]()
+    for name, result in chosen.items():
+        own, flops, time = 0, 0.0, 0.0
+        plan = [(row, told, folder_of(out, told)) for row, told in result.plan(small=small, seeds=seeds)]
+        for _, told, folder in plan:
+            if folder in seen or (folder / "result.json").exists():
+                continue
+            seen.add(folder)
+            cost = cost_of(told)
+            own, flops, time = own + 1, flops + cost.macs, time + cost.dense / macs_per_second()
+        rows.append([name, str(len(plan)), str(own), plain(macs(flops)), plain(duration(time))])
+        total += time
+    note = (
+        "About: runs of an earlier line and finished ones count once; time is that of dense arithmetic on this machine."
+    )
+    rows += [["all", "", str(len(seen)), "", plain(duration(total))]] if len(chosen) > 1 else []
+    return Table("What there is to train", note, ["result", "runs", "to train", "multiply-adds", "time"], rows)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from gossamer.lab.runs.accounting import work_of
 from gossamer.layers import sparse_weights
 from gossamer.likelihoods import Categorical
 from gossamer.metrics import LayerCost, dense_macs, training_macs
+from gossamer.models import mlp
 from gossamer.train import Training
 from gossamer.types import Task
 
@@ -36,6 +37,10 @@ SETS = {
     "cifar10": Set(50_000, (3, 32, 32), 10),
     "cifar100": Set(50_000, (3, 32, 32), 100),
     "reproductions.imagenet:load": Set(1_281_167, (3, 224, 224), 1000),
+    "digits": Set(959, (1, 8, 8), 10),
+    "sun1": Set(10_000, (1000,), 1),
+    "sun2": Set(10_000, (2000,), 1),
+    "sun3": Set(10_000, (1000,), 2),
     "reproductions.small:cifar10": Set(5000, (3, 16, 16), 10),
     "reproductions.small:cifar100": Set(5000, (3, 16, 16), 20),
 }
@@ -51,6 +56,10 @@ class Cost(NamedTuple):
 
 def cost_of(told: Told) -> Cost:
     """The cost of a run, from the network and from the first step of its method: about, where a method prunes later."""
+    if "model" not in told:  # a multilayer perceptron, from several starts; other baselines are nothing beside it
+        return Cost(
+            *2 * (3.0 * n_weights(told) * SETS[told["data"]].n * told.get("epochs", 0) * told.get("starts", 1),)
+        )
     forward = _forward(told["model"], SETS[told["data"]])
     share, dense = _shares(told["method"], json.dumps(told["options"], sort_keys=True))
     examples = SETS[told["data"]].n * told["epochs"]
@@ -58,9 +67,15 @@ def cost_of(told: Told) -> Cost:
 
 
 def n_weights(told: Told) -> int:
-    """Parameters of the network of a run; of one whose data are made up as it trains, none worth counting."""
+    """Parameters of the network of a run; none for data that are not known here."""
     found = SETS.get(told["data"])
-    return sum(p.numel() for p in _network(told["model"], found).parameters()) if found else 0
+    if found is None or not {"model", "hidden"} & told.keys():
+        return 0
+    with torch.device("meta"):
+        network = (
+            _network(told["model"], found) if "model" in told else mlp(found.shape[0], told["hidden"], found.n_outputs)
+        )
+    return sum(p.numel() for p in network.parameters())
 
 
 @cache

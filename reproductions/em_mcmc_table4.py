@@ -1,224 +1,294 @@
-"""Selection of variables in three simulated examples (Ke and Fan, arXiv 2210.12957, Table 4): DFP, DPF, and rivals.
+"""Selection of variables in three simulated examples (Ke and Fan, arXiv 2210.12957, Table 4): DFP, DPF and others.
 
-Every repetition has data of its own, and its starts train one after another. Of several starts the one with the lowest
-loss on its training data is taken; no other data are used to choose.
+Every run has data of its own. Of several starts the one with the lowest loss on its training data is taken; no other
+data are used to choose. A variable is selected if a path of weights leads from it to the output, as Sun et al. count.
+The paper's own hyper-parameters are *released*; it prints 4 and 5 variables for examples 1 and 3, which have 5 and 4.
+
+Beside the paper's methods there are two baselines. *Boosting* is histogram gradient boosting; variables with more than
+5 % of the largest total gain are selected (fixed on example 1, data of seed 500), and an MLP of 64 and 32 hidden units
+is trained on those alone. *Lasso* is ``LassoCV``, or an L1 logistic regression with cross-validation, as they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import importlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LassoCV, LogisticRegressionCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from torch import nn
 
 from gossamer import data, methods
-from gossamer._text.tables import Table
-from gossamer.data.sun1 import VARIANTS
+from gossamer._text.formats import number, percent
 from gossamer.evaluate import evaluate, predict_inputs, summarize
+from gossamer.lab.record import Lock
+from gossamer.metrics import METRICS, Metric, false_discovery_rate, false_non_discovery_rate
 from gossamer.models import mlp
 from gossamer.posterior import SingleNetwork
 from gossamer.train import Training
 from gossamer.types import Task
-from reproductions import rivals, selection
-from reproductions.baselines import BASELINES, baseline
-from reproductions.parts import PartSettings, Row, StoredParts, Tick
-from reproductions.rivals import RIVALS
-from reproductions.selection import EXAMPLES
-
-__all__ = ["measure", "plan", "plot", "tables"]
+from reproductions.drawing import PALETTE, draw, tidy
+from reproductions.frame import Claim, Kept, Measures, Result, Row, Told, mean_error
 
 STARTS = 5  # Sun et al. give SPLBNN ten
-BATCH = 100
 OF_START = 1000  # between the seeds of two starts
 MOST_SNAPSHOTS = 1000  # more than any posterior has: all of them
 CONSTANT = 1e-6  # spread of the predictions of a network that no input reaches any more
+FRESH = 900  # the seeds from here on chose nothing
+SHARE_OF_GAIN = 0.05
+
+
+class Example(NamedTuple):
+    """A simulated example: its data, the paper's networks and wide ones of ours, and how long we train."""
+
+    data: str
+    score: str
+    hidden: list[int]
+    epochs: int
+    paper_epochs: int
+    wide: tuple[int, ...] = (24, 12)
+
+
+EXAMPLES = {
+    1: Example("sun1", "mse", [5, 3], 100, 3000),
+    2: Example("sun2", "mse", [6, 4, 3], 300, 6000),
+    3: Example("sun3", "accuracy", [6, 4, 3], 200, 3000),  # the paper's text has 2000 inputs, its code 1000
+}
+HEADS = ("fdr", "fndr", "n_selected")
+PRINTED = {
+    1: {
+        "SPLBNN": "1.4 0 0 4",
+        "SVBNN": "1.6 38.3% 0 6.3",
+        "DFP": "1.32 0 0 4",
+        "DPF": "1.29 0 0 4",
+    },
+    2: {
+        "SPLBNN": "2.43 0 0 5",
+        "SVBNN": "3.12 51% 0 10.2",
+        "DFP": "2.46 0 0 5",
+        "DPF": "2.49 0 0 5",
+    },
+    3: {
+        "SPLBNN": "91.2% 0 0 5",
+        "SVBNN": "86% 39.9% 0 8.2",
+        "DFP": "94.70% 0 0 5",
+        "DPF": "94.50% 0 0 5",
+    },
+}
 METHODS = {"DFP": False, "DPF": True}  # name -> whether what is pruned may return
 
 
-def plan(
-    *,
-    examples: str = "1,2,3",
-    variants: str = "ke",
-    networks: str = "paper,wide",
-    settings: Literal["tuned", "released", "baselines", "rivals"] = "tuned",
-    repetitions: int = 10,
-    starts: int = STARTS,
-    epochs: int | None = None,
-    seed: int = 0,
-) -> list[PartSettings]:
-    """The parts: an example, a method and a network each.
+def selection(told: Told, folder: Path, lock: Lock) -> Measures:
+    """Score on fresh data, and what was selected of the variables."""
+    seed = told["first_seed"] + told["seed"]
+    task = data.load(told["data"], seed=seed, **told.get("form", {}))
+    found = BASELINES[told["method"]](task, seed) if told["method"] in BASELINES else _best_network(told, task, seed)
+    source = importlib.import_module(f"gossamer.data.{told['data']}")
+    relevant, mask = (
+        torch.zeros(source.N_VARIABLES, dtype=torch.bool),
+        torch.zeros(source.N_VARIABLES, dtype=torch.bool),
+    )
+    relevant[list(source.RELEVANT)] = True
+    mask[found.pop("selected")] = True
+    rates = false_discovery_rate(mask, relevant), false_non_discovery_rate(mask, relevant)
+    return (
+        found | dict(zip(HEADS, (*rates, int(mask.sum())), strict=True)) | {"exact": float(torch.equal(mask, relevant))}
+    )
 
-    Args:
-        examples: Which examples, with commas between them.
-        variants: Which published forms of example 1, with commas between them: ke, ke_code, sun.
-        networks: paper, wide (more hidden units, one start) or both, with a comma between them.
-        settings: tuned, ours; released, the paper's hyper-parameters, noise and epochs (DFP and the paper's network
-            only, from one start); baselines, boosting and a lasso on the same data; or rivals, SPLBNN and SVBNN on the
-            paper's network.
-        repetitions: How many sets of data.
-        starts: Networks for each set of data, of which the one with the lowest training loss is taken.
-        epochs: Length of the trainings; each example has its own if not given.
-        seed: Seed of the first set of data; the others follow.
+
+def _best_network(told: Told, task: Task, seed: int) -> Measures:
+    """Of all starts the network with the lowest loss on its training data."""
+    return min((_network(told, task, seed + OF_START * start) for start in range(told["starts"])), key=_train_nll)
+
+
+def _train_nll(found: Measures) -> float:
+    return float(found["train_nll"])
+
+
+def _network(told: Told, task: Task, seed: int) -> Measures:
+    """The score of the posterior, the mean over its snapshots; loss and selection of the last network."""
+    steps = told["epochs"] * -(-task.n_data // told["batch_size"])
+    torch.manual_seed(seed)
+    network = mlp(task.input_shape[0], told["hidden"], task.n_outputs)
+    method = methods.build(told["method"], task, steps, **told["options"])
+    training = Training(method, network, task, steps, batch_size=told["batch_size"], seed=seed)
+    for _ in training.run():
+        pass
+    prediction = predict_inputs(training.posterior(), task, task.test[0], n_draws=MOST_SNAPSHOTS)
+    scores = summarize(prediction, task, task.test[1])
+    last = SingleNetwork(training.posterior().model)
+    values = prediction.probs if task.kind == "classification" else prediction.mean
+    return {
+        "train_nll": float(evaluate(last, task, n_draws=1, split="train")["nll"]),
+        **({"accuracy": scores["accuracy"]} if "accuracy" in scores else {"mse": scores["rmse"] ** 2}),
+        "selected": selected(last.mean_network()),
+        "dead": float(values.double().std(0).max() < CONSTANT),
+    }
+
+
+def selected(network: nn.Module) -> list[int]:
+    """Inputs from which a path of weights that are not zero leads to the output of a multilayer perceptron.
 
     Example:
-        >>> [(part["method"], part["hidden"]) for part in plan(examples="1", networks="paper")]
-        [('DFP', [5, 3]), ('DPF', [5, 3])]
+        >>> network = mlp(3, (2,), 1)
+        >>> network[1].weight.data = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+        >>> network[3].weight.data = torch.tensor([[0.0, 1.0]])  # the first unit is not read
+        >>> selected(network)
+        [1, 2]
     """
-    _require_counts(repetitions=repetitions, starts=starts, epochs=1 if epochs is None else epochs, seed=seed + 1)
-    numbers = [int(number) for number in _words("examples", examples, [str(number) for number in EXAMPLES])]
-    forms = _words("variants", variants, list(VARIANTS))
-    structures = _words("networks", networks, ["paper", "wide"])
-    common: PartSettings = {"repetitions": repetitions, "seed": seed}
-    if settings == "released":
-        return [
-            {**_common(number, form), "method": "DFP", **_released(number, epochs), **common}
-            for number in numbers
-            for form in (forms if number == 1 else [None])
-        ]
-    if settings == "baselines":
-        return [
-            {**_common(number, form), "method": name, "training": "baseline", "starts": 1, **common}
-            for number in numbers
-            for form in (forms if number == 1 else [None])
-            for name in BASELINES
-        ]
-    if settings == "rivals":
-        return [
-            {**_common(number, form), "method": name, **_rival(number, name, epochs), **common}
-            for number in numbers
-            for form in (forms if number == 1 else [None])
-            for name in RIVALS
-        ]
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    reached = torch.ones(layers[-1].out_features, dtype=torch.bool)
+    for layer in reversed(layers):
+        reached = (layer.weight.detach()[reached] != 0).any(0)
+    inputs: list[int] = reached.nonzero().flatten().tolist()
+    return inputs
+
+
+def boosting(task: Task, seed: int) -> Measures:
+    """Variables by their gain in boosting, and an MLP on them."""
+    (x, y), of_classes = _arrays(task.train), task.kind == "classification"
+    boosted = (HistGradientBoostingClassifier if of_classes else HistGradientBoostingRegressor)(random_state=seed)
+    gains = np.zeros(x.shape[1])
+    for trees in boosted.fit(x, y)._predictors:
+        for tree in trees:
+            splits = tree.nodes[tree.nodes["is_leaf"] == 0]
+            np.add.at(gains, splits["feature_idx"], splits["gain"])
+    chosen = np.flatnonzero(gains > SHARE_OF_GAIN * gains.max())
+    options = {"hidden_layer_sizes": (64, 32), "early_stopping": True, "max_iter": 500, "random_state": seed}
+    network = (MLPClassifier if of_classes else MLPRegressor)(**options).fit(x[:, chosen], y)
+    return _scored(task, network, chosen, chosen)
+
+
+def lasso(task: Task, seed: int) -> Measures:
+    """A lasso, or for classes an L1 logistic regression."""
+    x, y = _arrays(task.train)
+    if task.kind == "classification":
+        options = {"penalty": "l1", "solver": "liblinear", "Cs": 5, "cv": 3, "random_state": seed}
+        model = LogisticRegressionCV(**options).fit(x, y)
+    else:
+        model = LassoCV(cv=5, random_state=seed).fit(x, y)
+    return _scored(task, model, slice(None), np.flatnonzero(np.abs(model.coef_).reshape(-1, x.shape[1]).max(0) > 0))
+
+
+def _scored(task: Task, model: Any, columns: Any, chosen: Any) -> Measures:
+    x, y = _arrays(task.test)
+    predicted = model.predict(x[:, columns])
+    is_right = {"accuracy": float(np.mean(predicted == y))}
+    score = is_right if task.kind == "classification" else {"mse": float(np.mean((predicted - y) ** 2))}
+    return score | {"selected": chosen.tolist(), "dead": 0.0}
+
+
+def _arrays(split: Any) -> tuple[Any, Any]:
+    return split[0].numpy(), split[1].numpy().ravel()
+
+
+BASELINES = {"boosting": boosting, "lasso": lasso}
+
+
+def rows(key: int) -> list[Row]:
+    """The rows of an example: the paper's methods, ours with a wide network, and the baselines."""
+    example = EXAMPLES[key]
+    form: Measures = {"form": {"variant": "ke"}} if key == 1 else {}
+    common = {"data": example.data, "first_seed": FRESH, **form}
+
+    def row(label: str, told: Mapping[str, Any], paper: str = "", small: Told | None = None) -> Row:
+        printed = dict(zip((example.score, *HEADS), PRINTED[key][paper].split(), strict=True)) if paper else {}
+        return Row(f"Example {key}: {label}", {**common, **told}, printed, small)
+
+    def tuned(name: str, hidden: list[int], starts: int, suffix: str = "") -> dict[str, Any]:
+        options = {"preset": f"example{key}{suffix}", "feedback": METHODS[name]}
+        told = {"method": "em_mcmc", "hidden": hidden, "starts": starts, "batch_size": 100, "options": options}
+        return told | {"epochs": example.epochs}
+
+    one = {"data": example.data}
+    made = [row(f"{name}, best of {STARTS}", tuned(name, example.hidden, STARTS), name) for name in METHODS]
+    made += [row(f"{name}, one start", tuned(name, example.hidden, 1), small=one) for name in METHODS]
+    made += [row(f"{name}, 24-12", tuned(name, list(example.wide), 1, "_wide")) for name in METHODS]
+    rivals = {"hidden": example.hidden, "starts": 1, "batch_size": 500, "first_seed": 0}
+    for name, epochs, options in (("SPLBNN", 300, {"starts": 3, "lr": 0.02}), ("SVBNN", 100, {"lr": 0.01})):
+        made.append(row(name, {"method": name.lower(), "epochs": epochs, "options": options, **rivals}, name))
+    return made + [row(name.capitalize(), {"method": name}) for name in BASELINES]
+
+
+def forms() -> list[Row]:
+    """Example 1 by the formulas of the code and of Sun et al., and with the released settings."""
+    by_name = {row.label: row for row in rows(1)}
+    made = []
+    for form, words in (("ke_code", "as in the code"), ("sun", "as by Sun et al.")):
+        for name in METHODS:
+            told = by_name[f"Example 1: {name}, best of {STARTS}"].told
+            told = {**told, "form": {"variant": form}, "first_seed": 0}
+            made.append(Row(f"Example 1 {words}: {name}, best of {STARTS}", told, small=None))
+    options = {"preset": "paper_example1", "mode": "reference", "feedback": False, "update_period": 10}
+    released = {"starts": 1, "epochs": 3000, "batch_size": 1000, "options": options, "first_seed": 0}
+    told = {
+        **by_name["Example 1: DFP, one start"].told,
+        **released,
+    }  # an epoch has 10 steps: the code prunes in its first
+    return [*made, Row("Example 1: DFP, released settings", told, small=None)]
+
+
+def _plot(result: Result, kept: Kept, path: Path) -> None:
+    """Means and standard errors of each row, a panel for each example."""
+
+    def paint(figure: Any) -> None:
+        for axes, (key, example) in zip(figure.subplots(1, len(EXAMPLES)), EXAMPLES.items(), strict=True):
+            mine = [row for row in rows(key) if kept.values(row.label, example.score)]
+            for place, row in enumerate(mine):
+                mean, error = mean_error(kept.values(row.label, example.score))
+                axes.errorbar(mean, place, xerr=error, fmt="o", ms=5, color=PALETTE[0])
+                if example.score in row.printed:
+                    text = row.printed[example.score]
+                    value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+                    axes.plot([value, value], [place - 0.35, place + 0.35], color=PALETTE[1], lw=2)
+            axes.set_yticks(range(len(mine)), [row.label.partition(": ")[2] for row in mine], fontsize=8)
+            axes.invert_yaxis()
+            title = f"Example {key}: {example.score}{', small' if kept.small else ''}"
+            tidy(axes, f"{title} (orange: the paper)")
+
+    draw(path, (11.0, 3.6), paint)
+
+
+def _perfect(key: int) -> list[Claim]:
+    """No irrelevant variable is selected, and no relevant one is missed."""
     return [
-        {**_common(number, form), "method": method, **_tuned(number, structure, starts, epochs), **common}
-        for number in numbers
-        for form in (forms if number == 1 else [None])
-        for structure in structures
-        for method in METHODS
+        Claim(f"{rate.upper()} of {name} in example {key}, negative", rate, {f"Example {key}: {name}, best of 5": -1.0})
+        for name in METHODS
+        for rate in ("fdr", "fndr")
     ]
 
 
-def measure(settings: PartSettings, tick: Tick) -> list[Row]:
-    """A row for each start of each repetition: loss on the training data, score on fresh ones, variables selected."""
-    if settings["training"] == "baseline":
-        return list(_baselines(settings, tick))
-    tasks = [_task(settings, number) for number in range(settings["repetitions"])]
-    if settings["method"] in RIVALS:
-        return rivals.measure(settings, tasks, tick)
-    steps, starts = settings["epochs"] * -(-tasks[0].n_data // settings["batch_size"]), settings["starts"]
-    rows, n = [], starts * len(tasks)
-    for number in range(n):
-        repetition, start = divmod(number, starts)
-        training = _train(settings, tasks[repetition], steps, settings["seed"] + repetition + OF_START * start)
-        row = _row(training, tasks[repetition])
-        rows.append({"repetition": repetition, "start": start, **row})
-        tick(number + 1, n, f"loss {row['train_nll']:.3f}, {len(row['selected'])} variables selected")
-    return rows
+def _metric(name: str, heading: str, meaning: str) -> Metric:
+    return Metric(name, heading, number if name in ("mse", "n_selected") else percent, None, meaning, heading=heading)
 
 
-def _train(settings: PartSettings, task: Task, steps: int, seed: int) -> Training:
-    options = {"preset": settings["preset"], "mode": settings["mode"], "feedback": METHODS[settings["method"]]}
-    method = methods.build("em_mcmc", task, steps, update_period=settings.get("update_period"), **options)
-    torch.manual_seed(seed)
-    network = mlp(task.input_shape[0], settings["hidden"], task.n_outputs)
-    training = Training(method, network, task, steps, batch_size=settings["batch_size"], seed=seed)
-    for _ in training.run():
-        pass
-    return training
-
-
-def _row(training: Training, task: Task) -> Row:
-    """Score of the posterior, the mean over its snapshots; loss and selection of the last network."""
-    prediction = predict_inputs(training.posterior(), task, task.test[0], n_draws=MOST_SNAPSHOTS)
-    scores = summarize(prediction, task, task.test[1])
-    last = SingleNetwork(training.model)
-    train_nll = float(evaluate(last, task, n_draws=1, split="train")["nll"])
-    values = prediction.probs if task.kind == "classification" else prediction.mean
-    return {
-        "train_nll": round(train_nll, 5),
-        "score": round(float(scores["accuracy"] if "accuracy" in scores else scores["rmse"] ** 2), 5),
-        "selected": rivals.selected(last.mean_network()),
-        **({"dead": True} if float(values.double().std(0).max()) < CONSTANT else {}),
-    }
-
-
-def _baselines(settings: PartSettings, tick: Tick) -> Iterator[Row]:
-    for number in range(settings["repetitions"]):
-        row = baseline(settings["method"], _task(settings, number), settings["seed"] + number)
-        tick(number + 1, settings["repetitions"], f"{len(row['selected'])} variables selected")
-        yield {"repetition": number, "start": 0, **row}
-
-
-def tables(results: StoredParts) -> dict[str, Table]:
-    """A table for each example."""
-    return selection.tables(results)
-
-
-def plot(results: StoredParts, path: Path) -> None:
-    """Score and selection of every repetition."""
-    selection.plot(results, path)
-
-
-def _common(number: int, form: str | None) -> PartSettings:
-    return {"example": number, "data": EXAMPLES[number].data} | ({} if form is None else {"variant": form})
-
-
-def _tuned(number: int, structure: str, starts: int, epochs: int | None) -> PartSettings:
-    example = EXAMPLES[number]
-    return {
-        "training": "tuned",
-        "hidden": list(example.hidden if structure == "paper" else example.wide),
-        "starts": starts if structure == "paper" else 1,
-        "epochs": example.epochs if epochs is None else epochs,
-        "batch_size": BATCH,
-        "preset": f"example{number}" + ("" if structure == "paper" else "_wide"),
-        "mode": "default",
-    }
-
-
-def _released(number: int, epochs: int | None) -> PartSettings:
-    example = EXAMPLES[number]
-    return {
-        "training": "released",
-        "hidden": list(example.hidden),
-        "starts": 1,
-        "epochs": example.paper_epochs if epochs is None else epochs,
-        "batch_size": 1000,
-        "update_period": 10,  # an epoch: the released code chooses and prunes in its first batch
-        "preset": f"paper_example{number}",
-        "mode": "reference",
-    }
-
-
-def _rival(number: int, name: str, epochs: int | None) -> PartSettings:
-    rival = RIVALS[name]
-    return {
-        "training": rival.training,
-        "hidden": list(EXAMPLES[number].hidden),
-        "starts": 1,
-        "epochs": rival.epochs if epochs is None else epochs,
-        "batch_size": rivals.BATCH,
-        "options": dict(rival.options),
-    }
-
-
-def _task(settings: PartSettings, repetition: int) -> Task:
-    form = {"variant": settings["variant"]} if "variant" in settings else {}
-    return data.load(settings["data"], seed=settings["seed"] + repetition, **form)
-
-
-def _words(flag: str, text: str, known: Sequence[str]) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    wrong = [word for word in words if word not in known]
-    if wrong or not words:
-        got = repr(wrong[0]) if wrong else "nothing"
-        raise ValueError(f"--{flag} takes {', '.join(known)}, with commas between them; got {got}")
-    return list(dict.fromkeys(words))
-
-
-def _require_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        if value < 1:
-            least = 0 if name == "seed" else 1
-            raise ValueError(f"--{name} must be at least {least}; got {value - 1 if name == 'seed' else value}")
+RESULT = Result(
+    title="EM-MCMC, Table 4: variables of simulated examples",
+    claim="DFP and DPF select exactly the relevant variables in all examples; SVBNN selects more, and predicts worse.",
+    rows=[*(row for key in EXAMPLES for row in rows(key)), *forms()],
+    columns=[
+        _metric("mse", "MSE", "Mean squared error on fresh data, whose noise has variance 1."),
+        METRICS["accuracy"],
+        _metric("fdr", "FDR", "Share of the selected variables that are irrelevant."),
+        _metric("fndr", "FNDR", "Share of the other variables that are relevant."),
+        _metric("n_selected", "S", "Variables selected."),
+        _metric("exact", "exact", "Runs that select exactly the relevant variables."),
+        _metric("dead", "dead", "Runs whose network predicts a constant."),
+    ],
+    claims=[
+        *(claim for key in EXAMPLES for claim in _perfect(key)),
+        Claim("FDR of SVBNN in example 1", "fdr", {"Example 1: SVBNN": 1.0}, 0.01),
+        *(
+            Claim(f"MSE of SVBNN less {name}", "mse", {"Example 1: SVBNN": 1.0, f"Example 1: {name}, best of 5": -1.0})
+            for name in METHODS
+        ),
+    ],
+    seeds=10,
+    measure=selection,
+    plot=_plot,
+)

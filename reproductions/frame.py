@@ -71,7 +71,8 @@ class Row:
         label: Its name, unique in the result.
         told: The settings of a full run, as :class:`gossamer.lab.Settings` takes them.
         printed: What the paper printed, by metric.
-        small: What a small run needs in place of what :data:`SMALL` and ``told`` say; ``None``: there is none.
+        small: What a small run needs in place of what ``told`` and :data:`SMALL` say; if it names data, :data:`SMALL`
+            says nothing. ``None``: there is no small run.
         line: In a figure: the line it is a point of.
         at: In a figure: where on the axis.
     """
@@ -89,19 +90,23 @@ class Row:
         if not small:
             return full
         own = self.small or {}
-        less = {"data": f"{SMALL_DATA}:{full['data']}", **SMALL, **own}
-        less["options"] = full["options"] | own.get("options", {})
+        less = own if "data" in own else {"data": f"{SMALL_DATA}:{full['data']}", **SMALL, **own}
+        less = {**less, "options": full["options"] | own.get("options", {})}
         return {key: value for key, value in (full | less).items() if key != "n_val"}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, as a sum over rows that is at least ``above``: the metric of each times its weight."""
+    """What the paper says, as a sum over rows that is at least ``above``: the metric of each times its weight.
+
+    Runs of a seed are ``paired`` where they are the same training up to what differs between the rows.
+    """
 
     words: str
     metric: str
     weights: Mapping[str, float]
     above: float = 0.0
+    paired: bool = False
 
     @classmethod
     def better(cls, one: str, other: str, metric: str, by: float = 0.0) -> Self:
@@ -109,6 +114,23 @@ class Claim:
         sign = 1.0 if METRICS[metric].better == "higher" else -1.0
         words = f"{METRICS[metric].heading}, {one} against {other}"
         return cls(words, metric, {one: sign, other: -sign}, by)
+
+    def estimate(self, samples: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+        """The sum and its standard error, from the values of each row by seed; infinite for one seed."""
+        if self.paired:
+            by_seed = zip(*(samples[row] for row in self.weights), strict=True)
+            sums = [
+                sum(weight * value for weight, value in zip(self.weights.values(), values, strict=True))
+                for values in by_seed
+            ]
+            mean, error = mean_error(sums)
+            return mean, math.inf if error is None else error
+        # Seeds are few, so the rows share one standard deviation.
+        squares = [(x - statistics.fmean(values)) ** 2 for values in samples.values() for x in values]
+        free = len(squares) - len(samples)
+        mean = sum(weight * statistics.fmean(samples[row]) for row, weight in self.weights.items())
+        share = sum(weight**2 / len(samples[row]) for row, weight in self.weights.items())
+        return mean, math.sqrt(sum(squares) / free * share) if free else math.inf
 
 
 class Verdict(NamedTuple):
@@ -192,14 +214,9 @@ class Kept:
             samples = {row: self.values(row, claim.metric) for row in claim.weights}
             if not all(samples.values()):
                 return Verdict("not run", "")
-            # Seeds are few, so the rows of a claim share one standard deviation.
-            squares = [(x - statistics.fmean(values)) ** 2 for values in samples.values() for x in values]
-            free = len(squares) - len(samples)
-            mean = sum(weight * statistics.fmean(samples[row]) for row, weight in claim.weights.items())
-            share = sum(weight**2 / len(samples[row]) for row, weight in claim.weights.items())
-            error = math.sqrt(sum(squares) / free * share) if free else math.inf
+            mean, error = claim.estimate(samples)
             signs.append((mean - claim.above) / error if error else math.copysign(math.inf, mean - claim.above))
-            shown = f"{mean:+.3g} ± {error:.2g}" if free else f"{mean:+.3g} (one seed)"
+            shown = f"{mean:+.3g} ± {error:.2g}" if error < math.inf else f"{mean:+.3g} (one seed)"
             words.append(f"{claim.words}: {shown}" + (f", claimed at least {claim.above:+.3g}" if claim.above else ""))
         if not signs:
             return Verdict("not run", "")
@@ -230,7 +247,7 @@ def names() -> list[str]:
         True
     """
     files = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
-    return sorted(name.replace("_", "-") for name in files if name.startswith(("ssvi_", "cv_adam_")))
+    return sorted(name.replace("_", "-") for name in files if name.startswith(("ssvi_", "cv_adam_", "em_mcmc_")))
 
 
 def find(name: str) -> Result:

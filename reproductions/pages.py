@@ -80,11 +80,11 @@ def determined(config: Told) -> Told:
 
 def write_page() -> None:
     """Write the page and its pictures."""
-    for name in names():
-        small = Kept.read(KEPT / f"{name}-small.json")
-        if small is not None and (plot := find(name).plot) is not None:
+    for path in KEPT.glob("*.json"):
+        kept = Kept.read(path)
+        if kept is not None and (plot := find(kept.name).plot) is not None:
             (PAGE.parent / PICTURES).mkdir(exist_ok=True)
-            plot(find(name), small, PAGE.parent / PICTURES / f"{name}-small.svg")
+            plot(find(kept.name), kept, PAGE.parent / PICTURES / f"{path.stem}.svg")
     write_atomically(PAGE, page())
 
 
@@ -102,8 +102,9 @@ def page() -> str:
         parts += [f"`python -m reproductions {name}`"]
         if small.runs or full.runs:
             parts.append(table_of(result, [small, full]).to_markdown().rstrip("\n"))
-        if (PAGE.parent / PICTURES / f"{name}-small.svg").exists():
-            parts.append(f"![{result.title}, small]({PICTURES}/{name}-small.svg)")
+        for stem, words in ((f"{name}-small", ", small"), (name, "")):
+            if (PAGE.parent / PICTURES / f"{stem}.svg").exists():
+                parts.append(f"![{result.title}{words}]({PICTURES}/{stem}.svg)")
     intro = PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK
     table = Table("", "", ["result", "small", "in full"], verdicts, 3).to_markdown().rstrip("\n")
     return "\n\n".join([intro, table, *parts]) + "\n"
