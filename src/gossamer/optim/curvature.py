@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from gossamer.distributed import average_over_ranks, world_size
 from gossamer.layers import CurvatureWeight, sparse_weights
+from gossamer.optim.batches_seen import watch_batches
 from gossamer.types import Rule, Step
 
 __all__ = ["Curvature"]
@@ -118,6 +119,20 @@ class Curvature(Rule):
             weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
         self._has_learnt = False
         self._first = _FirstStep(next((weight.mean for weight in trained if weight.mean.requires_grad), None))
+        for one in self.optimizers:
+            one.register_step_pre_hook(self._before_step)
+        watch_batches(model, n_data, is_scaled=self.scaler is not None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy, of which the first step is over."""
+        learning = [weight for weight in self.weights if weight.learner is self]
+        return self.__dict__ | {"_first": _FirstStep(None), "weights": learning}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy, whose optimizers torch leaves without hooks, and whose weights come without a learner."""
+        self.__dict__.update(state)
+        for weight in self.weights:
+            weight.learner = self
         for one in self.optimizers:
             one.register_step_pre_hook(self._before_step)
 

@@ -39,6 +39,7 @@ from gossamer.sparsity.criteria import (
 )
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
+from gossamer.sparsity.loop_watch import LoopWatch
 from gossamer.sparsity.moves import WeightBatch, after_steps
 from gossamer.types import Criterion, Schedule, Step
 
@@ -157,6 +158,7 @@ class Subspace(Clocked):
         _agree(self.weights)
         leave_broadcast(model)
         self._hooks: list[RemovableHandle] = []
+        self._watch = LoopWatch(self._trained(), self.optimizers, update_period)
         self._prepare()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
@@ -170,12 +172,16 @@ class Subspace(Clocked):
             Whether there was an update. The released code then skips the optimizer: ``if not subspace.step():
             optimizer.step()``.
         """
+        self._watch.subspace_stepped()
+        return self._step(closure)
+
+    def _step(self, closure: Callable[[], Tensor] | None) -> bool:
         if self._is_resumed and self.index > 0:
-            warnings.warn(CONTINUED.format(step=self.index), stacklevel=2)
+            warnings.warn(CONTINUED.format(step=self.index), stacklevel=3)
         if self._is_first:  # here rather than at the start: a Curvature may come after this
             self._is_first = False
             if self._curved and all(weight.learner is None for weight in self._curved):
-                warnings.warn(IDLE, stacklevel=2)
+                warnings.warn(IDLE, stacklevel=3)
         loaded, self._is_resumed = self._clock.loaded, False
         self.index = (self.index if loaded is None else loaded) + 1
         if loaded is not None:  # no gradient was asked for: an update that is due now is made at the next step
@@ -188,7 +194,8 @@ class Subspace(Clocked):
 
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`: the released code skips the optimizer at an update."""
-        return self.step(step.loss) and self.is_reference
+        self._watch.stepped = 0  # a method's own loop leaves nothing out
+        return self._step(step.loss) and self.is_reference
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -263,7 +270,7 @@ class Subspace(Clocked):
         changes = None
         if not weights and any(_has_gradient(weight.mean) for weight in trained.values()):
             reason = UNSEEN
-            warnings.warn(HOW_TO_BE_SEEN, stacklevel=3)
+            warnings.warn(HOW_TO_BE_SEEN, stacklevel=4)
         elif self._collector.are_sums(shortlists, grads, rate):
             reason = SUMS
         else:

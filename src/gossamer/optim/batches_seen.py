@@ -1,0 +1,81 @@
+"""What the passes of a training say about its loss and its number of examples, compared with what was promised."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.distributed import world_size
+
+__all__ = ["watch_batches"]
+
+FAR = 8  # times: several passes for each batch, or weights of examples, are not yet a mistake
+ROUNDING = 1.01
+SUMMED = (
+    "the loss looks like the sum over a batch of {n} examples, not their mean: its gradient by the outputs is larger "
+    "than any mean cross-entropy has. gossamer.Curvature takes the mean, reduction='mean'; a sum makes σ too small"
+)
+TOO_FEW = (
+    "n_data is {n_data}, but a batch has {n} examples: n_data is the number of all training examples, len(dataset)"
+)
+ANOTHER_NUMBER = (
+    "n_data is {n_data}, but the loop passes over {n} examples between two short batches: n_data is the number of "
+    "all training examples, len(dataset). σ² is proportional to 1/n_data"
+)
+
+
+def watch_batches(model: nn.Module, n_data: int, *, is_scaled: bool) -> None:
+    """Look at the batches of a training and the gradient of its first outputs, and warn once of each contradiction."""
+    seen = _Batches(n_data)
+    handle = model.register_forward_pre_hook(seen.look)
+    seen.stop = handle.remove
+    if not is_scaled:
+        handle_of_outputs = model.register_forward_hook(lambda _, args, output: _look_at(output, handle_of_outputs))
+
+
+class _Batches:
+    """The sizes of batches: an epoch ends where one is shorter, unless the loader drops it."""
+
+    def __init__(self, n_data: int) -> None:
+        self.n_data, self.largest, self.since, self.before = n_data, 0, 0, 0
+        self.stop: Any = None
+
+    def look(self, model: nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and model.training):
+            return
+        if not args or not isinstance(args[0], Tensor) or not args[0].dim():
+            return
+        n = len(args[0])
+        if n > self.n_data:
+            self.stop()
+            warnings.warn(TOO_FEW.format(n_data=self.n_data, n=n), stacklevel=2)
+            return
+        self.largest, self.since = max(self.largest, n), self.since + n
+        if n == self.largest:
+            return
+        epoch, self.since = self.since * world_size(), 0
+        if epoch == self.before:  # two of equal length are no chance
+            self.stop()
+            if not self.n_data / FAR < epoch < self.n_data * FAR:
+                warnings.warn(ANOTHER_NUMBER.format(n_data=self.n_data, n=epoch), stacklevel=2)
+        self.before = epoch
+
+
+def _look_at(output: Any, handle: Any) -> None:
+    """Remember the gradient of outputs ``(batch, classes)`` at the first pass that has one."""
+    if torch.compiler.is_compiling() or not (isinstance(output, Tensor) and output.requires_grad):
+        return
+    handle.remove()
+    if output.dim() == 2 and min(output.shape) > 1:
+        output.register_hook(_check_mean)  # type: ignore[no-untyped-call]
+
+
+def _check_mean(grad: Tensor) -> None:
+    """Rows of a cross-entropy's gradient, p - y over the batch size, sum to zero and have absolute sums up to 2."""
+    n, size = len(grad), float(grad.abs().sum())
+    is_cross_entropy = float(grad.sum(1).abs().max()) < 1e-3 * float(grad.abs().max())
+    if is_cross_entropy and 2 * ROUNDING < size <= 2 * n * ROUNDING:
+        warnings.warn(SUMMED.format(n=n), stacklevel=2)
