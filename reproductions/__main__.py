@@ -13,7 +13,7 @@ from gossamer._text.tables import Table, columns
 from gossamer.lab import Interrupted
 from gossamer.lab.record import RecordError
 from reproductions.cost import cost_of, macs_per_second
-from reproductions.frame import Result, find, folder_of, names, reproduce
+from reproductions.frame import Result, Told, file_of, find, names, reproduce
 from reproductions.pages import table_of, write_page
 
 __all__ = ["main"]
@@ -73,23 +73,23 @@ def _make(name: str, result: Result, options: argparse.Namespace) -> None:
 
 
 def _costs(chosen: dict[str, Result], small: bool, seeds: int | None, out: Path) -> Table:
-    rows, total, seen = [], 0.0, set[Path]()
+    """A line for each result, or for each row of a single one."""
+    lines: dict[str, list[tuple[Told, Path]]] = {}
     for name, result in chosen.items():
-        own, flops, time = 0, 0.0, 0.0
-        plan = [(row, told, folder_of(out, told)) for row, told in result.plan(small=small, seeds=seeds)]
-        for _, told, folder in plan:
-            if folder in seen or (folder / "result.json").exists():
-                continue
-            seen.add(folder)
-            cost = cost_of(told)
-            own, flops, time = own + 1, flops + cost.macs, time + cost.dense / macs_per_second()
-        rows.append([name, str(len(plan)), str(own), plain(macs(flops)), plain(duration(time))])
-        total += time
-    note = (
-        "About: runs of an earlier line and finished ones count once; time is that of dense arithmetic on this machine."
-    )
-    rows += [["all", "", str(len(seen)), "", plain(duration(total))]] if len(chosen) > 1 else []
-    return Table("What there is to train", note, ["result", "runs", "to train", "multiply-adds", "time"], rows)
+        for row, told in result.plan(small=small, seeds=seeds):
+            lines.setdefault(name if len(chosen) > 1 else row.label, []).append((told, file_of(result, out, told)))
+    rows, seen, total = [], set[Path](), 0.0
+    for line, plan in lines.items():
+        left = {file.parent: told for told, file in plan if file.parent not in seen and not file.exists()}
+        seen |= left.keys()
+        costs = [cost_of(told) for told in left.values()]
+        seconds = sum(cost.dense for cost in costs) / macs_per_second()
+        counted = plain(macs(sum(cost.macs for cost in costs)))
+        rows.append([line, str(len(plan)), str(len(left)), counted, plain(duration(seconds))])
+        total += seconds
+    note = "About. Runs of an earlier line and finished ones are not counted; time is that of dense arithmetic here."
+    rows.append(["all", "", str(len(seen)), "", plain(duration(total))])
+    return Table("What there is to train", note, ["", "runs", "to train", "multiply-adds", "time"], rows)
 
 
 if __name__ == "__main__":

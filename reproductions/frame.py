@@ -30,7 +30,20 @@ from gossamer.lab.record import Lock, RecordError, TakenError
 from gossamer.lab.record.environment import environment
 from gossamer.metrics import METRICS, Metric
 
-__all__ = ["Claim", "Kept", "Result", "Row", "Run", "Verdict", "find", "mean_error", "names", "reproduce", "trained"]
+__all__ = [
+    "Claim",
+    "Kept",
+    "Result",
+    "Row",
+    "Run",
+    "Verdict",
+    "file_of",
+    "find",
+    "mean_error",
+    "names",
+    "reproduce",
+    "trained",
+]
 
 Told = Mapping[str, Any]
 """What determines a run; plain values."""
@@ -290,7 +303,7 @@ def reproduce(
     plan, place = list(result.plan(small=small, seeds=seeds)), dict(where or {})
     kept = Kept(name, small)
     out.mkdir(parents=True, exist_ok=True)
-    missing = [told for _, told in plan if not _file(result, out, told).exists()]
+    missing = [told for _, told in plan if not file_of(result, out, told).exists()]
     _check_space(out, missing)
     needs = [f"{SMALL_DATA}:{name}" if small else name for name in result.needs]
     with trusting(*own_code([told for _, told in plan]), *own_code(needs)):
@@ -313,6 +326,11 @@ def folder_of(out: Path, told: Told) -> Path:
     return out / "runs" / f"{told['method']}-{digest}-{told['seed']}"
 
 
+def file_of(result: Result, out: Path, told: Told) -> Path:
+    """Where the measures of a run are; results that measure the same share it."""
+    return folder_of(out, told) / f"{result.measure.__name__}.json"
+
+
 def mean_error(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and standard error; ``None`` for a single value."""
     return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
@@ -320,7 +338,7 @@ def mean_error(values: Sequence[float]) -> tuple[float, float | None]:
 
 def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run | None:
     """A run of a row, measured if it was not; ``None`` while another process has it."""
-    folder, path = folder_of(out, told), _file(result, out, told)
+    folder, path = folder_of(out, told), file_of(result, out, told)
     try:
         with Lock(folder) as lock:
             found = read_file(path, "delete it")
@@ -336,11 +354,6 @@ def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run | 
             return run
     except TakenError:
         return None
-
-
-def _file(result: Result, out: Path, told: Told) -> Path:
-    """Where the measures of a run are; results that measure the same share it."""
-    return folder_of(out, told) / f"{result.measure.__name__}.json"
 
 
 def _text(metric: Metric, run: Run) -> str:

@@ -102,12 +102,25 @@ def page() -> str:
         parts += [f"`python -m reproductions {name}`"]
         if small.runs or full.runs:
             parts.append(table_of(result, [small, full]).to_markdown().rstrip("\n"))
+            parts += [f"{words}: {_where(kept)}" for words, kept in (("Small", small), ("In full", full)) if kept.runs]
         for stem, words in ((f"{name}-small", ", small"), (name, "")):
             if (PAGE.parent / PICTURES / f"{stem}.svg").exists():
                 parts.append(f"![{result.title}{words}]({PICTURES}/{stem}.svg)")
     intro = PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK
     table = Table("", "", ["result", "small", "in full"], verdicts, 3).to_markdown().rstrip("\n")
     return "\n\n".join([intro, table, *parts]) + "\n"
+
+
+def _where(kept: Kept) -> str:
+    """Machines, versions and days of the runs."""
+    known = [{**run.environment, **run.environment.get("versions", {})} for run in kept.runs]
+    versions = ("gossamer", "torch")
+    words = [
+        ", ".join([str(own.get("gpu") or own["cpu"]), *(f"{name} {own[name]}" for name in versions if name in own)])
+        for own in known
+    ]
+    days = sorted({own["time"][:10] for own in known})
+    return "; ".join([*dict.fromkeys(words), " to ".join(dict.fromkeys([days[0], days[-1]]))])
 
 
 def _sentence(why: str) -> str:
