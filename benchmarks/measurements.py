@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from benchmarks.timing import THREAD, Spread, Stopwatch, speedup, spread
-from gossamer.files.atomic import json_by_rows, read_file, rows_of
+from gossamer.files import schema
+from gossamer.files.atomic import json_by_rows, read_file
 from gossamer.lab.record import RecordError, write_atomically
 
 __all__ = [
@@ -219,7 +220,8 @@ class Measurements:
             raise ValueError(f"its format is {found!r}, this version of gossamer reads {FORMAT}")
         plain = {key: value for key, value in content.items() if key != "format"}
         for key, kind in _ROWS.items():
-            plain[key] = rows_of(kind, plain.get(key, []))
+            rows: Any = list[kind]  # type: ignore[valid-type]
+            plain[key] = schema.made(rows, plain.get(key, []), key, "make the file again")
         try:
             return cls(**plain)
         except TypeError as error:

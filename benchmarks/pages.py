@@ -25,7 +25,8 @@ from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
 from benchmarks.trials import Trials
 from gossamer._text.tables import Table
-from gossamer.files.atomic import read_file, rows_of
+from gossamer.files import schema
+from gossamer.files.atomic import read_file
 from gossamer.lab.record import RecordError
 
 __all__ = ["PLACES", "document", "fill", "fill_places", "fill_recorded", "recorded_environments", "recorded_tables"]
@@ -127,7 +128,7 @@ def recorded_tables(folder: Path) -> dict[str, Table]:
         elif content["kind"] in reliability.KINDS:
             made |= reliability.reliability_tables(content)
         else:
-            made[name] = state_table(rows_of(StateBytes, content["rows"]))
+            made[name] = state_table(schema.made(list[StateBytes], content["rows"], name, "make the file again"))
     return made
 
 

@@ -1,6 +1,6 @@
 """Tables as text, Markdown and LaTeX."""
 
-from gossamer._text.tables import Table
+from gossamer._text.tables import Table, to_csv
 
 TABLE = Table("Costs & gains", "In %.", ["set_1", "gain\n% ↑"], [["a|b", "5.0±0.1"], ["~^\\{}", "−1"]])
 
@@ -23,3 +23,10 @@ def test_latex_escapes_everything_that_means_something_there():
         r"    a|b & \textbf{5.0$\pm$0.1} \\",
         r"    \textasciitilde{}\textasciicircum{}\textbackslash{}\{\} & $-$1 \\",
     ]
+
+
+def test_names_of_anybody_are_no_formulas_no_markup_and_no_commands_to_a_terminal():
+    table = Table("", "", ["name"], [["=1+1|<script>\x1b[31m\x9b0m\u202e"]])
+    assert not set("\x1b\x9b\u202e") & set(table.to_text())
+    assert "| =1+1\\|&lt;script>" in table.to_markdown()
+    assert to_csv([["=1+1", "@x", "+a", "-1e3", "a=b", -2.5, "-", None]]) == "'=1+1,'@x,'+a,-1e3,a=b,-2.5,'-,\n"

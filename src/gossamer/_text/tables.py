@@ -1,14 +1,18 @@
-"""Tables as aligned text for a terminal, as Markdown and as LaTeX."""
+"""Tables as aligned text for a terminal, as Markdown, as LaTeX and as CSV; names in them may be anybody's."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import csv
+import io
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
 
 def align(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """One line per row, its cells padded to the width of their column."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = [
         [cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)] for row in rows
@@ -19,6 +23,38 @@ def align(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[st
 def columns(rows: Mapping[str, str]) -> str:
     """Names, and beside each its text."""
     return "\n".join(align(list(rows.items())))
+
+
+def printable(text: str) -> str:
+    r"""The text with its control characters spelled out: a terminal would obey them.
+
+    Example:
+        >>> printable("red\x1b[31m")
+        'red\\x1b[31m'
+    """
+    return re.sub(r"[^\n\t\x20-\x7e\xa0-\u2029\u202f-\u2065\u206a-\U0010ffff]", lambda it: repr(it[0])[1:-1], text)
+
+
+def to_csv(rows: Iterable[Iterable[object]], delimiter: str = ",") -> str:
+    r"""Rows as CSV; an apostrophe keeps a spreadsheet from running a text as a formula.
+
+    Example:
+        >>> to_csv([["=1+1", "-2", 0.5]])
+        "'=1+1,-2,0.5\n"
+    """
+    file = io.StringIO()
+    csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([map(_as_text, row) for row in rows])
+    return file.getvalue()
+
+
+def _as_text(cell: object) -> object:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 class Table(NamedTuple):
@@ -40,7 +76,8 @@ class Table(NamedTuple):
     def to_markdown(self) -> str:
         """The table alone: the page around it has the title and the note."""
         named = [cell.replace("\n", ", ") for cell in self.head]
-        head, *rows = [[cell.replace("|", r"\|") for cell in row] for row in [named, *self.rows]]
+        signs = str.maketrans({"|": r"\|", "<": "&lt;", "\n": " "})
+        head, *rows = [[cell.translate(signs) for cell in row] for row in [named, *self.rows]]
         rule = ["---"] * self.n_labels + ["---:"] * (len(self.head) - self.n_labels)
         return "".join(f"| {' | '.join(row)} |\n" for row in [head, rule, *rows])
 

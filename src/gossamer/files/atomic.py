@@ -10,12 +10,11 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gossamer.files import schema
 
 Row = dict[str, Any]
-_Data = TypeVar("_Data")
 BINARY: int = getattr(os, "O_BINARY", 0)  # on Windows, keep line ends as they are
 
 
@@ -85,12 +84,6 @@ def checked(value: Any, hint: Any, where: object, fix: str) -> Any:
         return schema.check(value, hint, where, fix)
     except ValueError as error:
         raise RecordError(str(error)) from error
-
-
-def rows_of(kind: type[_Data], rows: Any) -> list[_Data]:
-    """Instances of a dataclass from the rows of a file; only fields with a default may be missing: they came later."""
-    schema.check(rows, list[dict[str, Any]], f"rows of {kind.__name__}", "make the file again")
-    return [schema.made(kind, row, kind.__name__, "make the file again") for row in rows]
 
 
 def to_json(value: Mapping[str, Any], indent: int | None = None) -> str:

@@ -311,3 +311,14 @@ def test_two_ranks_from_the_command_line(tmp_path):
     assert runs[0].result()["metrics"] == runs[1].result()["metrics"]
     assert [row["loss"] for row in runs[0].metrics()] == [row["loss"] for row in runs[1].metrics()]
     assert main(["evaluate", str(folder)]) == 0  # in one process
+
+
+def test_names_of_a_run_are_no_commands_to_the_terminal(gossamer, run, tmp_path):
+    hostile = tmp_path / "all" / "\x1b[2J"
+    shutil.copytree(run, hostile)
+    for told in (
+        *gossamer("runs", hostile.parent)[1:],
+        *gossamer("show", hostile)[1:],
+        *gossamer("show", "\x1b[2J")[1:],
+    ):
+        assert "\x1b" not in told

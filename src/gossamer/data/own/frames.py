@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gossamer._text.tables import to_csv
 from gossamer.data.own.columns import Frame
 
 Array = npt.NDArray[Any]
@@ -86,12 +87,11 @@ def _is_number(text: str) -> bool:
 def write_csv(path: Path, columns: dict[str, list[Any]]) -> None:
     """Columns of equal length as CSV or TSV."""
     with path.open("w", encoding="utf-8", newline="") as stream:
-        print_csv(stream, columns, "\t" if path.suffix.lower() == ".tsv" else ",")
+        stream.write(csv_of(columns, "\t" if path.suffix.lower() == ".tsv" else ","))
 
 
-def print_csv(stream: Any, columns: dict[str, list[Any]], delimiter: str = ",") -> None:
+def csv_of(columns: dict[str, list[Any]], delimiter: str = ",") -> str:
     """Columns of equal length as CSV; numbers with six digits."""
-    writer = csv.writer(stream, delimiter=delimiter, lineterminator="\n")
-    writer.writerow(columns)
-    for row in zip(*columns.values(), strict=True):
-        writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row)
+    rows = zip(*columns.values(), strict=True)
+    told = ([f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows)
+    return to_csv([columns, *told], delimiter)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gossamer import __version__
 from gossamer._text.names import own_code, suggestion, trusting
+from gossamer._text.tables import printable
 from gossamer.lab.record import RecordError
 from gossamer.lab.runs.interrupt import Interrupted, RankLostError, handled_by
 
@@ -166,4 +167,4 @@ def _explain(error: BaseException) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"gossamer: {text}", file=sys.stderr)
+    print(f"gossamer: {printable(text)}", file=sys.stderr)

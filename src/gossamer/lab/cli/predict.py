@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from gossamer.data.own.files import FILES, WRITTEN, json_lines, kind_of
-from gossamer.data.own.frames import print_csv
+from gossamer.data.own.frames import csv_of
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli.parser import Parser, add_reading_flags, folder
 from gossamer.lab.record import Run
@@ -32,7 +32,7 @@ def predict(given: list[str]) -> int:
     elif options.json:
         sys.stdout.write(json_lines(columns))
     else:
-        print_csv(sys.stdout, columns)
+        sys.stdout.write(csv_of(columns))
     return 0
 
 

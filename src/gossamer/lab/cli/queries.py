@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Literal
 
+from gossamer._text.tables import printable
 from gossamer.lab.cli.parser import Parser, folder
 from gossamer.lab.record import RecordError, Run
 
@@ -48,7 +49,7 @@ def show(given: list[str]) -> int:
     options = _parse("show", given)
     from gossamer.lab.runs.reading import show as show_run
 
-    print(show_run(folder(options.run)))
+    print(printable(show_run(folder(options.run))))
     return 0
 
 

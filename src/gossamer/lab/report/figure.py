@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gossamer._text.tables import to_csv
 from gossamer.lab.report.axes import HEIGHT, LETTER, WIDTH, colour_class, shorten
 from gossamer.lab.report.markup import Html, element, join
 
@@ -25,11 +24,8 @@ class Chart(NamedTuple):
 
     def to_csv(self) -> str:
         """The numbers as CSV, to six digits."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
-        return file.getvalue()
+        rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
+        return to_csv([self.columns, *rows])
 
 
 class Figure(NamedTuple):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import statistics
@@ -15,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from gossamer._text.formats import column
 from gossamer._text.names import file_name, own_code, trusting
-from gossamer._text.tables import Table
+from gossamer._text.tables import Table, to_csv
 from gossamer.files.atomic import checked, json_by_rows, one_line, read_file, unwritable
 from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically
@@ -201,12 +199,8 @@ def csv_of(comparisons: Mapping[str, Comparison]) -> str:
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    file = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(file, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return file.getvalue()
+    return to_csv([names, *([row.get(name) for name in names] for row in rows)])
 
 
 class Column(NamedTuple):

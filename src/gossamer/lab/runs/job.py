@@ -19,6 +19,7 @@ from torch import Tensor
 from gossamer import models
 from gossamer._text.names import needs
 from gossamer._text.progress import Progress
+from gossamer._text.tables import printable
 from gossamer.data import DataNotFoundError, describe_data
 from gossamer.data.own.record import TrainingDataNeededError
 from gossamer.distributed import OneProcess, OwnNoise, on_any_rank
@@ -129,7 +130,7 @@ def train(
         if held is not None:
             job.run = Run.create(job.folder, settings.to_config(), notes_on(job.task), held, _used(job))
             if job.task.record is not None and not quiet:
-                print(describe_data(job.task.record), file=sys.stderr, flush=True)
+                print(printable(describe_data(job.task.record)), file=sys.stderr, flush=True)
         return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
 
 
