@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,48 +30,70 @@ ANOTHER_NUMBER = (
 
 def watch_batches(model: nn.Module, n_data: int, *, is_scaled: bool) -> None:
     """Look at the batches of a training and the gradient of its first outputs, and warn once of each contradiction."""
-    seen = _Batches(n_data)
-    handle = model.register_forward_pre_hook(seen.look)
-    seen.stop = handle.remove
+    sizes = _Sizes(n_data)
+    sizes.handle = model.register_forward_pre_hook(sizes)
     if not is_scaled:
-        handle_of_outputs = model.register_forward_hook(lambda _, args, output: _look_at(output, handle_of_outputs))
+        outputs = _Outputs()
+        outputs.handle = model.register_forward_hook(outputs)
 
 
-class _Batches:
+class _Hook:
+    """Of a network in training, until it has seen enough; copies of the network have one that does nothing."""
+
+    handle: Any = None
+
+    def __reduce__(self) -> Any:
+        return _nothing, ()
+
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
+        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and model.training and self.ends(args, output):
+            self.handle.remove()
+
+    def ends(self, args: tuple[Any, ...], output: Any) -> bool:
+        """Look at a pass; whether that was enough."""
+        raise NotImplementedError
+
+
+class _Sizes(_Hook):
     """The sizes of batches: an epoch ends where one is shorter, unless the loader drops it."""
 
     def __init__(self, n_data: int) -> None:
         self.n_data, self.largest, self.since, self.before = n_data, 0, 0, 0
-        self.stop: Any = None
 
-    def look(self, model: nn.Module, args: tuple[Any, ...]) -> None:
-        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and model.training):
-            return
+    def ends(self, args: tuple[Any, ...], output: Any) -> bool:
         if not args or not isinstance(args[0], Tensor) or not args[0].dim():
-            return
+            return True
         n = len(args[0])
         if n > self.n_data:
-            self.stop()
-            warnings.warn(TOO_FEW.format(n_data=self.n_data, n=n), stacklevel=2)
-            return
+            warnings.warn(TOO_FEW.format(n_data=self.n_data, n=n), stacklevel=3)
+            return True
         self.largest, self.since = max(self.largest, n), self.since + n
         if n == self.largest:
-            return
-        epoch, self.since = self.since * world_size(), 0
-        if epoch == self.before:  # two of equal length are no chance
-            self.stop()
-            if not self.n_data / FAR < epoch < self.n_data * FAR:
-                warnings.warn(ANOTHER_NUMBER.format(n_data=self.n_data, n=epoch), stacklevel=2)
+            return False
+        epoch, self.since, before = self.since * world_size(), 0, self.before
         self.before = epoch
+        if epoch == before and not self.n_data / FAR < epoch < self.n_data * FAR:
+            warnings.warn(ANOTHER_NUMBER.format(n_data=self.n_data, n=epoch), stacklevel=3)
+        return epoch == before  # two of equal length are no chance
 
 
-def _look_at(output: Any, handle: Any) -> None:
-    """Remember the gradient of outputs ``(batch, classes)`` at the first pass that has one."""
-    if torch.compiler.is_compiling() or not (isinstance(output, Tensor) and output.requires_grad):
-        return
-    handle.remove()
-    if output.dim() == 2 and min(output.shape) > 1:
-        output.register_hook(_check_mean)  # type: ignore[no-untyped-call]
+class _Outputs(_Hook):
+    """The gradient of the first outputs ``(batch, classes)``."""
+
+    def ends(self, args: tuple[Any, ...], output: Any) -> bool:
+        if not isinstance(output, Tensor) or not output.requires_grad:
+            return False
+        if output.dim() == 2 and min(output.shape) > 1:
+            output.register_hook(_check_mean)
+        return True
+
+
+def _ignored(*args: Any) -> None:
+    """The hook of a copy."""
+
+
+def _nothing() -> Callable[..., None]:
+    return _ignored
 
 
 def _check_mean(grad: Tensor) -> None:
