@@ -24,11 +24,12 @@ from gossamer import __version__, data
 from gossamer._text.formats import size
 from gossamer._text.names import own_code, trusting, unknown
 from gossamer.data import DataNotFoundError
-from gossamer.files.atomic import json_by_rows, read_file, write_atomically
+from gossamer.files.atomic import json_by_rows, one_line, read_file, write_atomically
 from gossamer.lab import Settings, resume, train
 from gossamer.lab.record import Lock, RecordError, TakenError
 from gossamer.lab.record.environment import environment
 from gossamer.metrics import METRICS, Metric
+from gossamer.train.divergence import DivergenceError
 
 __all__ = [
     "Claim",
@@ -309,13 +310,17 @@ def reproduce(
     with trusting(*own_code([told for _, told in plan]), *own_code(needs)):
         _check_data([*(told["data"] for told in missing), *(needs if missing else ())], place.get("data_dir"))
         for number, (row, told) in enumerate(plan, 1):
-            run = _one(result, row, told, out, place)
-            if run is None:
-                say(f"{name} [{number}/{len(plan)}] {row.label}, seed {told['seed']}: another process has it")
-                continue
-            kept.runs.append(run)
-            shown = ", ".join(f"{metric.heading} {_text(metric, run)}" for metric in result.metrics[:3])
-            say(f"{name} [{number}/{len(plan)}] {row.label}, seed {told['seed']}: {shown} ({run.seconds:.0f} s)")
+            try:
+                run = _one(result, row, told, out, place)
+            except TakenError:
+                words = "another process has it"
+            except DivergenceError as error:  # the others go on; the row lacks this seed
+                words = f"failed: {one_line(error)}"
+            else:
+                kept.runs.append(run)
+                shown = ", ".join(f"{metric.heading} {_text(metric, run)}" for metric in result.metrics[:3])
+                words = f"{shown} ({run.seconds:.0f} s)"
+            say(f"{name} [{number}/{len(plan)}] {row.label}, seed {told['seed']}: {words}")
     kept.write(out / f"{name}{'-small' if small else ''}.json")
     return kept
 
@@ -336,24 +341,21 @@ def mean_error(values: Sequence[float]) -> tuple[float, float | None]:
     return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
 
 
-def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run | None:
-    """A run of a row, measured if it was not; ``None`` while another process has it."""
+def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run:
+    """A run of a row, measured if it was not."""
     folder, path = folder_of(out, told), file_of(result, out, told)
-    try:
-        with Lock(folder) as lock:
-            found = read_file(path, "delete it")
-            if found is not None:
-                return Run(**found | {"row": row.label})
-            start = time.perf_counter()
-            measures = result.measure({**told, **where}, folder, lock)
-            known = environment()
-            versions = {**known["versions"], "gossamer": __version__, "python": known["python"]}
-            machine = {key: known[key] for key in ("time", "cpu", "gpu")}
-            run = Run(row.label, told, machine | versions, round(time.perf_counter() - start, 2), measures)
-            write_atomically(path, json.dumps(asdict(run)) + "\n")
-            return run
-    except TakenError:
-        return None
+    with Lock(folder) as lock:
+        found = read_file(path, "delete it")
+        if found is not None:
+            return Run(**found | {"row": row.label})
+        start = time.perf_counter()
+        measures = result.measure({**told, **where}, folder, lock)
+        known = environment()
+        versions = {**known["versions"], "gossamer": __version__, "python": known["python"]}
+        machine = {key: known[key] for key in ("time", "cpu", "gpu")}
+        run = Run(row.label, told, machine | versions, round(time.perf_counter() - start, 2), measures)
+        write_atomically(path, json.dumps(asdict(run)) + "\n")
+        return run
 
 
 def _text(metric: Metric, run: Run) -> str:

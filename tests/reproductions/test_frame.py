@@ -98,6 +98,15 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path):
     assert "another process has it" in said[0]
 
 
+@pytest.mark.usefixtures("tiny")
+def test_a_training_that_diverges_leaves_the_others_alone(tmp_path):
+    said = []
+    wild = replace(RESULT, rows=[of("wild", options={"lr": 1e9}), RESULT.rows[0]])
+    kept = reproduce("one", wild, tmp_path, small=True, seeds=1, say=said.append)
+    assert [run.row for run in kept.runs] == ["a"]
+    assert "wild, seed 0: failed: " in said[0]
+
+
 SMALLEST = [
     pytest.param(name, marks=[] if name in ("ssvi-fig5", "ssvi-fig3-mc") else [pytest.mark.slow])
     for name in names()
