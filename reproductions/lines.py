@@ -30,6 +30,7 @@ def plot_lines(label: str, metric: str = "accuracy", *, log: bool = True) -> Plo
                 axes.errorbar(places, means, errors, label=line, color=colour, marker="o", ms=4, lw=1.4)
             if log:
                 axes.set_xscale("log")
+                axes.xaxis.set_minor_formatter("")
             axes.set_xlabel(label)
             axes.legend(frameon=False, fontsize=8)
             tidy(axes, f"{METRICS[metric].heading}, %{_small(kept)}")
@@ -56,6 +57,7 @@ def plot_points(x: str, y: str, groups: Sequence[str]) -> Plot:
                         name, (at, 100 * mean), xytext=(6, 3), textcoords="offset points", fontsize=8, color=INK
                     )
                 axes.set_xscale("log")
+                axes.xaxis.set_minor_formatter("")
                 axes.margins(x=0.25)
                 axes.set_xlabel("multiply-adds of the training")
                 tidy(axes, f"{group}: {METRICS[y].heading}, %{_small(kept)}")
