@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gossamer.optim import Curvature
     from gossamer.posterior import Prediction, averaged, calibrate
     from gossamer.posterior.draw import draw
+    from gossamer.posterior.frozen import frozen
     from gossamer.posterior.predict import predict
     from gossamer.sparsity import Subspace
     from gossamer.train import fit
@@ -65,6 +66,7 @@ __all__ = [
     "export",
     "files",
     "fit",
+    "frozen",
     "kernels",
     "kl",
     "lab",
@@ -101,7 +103,7 @@ _HOMES = {
     "layers": ("active_parameters", "density", "kl", "param_groups", "summary"),
     "likelihoods": ("Categorical", "Gaussian"),
     "optim": ("Curvature",),
-    "posterior": ("Prediction", "averaged", "calibrate", "draw", "predict"),
+    "posterior": ("Prediction", "averaged", "calibrate", "draw", "frozen", "predict"),
     "sparsity": ("Subspace",),
     "train": ("fit",),
     "train.sharding": ("shard",),

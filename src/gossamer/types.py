@@ -486,6 +486,10 @@ class Posterior(ABC):
         """
         return ((OfOneDraw(network), [times]) for network, times in self.counted_draws(n))
 
+    def fixed(self, n: int) -> Posterior | None:
+        """``n`` draws, made now, as positions and values; ``None`` where draws differ by more than active entries."""
+        return None
+
     def n_drawn(self, n: int) -> int:
         """How many networks ``draws(n)`` gives: fewer than ``n`` where the posterior has no more."""
         return n

@@ -180,7 +180,8 @@ def test_a_file_says_what_it_holds_and_nothing_of_the_machine_that_wrote_it(form
         notes = json.loads(extra["gossamer.json"])
     networks = 1 if what == "mean" else 2
     assert json.loads(notes.pop("class_names")) == list(classes)
-    held = {"what": what, "networks": str(networks), "numbers": str(51 * networks), "bytes": str(204 * networks)}
+    numbers = 51 if what == "mean" else 3 + 24 * (1 + networks)  # biases, positions, and a value for each draw
+    held = {"what": what, "networks": str(networks), "numbers": str(numbers), "bytes": str(4 * numbers)}
     assert notes == {"gossamer": gossamer.__version__, **held}
     with zipfile.ZipFile(file) if form != "onnx" else contextlib.nullcontext() as archive:
         parts = [file.read_bytes()] if archive is None else [archive.read(name) for name in archive.namelist()]

@@ -22,7 +22,7 @@ from gossamer.files.container import OTHER_NETWORK
 from gossamer.files.schema import Entries
 from gossamer.layers import DeltaWeight, SparseModule, SparseWeight, find, replica, sparse_weights
 from gossamer.layers.delta import freeze
-from gossamer.posterior import Averaged, InLayers, SnapshotPosterior
+from gossamer.posterior import Averaged, FrozenDraws, InLayers, SnapshotPosterior
 from gossamer.posterior.batchnorm import BatchNorm
 from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.in_layers import Refreshing
@@ -85,6 +85,7 @@ def save(
         raise TypeError(f"save takes a posterior or a network, not a {type(posterior).__name__}; an estimator has save")
     if dtype is not None and dtype not in get_args(Precision):
         raise ValueError(f"dtype must be 'float32', 'bf16' or None; got {dtype!r}")
+    posterior = posterior.posterior if isinstance(posterior, FrozenDraws) else posterior
     if n_draws is not None:
         posterior = _fixed(posterior, n_draws)
     content = _of_network(posterior) if isinstance(posterior, nn.Module) else posterior

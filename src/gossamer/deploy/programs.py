@@ -24,7 +24,8 @@ from gossamer._text.names import needs
 from gossamer.layers import replica, sparse_weights
 from gossamer.posterior import InLayers, LocalPasses, Prediction
 from gossamer.posterior.draw import unwrapped
-from gossamer.types import Likelihood, Posterior, Task, identity
+from gossamer.posterior.frozen import FrozenDraws
+from gossamer.types import Likelihood, OfOneDraw, Posterior, Task, identity
 
 __all__ = ["export"]
 
@@ -89,7 +90,8 @@ def export(
     args = tuple(part.to(there) for part in args)
     with torch.no_grad():
         names = _names(graph(*args))
-    notes = _notes(graph, what, () if task is None else task.class_names)
+    n_networks = known.n_drawn(n_draws) if what == "draws" else 1
+    notes = _notes(graph, what, n_networks, () if task is None else task.class_names)
     with kernels.use("dense"), torch.no_grad(), _quiet():  # products by operators that every runtime has
         try:
             program = _program(graph, args)
@@ -129,7 +131,7 @@ class _Graph(nn.Module):
 
     def forward(self, *args: Tensor) -> Tensor | dict[str, Tensor]:
         inputs = [self.transform(part) for part in args]
-        outputs = torch.stack([network(*inputs) for network in self.networks])
+        outputs = torch.cat([network(*inputs) for network in self.networks])
         if self.likelihood is None:
             return outputs if self.what == "draws" else outputs[0]
         prediction, differ = Prediction(outputs / self.temperature, self.likelihood), self.what == "draws"
@@ -144,10 +146,13 @@ class _Graph(nn.Module):
 def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]:
     """The networks of a graph."""
     if what == "mean":
-        return [posterior.mean_network()]
+        return [OfOneDraw(posterior.mean_network())]
     if what == "draws":
+        fixed = posterior.fixed(n_draws)
+        if fixed is not None:
+            return [FrozenDraws(fixed)]
         # A draw is valid until the next is taken, so each is copied.
-        return [replica(network) for network in posterior.draws(n_draws)]
+        return [OfOneDraw(replica(network)) for network in posterior.draws(n_draws)]
     model = unwrapped(posterior.model)
     in_layers = isinstance(posterior, InLayers | LocalPasses) and sparse_weights(model)
     if not in_layers or posterior.refresh is not None:
@@ -155,7 +160,7 @@ def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]
             f"a {type(posterior).__name__} has no noise that one graph could draw at each call (it needs layers with "
             "Gaussian weights, and batch normalisation that is not refreshed): export draws of it, what='draws'"
         )
-    return [next(iter(LocalPasses(model).draws(1)))]
+    return [OfOneDraw(next(iter(LocalPasses(model).draws(1))))]
 
 
 def _names(outputs: Tensor | dict[str, Tensor]) -> list[str]:
@@ -167,13 +172,13 @@ def _program(graph: nn.Module, args: tuple[Tensor, ...]) -> torch.export.Exporte
     return torch.export.export(graph, args, dynamic_shapes=(({0: batch},) * len(args),))  # of *args
 
 
-def _notes(graph: _Graph, what: What, class_names: Sequence[str]) -> dict[str, str]:
+def _notes(graph: _Graph, what: What, n_networks: int, class_names: Sequence[str]) -> dict[str, str]:
     """What a file says about itself, as the texts that ONNX wants."""
     tensors = [*graph.parameters(), *graph.buffers()]
     numbers = {
         "gossamer": __version__,
         "what": what,
-        "networks": len(graph.networks),
+        "networks": n_networks,
         "numbers": sum(tensor.numel() for tensor in tensors),
         "bytes": sum(tensor.nbytes for tensor in tensors),
     }

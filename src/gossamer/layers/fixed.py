@@ -58,7 +58,8 @@ class FixedWeight(SparseWeight):
                 y = self._dense_product(x, bias, weight_map)
             else:
                 y = kernels.product(x, self.mean, bias, *where)
-        self.n_outputs = max(self.n_outputs, y.numel())
+        if not torch.compiler.is_exporting():  # where a batch has any size
+            self.n_outputs = max(self.n_outputs, y.numel())
         return y
 
     def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:

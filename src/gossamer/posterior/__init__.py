@@ -4,6 +4,8 @@ from gossamer.posterior.average import Averaged, InAverage, averaged
 from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
 from gossamer.posterior.calibration import LEAST_HELD_OUT, Calibration, at_temperature, calibrate, fit_temperature
 from gossamer.posterior.draw import DrawnNetwork, draw
+from gossamer.posterior.fixed import FixedDraws
+from gossamer.posterior.frozen import FrozenDraws, frozen
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
 from gossamer.posterior.mixture import Mixture
 from gossamer.posterior.predict import predict
@@ -17,6 +19,8 @@ __all__ = [
     "Averaged",
     "Calibration",
     "DrawnNetwork",
+    "FixedDraws",
+    "FrozenDraws",
     "GaussianPosterior",
     "InAverage",
     "InLayers",
@@ -36,6 +40,7 @@ __all__ = [
     "draw",
     "ends_of_cycles",
     "fit_temperature",
+    "frozen",
     "predict",
     "refresh_batchnorm",
 ]

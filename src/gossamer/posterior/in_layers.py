@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from gossamer.files.container import tensor
 from gossamer.layers import GaussianWeight, SparseWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
+from gossamer.posterior.fixed import FixedDraws
 from gossamer.posterior.passes import drawn_passes
 from gossamer.types import Collector, Posterior, Saved, VariationalOptimizer
 
@@ -103,6 +104,10 @@ class InLayers(OneNetwork, Collector):
             return
         with drawn_passes(self.model) as passes:
             yield from passes.draws(n, examples, self.generator)
+
+    def fixed(self, n: int) -> Posterior | None:
+        restless = any(weight.has_rest for weight in sparse_weights(self.model).values())
+        return None if self.refresh is not None or restless else FixedDraws.of(self.model, n, self.generator)
 
     @property
     def n_bytes(self) -> int:

@@ -64,6 +64,11 @@ class Mixture(Posterior):
                 for network, counts in posterior.passes(share, examples):
                     yield network, [sum(islice(times, own)) for own in counts]
 
+    def fixed(self, n: int) -> Posterior | None:
+        members = [one.fixed(own) for one, own in zip(self.posteriors, self._shares(n), strict=True) if own]
+        known = [member for member in members if member is not None]
+        return Mixture(known) if len(known) == len(members) else None
+
     def n_drawn(self, n: int) -> int:
         return sum(self._shares(n))
 

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,9 @@ from gossamer.types import identity
 
 # Numbers in the largest output of a layer, of all draws and examples: with more, outputs leave the caches.
 MOST_AT_ONCE = 2**19
+
+NOTHING = torch.empty(0)
+Source = tuple[Callable[..., object], Callable[[Tensor], Tensor]]
 
 _kept: weakref.WeakKeyDictionary[nn.Module, tuple[Identity, DrawnPasses]] = weakref.WeakKeyDictionary()
 _one_at_a_time = threading.Lock()
@@ -81,17 +84,37 @@ class DrawnPasses(nn.Module):
     ) -> Iterator[tuple[nn.Module, list[int]]]:
         """This module with the next draws, again and again, and that each of these counts once."""
         self._check()
-        self.largest = 0.0  # the first draw is always alone, so that the same call gives the same bits
         sources = [_source(weight) for weight in self.weights]
-        while n:
-            count = min(n, self._together(examples))
-            tables = [weight.mean.new_empty(count, weight.support.n_active) for weight in self.weights]
-            for rows in zip(*(table.unbind(0) for table in tables), strict=True):  # draw by draw, as networks are drawn
-                for (fill, _), row in zip(sources, rows, strict=True):
-                    fill(row, generator)
-            self.hold([finish(table) for (_, finish), table in zip(sources, tables, strict=True)], count)
+        for part in self._parts(n, examples):
+            count = part.stop - part.start
+            self.hold(self._sampled(sources, count, generator), count)
             yield self, [1] * count
-            n -= count
+
+    def given(self, values: list[Tensor], examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+        """This module with some of these values, ``(draws, n_active)`` of each weight, until all had their turn."""
+        for part in self._parts(len(values[0]), examples):
+            yield self.hold([rows[part] for rows in values], part.stop - part.start), [1] * (part.stop - part.start)
+        self.hold([])
+
+    def sampled(self, n: int, generator: torch.Generator | None = None) -> list[Tensor]:
+        """``n`` draws, ``(n, n_active)`` of each weight."""
+        self._check()
+        return self._sampled([_source(weight) for weight in self.weights], n, generator)
+
+    def _sampled(self, sources: list[Source], n: int, generator: torch.Generator | None) -> list[Tensor]:
+        tables = [weight.mean.detach().new_empty(n, weight.support.n_active) for weight in self.weights]
+        for rows in zip(*(table.unbind(0) for table in tables), strict=True):  # draw by draw, as networks are drawn
+            for (fill, _), row in zip(sources, rows, strict=True):
+                fill(row, generator)
+        return [finish(table) for (_, finish), table in zip(sources, tables, strict=True)]
+
+    def _parts(self, n: int, examples: int) -> Iterator[slice]:
+        """Draws to compute together. The first is always alone, so that the same call gives the same bits."""
+        self.largest, start = 0.0, 0
+        while start < n:
+            stop = min(n, start + self._together(examples))
+            yield slice(start, stop)
+            start = stop
 
     def at_mean(self) -> nn.Module:
         """This module with the means."""
@@ -101,8 +124,9 @@ class DrawnPasses(nn.Module):
     def hold(self, values: list[Tensor], count: int = 1) -> nn.Module:
         """This module with these values, ``(draws, n_active)`` of each weight; without any it holds none."""
         self.values, self.count = values, count
+        self.rows: list[tuple[Tensor, ...]] = list(zip(*(rows.unbind(0) for rows in values), strict=True))
         for i, fixed in enumerate(self.fixed):
-            fixed.hold(values[i][0] if values else torch.empty(0))
+            fixed.hold(self.rows[0][i] if values else NOTHING)
         return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -118,24 +142,24 @@ class DrawnPasses(nn.Module):
             return alone
 
     def _one_by_one(self, args: Any, kwargs: Any) -> Any:
-        outputs = [self._pass([rows[i] for rows in self.values], args, kwargs) for i in range(self.count)]
+        outputs = [self._pass(rows, args, kwargs) for rows in self.rows or [()]]
         if not all(isinstance(output, Tensor) for output in outputs):
             return outputs[0]
         return torch.stack(outputs) if len(outputs) > 1 else outputs[0].unsqueeze(0)
 
-    def _pass(self, values: list[Tensor], args: Any, kwargs: Any) -> Any:
+    def _pass(self, values: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
         for fixed, row in zip(self.fixed, values, strict=True):
             if fixed.mean is not row:
                 fixed.hold(row)
         output = self.network(*args, **kwargs)
-        if not self.largest:
+        if not (self.largest or torch.compiler.is_exporting()):
             examples = max(1, len(next(iter((*args, *kwargs.values())))))
             self.largest = max((fixed.n_outputs for fixed in self.fixed), default=0) / examples
         return output
 
     def _together(self, examples: int) -> int:
         """How many draws to compute together: one until it is known how large the outputs of layers are."""
-        if not (self.together and self.largest):
+        if torch.compiler.is_exporting() or not (self.together and self.largest):
             return 1
         return max(1, int(MOST_AT_ONCE / (self.largest * max(1, examples))))
 
@@ -154,7 +178,7 @@ def _mapped(run: Callable[..., Any], values: list[Tensor]) -> Any:
         _functorch._set_vmap_fallback_enabled(before)  # type: ignore[attr-defined]
 
 
-def _source(weight: SparseWeight) -> tuple[Callable[..., object], Callable[[Tensor], Tensor]]:
+def _source(weight: SparseWeight) -> Source:
     """What fills the row of a draw, one draw after the other, and what then makes values of all rows at once."""
     std, mean = weight.std, weight.mean.detach()
     if std is None or type(weight).sample is not GaussianWeight.sample:
