@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from gossamer.lab.runs.evaluation import (
     selective_table,
     temperature_table,
 )
+from gossamer.lab.runs.reading import predict_run
 from gossamer.lab.runs.result import restored
 from gossamer.posterior import at_temperature, fit_temperature
 
@@ -78,6 +80,31 @@ def test_intervals_are_in_original_units(numbers):
     assert scaled["coverage"] == pytest.approx(metrics.coverage(low, high, y))
     assert scaled["mean_width"] == pytest.approx(job.task.target_std * float((high - low).double().mean()))
     assert list(entry["kinds"]) == ["predicted", "scaled", "shifted"]
+
+
+@pytest.mark.filterwarnings("ignore:inputs leave the range")
+def test_predict_applies_what_was_learnt(classes, numbers, tmp_path):
+    inputs = tmp_path / "x.npy"
+    with pytest.raises(RecordError, match=r"has no conformal sets or intervals of 0.7: .*gossamer evaluate .* 0.7"):
+        predict_run(classes, inputs, conformal=0.7)
+    entry = evaluate_conformal(classes, 0.8)["0.8"]["kinds"]["lac"]
+    task = restored(classes).task
+    np.save(inputs, task.test[0].numpy())
+    rows = predict_run(classes, inputs, conformal=0.8)
+    held = [str(y) in row["set"].split(", ") for row, y in zip(rows, task.test[1].tolist(), strict=True)]
+    assert np.mean(held) == pytest.approx(entry["coverage"], abs=0.005)
+    with pytest.raises(RecordError, match="that of 4 draws: leave n_draws out"):
+        predict_run(classes, inputs, 5, conformal=0.8)
+    temperature = evaluate_temperature(classes)["val"]["temperature"]
+    scaled, plain = predict_run(classes, inputs, temperature=True), predict_run(classes, inputs)
+    assert (np.mean([row["entropy"] for row in scaled]) > np.mean([row["entropy"] for row in plain])) == (
+        temperature > 1
+    )
+
+    entry, task = evaluate_conformal(numbers, 0.8)["0.8"]["kinds"]["scaled"], restored(numbers).task
+    np.save(inputs, task.test[0].numpy())
+    rows = predict_run(numbers, inputs, conformal=0.8)
+    assert np.mean([row["high80"] - row["low80"] for row in rows]) == pytest.approx(entry["mean_width"], rel=0.01)
 
 
 def test_the_right_to_abstain(classes):

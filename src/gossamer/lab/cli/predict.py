@@ -22,7 +22,7 @@ def predict(given: list[str]) -> int:
     from gossamer.lab.runs.reading import predict_run
 
     source = options.input if options.input == "-" else folder(options.input)
-    settings = {"level": options.level, "data": options.data, "quiet": options.quiet}
+    settings = {name: getattr(options, name) for name in ("level", "conformal", "temperature", "data", "quiet")}
     rows = predict_run(run.folder, source, options.n_draws, **settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     write = (FILES[".jsonl"] if options.json or out is None else kind_of(out)).write
@@ -43,6 +43,8 @@ def add_predict_flags(parser: Parser) -> Parser:
     parser.add_argument("input", help=what)
     parser.add_flag("out", str | None, f"File to write ({', '.join(WRITTEN)}); standard output if not given.")
     parser.add_flag("level", float, "Probability of the intervals of numbers.", 0.9)
+    parser.add_flag("conformal", float | None, "Sets or intervals of this probability, as evaluate --conformal learnt.")
+    parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("json", None, "Print JSON, one object per line.")
     return add_reading_flags(parser)

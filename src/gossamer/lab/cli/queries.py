@@ -36,10 +36,13 @@ def export(given: list[str]) -> int:
     run = folder(options.run)
     Run.open(run)
     from gossamer.deploy.programs import SUFFIX
+    from gossamer.lab.runs.reading import stored_temperature
     from gossamer.lab.runs.result import load_run
 
     file = folder(options.out) if options.out else run / f"{options.what}{SUFFIX[options.format]}"
     trained = load_run(run, device="cpu")
+    if options.temperature:
+        trained.posterior.temperature *= stored_temperature(Run.open(run))
     print(trained.export(file, format=options.format, what=options.what, n_draws=options.n_draws))
     return 0
 
@@ -89,6 +92,7 @@ def add_flags(parser: Parser, command: str) -> Parser:
         parser.add_flag("format", Literal["onnx", "torch-export"], "Format of the file.", "onnx")
         parser.add_flag("what", Literal["mean", "noise", "draws"], f"What to export: {whats}", "mean")
         parser.add_flag("n_draws", int | None, "Networks of draws; as in the settings of the run if not given.")
+        parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
         parser.add_flag("out", str | None, "The file; in the run folder if not given.")
         parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that the run may import.")
     return parser

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
-from gossamer.files.schema import Count, Finite
+from gossamer.files.schema import Count, Finite, Within
 
 CONFIG, ENVIRONMENT, DATA = "config.toml", "environment.json", "data.json"
 METRICS, UPDATES = "metrics.jsonl", "subspace.jsonl"
@@ -49,10 +49,24 @@ class Result(TypedDict, total=False):
     checksums: Checksums
 
 
-class Intervals(TypedDict):
+class Kind(TypedDict, total=False):
+    """A kind of conformal sets or intervals; without a threshold where held-out examples were too few for one."""
+
+    threshold: Finite | None
+
+
+class Intervals(TypedDict, total=False):
     """Conformal sets or intervals at one level."""
 
-    kinds: NotRequired[dict[str, dict[str, Any]]]
+    n_draws: Annotated[int, Within(1)]
+    step: Count
+    kinds: dict[str, Kind]
+
+
+class Temperature(TypedDict, total=False):
+    """The divisor of the logits that fits the held-out examples."""
+
+    temperature: Annotated[float, Within(1e-9, 1e9)]
 
 
 class Evaluation(TypedDict, total=False):
@@ -60,6 +74,7 @@ class Evaluation(TypedDict, total=False):
 
     checksum: str
     conformal: dict[str, Intervals]
+    temperature: dict[str, Temperature]
 
 
 Files = TypedDict(

@@ -183,6 +183,7 @@ def _sets(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) 
             "mean_size": float(size.double().mean()),
             "sizes": torch.bincount(size, minlength=sets.shape[1] + 1).tolist(),
         }
+    found["lac"]["threshold"] = _stored(conformal.threshold(1 - probs_val.gather(1, y[:, None])[:, 0], level))
     return found
 
 
@@ -193,13 +194,21 @@ def _intervals(val: Prediction, y: Tensor, test: Prediction, job: Job, level: fl
         "scaled": conformal.scaled_intervals(val.mean, val.std, y, test.mean, test.std, level),
         "shifted": conformal.shifted_intervals(*plain_val, y, *plain_test, level),
     }
-    return {
+    found: dict[str, Any] = {
         name: {
             "coverage": metrics.coverage(*bounds, job.task.test[1]),
             "mean_width": job.task.target_std * metrics.mean_width(*bounds),
         }
         for name, bounds in ways.items()
     }
+    residuals = (y.reshape(val.mean.shape) - val.mean).abs() / val.std
+    found["scaled"]["threshold"] = _stored(conformal.threshold(residuals.flatten(), level))
+    return found
+
+
+def _stored(threshold: Tensor) -> float | None:
+    """A threshold for ``predict``; ``None`` is an infinite one."""
+    return float(threshold) if threshold.isfinite() else None
 
 
 def _curve(prediction: Prediction, y: Tensor, score: Tensor) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import warnings
 from pathlib import Path
@@ -20,7 +21,7 @@ from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.job import Job
 from gossamer.lab.runs.progress import showing_draws
 from gossamer.lab.runs.result import restored, stored_record, stored_result
-from gossamer.posterior import Prediction
+from gossamer.posterior import Prediction, at_temperature
 from gossamer.types import Task
 
 __all__ = ["named_inputs", "outside_range", "predict_run", "read_inputs", "show"]
@@ -75,6 +76,8 @@ def predict_run(
     n_draws: int | None = None,
     *,
     level: float = 0.9,
+    conformal: float | None = None,
+    temperature: bool = False,
     data: str | None = None,
     quiet: bool = True,
 ) -> list[dict[str, Any]]:
@@ -89,6 +92,8 @@ def predict_run(
             row, in the units of the data set: pixels from 0 to 255 for images in files, original units for tables.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
         level: Probability of the intervals of numbers.
+        conformal: Probability of sets of classes, or of intervals, by the threshold that ``gossamer evaluate`` found.
+        temperature: Divide the logits by the temperature that ``gossamer evaluate`` found.
         data: Where the data of the run are now, if they have moved and are needed.
         quiet: Show no progress.
 
@@ -98,8 +103,12 @@ def predict_run(
     """
     if not 0 < level < 1:
         raise ValueError(f"level is a probability between 0 and 1; got {level}")
-    own = stored_record(Run.open(Path(folder)))
-    changes = {"n_draws": n_draws, "data": data}
+    run = Run.open(Path(folder))
+    learnt, divisor = _learnt(run, conformal, n_draws), stored_temperature(run) if temperature else 1.0
+    if learnt is not None and temperature:
+        raise ValueError("conformal sets hold their promise at the temperature of the training: leave temperature out")
+    own = stored_record(run)
+    changes = {"n_draws": n_draws if learnt is None else learnt["n_draws"], "data": data}
     job = restored(folder, **changes) if own is None else None
     task = job.task if job is not None else task_without_data(own or {})
     x, names = named_inputs(inputs, task)
@@ -107,20 +116,57 @@ def predict_run(
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
     try:
-        prediction = _predicted(job or restored(folder, task, **changes), x, quiet)
+        prediction = _predicted(job or restored(folder, task, **changes), x, quiet, learnt)
     except TrainingDataNeededError:
-        prediction = _predicted(restored(folder, **changes), x, quiet)
-    columns = names | (_numbers(prediction, task, level) if task.kind == "regression" else _classes(prediction, task))
+        prediction = _predicted(restored(folder, **changes), x, quiet, learnt)
+    if task.kind == "regression":
+        columns = names | _numbers(prediction, task, level if learnt is None else conformal or level, learnt)
+    else:
+        prediction = at_temperature(prediction, divisor)
+        columns = names | _classes(prediction, task) | _sets(prediction, task, learnt)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _predicted(job: Job, x: Tensor, quiet: bool) -> Prediction:
+def _predicted(job: Job, x: Tensor, quiet: bool, learnt: dict[str, Any] | None) -> Prediction:
+    if learnt is not None and learnt["step"] != job.training.step:
+        raise RecordError(f"{job.folder} was trained on since gossamer evaluate --conformal: evaluate it again")
     with showing_draws(f"predicting {len(x):,} examples", quiet=quiet):
         return job.predict(x)
 
 
-def _numbers(prediction: Prediction, task: Task, level: float) -> dict[str, list[Any]]:
+def stored_temperature(run: Run) -> float:
+    """The temperature of the logits that ``gossamer evaluate`` found."""
+    entry = run.evaluation().get("temperature", {}).get("val", {})
+    if "temperature" not in entry:
+        raise RecordError(_ask(run, "temperature of the logits", "--temperature"))
+    return float(entry["temperature"])
+
+
+def _learnt(run: Run, level: float | None, n_draws: int | None) -> dict[str, Any] | None:
+    """Draws and threshold of the sets or intervals of a level, as ``gossamer evaluate`` found them."""
+    if level is None:
+        return None
+    entry: dict[str, Any] = run.evaluation().get("conformal", {}).get(f"{level:g}", {})
+    found = [kind["threshold"] for kind in entry.get("kinds", {}).values() if "threshold" in kind]
+    if not found:
+        raise RecordError(_ask(run, f"conformal sets or intervals of {level:g}", f"--conformal {level:g}"))
+    if n_draws not in (None, entry["n_draws"]):
+        raise RecordError(f"the promise of {level:g} is that of {entry['n_draws']} draws: leave n_draws out")
+    return entry | {"threshold": math.inf if found[0] is None else found[0]}
+
+
+def _ask(run: Run, what: str, flag: str) -> str:
+    folder = shlex.quote(str(run.folder))
+    return f"{run.folder} has no {what}: held-out examples give them, gossamer evaluate {folder} {flag}"
+
+
+def _numbers(
+    prediction: Prediction, task: Task, level: float, learnt: dict[str, Any] | None = None
+) -> dict[str, list[Any]]:
     low, high = prediction.interval(level)
+    if learnt is not None:
+        reach = learnt["threshold"] * prediction.std
+        low, high = prediction.mean - reach, prediction.mean + reach
     percent = f"{100 * level:g}"
     columns = {"mean": prediction.mean, f"low{percent}": low, f"high{percent}": high}
     rows = {name: (value[:, 0] * task.target_std + task.target_mean).tolist() for name, value in columns.items()}
@@ -138,6 +184,16 @@ def _classes(prediction: Prediction, task: Task) -> dict[str, list[Any]]:
         "mutual_information": prediction.mutual_information.tolist(),
         **{f"p_{name}": probs[:, i].tolist() for i, name in enumerate(names)},
     }
+
+
+def _sets(prediction: Prediction, task: Task, learnt: dict[str, Any] | None) -> dict[str, list[Any]]:
+    """The classes that are probable enough; the most probable one always is."""
+    if learnt is None:
+        return {}
+    names = task.class_names or tuple(map(str, range(task.n_outputs)))
+    probs = prediction.double().probs
+    held = (1 - probs <= learnt["threshold"]).scatter(1, probs.argmax(1, keepdim=True), True)
+    return {"set": [", ".join(names[k] for k in row.nonzero().flatten().tolist()) for row in held]}
 
 
 class Inputs(NamedTuple):
