@@ -99,7 +99,8 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 	$(BIN)/python -m benchmarks show results/bench-gpu.json --into docs/guides/gpu.md
 	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/citizen.md \
 		docs/studies/learned-std.md docs/studies/noise.md docs/uci.md docs/reliability.md docs/scale.md \
-		docs/guides/variable-selection.md docs/guides/which-method.md docs/guides/prediction.md docs/guides/own-data.md
+		docs/guides/variable-selection.md docs/guides/which-method.md docs/guides/prediction.md docs/guides/own-data.md \
+		docs/tutorials/finetune.md
 	$(BIN)/python -m reproductions page
 
 endurance: venv ## attack runs, files and sweeps as the page on reliability counts it (hours), and store the counts

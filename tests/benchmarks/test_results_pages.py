@@ -28,6 +28,7 @@ PAGES = [
         "docs/scale.md",
         "docs/guides/variable-selection.md",
         "docs/guides/which-method.md",
+        "docs/tutorials/finetune.md",
         "docs/guides/prediction.md",
         "docs/guides/own-data.md",
     )
