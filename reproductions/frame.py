@@ -372,8 +372,15 @@ def _check_data(sets: Sequence[str], root: str | None) -> None:
         except DataNotFoundError as error:
             where = Path(root) if root else Path("data")
             url = SOURCES.get(bare, "")
-            way = f"curl -L --create-dirs {url} -o {where / url.rpartition('/')[2]} gets it" if url else error
+            way = f"{_fetch(url, where)} gets it" if url else error
             raise RecordError(f"{bare} is not in {where}: {way}") from error
+
+
+def _fetch(url: str, where: Path) -> str:
+    """The command that puts a published file into a folder, unpacked."""
+    if url.endswith(".tar.gz"):
+        return f"mkdir -p {where} && curl -L {url} | tar xz -C {where}"
+    return f"curl -L --create-dirs {url} -o {where / url.rpartition('/')[2]}"
 
 
 def _check_space(out: Path, missing: Sequence[Told]) -> None:

@@ -9,8 +9,6 @@ import hashlib
 import importlib
 import io
 import pickle
-import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from scipy.io import savemat
 
 from gossamer import data as sets
 from gossamer.data import _images
-from gossamer.data._files import is_archive
 
 NAMES = [name for name in sets.names() if "/" not in name]
 MODULES = {name: module for name in NAMES if hasattr(module := importlib.import_module(f"gossamer.data.{name}"), "SET")}
@@ -73,7 +70,7 @@ def channels_first(x):
 
 
 def form_of(layout):
-    """The name of a layout's format: idx, npz, mat, pickle or bin."""
+    """The name of a layout's format: idx, npz, mat or pickle."""
     return layout.read.__name__.rsplit("_", 1)[-1]
 
 
@@ -82,13 +79,8 @@ def base_of(layout):
     return "" if "" in layout.places else layout.places[0]
 
 
-def layout_of(name, form, archived=False):
-    layouts = MODULES[name].SET.layouts
-    return next(one for one in layouts if form_of(one) == form and is_archive_layout(one) == archived)
-
-
-def is_archive_layout(layout):
-    return all(is_archive(Path(place)) for place in layout.places)
+def layout_of(name, form):
+    return next(one for one in MODULES[name].SET.layouts if form_of(one) == form)
 
 
 def contents(name, form, data):
@@ -110,28 +102,15 @@ def batch(name, form, x, y):
     if form == "mat":
         return mat(x, y)
     flat = channels_first(x).reshape(len(x), -1)
-    if form == "bin":
-        coarse = [np.zeros_like(y)[:, None]] if name == "cifar100" else []
-        return np.concatenate([*coarse, y[:, None], flat], axis=1).tobytes()
     key = "fine_labels" if name == "cifar100" else "labels"
     return python_two_pickle({"data": flat, key: y.tolist(), "batch_label": "a batch", "filenames": ["a.png"] * len(x)})
-
-
-def tar_gz(files):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, blob in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(blob)
-            archive.addfile(member, io.BytesIO(blob))
-    return stream.getvalue()
 
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     """A function that writes a tiny set in a form and makes its sizes and checksums the expected ones."""
 
-    def write_set(name, form, *, data=None, zipped=False, archived=False, under=""):
+    def write_set(name, form, *, data=None, zipped=False, under=""):
         module = MODULES[name]
         data = arrays(module) if data is None else data
         files = contents(name, form, data)
@@ -144,8 +123,6 @@ def write(tmp_path, monkeypatch):
         monkeypatch.setattr(module, "SET", dataclasses.replace(tiny, sha256=digests(tiny, data)))
         folder = base_of(layout_of(name, form))
         files = {f"{folder}/{file}" if folder else file: blob for file, blob in files.items()}
-        if archived:
-            files = {base_of(layout_of(name, form, archived=True)): tar_gz(files)}
         root = tmp_path / under
         for path, blob in files.items():
             file = root / (path + ".gz" if zipped else path)
@@ -181,10 +158,9 @@ def forms():
     """(name, form, how it is written) for every place of every layout."""
     for name, module in MODULES.items():
         for layout in module.SET.layouts:
-            base, archived = base_of(layout), is_archive_layout(layout)
+            base = base_of(layout)
             for place in layout.places:
-                where = {"under": place.removesuffix(base).rstrip("/"), "archived": archived}
-                yield name, form_of(layout), where
+                yield name, form_of(layout), {"under": place.removesuffix(base).rstrip("/")}
             if form_of(layout) == "idx":
                 yield name, "idx", {"zipped": True}
 

@@ -41,7 +41,7 @@ def test_a_truncated_file_is_caught_even_without_its_checksum(write, tmp_path, f
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "kind"), [("mnist", "idx", "MD5"), ("mnist", "npz", "SHA-256"), ("cifar100", "bin", "SHA-256")]
+    ("name", "form", "kind"), [("mnist", "idx", "MD5"), ("mnist", "npz", "SHA-256"), ("cifar100", "npz", "SHA-256")]
 )
 def test_other_images_are_refused_unless_asked_for(write, tmp_path, name, form, kind):
     content = write(name, form, under="other")

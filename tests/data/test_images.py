@@ -1,7 +1,6 @@
 """Image sets read from tiny files in each of their published forms."""
 
 import pickle
-import tarfile
 
 import numpy as np
 import pytest
@@ -126,16 +125,6 @@ def test_one_missing_file_is_named(write, tmp_path):
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataNotFoundError, match=rf"; {tmp_path}/mnist lacks t10k-labels-idx1-ubyte\. Published at"):
         data.load("mnist", tmp_path)
-
-
-def test_an_archive_without_a_file_is_told(write, tmp_path):
-    write("cifar10", "pickle")
-    archive = tmp_path / "a" / "cifar-10-python.tar.gz"
-    archive.parent.mkdir()
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(tmp_path / "cifar-10-batches-py" / "data_batch_1", "cifar-10-batches-py/data_batch_1")
-    with pytest.raises(ValueError, match=r"cifar-10-python.tar.gz: lacks data_batch_2, .*, test_batch$"):
-        data.load("cifar10", archive.parent)
 
 
 def test_svhn_without_training_images(write, tmp_path):

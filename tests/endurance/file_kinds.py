@@ -17,10 +17,9 @@ import pickle
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -526,34 +525,28 @@ def _picture(form: str, root: Path) -> FileKind:
 SIZES = {"train": 10, "test": 2}
 
 
-def _image_set(module: Any, form: str, archived: bool = False) -> Callable[[Path], FileKind]:
+def _image_set(module: Any, form: str) -> Callable[[Path], FileKind]:
     """A copy of a published set with a few images, whose first file is changed."""
     tiny = dataclasses.replace(module.SET, sizes=SIZES, sha256={})
-    layout = next(
-        one
-        for one in tiny.layouts
-        if one.read.__name__.endswith(form) and one.places[0].endswith(".tar.gz") == archived
-    )
+    layout = next(one for one in tiny.layouts if one.read.__name__.endswith(form))
     files = _published(tiny, layout, form)
     first = next(iter(files))
 
     def prepare(folder: Path) -> Reader:
         place = folder / layout.places[0]
-        (place.parent if archived else place).mkdir(parents=True, exist_ok=True)
-        if not archived:
-            for name, blob in files.items():
-                (place / name).write_bytes(blob)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, blob in files.items():
+            (place / name).write_bytes(blob)
 
         def reader(blob: bytes) -> Any:
-            (place if archived else place / first).write_bytes(blob)
+            (place / first).write_bytes(blob)
             return load_images(tiny, folder, None, verify=False).train[0].double()
 
         return reader
 
-    blob = _tar(files) if archived else files[first]
     names = (Path(layout.places[0]).name or first, first)
     coding = (_from_npz, _to_npz) if form == "npz" else (None, None)
-    kind = FileKind(f"{tiny.name}, {form}{' in .tar.gz' if archived else ''}", blob, prepare, names, *coding)
+    kind = FileKind(f"{tiny.name}, {form}", files[first], prepare, names, *coding)
     return lambda root: kind
 
 
@@ -617,21 +610,8 @@ def _batch(name: str, form: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> by
         savemat(stream, content, do_compression=True)
         return stream.getvalue()
     flat = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
-    if form.endswith("bin"):
-        coarse = [np.zeros_like(y)[:, None]] if name == "cifar100" else []
-        return np.concatenate([*coarse, y[:, None], flat], axis=1).tobytes()
     key = "fine_labels" if name == "cifar100" else "labels"
     return pickle.dumps({"data": flat, key: y.tolist(), "batch_label": "a batch"}, protocol=3)
-
-
-def _tar(files: Mapping[str, bytes]) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, blob in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(blob)
-            archive.addfile(member, io.BytesIO(blob))
-    return stream.getvalue()
 
 
 def _corrupted(root: Path) -> FileKind:
@@ -700,8 +680,7 @@ KINDS: tuple[Callable[[Path], FileKind], ...] = (
     *(functools.partial(_picture, form) for form in ("PNG", "JPEG", "GIF", "TIFF")),
     _image_set(cifar10, "pickle"),
     _image_set(cifar10, "npz"),
-    _image_set(cifar10, "pickle", archived=True),
-    _image_set(cifar100, "cifar100_bin"),
+    _image_set(cifar100, "pickle"),
     _image_set(fashion_mnist, "idx"),
     _zipped_idx,
     _image_set(svhn, "mat"),

@@ -288,7 +288,7 @@ def test_errors_in_a_line(tmp_path, monkeypatch, capsys):
     code, err = error_of("ssvi-table1", "--data-dir", str(tmp_path / "none"))
     assert (code, err.count("\n")) == (1, 1)
     assert "cifar10 is not in" in err
-    assert "curl -L --create-dirs https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz -o" in err
+    assert "curl -L https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | tar xz -C" in err
     monkeypatch.setattr(frame.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
     code, err = error_of("ssvi-table1")
     assert (code, err.count("\n")) == (1, 1)

@@ -15,7 +15,6 @@ import os
 import pickle
 import pickletools
 import struct
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,8 +26,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-# What gzip and tarfile, and zipfile and numpy, raise for damaged files.
-UNREADABLE = (OSError, EOFError, zlib.error, tarfile.TarError, ValueError, OverflowError)
+# What gzip, and zipfile and numpy, raise for damaged files.
+UNREADABLE = (OSError, EOFError, zlib.error, ValueError, OverflowError)
 UNREADABLE_NPZ = (
     ValueError,
     EOFError,
@@ -62,17 +61,12 @@ def data_root(root: str | Path | None) -> Path:
 
 
 def missing(place: Path, files: Sequence[str]) -> list[str]:
-    """The ``files`` that a folder has neither plain nor as ``.gz``; if an archive is missing, all of them."""
-    if is_archive(place):
-        return [] if place.is_file() else list(files)
+    """The ``files`` that a folder has neither plain nor as ``.gz``."""
     return [name for name in files if _in_folder(place, name) is None]
 
 
 def read_blobs(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
-    """``(where, name, bytes)`` of each of ``files`` in a folder or a ``.tar.gz``, unpacked in memory, in any order."""
-    if is_archive(place):
-        yield from _from_archive(place, files)
-        return
+    """``(where, name, bytes)`` of each of ``files`` in a folder."""
     for name in files:
         path = _in_folder(place, name)
         if path is None:
@@ -83,11 +77,6 @@ def read_blobs(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, by
         except UNREADABLE as error:
             raise ValueError(f"{path}: truncated or damaged ({one_line(error)})") from error
         yield str(path), name, blob
-
-
-def is_archive(place: Path) -> bool:
-    """Whether a place is an archive, by its name, and not a folder."""
-    return place.name.endswith(".tar.gz")
 
 
 def read_idx(blob: bytes, part: str) -> Arrays:
@@ -183,16 +172,6 @@ def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
     return {"x": data.reshape(-1, *CIFAR_SHAPE), "y": np.asarray(labels)}
 
 
-def read_cifar10_bin(blob: bytes, part: str) -> Arrays:
-    """CIFAR-10's binary version: records of a label and 3 × 32 × 32 bytes."""
-    return _records(blob, n_labels=1)
-
-
-def read_cifar100_bin(blob: bytes, part: str) -> Arrays:
-    """CIFAR-100's binary version: records of a coarse label, a fine label (the one used) and 3 × 32 × 32 bytes."""
-    return _records(blob, n_labels=2)
-
-
 def read_mat(blob: bytes, part: str) -> Arrays:
     """SVHN's MATLAB files: ``X`` (height, width, channels, n) and ``y`` (n, 1), in which 10 stands for the digit 0."""
     try:
@@ -245,22 +224,6 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
         at = end
 
 
-def _from_archive(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
-    left = set(files)
-    try:
-        with tarfile.open(place, "r:gz") as archive:
-            for member in archive:
-                name = Path(member.name).name
-                stream = archive.extractfile(member) if name in left else None  # None for a folder, too
-                if stream is not None:
-                    left.remove(name)
-                    yield f"{place}:{member.name}", name, read_bounded(stream)
-    except UNREADABLE as error:
-        raise ValueError(f"{place}: truncated or damaged ({one_line(error)})") from error
-    if left:
-        raise ValueError(f"{place}: lacks {', '.join(sorted(left))}")
-
-
 def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:
     """All bytes of a stream, a part at a time: neither a header nor a packed file can ask for memory at once."""
     blob = bytearray()
@@ -274,14 +237,6 @@ def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:
 def _in_folder(place: Path, name: str) -> Path | None:
     candidates = (place / name, place / f"{name}.gz")
     return next((path for path in candidates if path.is_file()), None)
-
-
-def _records(blob: bytes, n_labels: int) -> Arrays:
-    size = n_labels + math.prod(CIFAR_SHAPE)
-    if not blob or len(blob) % size:
-        raise ValueError(f"found {len(blob)} bytes, expected a multiple of {size} ({n_labels} label + 32×32×3 pixels)")
-    records = np.frombuffer(blob, np.uint8).reshape(-1, size)
-    return {"x": records[:, n_labels:].reshape(-1, *CIFAR_SHAPE), "y": records[:, n_labels - 1]}
 
 
 class _Bytes:

@@ -20,7 +20,6 @@ from gossamer.data._files import (
     Arrays,
     DataNotFoundError,
     data_root,
-    is_archive,
     missing,
     one_line,
     read_blobs,
@@ -95,7 +94,7 @@ class CropFlip:
 
 @dataclass(frozen=True)
 class Layout:
-    """One form of a set: the files of each part, all in one of ``places``, folders or archives below the root.
+    """One form of a set: the files of each part, all in one of ``places``, folders below the root.
 
     ``md5`` has the checksums of the unpacked files; without them the images are checked instead. ``note`` is added to
     the name of the task if this form is not exactly the published set.
@@ -215,11 +214,8 @@ def _locate(images: ImageSet, root: Path, parts: Sequence[str]) -> tuple[Layout,
 
 def _described(layout: Layout, files: Sequence[str]) -> str:
     """The first of its places and files; a set in many files has many names."""
-    place = layout.places[0]
-    if is_archive(Path(place)):
-        return place
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{place}/{files[0]}{more}".lstrip("/")
+    return f"{layout.places[0]}/{files[0]}{more}".lstrip("/")
 
 
 def _read(images: ImageSet, layout: Layout, place: Path, parts: Sequence[str], verify: bool) -> dict[str, Part]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from gossamer.data._files import read_cifar10_bin, read_cifar_pickle
+from gossamer.data._files import read_cifar_pickle
 from gossamer.data._images import CropFlip, ImageSet, Layout, Normalize, load_images, npz_layout
 from gossamer.types import Task
 
@@ -24,19 +23,6 @@ PICKLES = Layout(
         "test_batch": "40351d587109b95175f43aff81a1287e",
     },
 )
-BINARY = Layout(
-    places=("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"),
-    files={"train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test": ("test_batch.bin",)},
-    read=read_cifar10_bin,
-    md5={
-        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-    },
-)
 
 SET = ImageSet(
     name="cifar10",
@@ -45,18 +31,12 @@ SET = ImageSet(
     class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     normalize=Normalize(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),  # of the training images
     augment=CropFlip(padding=4),
-    layouts=(
-        PICKLES,
-        BINARY,
-        npz_layout("cifar10"),
-        replace(PICKLES, places=("cifar-10-python.tar.gz", "cifar10/cifar-10-python.tar.gz")),
-        replace(BINARY, places=("cifar-10-binary.tar.gz", "cifar10/cifar-10-binary.tar.gz")),
-    ),
+    layouts=(PICKLES, npz_layout("cifar10")),
     sha256={
         "train": "1e91790dbaf241617ca1f29a9aba08eb9a62df84cc90676b47edd05ad2ab3c94",
         "test": "9a4c74f5c8b6f2c4e13d3a1dfb43a5a8cda8a9da515e99fd620d2013a1a6287a",
     },
-    source="www.cs.toronto.edu/~kriz/cifar.html",
+    source="www.cs.toronto.edu/~kriz/cifar.html (the Python version, unpacked)",
 )
 
 
@@ -64,8 +44,7 @@ def load(root: str | Path | None = None, *, n_val: int | None = None, verify: bo
     """The published test images; 5,000 of the training images, always the same, held out for choices.
 
     Args:
-        root: Folder with ``cifar-10-batches-py/``, ``cifar-10-batches-bin/``, the ``.tar.gz`` of either, or
-            ``cifar10.npz``.
+        root: Folder with ``cifar-10-batches-py/`` or ``cifar10.npz``.
         n_val: How many training images to hold out instead; with 0 ``val`` has no rows.
         verify: Compare checksums with those of the published files.
     """

@@ -5,10 +5,9 @@ The images come in a fixed random order of their own, not that of the files: cop
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from gossamer.data._files import read_cifar100_bin, read_cifar_pickle
+from gossamer.data._files import read_cifar_pickle
 from gossamer.data._images import CropFlip, ImageSet, Layout, Normalize, load_images, npz_layout
 from gossamer.types import Task
 
@@ -19,11 +18,6 @@ PICKLES = Layout(
     files={"train": ("train",), "test": ("test",)},
     read=read_cifar_pickle,
     md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-)
-BINARY = Layout(
-    places=("cifar-100-binary", "cifar100/cifar-100-binary"),
-    files={"train": ("train.bin",), "test": ("test.bin",)},
-    read=read_cifar100_bin,
 )
 
 # The fine labels, in the order of their numbers.
@@ -44,18 +38,12 @@ SET = ImageSet(
     class_names=tuple(CLASS_NAMES.split()),
     normalize=Normalize(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762)),  # of the training images
     augment=CropFlip(padding=4),
-    layouts=(
-        PICKLES,
-        BINARY,
-        npz_layout("cifar100"),
-        replace(PICKLES, places=("cifar-100-python.tar.gz", "cifar100/cifar-100-python.tar.gz")),
-        replace(BINARY, places=("cifar-100-binary.tar.gz", "cifar100/cifar-100-binary.tar.gz")),
-    ),
+    layouts=(PICKLES, npz_layout("cifar100")),
     sha256={
         "train": "601d76fc2320abef34890b492bba4e3af9549dc4a280827e3bd0f41f805f40e3",
         "test": "96335226835035b1d9edd9e35b7f37b0e3ed0f8f5ca0988d57676497e22b39ec",
     },
-    source="www.cs.toronto.edu/~kriz/cifar.html",
+    source="www.cs.toronto.edu/~kriz/cifar.html (the Python version, unpacked)",
     has_order=False,
 )
 
@@ -64,7 +52,7 @@ def load(root: str | Path | None = None, *, n_val: int | None = None, verify: bo
     """The published test images; 5,000 of the training images, always the same, held out for choices.
 
     Args:
-        root: Folder with ``cifar-100-python/``, ``cifar-100-binary/``, the ``.tar.gz`` of either, or ``cifar100.npz``.
+        root: Folder with ``cifar-100-python/`` or ``cifar100.npz``.
         n_val: How many training images to hold out instead; with 0 ``val`` has no rows.
         verify: Compare checksums with those of the published files.
     """
