@@ -35,6 +35,7 @@ class OneProcess:
     """
 
     global_rank, world_size, is_global_zero = 0, 1, True
+    backward = staticmethod(Tensor.backward)
 
     def __init__(self, device: str = "cpu", *, bf16: bool = False) -> None:
         if device == "auto":
@@ -45,10 +46,6 @@ class OneProcess:
     def setup(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """The network on the device, behind the precision of its passes, and its optimizer."""
         return _InPrecision(model.to(self.device), self), optimizer
-
-    def backward(self, loss: Tensor) -> None:
-        """Differentiate the loss."""
-        loss.backward()
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of a pass in the precision of the training."""

@@ -12,8 +12,7 @@ from gossamer.layers import replica, sparse_weights
 from gossamer.models import mlp
 from gossamer.posterior import Mixture
 from gossamer.train import Training, fit
-from gossamer.train.members import SEEDS_APART
-from gossamer.train.renew import renew
+from gossamer.train.members import SEEDS_APART, renew
 
 STEPS, MEMBERS = 60, 3
 

@@ -57,7 +57,7 @@ def test_weights_that_exploded_are_found_where_the_loss_looks_harmless():
     with torch.no_grad():
         network.weight[0, 1] = 2e11
     for step in range(1, PERIOD + 1):
-        watch.see(torch.tensor(1.0), step)
+        watch.recent.append((step, torch.tensor(1.0)))
     with pytest.raises(DivergenceError, match=rf"at step {PERIOD}: .* grew most are weight, up to 2e\+11"):
         watch.check(network, lr=0.1)
 
@@ -67,7 +67,7 @@ def test_single_batches_and_higher_losses_are_no_divergence(first):
     network = nn.Linear(2, 1)
     watch = DivergenceWatch(network)
     for step in range(1, PERIOD + 1):
-        watch.see(torch.tensor(1e6 if step % 10 == 2 else first + (step > 1) * abs(first)), step)
+        watch.recent.append((step, torch.tensor(1e6 if step % 10 == 2 else first + (step > 1) * abs(first))))
     watch.check(network, lr=0.1)
 
 

@@ -36,7 +36,7 @@ from gossamer.likelihoods import Gaussian, RuleOfSuccession
 from gossamer.posterior import Mixture, Snapshots
 from gossamer.train import Batches, Training
 from gossamer.train.divergence import DivergenceError, OnNan
-from gossamer.train.rounds import fall_at_the_end
+from gossamer.train.members import fall_at_the_end
 from gossamer.types import Likelihood, Method, Schedule, Split, Task
 
 Stage = Literal["select", "predict", "stream"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from gossamer.distributed import world_size
 
@@ -28,13 +29,13 @@ ANOTHER_NUMBER = (
 )
 
 
-def watch_batches(model: nn.Module, n_data: int, *, is_scaled: bool) -> None:
+def watch_batches(model: nn.Module, n_data: int, *, is_scaled: bool) -> list[RemovableHandle]:
     """Look at the batches of a training and the gradient of its first outputs, and warn once of each contradiction."""
-    sizes = _Sizes(n_data)
+    sizes, outputs = _Sizes(n_data), _Outputs()
     sizes.handle = model.register_forward_pre_hook(sizes)
     if not is_scaled:
-        outputs = _Outputs()
         outputs.handle = model.register_forward_hook(outputs)
+    return [hook.handle for hook in (sizes, outputs) if hook.handle is not None]
 
 
 class _Hook:

@@ -77,6 +77,7 @@ class Curvature(Rule):
     """
 
     capturable = True
+    acts = False  # captured steps compute all of this themselves, so nothing that they copied has to be renewed
 
     def __init__(
         self,
@@ -96,14 +97,15 @@ class Curvature(Rule):
         self.optimizers: list[Optimizer] = [
             one if hasattr(one, "_optimizer_step_pre_hooks") else one.optimizer for one in given
         ]
-        self.weights = [weight for weight in sparse_weights(model).values() if isinstance(weight, CurvatureWeight)]
+        weights = [weight for weight in sparse_weights(model).values() if isinstance(weight, CurvatureWeight)]
+        self.weights = {weight: weight.mean for weight in weights}
         if not self.weights:
             raise ValueError(
                 "this model has no weights whose std follows from curvature: convert it with "
                 "gossamer.bayesianize(model, std='curvature') first"
             )
-        trained = [weight for one in self.optimizers for weight in self._weights_of(one)]
-        if not trained:
+        held = [mean for one in self.optimizers for _, mean in self._held_by(one)]
+        if not held:
             raise ValueError(
                 "the optimizer holds none of this model's means: build it from gossamer.param_groups(model), after the "
                 "conversion"
@@ -117,16 +119,17 @@ class Curvature(Rule):
             if own_prior:
                 weight.prior_seed, weight.prior_spread = seed + number, weight.prior_std
             weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
-        self._has_learnt = False
-        self._first = _FirstStep(next((weight.mean for weight in trained if weight.mean.requires_grad), None))
+        self._has_learnt = self._is_done = False
+        trained = [mean for mean in held if mean.requires_grad]
+        self._first = _FirstStep(trained[0]) if trained else None
         for one in self.optimizers:
             one.register_step_pre_hook(self._before_step)
-        watch_batches(model, n_data, is_scaled=self.scaler is not None)
+        self._hooks = watch_batches(model, n_data, is_scaled=self.scaler is not None)
 
     def __getstate__(self) -> dict[str, Any]:
         """For a copy, of which the first step is over."""
-        learning = [weight for weight in self.weights if weight.learner is self]
-        return self.__dict__ | {"_first": _FirstStep(None), "weights": learning}
+        learning = {weight: mean for weight, mean in self.weights.items() if weight.learner is self}
+        return self.__dict__ | {"_first": None, "_hooks": [], "weights": learning}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of a copy, whose optimizers torch leaves without hooks, and whose weights come without a learner."""
@@ -141,19 +144,17 @@ class Curvature(Rule):
 
         With a scaler only that step knows whether the gradients are finite; until then the estimates follow the moves.
         """
+        while self._hooks:  # who trains by rules gives batches and their number together
+            self._hooks.pop().remove()
         if self.scaler is None:
             for optimizer in self.optimizers:
                 self._learn(self._learning(optimizer))
+            self._is_done = True
         return False
 
     @property
     def chosen(self) -> dict[str, Any]:
         return {"temperature": self.temperature}
-
-    @property
-    def acts(self) -> bool:
-        """Nothing that is copied from the weights has to be renewed: captured steps compute this themselves."""
-        return False
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Act before a step; with a closure, after each of its evaluations."""
@@ -172,14 +173,19 @@ class Curvature(Rule):
     @torch.no_grad()
     def _act(self, optimizer: Optimizer) -> None:
         """Take the estimates of the last backward passes into h, and add the prior's gradient to that of the means."""
-        weights = self._learning(optimizer)
+        weights, is_done, self._is_done = self._learning(optimizer), self._is_done, False
         found_inf = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips such a step itself
         if not weights or (found_inf is not None and bool(found_inf)):
             return
-        # A fused optimizer also divides by the scale itself; an average over ranks divides too.
-        still_scaled = getattr(optimizer, "grad_scale", None)
-        is_first = self._first.begins(still_scaled is None and self.scaler is None and world_size() == 1)
-        self._learn(weights, still_scaled)
+        still_scaled = getattr(optimizer, "grad_scale", None)  # a fused optimizer also divides by the scale itself
+        # An average over ranks divides, too.
+        is_first = self._first is not None and self._first.begins(
+            is_compared=still_scaled is None and self.scaler is None and world_size() == 1
+        )
+        if is_first:
+            self._first = None
+        if not is_done:
+            self._learn(weights, still_scaled)
         if is_first and not self._has_learnt and all(weight.noisy and not weight.trains_at_mean for weight in weights):
             warnings.warn(UNREACHED, stacklevel=5)
         factor = 1.0 if still_scaled is None else float(still_scaled)
@@ -206,18 +212,16 @@ class Curvature(Rule):
 
     def _learning(self, optimizer: Optimizer) -> list[CurvatureWeight]:
         """The weights whose estimates are due at a step of this optimizer; captured steps take them themselves."""
-        return [
-            weight
-            for weight in self._weights_of(optimizer)
-            if weight.learner is self and weight.mean.requires_grad and weight.dense_copy is None
-        ]
+        pairs = self._held_by(optimizer)
+        return [w for w, mean in pairs if mean.requires_grad and w.learner is self and w.dense_copy is None]
 
-    def _weights_of(self, optimizer: Optimizer) -> list[CurvatureWeight]:
+    def _held_by(self, optimizer: Optimizer) -> list[tuple[CurvatureWeight, nn.Parameter]]:
+        """The weights whose means this optimizer holds, and these means."""
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        return [weight for weight in self.weights if id(weight.mean) in held]
+        return [(weight, mean) for weight, mean in self.weights.items() if id(mean) in held]
 
     def _warn_of_decay(self) -> None:
-        means = {id(weight.mean) for weight in self.weights}
+        means = {id(mean) for mean in self.weights.values()}
         for group in [group for one in self.optimizers for group in one.param_groups]:
             if group.get("weight_decay", 0) > 0 and any(id(parameter) in means for parameter in group["params"]):
                 warnings.warn(DECAYED_TWICE.format(decay=float(group["weight_decay"])), stacklevel=3)
@@ -244,21 +248,20 @@ def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:
 class _FirstStep:
     """Compares the gradient of a mean at the first step that uses it with what backward has left."""
 
-    def __init__(self, mean: nn.Parameter | None) -> None:
+    def __init__(self, mean: nn.Parameter) -> None:
         self.mean, self.seen = mean, torch.empty(0)
-        self._hook: Any = mean if mean is None else mean.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
+        self._hook: Any = mean.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
 
     def _note(self, mean: Tensor) -> None:
         if mean.grad is not None:
             self.seen = mean.grad.clone()
 
     def begins(self, is_compared: bool) -> bool:
-        """Whether this is that step; true once. Raises if the gradient was divided, which h has not felt."""
-        if self.mean is None or self.mean.grad is None:
+        """Whether this is that step. Raises if the gradient was divided, which h has not felt."""
+        if self.mean.grad is None:
             return False
-        factor = divided_by(self.seen, self.mean.grad) if is_compared else None
         self._hook.remove()
-        self.mean, self.seen = None, torch.empty(0)
+        factor = divided_by(self.seen, self.mean.grad) if is_compared else None
         if factor is not None:
             raise ValueError(DIVIDED.format(factor=factor))
         return True

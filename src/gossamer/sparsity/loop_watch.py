@@ -1,12 +1,14 @@
-"""What a loop of one's own may leave out, noticed where it costs the posterior, and said once."""
+"""Warnings, once each, of what a user's own loop leaves out at the cost of the posterior."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from gossamer.layers import CurvatureWeight, SparseWeight
 from gossamer.sparsity.moves import after_steps
@@ -51,9 +53,18 @@ class LoopWatch:
             if watch is not None:
                 watch.optimizer_stepped()
 
+        self.hook: RemovableHandle | None = None
         if self.weight is not None:
             _LAST_OF[self.weight] = found
-            after_steps(next(one for one in optimizers if _holds(one, self.weight)), see)
+            self.hook = after_steps(next(one for one in optimizers if _holds(one, self.weight)), see)
+
+    def end(self) -> None:
+        """Look at no further step."""
+        if self.hook is not None:
+            self.hook.remove()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"hook": None}  # a copy's optimizer has no hooks
 
     def optimizer_stepped(self) -> None:
         """A step of the optimizer that trains the weight."""

@@ -27,7 +27,7 @@ from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.best import Best
 from gossamer.sparsity.candidates import best_of_all_ranks
-from gossamer.sparsity.clock import Clocked, OptimizerClock
+from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.criteria import (
     REMOVAL,
     GradientCriterion,
@@ -149,8 +149,8 @@ class Subspace(Clocked):
             self.weights, everything.values(), at_mean=gradient is not None and gradient.noise_free
         )
         self.capturable = self.scope == "layer" and self._n_draws == 1  # updates keep shapes, need no further pass
-        self._clock = OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
-        self.index = self._clock.read() or 0
+        self._clock = _OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
+        self.index = self._clock.step or 0
         self._is_resumed = self.index > 0  # by a clock alone
         self._is_first, self._curved = True, [w for w in everything.values() if isinstance(w, CurvatureWeight)]
         self._postponed = False
@@ -158,7 +158,7 @@ class Subspace(Clocked):
         _agree(self.weights)
         leave_broadcast(model)
         self._hooks: list[RemovableHandle] = []
-        self._watch = LoopWatch(self._trained(), self.optimizers, update_period)
+        self._watch: LoopWatch | None = LoopWatch(self._trained(), self.optimizers, update_period)
         self._prepare()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
@@ -172,7 +172,8 @@ class Subspace(Clocked):
             Whether there was an update. The released code then skips the optimizer: ``if not subspace.step():
             optimizer.step()``.
         """
-        self._watch.subspace_stepped()
+        if self._watch is not None:
+            self._watch.subspace_stepped()
         return self._step(closure)
 
     def _step(self, closure: Callable[[], Tensor] | None) -> bool:
@@ -194,7 +195,9 @@ class Subspace(Clocked):
 
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`: the released code skips the optimizer at an update."""
-        self._watch.stepped = 0  # a method's own loop leaves nothing out
+        if self._watch is not None:  # a loop over rules leaves nothing out
+            self._watch.end()
+            self._watch = None
         return self._step(step.loss) and self.is_reference
 
     @property
@@ -321,6 +324,44 @@ class Subspace(Clocked):
         for criterion in (self.removal, *self.compare.values()):
             if self.weights and criterion in REMOVAL.values():  # these say what they miss
                 removal_scores(criterion, WeightBatch(self.weights))
+
+
+class _OptimizerClock:
+    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
+
+    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
+        places = [
+            (optimizer, number, slot)
+            for optimizer in optimizers
+            for number, group in enumerate(optimizer.param_groups)
+            for slot, parameter in enumerate(group["params"])
+            if parameter is mean
+        ]
+        self._place, self._key = places[0][:2] if places else None, f"subspace_step_{places[0][2]}" if places else ""
+        self._written = self.step
+
+    @property
+    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
+        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
+
+    @property
+    def step(self) -> int | None:
+        """The step that the group carries."""
+        step = self._group.get(self._key)
+        return None if step is None else int(step)
+
+    @property
+    def loaded(self) -> int | None:
+        """A step that ``optimizer.load_state_dict`` has written since."""
+        step = self.step
+        return None if step == self._written else step
+
+    def write(self, step: int) -> None:
+        """Carry this step from now on."""
+        self._group[self._key] = self._written = step
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

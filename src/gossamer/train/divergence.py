@@ -1,28 +1,36 @@
-"""A training that diverges: losses far above the first one, numbers that are not finite, or weights that explode.
+"""Trainings that fail: losses far above the first one, weights that explode, and numbers that are not finite.
 
 Often nothing becomes infinite. ReLU units that were thrown far off are dead, the network predicts a constant, and its
-loss looks like that of a network that has learnt nothing.
+loss looks like that of a network that has learnt nothing. Where inputs, a loss or a gradient are not finite, a training
+stops, leaves the batch out, or goes back.
 """
 
 from __future__ import annotations
 
+import copy
+import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from gossamer.distributed import average_over_ranks
+from gossamer.distributed import average_over_ranks, on_any_rank
+from gossamer.types import Split
 
-__all__ = ["DivergenceError", "DivergenceWatch", "OnNan"]
+if TYPE_CHECKING:
+    from gossamer.train.loop import Training
+
+__all__ = ["DivergenceError", "DivergenceWatch", "OnNan", "Recovery", "bad_rows", "first_not_finite"]
 
 PERIOD = 50  # steps between two looks: each makes a GPU wait
 FEWEST = 20  # losses that tell
 FAR_ABOVE = 3.0  # times the first loss, or nats if more: a regression that learns its noise hides the rest in it
 EXPLODED = 1e6  # times the largest first weight, or 1 if that is more
+MAX_ATTEMPTS = 10  # to take a step by other batches
 
 OnNan = Literal["stop", "skip", "rollback"]
 """What happens where inputs, a loss or a gradient are not finite.
@@ -37,17 +45,24 @@ class DivergenceError(ValueError):
     """Training failed at the given options; another learning rate or warm-up may succeed."""
 
 
+class NotFiniteError(DivergenceError):
+    """A step was refused: something is not finite."""
+
+
 class DivergenceWatch:
     """Keeps the losses of the last steps and raises once they, or the weights, show that training has failed.
 
     Args:
         model: The network before its first step.
 
+    Attributes:
+        recent: The last steps and their losses, which a training appends.
+
     Example:
         >>> network = nn.Linear(1, 1)
         >>> watch = DivergenceWatch(network)
         >>> for step in range(1, 40):
-        ...     _ = watch.see(torch.tensor(2.0 if step < 10 else 1e9), step)
+        ...     watch.recent.append((step, torch.tensor(2.0 if step < 10 else 1e9)))
         >>> watch.check(network, lr=0.1)
         Traceback (most recent call last):
         gossamer.train.divergence.DivergenceError: training diverged at step 10: a loss of 1e+09, ...
@@ -56,22 +71,17 @@ class DivergenceWatch:
     def __init__(self, model: nn.Module) -> None:
         self.sizes = _largest(model)
         self.first: float | None = None
-        self._recent: deque[tuple[int, Tensor]] = deque(maxlen=PERIOD)
-
-    def see(self, nll: Tensor, step: int) -> bool:
-        """Remember the loss of a step; returns whether it is time to check."""
-        self._recent.append((step, nll))
-        return step % PERIOD == 0
+        self.recent: deque[tuple[int, Tensor]] = deque(maxlen=PERIOD)
 
     def mean(self) -> float:
         """The mean loss of the last steps; infinite before the first."""
-        return float(torch.stack([nll for _, nll in self._recent]).double().mean()) if self._recent else math.inf
+        return float(torch.stack([nll for _, nll in self.recent]).double().mean()) if self.recent else math.inf
 
     def check(self, model: nn.Module, lr: float) -> None:
         """Raise if training has diverged. With several ranks all must call it."""
-        if not self._recent:
+        if not self.recent:
             return
-        steps, nlls = zip(*self._recent, strict=True)
+        steps, nlls = zip(*self.recent, strict=True)
         losses = _numbers(average_over_ranks(torch.stack(nlls).double()))
         self.first = losses[0] if self.first is None else self.first
         limit = self.first + FAR_ABOVE * max(1.0, abs(self.first))
@@ -94,7 +104,89 @@ class DivergenceWatch:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``."""
         self.first = state["first"]
-        self._recent.clear()
+        self.recent.clear()
+
+
+class Recovery:
+    """Takes steps with other batches where something is not finite and ``on_nan`` says to go on.
+
+    Attributes:
+        shift: How many batches were left out.
+    """
+
+    def __init__(self, on_nan: OnNan) -> None:
+        if on_nan not in get_args(OnNan):
+            raise ValueError(f"on_nan must be 'stop', 'skip' or 'rollback'; got {on_nan!r}")
+        self.on_nan = on_nan
+        self.shift = 0
+        self._good: dict[str, Any] | None = None  # where a rollback goes back to
+
+    def advance(self, training: Training) -> dict[str, Tensor]:
+        """One step of a training that goes on, and before it those that a rollback has to take again."""
+        target, n_refused = training.step + 1, 0
+        while True:
+            buffers = self._keep(training)
+            try:
+                values = training.take()
+            except NotFiniteError as error:
+                n_refused += 1
+                if n_refused == MAX_ATTEMPTS:
+                    raise
+                logging.getLogger("gossamer").warning(f"{error} ({self.on_nan} goes on with other batches)")
+                self._leave_out(training, buffers)
+            else:
+                if training.step == target:
+                    return values
+
+    def forget(self) -> None:
+        """Do not go back to any step before this one."""
+        self._good = None
+
+    def _keep(self, training: Training) -> list[tuple[Tensor, Tensor]]:
+        """Keep what a refused step would have changed: all state, or what a pass may change, such as statistics."""
+        if self.on_nan == "rollback" and (self._good is None or training.step % PERIOD == 0):
+            self._good = copy.deepcopy(training.state_dict())
+        if self.on_nan != "skip":
+            return []
+        return [(buffer, buffer.clone()) for buffer in training.model.buffers() if buffer.is_floating_point()]
+
+    def _leave_out(self, training: Training, buffers: list[tuple[Tensor, Tensor]]) -> None:
+        """Go on with other batches: after the present one, or after all of those that a rollback undoes."""
+        training.optimizer.zero_grad()
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        failed, shift = training.step + 1, self.shift
+        if self._good is not None:
+            training.load_state_dict(copy.deepcopy(self._good))
+            training.updates.append({"step": failed, "rolled_back": training.step})
+        self.shift = shift + failed - training.step
+
+    def check_inputs(self, training: Training, x: Tensor) -> None:
+        """Refuse a batch with inputs that are not finite, on all ranks."""
+        (is_bad,) = on_any_rank([bool(rows := bad_rows(x))], x.device)
+        if is_bad:
+            raise NotFiniteError(
+                f"training diverged at step {training.step + 1}: inputs are not finite, in rows {rows[:5]} of its "
+                f"batch of {len(x)}. Fix the data, or skip such batches: on_nan='skip'"
+            )
+
+    def check_loss(self, training: Training, batch: Split, loss: Tensor) -> None:
+        """Refuse a loss that is not finite and, where a step can be taken again, such a gradient, on all ranks."""
+        (is_bad,) = on_any_rank([self._rejects(training.model, loss)], loss.device)
+        if is_bad:
+            where = first_not_finite(training.model, training.eager.objective(*batch))
+            raise NotFiniteError(
+                f"training diverged at step {training.step + 1}: a loss of {float(loss):.3g}; {where}; "
+                f"{most_grown(training.model, training.watch.sizes)}. Give a smaller learning rate (lr is "
+                f"{training.lr:.3g} here), or on_nan='skip' or 'rollback' to train on"
+            )
+
+    def _rejects(self, model: nn.Module, loss: Tensor) -> bool:
+        if self.on_nan == "stop":
+            return not math.isfinite(float(loss))
+        grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        largest = torch.nn.utils.get_total_norm(grads, math.inf) if grads else loss.new_zeros(())
+        return not bool(torch.isfinite(loss) & torch.isfinite(largest.to(loss.device)))
 
 
 def most_grown(model: nn.Module, before: Mapping[str, float]) -> str:
@@ -124,3 +216,46 @@ def _numbers(values: Tensor) -> list[float]:
     """As a list, with infinity for what is not a number."""
     numbers: list[float] = values.nan_to_num(nan=math.inf, posinf=math.inf).tolist()
     return numbers
+
+
+def bad_rows(x: Tensor) -> list[int]:
+    """The rows of a batch with numbers that are not finite.
+
+    Example:
+        >>> bad_rows(torch.tensor([[1.0, 2.0], [torch.nan, 0.0], [3.0, torch.inf]]))
+        [1, 2]
+    """
+    rows: list[int] = (~torch.isfinite(x)).flatten(1).any(1).nonzero().flatten().tolist()
+    return rows
+
+
+@torch.no_grad()
+def first_not_finite(model: nn.Module, evaluate: Callable[[], Tensor]) -> str:
+    """Which part of a network is the first to return a number that is not finite, when its loss is evaluated again.
+
+    Example:
+        >>> network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+        >>> _ = nn.init.constant_(network[2].bias, torch.inf)
+        >>> first_not_finite(network, lambda: network(torch.ones(1, 2)).sum())
+        'the first layer with an output that is not finite is 2'
+    """
+    names: list[str] = []
+
+    def look(name: str, output: Any) -> None:
+        if isinstance(output, Tensor) and output.is_floating_point() and not bool(torch.isfinite(output).all()):
+            names.append(name)
+
+    hooks = [
+        part.register_forward_hook(lambda part, inputs, output, name=name: look(name, output))
+        for name, part in model.named_modules()
+        if name
+    ]
+    try:
+        evaluate()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if names:
+        return f"the first layer with an output that is not finite is {names[0]}"
+    bad = [n for n, p in model.named_parameters() if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
+    return f"the gradient of {bad[0]} is not finite" if bad else "the outputs of all layers are finite"

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.distributed import OneProcess, OwnNoise, average_over_ranks, from_first_rank
+from gossamer.distributed import OneProcess, OwnNoise, from_first_rank, world_size
 from gossamer.layers.support import alike_on_ranks, leave_broadcast
 from gossamer.posterior import Calibration
 from gossamer.train.batches import Batches
 from gossamer.train.capture import CaptureError, captured_steps
-from gossamer.train.divergence import DivergenceWatch, OnNan
+from gossamer.train.divergence import PERIOD, DivergenceWatch, OnNan, Recovery
 from gossamer.train.limit import RateLimit, is_due
 from gossamer.train.members import Build, Succession
-from gossamer.train.recovery import Recovery
-from gossamer.train.rounds import fall_at_the_end
-from gossamer.train.steps import EagerSteps, Steps, take_step
-from gossamer.types import (
-    Collector,
-    Method,
-    Posterior,
-    Rule,
-    Split,
-    Task,
-    as_penalty,
-    at_least_float32,
-    identity,
-)
+from gossamer.train.steps import EagerSteps, Steps, objective_of, take_step
+from gossamer.types import Collector, Method, Posterior, Rule, Split, Task, as_penalty, at_least_float32
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -48,15 +36,17 @@ class Training:
 
     Args:
         captures: Whether steps are CUDA graphs where that is possible.
-        rounds: At most so often all steps, while the loss falls at their end: the schedules begin again, at half the
-            rate of the round before. It needs ``build``.
-        steps_by: What builds the steps before the first one, and again after a state was loaded; by default they are
-            captured or run operation by operation. One that raises ``CaptureError`` leaves them to run so.
+        rounds: The largest number of rounds of all steps. Another one begins if the loss still falls at the end, with
+            the same schedules at half the rate. It needs ``build``.
+        steps_by: Builds the steps before the first one, and again after a state was loaded; by default they are
+            captured, or run operation by operation, which they also do if it raises ``CaptureError``.
 
     Attributes:
+        inner_optimizer: The optimizer itself, without Fabric's wrapper.
+        begun: The last step before the present member, or its present round.
         noise: The random state of all that it does; torch's own stays as it is.
         taking: What takes the steps; ``None`` before the first one.
-        updates: What the rules did, for whoever records it and clears the list.
+        updates: What the rules did, for a caller that records it and clears the list.
 
     The other arguments are those of :func:`gossamer.fit`.
 
@@ -90,27 +80,27 @@ class Training:
         self.method, self.task, self.seed = method, task, seed
         self.steps = steps if method.shares_steps else method.members * steps
         self.fabric = fabric or OneProcess()
-        self.succession = Succession(method, model, build, seed, self.steps)
+        self.succession = Succession(method, model, build, seed, self.steps, rounds)
         self.noise = OwnNoise(seed, self.fabric.device)
         with self.noise:
             self.model = method.prepare(model)
             placed: tuple[nn.Module, Optimizer] = self.fabric.setup(self.model, method.optimizer(self.model))
             self.module, self.optimizer = placed
+            self.inner_optimizer: Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
             self.rules = _checked(Rule, method.rules(self.model, self.optimizer))
             (self.collector,) = _checked(Collector, [method.collector()])
         leave_broadcast(self.module)
         self.penalty = as_penalty(method.penalty)
         self.batches = _batches(self, batch_size)
-        self.step = 0
+        self.step, self.begun, self._next_begins = 0, 0, self.succession.next_begins
         self.calibration: Calibration | None = None
         self.updates: list[dict[str, Any]] = []
-        self.rounds, self.nlls, self.fall = rounds, list[Tensor](), 0.0
         self.watch, self.recovery, self.limit = DivergenceWatch(self.model), Recovery(on_nan), RateLimit()
+        self._is_alone = world_size() == 1
         self._is_limited = method.one_rate and not method.lr_is_given and task.has_numbers
-        objective = partial(_objective, task, self.module)
         # Fabric's wrapper refuses gradients that its own backward does not take.
-        again = partial(_objective, task, partial(_pass, self.fabric, self.model))
-        parts = self.model, self.optimizer, objective, self.penalty
+        again = objective_of(task, partial(_pass, self.fabric, self.model))
+        parts = self.model, self.optimizer, objective_of(task, self.module), self.penalty
         self.eager = EagerSteps(*parts, backward=self.fabric.backward, again=again)
         self.steps_by = steps_by or (captured_steps if captures else _eager_steps)
         self.taking: Steps | None = None
@@ -154,18 +144,12 @@ class Training:
     @property
     def lr(self) -> float:
         """The learning rate of the last step."""
-        return self._rate(max(0, self.step - self.succession.begun - 1))
+        return self._rate(max(0, self.step - self.begun - 1))
 
     @property
     def epochs(self) -> int:
         """Passes over the training data in all steps, of all members together."""
         return self.steps // self.batches.per_epoch
-
-    @property
-    def inner_optimizer(self) -> Optimizer:
-        """The optimizer itself, without Fabric's wrapper."""
-        optimizer: Optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
-        return optimizer
 
     def advance(self) -> dict[str, Tensor]:
         """One step; returns its loss and the loss's two parts, detached.
@@ -173,79 +157,75 @@ class Training:
         With several ranks these are parts of a mean: averaged over ranks, they are those of the whole batch.
         """
         with self.noise:
-            if self.succession.is_due(self.step):
-                self._begin_next_member()
-            values = self.recovery.advance(self)
-            if self.rounds > 1:
-                self._end_round(values["nll"])
+            if self.step == self._next_begins:
+                self.succession.finish(self.model, self.collector, self.inner_optimizer)
+                self._begin_again()
+            values = self.take() if self.recovery.on_nan == "stop" else self.recovery.advance(self)
+            if self.succession.rounds > 1 and self.succession.begins_round(values["nll"]):
+                self._begin_again({"model": self.model.state_dict()})  # the weights stay
             return values
 
     def take(self) -> dict[str, Tensor]:
         """One step by the batch that is due, as :meth:`advance` takes it; one that is not finite is refused."""
-        number = self.step - self.succession.begun + 1
+        number = self.step - self.begun + 1
         index = number - 1 + self.recovery.shift
         batch = self.batches[index]
-        self.recovery.check_inputs(batch[0])
+        if not self._is_sound(batch[0]):
+            self.recovery.check_inputs(self, batch[0])
         if self._is_limited and is_due(number):
             highest = max(map(self.method.lr, range(self.succession.steps_each))) if number == 1 else 0.0
             self.limit.look(self.model, self.eager.again(*batch), highest)
-        rate = self._rate(number - 1)
         before = [len(rule.record) for rule in self.rules]
-        nll, penalty = self._take(batch, self.batches.weight(index), number, [ratio * rate for ratio in self._ratios])
+        nll, penalty = self._take(batch, self.batches.weight(index), number)
         for rule, n in zip(self.rules, before, strict=True):  # in steps of the whole training
-            self.updates += [{**new, "step": new["step"] + self.succession.begun} for new in rule.record[n:]]
+            self.updates += [{**new, "step": new["step"] + self.begun} for new in rule.record[n:]]
         self.step += 1
         self.collector.observe(self.model, number)
-        if self.watch.see(nll, number):
+        self.watch.recent.append((number, nll))
+        if number % PERIOD == 0:
             self.check()
         return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
 
-    def _take(self, batch: Split, weight: float, number: int, rates: Sequence[float]) -> tuple[Tensor, Tensor]:
-        check = partial(self.recovery.check_loss, self, batch)
+    def _take(self, batch: Split, weight: float, number: int) -> tuple[Tensor, Tensor]:
+        def check(loss: Tensor) -> None:
+            if not self._is_sound(loss):
+                self.recovery.check_loss(self, batch, loss)
+
+        rate = self._rate(number - 1)
         try:
             self.taking = self.taking or self.steps_by(self)
             self.taking.weight = weight
-            return take_step(self.taking, self.rules, number, rates, *batch, check=check)
+            return take_step(self.taking, self.rules, number, [ratio * rate for ratio in self._ratios], *batch, check)
         except CaptureError as error:
             logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {error}")
         self._release()
         self.steps_by = _eager_steps
-        return self._take(batch, weight, number, rates)
+        return self._take(batch, weight, number)
+
+    def _is_sound(self, values: Tensor) -> bool:
+        """Whether inputs or a loss need no closer look at what is not finite."""
+        if self.recovery.on_nan != "stop":
+            return False
+        if values.is_cuda:
+            return True  # the losses will tell, without a wait in every step
+        return self._is_alone and (not values.is_floating_point() or math.isfinite(float(values.detach().sum())))
 
     def _rate(self, number: int) -> float:
-        return 0.5**self.succession.round * self.limit.lowered(self.method.lr(number))
+        rate = self.method.lr(number)
+        return 0.5**self.succession.round * (self.limit.lowered(rate) if self._is_limited else rate)
 
     def _release(self) -> None:
         if self.taking is not None:
             self.taking.close()
             self.taking = None
 
-    def _begin_next_member(self) -> None:
-        """Go on as a training from another seed does at its beginning."""
-        self.succession.finish(self.model, self.collector, self.inner_optimizer)
-        self.succession.round = 0
-        self._begin_again()
-
-    def _end_round(self, nll: Tensor) -> None:
-        """After the last step of a round, begin another one if the loss still falls; the weights stay."""
-        self.nlls.append(nll)
-        if len(self.nlls) < self.succession.steps_each:
-            return
-        self.fall, self.nlls = fall_at_the_end(average_over_ranks(torch.stack(self.nlls).double()).tolist()), []
-        if self.fall and self.succession.round + 1 < self.rounds:
-            self.succession.round += 1
-            self.succession.extra += self.succession.steps_each
-            self.steps += self.succession.steps_each
-            self._begin_again({"model": self.model.state_dict()})
-
     def _begin_again(self, kept: dict[str, Any] | None = None) -> None:
         """From the state in which the training of the present member began, but for what is ``kept``."""
-        finished, size = list(self.succession.finished), self.batches.batch_size
-        parts = replace(self.method, members=1), self.succession.next_network(self.fabric.device), self.task
-        seed = self.succession.seed_of(len(finished))
-        fresh = Training(*parts, self.succession.steps_each, self.fabric, batch_size=size, seed=seed)
-        state = fresh.state_dict() | self._progress() | {"step": self.step} | (kept or {})
-        self.load_state_dict(state)
+        succession, size = self.succession, self.batches.batch_size
+        parts = replace(self.method, members=1), succession.next_network(self.fabric.device), self.task
+        seed = succession.seed_of(len(succession.finished))
+        fresh = Training(*parts, succession.steps_each, self.fabric, batch_size=size, seed=seed)
+        self.load_state_dict(fresh.state_dict() | succession.state_dict() | {"step": self.step} | (kept or {}))
         self.recovery.forget()  # a member does not go back to the one before it
 
     def posterior(self) -> Posterior:
@@ -273,26 +253,16 @@ class Training:
             **({"shift": self.recovery.shift} if self.recovery.shift else {}),
             **({"limit": asdict(self.limit)} if self.limit != RateLimit() else {}),
             "random": self.noise.state_dict(self.fabric.world_size),
-            **self._progress(),
+            **self.succession.state_dict(),
         }
-
-    def _progress(self) -> dict[str, Any]:
-        """Which members and rounds are over."""
-        state: dict[str, Any] = {"members": list(self.succession.finished)} if self.method.members > 1 else {}
-        if self.rounds > 1:
-            nlls = torch.stack(self.nlls) if self.nlls else torch.zeros(0)
-            state["rounds"] = {"round": self.succession.round, "extra": self.succession.extra, "nlls": nlls}
-            state["rounds"] |= {"fall": self.fall}
-        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state`` was taken: the same numbers follow as if nothing had happened."""
         self._release()
-        self.step, self.succession.finished = state["step"], list(state.get("members", []))
-        rounds = state.get("rounds", {"round": 0, "extra": 0, "nlls": torch.zeros(0), "fall": 0.0})
-        self.steps += rounds["extra"] - self.succession.extra
-        self.succession.round, self.succession.extra = rounds["round"], rounds["extra"]
-        self.nlls, self.fall = list(rounds["nlls"]), rounds["fall"]
+        self.step, self.steps = state["step"], self.steps - self.succession.extra
+        self.succession.load_state_dict(state)
+        self.steps += self.succession.extra
+        self.begun, self._next_begins = self.succession.begun, self.succession.next_begins
         if self.method.members > 1:
             self.batches = _batches(self, self.batches.batch_size)
         self.model.load_state_dict(state["model"])
@@ -332,9 +302,3 @@ def _pass(fabric: OneProcess | Fabric, model: nn.Module, x: Tensor) -> Tensor:
     """The network's output in the precision of the training, in float32, without the wrapper of Fabric."""
     with fabric.autocast():
         return at_least_float32(model(x))
-
-
-def _objective(task: Task, module: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-    """The loss of a batch as the task stores it, to be evaluated as often as needed."""
-    inputs = x if task.transform is identity else task.transform(x)
-    return lambda: task.likelihood.loss(module(inputs), y)

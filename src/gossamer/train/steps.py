@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.optim.weight_draws import sampled
-from gossamer.types import Penalty, Rule, Step, no_penalty
+from gossamer.types import Penalty, Rule, Step, Task, VariationalOptimizer, identity, no_penalty
 
-__all__ = ["EagerSteps", "Steps", "take_step"]
+__all__ = ["EagerSteps", "Steps", "objective_of", "take_step"]
 
 Evaluate = Callable[[], Tensor]
 Objective = Callable[[Tensor, Tensor], Evaluate]
@@ -28,7 +28,8 @@ class Steps(ABC):
     Attributes:
         model: The converted network.
         optimizer: Its optimizer, in any state.
-        weight: Of the batch's loss, see :meth:`gossamer.train.Batches.weight`; set before each step.
+        weight: What the loss of the batch is multiplied by, see :meth:`gossamer.train.Batches.weight`; set before each
+            step.
     """
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
@@ -69,7 +70,6 @@ def take_step(
     rates: Sequence[float],
     x: Tensor,
     y: Tensor,
-    *,
     check: Callable[[Tensor], None] = lambda loss: None,
 ) -> tuple[Tensor, Tensor]:
     """The one training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
@@ -82,9 +82,10 @@ def take_step(
     steps.set_rates(rates)
     nll, penalty, again = steps.gradients(x, y, number)
     check(nll + penalty)
-    acts = any(rule.acts for rule in rules)
-    step = Step(number, steps.model, steps.optimizer, again)
-    is_spent = any([rule(step) for rule in rules])
+    step, acts, is_spent = Step(number, steps.model, steps.optimizer, again), False, False
+    for rule in rules:
+        acts |= rule.acts
+        is_spent |= rule(step)
     if acts:
         steps.refresh()
     if not is_spent:
@@ -116,14 +117,25 @@ class EagerSteps(Steps):
     ) -> None:
         super().__init__(model, optimizer)
         self.objective, self.penalty, self.backward, self.again = objective, penalty, backward, again or objective
+        self.drawn = optimizer.sampled if isinstance(optimizer, VariationalOptimizer) else nullcontext
 
     def gradients(self, x: Tensor, y: Tensor, number: int) -> tuple[Tensor, Tensor, Evaluate]:
         def loss(evaluate: Evaluate) -> tuple[Tensor, Tensor]:
             nll = evaluate() if self.weight == 1.0 else self.weight * evaluate()
-            return nll, self.penalty(self.model, number).to(nll)
+            return nll, nll.new_zeros(()) if self.penalty is no_penalty else self.penalty(self.model, number).to(nll)
 
         self.optimizer.zero_grad()
-        with sampled(self.optimizer):
+        with self.drawn():
             nll, penalty = loss(self.objective(x, y))
             self.backward(nll + penalty)
         return nll.detach(), penalty.detach(), lambda: torch.add(*loss(self.again(x, y)))
+
+
+def objective_of(task: Task, network: Callable[[Tensor], Tensor]) -> Objective:
+    """The objective of a network for batches as a task stores them."""
+
+    def objective(x: Tensor, y: Tensor) -> Evaluate:
+        inputs = x if task.transform is identity else task.transform(x)
+        return lambda: task.likelihood.loss(network(inputs), y)
+
+    return objective

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from gossamer.distributed import Message, world_size
 from gossamer.layers import CurvatureWeight, sparse_weights
-from gossamer.optim import sampled
 from gossamer.train.capture.graphs import Graph
 from gossamer.train.capture.steps import CaptureError, capturing, go_on_without_graphs
 from gossamer.train.steps import EagerSteps, Evaluate, Steps
@@ -62,7 +61,7 @@ class CapturedPasses(Steps):
         if not self.alone:
             self.share.fill_(self.weight)
         self.optimizer.zero_grad()
-        with sampled(self.optimizer):
+        with self.plain.drawn():
             values = self._pass_for(x, y).run(x, y)
             if scale is None:  # not a number times a function of the network
                 penalty = self.penalty(self.model, number).to(values)
