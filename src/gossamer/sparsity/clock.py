@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gossamer.types import Rule
+from gossamer.types import Rule, Step
 
 __all__ = ["Clocked"]
 
@@ -13,11 +13,7 @@ class Clocked(Rule):
     """A rule that counts its steps. ``index`` is the number of the last one; a subclass adds what else it must keep.
 
     Example:
-        >>> class Twice(Clocked):
-        ...     def __call__(self, step):
-        ...         self.index = step.number
-        ...         return False
-        >>> rule = Twice()
+        >>> rule = Clocked()
         >>> rule.load_state_dict({"index": 7})
         >>> rule.index, rule.state_dict()
         (7, {'index': 7})
@@ -28,6 +24,16 @@ class Clocked(Rule):
     def __init__(self) -> None:
         self.index = 0
         self.record = []
+
+    def step(self) -> bool:
+        """Count a step, and act if that is due; returns whether it was."""
+        self.index += 1
+        return False
+
+    def __call__(self, step: Step) -> bool:
+        """Count and act before the optimizer's step; the gradient is never spent."""
+        self.step()
+        return False
 
     def state_dict(self) -> dict[str, Any]:
         return {"index": self.index}

@@ -35,7 +35,7 @@ from gossamer.sparsity.groups import (
 )
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import after_steps, forget_histories, remove
-from gossamer.types import Schedule, Step, VariationalOptimizer
+from gossamer.types import Schedule, VariationalOptimizer
 
 __all__ = ["Prune"]
 
@@ -142,7 +142,6 @@ class Prune(Clocked):
         return held.mask if held is not None and held.keeps else None
 
     def step(self) -> bool:
-        """Count a step, and cut if a check is due; returns whether it was."""
         self.index += 1
         self._check_hidden()
         for held in self._held.values():
@@ -160,11 +159,6 @@ class Prune(Clocked):
         """Zero what is held back; ``optimizer.step()`` does this, so call it when that step is skipped."""
         for held in self._held.values():
             held.hide()
-
-    def __call__(self, step: Step) -> bool:
-        """As a rule of :func:`gossamer.fit`; the gradient is never spent."""
-        self.step()
-        return False
 
     @property
     def chosen(self) -> dict[str, Any]:

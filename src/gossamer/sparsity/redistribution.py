@@ -23,7 +23,6 @@ from gossamer.sparsity.allocation import apportion
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
 from gossamer.sparsity.selection import Segments, top_mask
-from gossamer.types import Step
 
 __all__ = ["Redistribution"]
 
@@ -89,7 +88,6 @@ class Redistribution(Clocked):
         """Called after an update."""
 
     def step(self) -> bool:
-        """Count a step, and redistribute if an update is due; returns whether it was."""
         self.index += 1
         is_due = self.is_due(self.index)
         if is_due:
@@ -99,11 +97,6 @@ class Redistribution(Clocked):
     def is_due(self, step: int) -> bool:
         """Whether there is an update at this step."""
         return step <= self.last_step and step % self.update_period(step) == 0
-
-    def __call__(self, step: Step) -> bool:
-        """As a rule of :func:`gossamer.fit`; the gradient is never spent."""
-        self.step()
-        return False
 
     @property
     def acts(self) -> bool:

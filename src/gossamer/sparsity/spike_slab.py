@@ -23,7 +23,6 @@ from gossamer.schedules import step_of
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.groups import GroupedWeight, Groups, check_thresholds, grouped_weights
 from gossamer.sparsity.pruning import Prune
-from gossamer.types import Step
 
 __all__ = ["SpikeSlabDecay", "soft_threshold"]
 
@@ -122,7 +121,7 @@ class SpikeSlabDecay(Clocked):
         return sum(counts) / sum(weight.size for weight in self.weights.values())
 
     def step(self) -> bool:
-        """Count a step, choose between spike and slab if due, and apply the decay; returns whether it was due."""
+        """Count a step, choose between spike and slab if that is due, and apply the decay; returns whether it was."""
         self.index += 1
         due = self.index > self.warmup_steps and self.index % self.update_period == 0
         if due:
@@ -131,11 +130,6 @@ class SpikeSlabDecay(Clocked):
         if self._in_spike and not self._takes_decay:
             self._add_to_gradients()
         return due
-
-    def __call__(self, step: Step) -> bool:
-        """As a rule of :func:`gossamer.fit`; the gradient is never spent."""
-        self.step()
-        return False
 
     def state_dict(self) -> dict[str, Any]:
         own = {"threshold": dict(self.threshold)} if isinstance(self.threshold, Mapping) else {}
