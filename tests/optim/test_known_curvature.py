@@ -152,6 +152,7 @@ def test_curvature_ranks_weights_as_gauss_newton_does(noise):
         assert 0.8 < float(size) < 1.4  # of the past fifth of the steps, and the Hessian has a further term
 
 
+@pytest.mark.filterwarnings("ignore:n_data is 100, but a batch has 800")  # copies of the same examples
 @pytest.mark.parametrize("noise", ["local", "weights"])
 def test_same_stds_as_long_training_of_their_logarithms(noise, best_stds):
     """At fixed means, σ where the rule rests is where the tempered ELBO is largest."""

@@ -84,7 +84,8 @@ def _forget_conversion(network: nn.Module) -> None:
     for module in network.modules():
         for name in (NOTE, BASE):
             module.__dict__.pop(name, None)
-        for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks):
+        of_files = module._state_dict_hooks, module._load_state_dict_pre_hooks
+        for hooks in (*of_files, module._forward_hooks, module._forward_pre_hooks):
             for key, hook in list(hooks.items()):
                 if getattr(hook, "hook", hook).__module__.startswith("gossamer."):
                     del hooks[key]

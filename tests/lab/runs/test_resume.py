@@ -272,7 +272,7 @@ def test_a_run_of_a_version_without_fingerprints_is_resumed(settings, tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("epochs", "3", "epochs must be a whole number; got '3'"),
+        ("epochs", "3", "epochs must be a whole number or none; got '3'"),
         ("epoch", 3, "unknown key 'epoch'; did you mean 'epochs'?"),
         ("options", {"densty": 0.1}, "unknown option of ssvi 'densty'; did you mean 'density'?"),
         ("options", {"density": "x"}, "density of ssvi must be a number; got 'x'"),

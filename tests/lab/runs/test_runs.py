@@ -161,8 +161,8 @@ def test_what_cannot_be_trained_leaves_no_folder(settings, tmp_path):
     ("change", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1; got 0"),
-        ({"epochs": 1.5}, "epochs must be a whole number; got 1.5"),
-        ({"epochs": True}, "epochs must be a whole number; got True"),
+        ({"epochs": 1.5}, "epochs must be a whole number or none; got 1.5"),
+        ({"epochs": True}, "epochs must be a whole number or none; got True"),
         ({"batch_size": -1}, "batch_size must be at least 1"),
         ({"n_draws": 0}, "n_draws must be at least 1"),
         ({"ranks": 0}, "ranks must be at least 1"),
