@@ -35,7 +35,10 @@ def main(given: Sequence[str] | None = None) -> int:
         if options.name == "page":
             write_page()
             return 0
-        chosen = {name: find(name) for name in (names() if options.name == "all" else [options.name])}
+        asked = {name: find(name) for name in (names() if options.name == "all" else [options.name])}
+        chosen = {name: result for name, result in asked.items() if any(result.plan(small=options.small, seeds=1))}
+        if not chosen:
+            raise RecordError(f"{options.name} has no small runs: leave out --small")
         if options.dry_run:
             print(_costs(chosen, options.small, options.seeds, options.out).to_text())
             return 0
@@ -65,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 def _make(name: str, result: Result, options: argparse.Namespace) -> None:
     where = {"device": options.device} | ({"data_dir": options.data_dir} if options.data_dir else {})
     kept = reproduce(name, result, options.out, small=options.small, seeds=options.seeds, where=where)
-    print(f"\n{table_of(result, [kept]).to_text()}\n\n{': '.join(part for part in kept.judge(result.claims) if part)}")
+    print(f"\n{table_of(result, [kept]).to_text()}\n\n{': '.join(part for part in result.judge(kept) if part)}")
     if result.plot is not None and kept.runs:
         picture = options.out / f"{name}{'-small' if options.small else ''}.svg"
         result.plot(result, kept, picture)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from reproductions.frame import Result
+from reproductions.frame import Claim, Result
 from reproductions.rows import KE_FAN_COLUMNS, ke_fan_claims, ke_fan_rows
 
-RESNET = {"Baseline": "95 %", "cSGLD": "95.7 %", "CV-Adam": "95.5 %"}
+RESNET = {"Baseline": "95 %", "Rank-1 BNN": "", "cSGLD": "95.7 %", "CV-Adam": "95.5 %"}
 WIDE = {"Baseline": "96.3 %", "Rank-1 BNN": "96.5 %", "cSGLD": "96.2 %", "CV-Adam": "96.5 %"}
 # Accuracies of SM, DSR, DFP and DPF, by density.
 RESNET_SPARSE = {0.3: "92.8 93.1 94.7 94.8", 0.2: "91.1 91.2 94.5 94.5", 0.1: "89.7 90.0 93.9 93.8"}
@@ -14,13 +14,15 @@ SMALL = (0.3, 0.1)
 
 RESULT = Result(
     title="CV-Adam, Table 1: CIFAR-10",
-    claim="CV-Adam is as good as cSGLD and Rank-1 networks; DFP loses almost nothing, is better than SM and DSR, and "
-    "as good as DPF.",
+    claim="CV-Adam is as good as cSGLD and Rank-1 networks; DFP loses almost nothing at 70 %, is better than SM and "
+    "DSR, and as good as DPF.",
     rows=[
         *ke_fan_rows("ResNet-18", "resnet18", "cifar10", RESNET, RESNET_SPARSE, (1.0, *SMALL)),
         *ke_fan_rows("WRN-28-10", "wide_resnet28_10", "cifar10", WIDE, WIDE_SPARSE, ()),
     ],
     columns=KE_FAN_COLUMNS,
-    claims=ke_fan_claims("ResNet-18", SMALL, RESNET),
-    small_seeds=2,
+    claims=[
+        *ke_fan_claims("ResNet-18", SMALL, ("Rank-1 BNN", "cSGLD")),
+        Claim.better("ResNet-18: DFP 70 %", "ResNet-18: CV-Adam", "accuracy", -0.01),
+    ],
 )

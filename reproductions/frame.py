@@ -24,6 +24,7 @@ from gossamer import __version__, data
 from gossamer._text.formats import size
 from gossamer._text.names import own_code, trusting, unknown
 from gossamer.data import DataNotFoundError
+from gossamer.data._files import data_root
 from gossamer.files.atomic import json_by_rows, one_line, read_file, write_atomically
 from gossamer.lab import Settings, resume, train
 from gossamer.lab.record import Lock, RecordError, TakenError
@@ -57,6 +58,7 @@ Measure = Callable[[Told, Path, Lock], Measures]
 
 SMALL = {"model": "resnet8", "epochs": 4, "batch_size": 64, "n_draws": 5}
 SMALL_DATA = "reproductions.small"
+SMALL_SEEDS = 3
 SOURCES = {  # of the data files
     "cifar10": "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     "cifar100": "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
@@ -164,8 +166,7 @@ class Result:
         rows: Its lines.
         columns: What it shows of each: names of :data:`gossamer.metrics.METRICS`, or metrics of its own.
         claims: The claim in numbers.
-        seeds: Runs of each row.
-        small_seeds: The same, where they are small.
+        seeds: Runs of each row; small ones are :data:`SMALL_SEEDS` at most.
         measure: What is measured of a run.
         needs: Data sets that are used beside those of the rows.
         plot: Draws the runs into a file; nothing is drawn without it.
@@ -177,16 +178,20 @@ class Result:
     columns: Sequence[str | Metric]
     claims: Sequence[Claim] = ()
     seeds: int = 3
-    small_seeds: int = 3
     measure: Measure = trained
     needs: Sequence[str] = ()
     plot: Callable[[Result, Kept, Path], None] | None = None
 
     def plan(self, *, small: bool, seeds: int | None = None) -> Iterator[tuple[Row, dict[str, Any]]]:
         """Each row with the settings of each of its runs; the first seeds of all rows come first."""
-        for seed in range(seeds or (min(self.seeds, self.small_seeds) if small else self.seeds)):
+        for seed in range(seeds or (min(self.seeds, SMALL_SEEDS) if small else self.seeds)):
             for row in (row for row in self.rows if row.small is not None or not small):
                 yield row, row.settings(small=small) | {"seed": seed}
+
+    def judge(self, kept: Kept) -> Verdict:
+        """The verdict on the claims about rows that there are at this size."""
+        there = {row.label for row in self.rows if row.small is not None or not kept.small}
+        return kept.judge([claim for claim in self.claims if claim.weights.keys() <= there])
 
     @property
     def metrics(self) -> list[Metric]:
@@ -299,10 +304,9 @@ def reproduce(
         say: Takes a line for each run.
 
     Returns:
-        The runs that there are; those that another process has begun may be missing.
+        The runs that there are; those that another process has not finished are missing.
     """
     plan, place = list(result.plan(small=small, seeds=seeds)), dict(where or {})
-    kept = Kept(name, small)
     out.mkdir(parents=True, exist_ok=True)
     missing = [told for _, told in plan if not file_of(result, out, told).exists()]
     _check_space(out, missing)
@@ -317,10 +321,12 @@ def reproduce(
             except DivergenceError as error:  # the others go on; the row lacks this seed
                 words = f"failed: {one_line(error)}"
             else:
-                kept.runs.append(run)
                 shown = ", ".join(f"{metric.heading} {_text(metric, run)}" for metric in result.metrics[:3])
                 words = f"{shown} ({run.seconds:.0f} s)"
             say(f"{name} [{number}/{len(plan)}] {row.label}, seed {told['seed']}: {words}")
+    # Of several processes the last one to come here finds what the others have finished by now.
+    found = (_measured(file_of(result, out, told), row) for row, told in plan)
+    kept = Kept(name, small, [run for run in found if run is not None])
     kept.write(out / f"{name}{'-small' if small else ''}.json")
     return kept
 
@@ -345,9 +351,8 @@ def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run:
     """A run of a row, measured if it was not."""
     folder, path = folder_of(out, told), file_of(result, out, told)
     with Lock(folder) as lock:
-        found = read_file(path, "delete it")
-        if found is not None:
-            return Run(**found | {"row": row.label})
+        if (run := _measured(path, row)) is not None:
+            return run
         start = time.perf_counter()
         measures = result.measure({**told, **where}, folder, lock)
         known = environment()
@@ -358,6 +363,12 @@ def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run:
         return run
 
 
+def _measured(path: Path, row: Row) -> Run | None:
+    """What was measured of a run of a row."""
+    found = read_file(path, "delete it")
+    return None if found is None else Run(**found | {"row": row.label})
+
+
 def _text(metric: Metric, run: Run) -> str:
     value = run.measures.get(metric.name)
     return "–" if value is None else metric.text(value)
@@ -366,14 +377,13 @@ def _text(metric: Metric, run: Run) -> str:
 def _check_data(sets: Sequence[str], root: str | None) -> None:
     """Load every set once: what is missing is told before hours of training."""
     for name in dict.fromkeys(sets):
-        bare = name.rpartition(":")[2]
+        bare, where = name.rpartition(":")[2], data_root(root)
         try:
             data.load(name, root, **({"only_test": True} if name == "svhn" else {}))
         except DataNotFoundError as error:
-            where = Path(root) if root else Path("data")
-            url = SOURCES.get(bare, "")
-            way = f"{_fetch(url, where)} gets it" if url else error
-            raise RecordError(f"{bare} is not in {where}: {way}") from error
+            if (url := SOURCES.get(bare)) is None:
+                raise
+            raise RecordError(f"{bare} is not in {where}: {_fetch(url, where)} gets it") from error
 
 
 def _fetch(url: str, where: Path) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer._text.formats import percent
 from gossamer.metrics import METRICS
 from reproductions.drawing import INK, PALETTE, draw, tidy
 from reproductions.frame import Kept, Result, mean_error
 
-__all__ = ["plot_lines", "plot_points"]
+__all__ = ["plot_lines", "plot_points", "plot_rows"]
 
 Plot = Callable[[Result, Kept, Path], None]
 
@@ -63,6 +64,38 @@ def plot_points(x: str, y: str, groups: Sequence[str]) -> Plot:
                 tidy(axes, f"{group}: {METRICS[y].heading}, %{_small(kept)}")
 
         draw(path, (10.5, 3.8), paint)
+
+    return plot
+
+
+def plot_rows(groups: Mapping[str, str]) -> Plot:
+    """A panel for each group of rows (the start of their labels) with a metric of each: mean and standard error."""
+
+    def plot(result: Result, kept: Kept, path: Path) -> None:
+        known = {metric.name: metric for metric in result.metrics}
+
+        def paint(figure: Any) -> None:
+            for axes, (group, name) in zip(
+                figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
+            ):
+                rows = [
+                    row for row in result.rows if row.label.startswith(f"{group}: ") and kept.values(row.label, name)
+                ]
+                is_share = known[name].format is percent
+                for place, row in enumerate(rows):
+                    mean, error = mean_error(kept.values(row.label, name))
+                    scale = 100 if is_share else 1
+                    axes.errorbar(scale * mean, place, xerr=scale * (error or 0), fmt="o", ms=5, color=PALETTE[0])
+                    if name in row.printed:
+                        printed = float(row.printed[name].rstrip(" %"))
+                        axes.plot([printed, printed], [place - 0.35, place + 0.35], color=PALETTE[1], lw=2)
+                axes.set_yticks(range(len(rows)), [row.label.partition(": ")[2] for row in rows], fontsize=8)
+                axes.invert_yaxis()
+                if any(name in row.printed for row in rows):
+                    axes.set_xlabel("orange: the paper", color=PALETTE[1])
+                tidy(axes, f"{group}: {known[name].heading}{', %' if is_share else ''}{_small(kept)}")
+
+        draw(path, (max(5.0, 3.8 * len(groups)), 3.6), paint)
 
     return plot
 

@@ -40,6 +40,8 @@ def table_of(result: Result, sources: Sequence[Kept]) -> Table:
                     values = kept.values(row.label, metric.name)
                     cells.append(metric.text(*mean_error(values)) if values else "–")
                 lines.append(["ours, *small*" if kept.small else "ours", str(len(runs)), *cells])
+        if not any(kept.of(row.label) for kept in sources):
+            lines.append(["ours", "not run", *("–" for _ in result.metrics)])
         rows += [[row.label if i == 0 else "", *line] for i, line in enumerate(lines)]
     head = ["", "", "seeds", *(metric.heading for metric in result.metrics)]
     return Table(result.title, "Mean ± standard error over the seeds.", head, rows, 2)
@@ -95,7 +97,7 @@ def page() -> str:
     for name, result in known.items():
         small = Kept.read(KEPT / f"{name}-small.json") or Kept(name, small=True)
         full = full_runs(name, result)
-        found = {"small": small.judge(result.claims), "in full": full.judge(result.claims)}
+        found = {"small": result.judge(small), "in full": result.judge(full)}
         verdicts.append([f"[{name}](#{_anchor(result.title)})", *(verdict.word for verdict in found.values())])
         parts += [f"## {result.title}", f"*The paper:* {result.claim}"]
         parts += [f"*Here, {size}:* **{word}**. {_sentence(why)}".rstrip() for size, (word, why) in found.items()]

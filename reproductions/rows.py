@@ -17,6 +17,9 @@ ECE = replace(METRICS["marginal_l2_debiased"], format=number)  # what the SSVI p
 
 SSVI = {"model": "resnet18", "epochs": 200, "batch_size": 128, "n_draws": 5, "n_val": 0}  # appendix C
 OUR_DRAWS = {"n_draws": 20}
+# The released rate of 0.01 is for 78,200 steps; a small run has 316, and takes the rate of our defaults. The released
+# weight of the KL is 0.01 over the number of images: with a tenth of them a tenth of it keeps the two in proportion.
+REFERENCE_SMALL = {"options": {"lr": 0.1, "kl_weight": 0.001}}
 CRITERIA = {  # removal, by the paper's names
     "|μ|": "magnitude",
     "SNR(θ)": "snr",
@@ -40,18 +43,21 @@ def ssvi_row(
     **settings: Any,
 ) -> Row:
     """A ResNet-18 on CIFAR as in the SSVI paper; ours, without ``mode="reference"``, predicts by 20 draws."""
-    drawn = {} if options.get("mode") == "reference" or method not in ("ssvi", "vi") else OUR_DRAWS
+    as_published = options.get("mode") == "reference"
+    drawn = {} if as_published or method not in ("ssvi", "vi") else OUR_DRAWS
     told = {"method": method, "data": data, **SSVI, **drawn, **settings, "options": dict(options)}
-    return Row(f"{NAMES[data]}: {label}", told, printed or {}, {} if in_small else None, line, at)
+    small = REFERENCE_SMALL if as_published else {}
+    return Row(f"{NAMES[data]}: {label}", told, printed or {}, small if in_small else None, line, at)
 
 
 KE_FAN_COLUMNS = ("accuracy", "nll", "ece", "density", "training_macs")
 KE_FAN = {"epochs": 200, "n_draws": 12}
+KE_FAN_SMALL = {"n_draws": 12}
 DENSE: dict[str, tuple[str, int, Told]] = {  # name -> method, batch size and options
     "Baseline": ("sgd", 128, {}),
     "Rank-1 BNN": ("rank1", 128, {}),
     "cSGLD": ("csgld", 64, {}),
-    "CV-Adam": ("cv_adam", 64, {"mode": "reference"}),
+    "CV-Adam": ("cv_sghmc", 64, {"mode": "reference"}),  # the released script: Algorithm 2, and 12 networks of 4 cycles
 }
 SPARSE: dict[str, tuple[str, int, Told]] = {
     "SM": ("sm", 128, {}),
@@ -74,7 +80,12 @@ def ke_fan_rows(
         told: dict[str, Any] = {"method": method, "data": data, "model": model, **KE_FAN, "batch_size": batch_size}
         told |= {"n_val": 0} if data in NAMES else {}
         told["options"] = dict(options) if density == 1 else {**options, "density": density}
-        return Row(f"{name}: {label}", told, {"accuracy": printed}, {} if density in in_small else None)
+        return Row(
+            f"{name}: {label}",
+            told,
+            {"accuracy": printed} if printed else {},
+            KE_FAN_SMALL if density in in_small else None,
+        )
 
     rows = [row(label, DENSE[label], 1.0, printed) for label, printed in dense.items()]
     for density, figures in sparse.items():
@@ -83,10 +94,9 @@ def ke_fan_rows(
     return rows
 
 
-def ke_fan_claims(name: str, densities: Sequence[float], dense: Mapping[str, str]) -> list[Claim]:
-    """CV-Adam is at most half a point below the best dense method; DFP beats SM and DSR, and is level with DPF."""
-    best = max((label for label in dense if label != "CV-Adam"), key=lambda label: dense[label])
-    claims = [Claim.better(f"{name}: CV-Adam", f"{name}: {best}", "accuracy", -0.005)]
+def ke_fan_claims(name: str, densities: Sequence[float], level: Sequence[str] = ()) -> list[Claim]:
+    """DFP beats SM and DSR; it is at most half a point below DPF, and CV-Adam below the dense methods ``level``."""
+    claims = [Claim.better(f"{name}: CV-Adam", f"{name}: {other}", "accuracy", -0.005) for other in level]
     for sparsity in map(percent, densities):
         ours, *others = (f"{name}: {label} {sparsity}" for label in ("DFP", "SM", "DSR", "DPF"))
         claims += [Claim.better(ours, other, "accuracy", 0 if "DPF" not in other else -0.005) for other in others]

@@ -45,6 +45,5 @@ RESULT = Result(
         *(Claim(f"fall of the accuracy, VI less {line}", "accuracy", fall(line)) for line in CRITERIA),
         *(Claim.better(label(line, MOST), label("VI", MOST), "accuracy") for line in CRITERIA),
     ],
-    small_seeds=2,
     plot=plot_lines("initial σ"),
 )

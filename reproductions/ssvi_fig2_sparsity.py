@@ -45,6 +45,5 @@ RESULT = Result(
             if line != BEST
         ),
     ],
-    small_seeds=2,
     plot=plot_lines("density"),
 )

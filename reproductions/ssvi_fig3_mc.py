@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from reproductions.frame import Claim, Result
+from reproductions.lines import plot_rows
 from reproductions.rows import NAMES, ssvi_row
 
 WAYS = {"one draw": "sampled_gradient", "at the means": "mean_gradient", "five draws": "multi_sample_gradient"}
@@ -19,4 +20,5 @@ RESULT = Result(
         Claim.better(f"{NAMES['cifar100']}: {one}", f"{NAMES['cifar100']}: {other}", "accuracy", -0.01)
         for one, other in permutations(WAYS, 2)
     ],
+    plot=plot_rows({NAMES["cifar100"]: "accuracy"}),
 )

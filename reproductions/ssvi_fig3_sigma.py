@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reproductions.frame import Claim, Result
+from reproductions.lines import plot_rows
 from reproductions.rows import NAMES, ssvi_row
 
 CONSTANTS = (1e-6, 1e-5, 1e-4, 1e-3)
@@ -23,4 +24,5 @@ RESULT = Result(
     claims=[
         Claim.better(f"{NAMES['cifar100']}: mean", f"{NAMES['cifar100']}: {std:g}", "accuracy", -0.005) for std in SMALL
     ],
+    plot=plot_rows({NAMES["cifar100"]: "accuracy"}),
 )

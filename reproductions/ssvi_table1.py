@@ -30,9 +30,11 @@ def rows(data: str, density: float) -> list[Row]:
 
 
 def loses(data: str, density: float, most: float, more_error: float) -> list[Claim]:
-    """What the text says that a density costs."""
+    """What the text says that a density costs, and twice that share of operations: first layers are dense."""
     sparse, dense = (f"{NAMES[data]}: {label(d)}" for d in (density, 1.0))
+    words = f"operations of {dense} by {2 * density:g}, less those of {sparse}"
     return [
+        Claim(words, "training_macs", {dense: 2 * density, sparse: -1.0}),
         Claim.better(sparse, dense, "accuracy", -most),
         Claim.better(sparse, dense, "marginal_l2_debiased", -more_error),
     ]

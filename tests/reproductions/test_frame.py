@@ -2,6 +2,9 @@
 
 import functools
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -39,11 +42,22 @@ def svhn(root=None): return images(10)
 
 @pytest.fixture
 def tiny(own_modules, monkeypatch):
-    """Small runs of an epoch on 208 images of noise."""
+    """Small runs of an epoch on 208 images of noise, and of two on other data."""
     monkeypatch.syspath_prepend(own_modules)
     (own_modules / "tiny_images.py").write_text(TINY)
     monkeypatch.setattr(frame, "SMALL_DATA", "tiny_images")
     monkeypatch.setattr(frame, "SMALL", {"model": "resnet8", "epochs": 1, "batch_size": 4, "n_draws": 2})
+    whole = Row.settings
+    short = lambda row, *, small: (told := whole(row, small=small)) | {"epochs": min(told["epochs"], 2)}  # noqa: E731
+    monkeypatch.setattr(Row, "settings", short)
+
+
+@pytest.fixture
+def few_examples(monkeypatch):
+    """200 training points instead of 10,000, and next to none held out."""
+    monkeypatch.setattr(sun1, "N_VAL", 10)
+    few = functools.partial(data.load, n_train=200, n_test=50)
+    monkeypatch.setattr(em_mcmc_table4, "data", type("Few", (), {"load": staticmethod(few)}))
 
 
 def of(name, **told):
@@ -98,6 +112,48 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path):
     assert "another process has it" in said[0]
 
 
+def test_the_last_of_several_processes_finds_what_the_others_have_finished(tmp_path):
+    def measured(told, folder, lock):
+        if told["options"]:  # of the second row: by now the other process has finished the first
+            other.__exit__(None, None, None)
+            reproduce("one", replace(own, rows=own.rows[:1]), tmp_path, small=True, seeds=1, say=lambda line: None)
+        return {"accuracy": 0.5}
+
+    own = replace(RESULT, measure=measured)
+    other = frame.Lock(frame.folder_of(tmp_path, next(own.plan(small=True))[1]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame, "_check_data", lambda sets, root: None)
+        other.__enter__()
+        kept = reproduce("one", own, tmp_path, small=True, seeds=1, say=lambda line: None)
+    assert [run.row for run in kept.runs] == ["a", "b"]
+
+
+KILLED = """
+import sys
+from reproductions import __main__, frame
+frame.SMALL_DATA, frame.SMALL = "tiny_images", {"model": "resnet8", "epochs": 2, "batch_size": 4, "n_draws": 2}
+__main__.main(["ssvi-fig3-mc", "--small", "--seeds", "1", "--out", sys.argv[1]])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny")
+def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path, own_modules, monkeypatch):
+    places = [str(own_modules), str(frame.Path(frame.__file__).parents[1]), *sys.path]
+    begun = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "out")], env={"PYTHONPATH": ":".join(places)}
+    )
+    while not (done := list(tmp_path.glob("out/runs/*/trained.json"))):
+        time.sleep(0.1)
+    begun.kill()
+    begun.wait()
+    before = {path: path.stat().st_mtime_ns for path in done}
+    monkeypatch.setattr(frame, "SMALL", {"model": "resnet8", "epochs": 2, "batch_size": 4, "n_draws": 2})
+    assert command.main(["ssvi-fig3-mc", "--small", "--seeds", "1", "--out", str(tmp_path / "out")]) == 0
+    assert {path: path.stat().st_mtime_ns for path in done} == before
+    assert len(Kept.read(tmp_path / "out" / "ssvi-fig3-mc-small.json").runs) == 3
+
+
 @pytest.mark.usefixtures("tiny")
 def test_a_training_that_diverges_leaves_the_others_alone(tmp_path):
     said = []
@@ -114,7 +170,7 @@ SMALLEST = [
 ]
 
 
-@pytest.mark.usefixtures("tiny")
+@pytest.mark.usefixtures("tiny", "few_examples")
 @pytest.mark.parametrize("name", SMALLEST)
 def test_the_smallest_form_of_every_name(name, tmp_path, capsys):
     assert command.main([name, "--small", "--seeds", "1", "--out", str(tmp_path)]) == 0
@@ -126,7 +182,7 @@ def test_the_smallest_form_of_every_name(name, tmp_path, capsys):
     table = table_of(result, [kept])
     assert not [row for row in table.rows if row[1].startswith("ours") and set(row[3:]) == {"–"}]
     assert (tmp_path / f"{name}-small.svg").exists() == (result.plot is not None)
-    assert kept.judge(result.claims).word != "not run"
+    assert result.judge(kept).word != "not run"
 
 
 @pytest.mark.slow
@@ -206,7 +262,11 @@ def test_a_verdict_says_its_weakest_comparison():
 def test_a_table_has_the_paper_above_ours():
     result = replace(RESULT, rows=[replace(RESULT.rows[0], printed={"accuracy": "91 %"}), RESULT.rows[1]])
     rows = table_of(result, [kept_of(a=[0.90, 0.92])]).rows
-    assert rows == [["a", "paper", "", "91 %", "–"], ["", "ours, *small*", "2", "91.0 ± 1.0 %", "–"]]
+    assert rows == [
+        ["a", "paper", "", "91 %", "–"],
+        ["", "ours, *small*", "2", "91.0 ± 1.0 %", "–"],
+        ["b", "ours", "not run", "–", "–"],
+    ]
 
 
 def test_operations_of_one_layer_by_hand():
@@ -240,14 +300,6 @@ def test_snr_of_the_absolute_value_takes_what_the_ratio_takes_in_exact_arithmeti
     assert ssvi_fig5.iou(published["SNR(θ)"], published["SNR(|θ|)"]) < 0.5
 
 
-@pytest.fixture
-def few_examples(monkeypatch):
-    """200 training points instead of 10,000, and next to none held out."""
-    monkeypatch.setattr(sun1, "N_VAL", 10)
-    few = functools.partial(data.load, n_train=200, n_test=50)
-    monkeypatch.setattr(em_mcmc_table4, "data", type("Few", (), {"load": staticmethod(few)}))
-
-
 def table4(label, **changes):
     row = next(row for row in find("em-mcmc-table4").rows if row.label == label)
     return em_mcmc_table4.selection({**row.settings(small=False), "seed": 0, **changes}, None, None)
@@ -278,10 +330,14 @@ def test_selections_are_scored_alike(label):
 
 
 def test_errors_in_a_line(tmp_path, monkeypatch, capsys):
+    def has(free):
+        monkeypatch.setattr(frame.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
+
     def error_of(*given):
         code = command.main([*given, "--out", str(tmp_path)])
         return code, capsys.readouterr().err
 
+    has(free=10**12)
     code, err = error_of("ssvi-tabel1")
     assert (code, err.count("\n")) == (2, 1)
     assert "did you mean 'ssvi-table1'?" in err
@@ -289,7 +345,16 @@ def test_errors_in_a_line(tmp_path, monkeypatch, capsys):
     assert (code, err.count("\n")) == (1, 1)
     assert "cifar10 is not in" in err
     assert "curl -L https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz | tar xz -C" in err
-    monkeypatch.setattr(frame.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    monkeypatch.setenv("GOSSAMER_DATA", str(tmp_path / "set"))
+    code, err = error_of("cv-adam-table1")
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"cifar10 is not in {tmp_path / 'set'}: " in err
+    code, err = error_of("cv-adam-table3")
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"no folder {tmp_path / 'set' / 'imagenet' / 'train'}" in err
+    code, err = error_of("cv-adam-table3", "--small")
+    assert (code, err) == (1, "reproductions: cv-adam-table3 has no small runs: leave out --small\n")
+    has(free=1000)
     code, err = error_of("ssvi-table1")
     assert (code, err.count("\n")) == (1, 1)
     assert "has 1 kB: free some, or give another --out" in err.replace("\u202f", " ")
