@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import mpmath
@@ -11,7 +12,7 @@ import torch
 from gossamer import methods
 from gossamer.estimators.draws import Architecture
 from gossamer.estimators.member_steps import MemberSteps, native_steps
-from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds, for_members
+from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds
 from gossamer.kernels import library, native_members
 from gossamer.layers import sparse_weights
 from gossamer.layers.modules import SparseLinear
@@ -51,7 +52,9 @@ def training_of(kind, constant_noise=True, *, hidden=(16, 8), rows=64, batch=16,
     constant_noise = constant_noise and not of_classes
     shape = Architecture(inputs, hidden, 2 if constant_noise else 4, constant_noise)
     members = Members([method.prepare(shape.build()) for _ in range(3)])
-    return Training(for_members(method), members, task, 60, batch_size=batch, steps_by=native_steps)
+    return Training(
+        replace(method, prepare=lambda members: members), members, task, 60, batch_size=batch, steps_by=native_steps
+    )
 
 
 def steps_of(training):
@@ -60,7 +63,7 @@ def steps_of(training):
 
 def noise_of(seed, model, rows):
     """What native code draws for each layer, ``(members, rows, out)``: units of a member are padded rows apart."""
-    widths, padded = [shape[0] for shape in model.shapes], -(-rows // 8) * 8
+    widths, padded = [layers[0].weight.support.shape[0] for layers in model.layers], -(-rows // 8) * 8
     size = -(-sum(widths) * padded // 32) * 32
     flat = library.normals(torch.tensor(seed), (len(model.networks), size))
     parts = flat[:, : sum(widths) * padded].split([width * padded for width in widths], dim=1)
@@ -70,7 +73,8 @@ def noise_of(seed, model, rows):
 def autograd_of(training, batch, number, seed, monkeypatch, noise=None):
     """Loss, penalty and gradients in double precision, with the noise that native code draws from the seed."""
     model = copy.deepcopy(training.model).double()
-    drawn = iter(noise_of(seed, model, len(batch[0])) if noise is None else noise)
+    of_layers = noise_of(seed, model, len(batch[0])) if noise is None else noise
+    drawn = (noise[member] for member in range(len(model.networks)) for noise in of_layers)
     x, y = (part.double() if part.is_floating_point() else part for part in batch)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "randn_like", lambda _: next(drawn).double())

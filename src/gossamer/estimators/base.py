@@ -54,7 +54,7 @@ from gossamer.files.schema import made
 from gossamer.posterior import Prediction
 from gossamer.posterior.constant import CONSTANTS, MOST_ROWS, NO_BETTER, beats_constant
 from gossamer.train.divergence import OnNan
-from gossamer.types import Likelihood
+from gossamer.types import Likelihood, Task
 
 INPUTS: dict[str, Any] = {
     "accept_sparse": "csr",
@@ -187,6 +187,11 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return has_one_rate(self.method, self.options, self._likelihood)
 
     @property
+    def _has_constant_noise(self) -> bool:
+        """Whether a noise is learnt that does not depend on the inputs."""
+        return False
+
+    @property
     def _in_training(self) -> Likelihood:
         """The likelihood, or one with milder gradients."""
         return self._likelihood
@@ -242,7 +247,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Without the last dimension if a subclass has only one target."""
         return values
 
-    def _fit(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
+    def _fit(self, rows: Rows, n_outputs: int) -> None:
         """Stage 1 selects columns by their importance, stage 2 trains the members that predict on those columns."""
         check_parameters(self.get_params(deep=False))
         rng = check_random_state(self.random_state)
@@ -255,28 +260,15 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         inputs, targets = Scaling.of(rows.x, rows.weight), self._target_scaling(rows, "zero")
         rows = rows._replace(y=targets.apply(rows.y))
         held = None if held is None else held._replace(y=targets.apply(held.y))
-        inputs = inputs.only(self._select(rows, held, inputs, n_outputs, constant_noise, rng))
-        self._fit_members(rows, held, inputs, targets, n_outputs, constant_noise, rng)
-
-    def _fit_members(
-        self,
-        rows: Rows,
-        held: Rows | None,
-        inputs: Scaling,
-        targets: Scaling,
-        n_outputs: int,
-        constant_noise: bool,
-        rng: np.random.RandomState,
-    ) -> None:
-        """Stage 2: the networks that predict."""
-        plan = self._plan("predict", rows, inputs, n_outputs, constant_noise, rng)
-        fitted = self._train(plan, rows, held, inputs, n_outputs)
+        inputs = inputs.only(self._select(rows, held, inputs, n_outputs, rng))
+        plan, task = self._plan("predict", rows, inputs, n_outputs, rng), self._task(rows, inputs, n_outputs)
+        fitted = train(plan, task, self._look(held, inputs), self.patience)
         if fitted.fall:
             warnings.warn(
                 f"training ended after {fitted.n_steps} steps while the loss was still falling, by {fitted.fall:.2f} "
                 f"nats per row in the last quarter: train longer, as with max_steps={2 * fitted.n_steps}",
                 ConvergenceWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
         self._keep(fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
         y, every = self._look_back(rows), targets_of(self._likelihood, rows.y)
@@ -290,13 +282,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return self._draws.outputs(self._inputs.apply(some.x)), targets_of(self._likelihood, some.y)
 
     def _select(
-        self,
-        rows: Rows,
-        held: Rows | None,
-        inputs: Scaling,
-        n_outputs: int,
-        constant_noise: bool,
-        rng: np.random.RandomState,
+        self, rows: Rows, held: Rows | None, inputs: Scaling, n_outputs: int, rng: np.random.RandomState
     ) -> Array:
         """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it.
 
@@ -308,8 +294,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self._rank([])
             return every
         fold = folds(rows.y[:, 0], N_FOLDS)
-        plan = self._plan("select", rows, inputs, n_outputs, constant_noise, rng)
-        task = without_folds(task_of(rows, inputs, self._in_training, n_outputs), rows, fold, self._in_training)
+        plan = self._plan("select", rows, inputs, n_outputs, rng)
+        task = without_folds(self._task(rows, inputs, n_outputs), rows, fold, self._in_training)
         draws = train_folds(plan, task, self._look(held, inputs), self.patience)
         parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
         self._rank(groups_of(draws, parts, inputs, self._columns.source, self._likelihood))
@@ -321,7 +307,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.groups_ = groups
         self.feature_importances_ = column_importances(groups, self.n_features_in_)
 
-    def _fit_more(self, rows: Rows, n_outputs: int, constant_noise: bool) -> None:
+    def _fit_more(self, rows: Rows, n_outputs: int) -> None:
         check_parameters(self.get_params(deep=False))
         rows, stream = merged(rows), getattr(self, "_stream", None)
         if stream is None and hasattr(self, "_draws"):
@@ -329,13 +315,13 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if stream is None:
             inputs, targets = Scaling.of(rows.x, rows.weight, "shift"), self._target_scaling(rows, "shift")
             rng = check_random_state(self.random_state)
-            plan = self._plan("stream", rows, inputs, n_outputs, constant_noise, rng)
+            plan = self._plan("stream", rows, inputs, n_outputs, rng)
             stream = Stream(plan, inputs, targets, [], 0.0, selects=True)
         if rows.y.shape[1] != len(stream.targets.columns):
             raise ValueError(f"y has {rows.y.shape[1]} targets, the first call had {len(stream.targets.columns)}")
         rows = rows._replace(y=stream.targets.apply(rows.y))
         weight = stream.weight + float(rows.weight.sum())
-        task = task_of(rows, stream.inputs, self._in_training, n_outputs, weight)
+        task = self._task(rows, stream.inputs, n_outputs, weight)
         if stream.selects:  # by the networks as they were before they learnt these rows
             known = [self._draws] if stream.states else []
             self._rank(groups_of(known, [rows], stream.inputs, self._columns.source, self._likelihood))
@@ -343,9 +329,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self._keep(fitted, replace(stream, states=fitted.states, weight=weight))
         self._look_back(rows)
 
-    def _train(self, plan: TrainingPlan, rows: Rows, held: Rows | None, inputs: Scaling, n_outputs: int) -> Fitted:
-        task = task_of(rows, inputs, self._in_training, n_outputs)
-        return train(plan, task, self._look(held, inputs), self.patience)
+    def _task(self, rows: Rows, inputs: Scaling, n_outputs: int, total: float | None = None) -> Task:
+        return task_of(rows, inputs, self._in_training, n_outputs, total)
 
     def _look(self, held: Rows | None, inputs: Scaling) -> Look | None:
         return None if held is None else partial(held_out_loss, held, inputs, self._likelihood)
@@ -360,15 +345,10 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
 
     def _plan(
-        self,
-        stage: Stage,
-        rows: Rows,
-        inputs: Scaling,
-        n_outputs: int,
-        constant_noise: bool,
-        rng: np.random.RandomState,
+        self, stage: Stage, rows: Rows, inputs: Scaling, n_outputs: int, rng: np.random.RandomState
     ) -> TrainingPlan:
-        n_data, n_means = float(rows.weight.sum()), n_outputs // 2 if constant_noise else n_outputs
+        n_data, constant_noise = float(rows.weight.sum()), self._has_constant_noise
+        n_means = n_outputs // 2 if constant_noise else n_outputs
         architecture = Architecture(len(inputs.columns), widths(self.hidden), n_means, constant_noise)
         recipe = recipe_of(stage, self._has_one_rate, self._likelihood.kind == "regression")
         batch_size = recipe.batch_size(n_data) if self.batch_size is None else int(self.batch_size)
@@ -405,6 +385,5 @@ def inputs_that_predict(estimator: SparseBayesEstimator, columns: Columns, rows:
     inputs, targets = Scaling.of(rows.x, rows.weight), estimator._target_scaling(rows, "zero")
     rng = check_random_state(estimator.random_state)
     rows = rows._replace(y=targets.apply(rows.y))
-    chosen = estimator._select(rows, None, inputs, n_outputs, constant_noise=False, rng=rng)
-    found: list[int] = inputs.columns[chosen].tolist()
-    return found
+    selected: list[int] = inputs.columns[estimator._select(rows, None, inputs, n_outputs, rng)].tolist()
+    return selected

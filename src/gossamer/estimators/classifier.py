@@ -97,7 +97,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
                 "SparseBayesClassifier needs samples of at least 2 classes in the data, but the data contains only one "
                 f"class: {self.classes_[0]!r}"
             )
-        self._fit(self._encoded(rows), len(self.classes_), constant_noise=False)
+        self._fit(self._encoded(rows), len(self.classes_))
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -126,7 +126,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         strange = np.setdiff1d(rows.y, self.classes_)
         if len(strange):
             raise ValueError(f"y has classes that were not given to the first call of partial_fit: {strange}")
-        self._fit_more(self._encoded(rows), len(self.classes_), constant_noise=False)
+        self._fit_more(self._encoded(rows), len(self.classes_))
         return self
 
     def predict_proba(self, X: Any) -> Array:

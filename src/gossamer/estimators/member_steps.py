@@ -124,9 +124,10 @@ def _shape_of(model: Members, held: set[int], task: Task) -> MemberShape:
     sizes = [len(parameter) for parameter in named.values()]
     starts = dict(zip(named, (sum(sizes[:i]) for i in range(len(sizes))), strict=True))
     noise, y, inner = starts.pop("raw_noise", None), task.train[1], _inner(task.likelihood)
+    shapes = [layers[0].weight.support.shape for layers in model.layers]
     return MemberShape(
         members=len(model.networks),
-        widths=(model.shapes[0][1], *(shape[0] for shape in model.shapes)),
+        widths=(shapes[0][1], *(shape[0] for shape in shapes)),
         biases=tuple(starts.values()),
         others=sum(sizes),
         noise=noise,

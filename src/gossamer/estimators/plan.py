@@ -20,7 +20,6 @@ from gossamer._text.names import unknown
 from gossamer._text.progress import Progress
 from gossamer.distributed import OneProcess, OwnNoise
 from gossamer.estimators.draws import Architecture, Draws
-from gossamer.estimators.losses import LossCurves
 from gossamer.estimators.member_steps import native_steps
 from gossamer.estimators.members import (
     Members,
@@ -28,7 +27,6 @@ from gossamer.estimators.members import (
     SumOverMembers,
     WithoutFolds,
     can_train_together,
-    for_members,
 )
 from gossamer.estimators.table import Scaling
 from gossamer.files.schema import check_type
@@ -373,7 +371,7 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
         return trainings
     folded = isinstance(task.likelihood, WithoutFolds)
     together = task if folded else task._replace(likelihood=SumOverMembers(task.likelihood))
-    parts = for_members(method_for(task)), Members(networks), together
+    parts = replace(method_for(task), prepare=lambda members: members), Members(networks), together
     training = start(*parts, seed=plan.seed, steps_by=native_steps)
     if training.fabric.device.type == "cpu":  # one call for all of the many small tensors
         for group in training.optimizer.param_groups:
@@ -413,7 +411,7 @@ def _run(
     plan: TrainingPlan, trainings: Sequence[Training], last: int, look: Look | None = None, patience: int = 1
 ) -> Fitted:
     """Train the members step by step together, so that looks and losses are those of the mixture."""
-    curves = LossCurves(plan.members)
+    losses: list[Tensor] = []  # by step (loss, nll), the sums over all members; read late, as reading makes a GPU wait
     looks: list[tuple[int, float]] = []
     best: Fitted | None = None
     start = trainings[0].step
@@ -421,27 +419,28 @@ def _run(
     may_stop = not isinstance(trainings[0].collector, Snapshots)
     with Progress(plan.method, last, start=start, quiet=not plan.verbose) as progress:
         for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
-            curves.add(values)
+            losses.append(torch.stack([sum(one[name] for one in values) for name in ("loss", "nll")]))
             if look is not None and (step == last or (may_stop and step % max(1, plan.steps // N_LOOKS) == 0)):
                 draws = _draw(plan, trainings)
                 looks.append((step, look(draws)))
                 if best is None or looks[-1][1] < min(loss for _, loss in looks[:-1]):
                     best = Fitted(draws, step)
-            progress.update(step, partial(_words, step, last, curves, looks))
+            progress.update(step, partial(_words, step, last, losses[-1] / plan.members, looks))
             if best is not None and sum(at > best.n_steps for at, _ in looks) >= patience:
                 break
     fitted = best or Fitted(_draw(plan, trainings), last)
     fitted.states = [_on_cpu(training.state_dict()) for training in trainings]
-    fitted.losses, fitted.looks = curves.losses, looks
+    fitted.losses, nlls = (torch.stack(losses) / plan.members).T.tolist() if losses else ([], [])
+    fitted.looks = looks
     # A cyclical rate makes the loss rise and fall, whatever the steps.
     if may_stop and len(fitted.losses) == plan.steps:
-        fitted.fall = fall_at_the_end(curves.nlls)
+        fitted.fall = fall_at_the_end(nlls)
     return fitted
 
 
-def _words(step: int, last: int, curves: LossCurves, looks: list[tuple[int, float]]) -> str:
+def _words(step: int, last: int, losses: Tensor, looks: list[tuple[int, float]]) -> str:
     held_out = f"  held out {looks[-1][1]:.3f}" if looks else ""
-    return f"step {step}/{last}  loss {curves.losses[-1]:.3f}{held_out}"
+    return f"step {step}/{last}  loss {float(losses[0]):.3f}{held_out}"
 
 
 def _on_cpu(state: Any) -> Any:

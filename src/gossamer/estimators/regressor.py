@@ -71,7 +71,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
                 the likelihood and in the N that divides the KL.
         """
         rows = self._validated(X, y, sample_weight, reset=True)
-        self._fit(rows, 2 * rows.y.shape[1], self._has_constant_noise)
+        self._fit(rows, 2 * rows.y.shape[1])
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -80,7 +80,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         The first call fixes the scales of inputs and targets, so it should have typical rows.
         """
         rows = self._validated(X, y, sample_weight, reset=not hasattr(self, "_stream"))
-        self._fit_more(rows, 2 * rows.y.shape[1], self._has_constant_noise)
+        self._fit_more(rows, 2 * rows.y.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
