@@ -30,9 +30,12 @@ def table_of(result: Result, sources: Sequence[Kept]) -> Table:
     """A line for what the paper printed of each row, and one for the runs of each source that has any."""
     rows = []
     for row in result.rows:
-        lines = (
-            [["paper", "", *(row.printed.get(metric.name, "–") for metric in result.metrics)]] if row.printed else []
-        )
+        shown = [row.printed.get(metric.name, "–") for metric in result.metrics]
+        is_run = any(kept.of(row.label) for kept in sources)
+        if is_run:
+            lines = [["paper", "", *shown]] if row.printed else []
+        else:
+            lines = [["paper; ours not run" if row.printed else "ours: not run", "", *shown]]
         for kept in sources:
             if runs := kept.of(row.label):
                 cells = []
@@ -40,8 +43,6 @@ def table_of(result: Result, sources: Sequence[Kept]) -> Table:
                     values = kept.values(row.label, metric.name)
                     cells.append(metric.text(*mean_error(values)) if values else "–")
                 lines.append(["ours, *small*" if kept.small else "ours", str(len(runs)), *cells])
-        if not any(kept.of(row.label) for kept in sources):
-            lines.append(["ours", "not run", *("–" for _ in result.metrics)])
         rows += [[row.label if i == 0 else "", *line] for i, line in enumerate(lines)]
     head = ["", "", "seeds", *(metric.heading for metric in result.metrics)]
     return Table(result.title, "Mean ± standard error over the seeds.", head, rows, 2)

@@ -265,7 +265,7 @@ def test_a_table_has_the_paper_above_ours():
     assert rows == [
         ["a", "paper", "", "91 %", "–"],
         ["", "ours, *small*", "2", "91.0 ± 1.0 %", "–"],
-        ["b", "ours", "not run", "–", "–"],
+        ["b", "ours: not run", "", "–", "–"],
     ]
 
 
