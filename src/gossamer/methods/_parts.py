@@ -2,17 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from functools import partial, wraps
+from typing import Any, Protocol, get_type_hints, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import SGD
 
-from gossamer.layers import sparse_weights
-from gossamer.posterior import Refresh
-from gossamer.types import Penalty, Schedule, Task
+from gossamer.layers import param_groups, sparse_weights
+from gossamer.posterior import Last, Refresh
+from gossamer.schedules import cosine
+from gossamer.types import Method, Penalty, Schedule, Task
+
+
+def with_options_of(
+    parent: Callable[..., Method], *without: str, **defaults: Any
+) -> Callable[[Callable[..., Method]], Callable[..., Method]]:
+    """Give a function of ``(task, steps, *, …, **options)`` the options of another method, and their descriptions.
+
+    Args:
+        parent: The other method.
+        without: Options of the other method that this one does not have.
+        defaults: Values of its own for some of the others.
+    """
+
+    def give(function: Callable[..., Method]) -> Callable[..., Method]:
+        own = inspect.signature(function)
+        kept = [item for item in own.parameters.values() if item.kind is not item.VAR_KEYWORD]
+        hints, others = get_type_hints(parent, include_extras=True), inspect.signature(parent).parameters.values()
+        taken = [
+            item.replace(annotation=hints[item.name], default=defaults.get(item.name, item.default))
+            for item in others
+            if item.name not in own.parameters and item.name not in without
+        ]
+        signature = own.replace(parameters=[*kept, *taken])
+
+        @wraps(function)
+        def method(*given: Any, **options: Any) -> Method:
+            bound = signature.bind(*given, **options)
+            bound.apply_defaults()
+            return function(*bound.args, **bound.kwargs)
+
+        method.__signature__ = signature  # type: ignore[attr-defined]
+        method.__annotations__ = function.__annotations__ | {item.name: item.annotation for item in taken}
+        described = dict(re.findall(r"^    (\w+)(:.*(?:\n {8}.*)*)", inspect.getdoc(parent) or "", re.MULTILINE))
+        lines = [f"    {item.name}{described[item.name]}" for item in taken if item.name in described]
+        method.__doc__ = "\n".join([inspect.getdoc(function) or "", *lines])
+        return method
+
+    return give
+
+
+def by_sgd(
+    steps: int,
+    lr: float | None,
+    momentum: float,
+    weight_decay: float,
+    *,
+    usual: float = 0.1,
+    nesterov: bool = False,
+    **parts: Any,
+) -> Method:
+    """A method that trains point weights by SGD along a cosine; ``parts`` are what else a :class:`Method` has."""
+    rate = usual if lr is None else lr
+    return Method(
+        optimizer=lambda model: SGD(
+            param_groups(model, weight_decay), lr=rate, momentum=momentum, nesterov=nesterov and momentum > 0
+        ),
+        lr=cosine(rate, steps),
+        collector=Last,
+        lr_is_given=lr is not None,
+        **parts,
+    )
+
+
+def apart(model: nn.Module, chosen: Iterable[nn.Parameter]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two groups for an optimizer: all other parameters of a network, and the chosen ones."""
+    own = list(chosen)
+    taken = set(map(id, own))
+    return {"params": [other for other in model.parameters() if id(other) not in taken]}, {"params": own}
+
+
+def is_normed(network: nn.Module) -> bool:
+    """Whether a network has batch normalisation."""
+    return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 def update_period_for(steps: int, update_period: int | None, usual: int = 100) -> int:

@@ -32,10 +32,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from gossamer.methods._parts import noise_of_all_ranks, refresh_of
+from gossamer.methods._parts import apart, is_normed, noise_of_all_ranks, refresh_of
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
 from gossamer.schedules import step_of
@@ -106,13 +105,9 @@ def aeb(
     prior = Prior(laplace_scale, normal_variance)
 
     def optimizer(model: nn.Module) -> SGHMC:
-        sparse = [weight.parameter for weight in _sparse(model).values()]
-        taken = {id(parameter) for parameter in sparse}
+        rest, sparse = apart(model, (weight.parameter for weight in _sparse(model).values()))
         return SGHMC(
-            [
-                {"params": sparse, "weight_decay": lambda step: weight_decay if step < begin else 0.0},
-                {"params": [other for other in model.parameters() if id(other) not in taken]},
-            ],
+            [sparse | {"weight_decay": lambda step: weight_decay if step < begin else 0.0}, rest],
             lr=first,
             n_data=task.n_data,
             temperature=_temperature(begin, length),
@@ -311,8 +306,7 @@ def _sparse(model: nn.Module) -> dict[str, GroupedWeight]:
 
 def _strength(model: nn.Module, n_data: int) -> float:
     """The default of ``prior_weight``."""
-    has_norm = any(isinstance(module, _BatchNorm) for module in model.modules())
-    return (1.0 if has_norm else 0.1) * min(1.0, n_data / EXAMPLES)
+    return (1.0 if is_normed(model) else 0.1) * min(1.0, n_data / EXAMPLES)
 
 
 def _rates(first: float, second: float, begin: int, length: int) -> Schedule:

@@ -13,13 +13,18 @@ sampler as Ke and Fan set it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from gossamer.methods._cyclical import in_cycles
-from gossamer.optim import SGHMC
+from gossamer.methods._parts import noise_of_all_ranks, refresh_of
+from gossamer.optim import SGHMC, Sampler
+from gossamer.posterior import Snapshots, ends_of_cycles
+from gossamer.schedules import cyclical, phases
 from gossamer.types import Method, Task
 
 __all__ = ["csghmc"]
+
+USUAL = 0.5  # the paper's learning rate
 
 
 def csghmc(
@@ -49,14 +54,38 @@ def csghmc(
         hot: Share of each cycle, at its end, that has noise; before it the sampler is SGD with momentum.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
     """
-    return in_cycles(
-        task,
-        steps,
-        partial(SGHMC, momentum=momentum, weight_decay=weight_decay),
-        lr=lr,
-        cycles=cycles,
-        per_cycle=per_cycle,
-        temperature=temperature,
-        hot=hot,
-        refresh_batchnorm=refresh_batchnorm,
+    sampler = partial(SGHMC, momentum=momentum, weight_decay=weight_decay)
+    return in_cycles(task, steps, sampler, lr, temperature, cycles, per_cycle, hot, refresh_batchnorm)
+
+
+def in_cycles(
+    task: Task,
+    steps: int,
+    sampler: Callable[..., Sampler],
+    lr: float | None,
+    temperature: float,
+    cycles: int,
+    per_cycle: int,
+    hot: float,
+    refresh_batchnorm: bool,
+) -> Method:
+    """Cyclical MCMC (Algorithm 1) by any sampler, on the plain network; its posterior is a set of snapshots.
+
+    In each cycle the learning rate falls along half a cosine. While it is high the sampler goes to another mode without
+    noise; in the last part it samples there, and some of its networks are kept.
+    """
+    at = ends_of_cycles(steps, cycles, per_cycle)
+    rate = USUAL if lr is None else lr
+    return Method(
+        prepare=lambda model: model,
+        optimizer=lambda model: sampler(
+            model.parameters(),
+            lr=rate,
+            n_data=task.n_data,
+            temperature=phases(0.0, temperature, steps, cycles, hot) if hot != 1 else temperature,
+            generator=noise_of_all_ranks(),
+        ),
+        lr=cyclical(rate, steps, cycles),
+        collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None,
     )

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
 from gossamer.distributed import world_size
-from gossamer.layers import param_groups
-from gossamer.methods._parts import update_period_for
-from gossamer.posterior import Last
-from gossamer.schedules import cosine, cubic, step_of
+from gossamer.methods._parts import by_sgd, update_period_for
+from gossamer.schedules import cubic, step_of
 from gossamer.sparsity import Prune
 from gossamer.sparsity.exchange import Scope
 from gossamer.types import Method, Rule, Task
@@ -58,7 +56,6 @@ def dpf(
         scope: ``"global"`` compares the weights of all layers, as in the paper; ``"layer"`` gives every layer the same
             density.
     """
-    rate = 0.2 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         can_leave = world_size() == 1  # DDP cannot follow weights that leave: with several ranks they stay, at zero
@@ -77,14 +74,14 @@ def dpf(
             )
         ]
 
-    return Method(
+    return by_sgd(
+        steps,
+        lr,
+        momentum,
+        weight_decay,
+        usual=0.2,
+        nesterov=True,
         prepare=partial(sparsify, density=1.0, keep_dense=(), init="pretrained"),
-        optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
-        ),
-        lr=cosine(rate, steps),
         rules=rules,
-        collector=Last,
-        lr_is_given=lr is not None,
         share_for_numbers=0.015,  # the default is twice that of SGD
     )

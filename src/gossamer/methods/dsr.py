@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
-from gossamer.layers import SparseWeight, param_groups
-from gossamer.methods._parts import update_period_for
-from gossamer.posterior import Last
-from gossamer.schedules import cosine, step_of
+from gossamer.layers import SparseWeight
+from gossamer.methods._parts import by_sgd, update_period_for
+from gossamer.schedules import step_of
 from gossamer.sparsity import Redistribution
 from gossamer.sparsity.moves import WeightBatch
 from gossamer.types import Method, Task
@@ -61,7 +60,6 @@ def dsr(
         allocation: How the active weights are spread over the layers at first. The authors' classifier stays dense; the
             default, ``"erk"``, gives it the same part in the budget as other layers and a high density.
     """
-    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[Reparameterization]:
         if density == 1:  # there is nothing to move
@@ -78,16 +76,8 @@ def dsr(
             )
         ]
 
-    return Method(
-        prepare=partial(sparsify, density=density, allocation=allocation),
-        optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
-        ),
-        lr=cosine(rate, steps),
-        rules=rules,
-        collector=Last,
-        lr_is_given=lr is not None,
-    )
+    prepare = partial(sparsify, density=density, allocation=allocation)
+    return by_sgd(steps, lr, momentum, weight_decay, nesterov=True, prepare=prepare, rules=rules)
 
 
 class Reparameterization(Redistribution):

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
 from gossamer.distributed import world_size
-from gossamer.layers import param_groups
-from gossamer.methods._parts import update_period_for
-from gossamer.posterior import Last
-from gossamer.schedules import cosine, cubic, step_of
+from gossamer.methods._parts import by_sgd, update_period_for
+from gossamer.schedules import cubic, step_of
 from gossamer.sparsity import Prune
 from gossamer.sparsity.exchange import Scope
 from gossamer.types import Method, Rule, Task
@@ -55,7 +53,6 @@ def magnitude(
         scope: ``"global"`` compares the weights of all layers; ``"layer"`` gives every layer the same density, as in
             the paper, which leaves almost nothing of a small first convolution.
     """
-    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         if world_size() > 1:
@@ -76,11 +73,5 @@ def magnitude(
             )
         ]
 
-    return Method(
-        prepare=partial(sparsify, density=1.0, keep_dense=(), init="pretrained"),
-        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum),
-        lr=cosine(rate, steps),
-        rules=rules,
-        collector=Last,
-        lr_is_given=lr is not None,
-    )
+    prepare = partial(sparsify, density=1.0, keep_dense=(), init="pretrained")
+    return by_sgd(steps, lr, momentum, weight_decay, prepare=prepare, rules=rules)

@@ -32,7 +32,7 @@ from torch.optim import SGD, Optimizer
 
 from gossamer.files.container import OTHER_NETWORK
 from gossamer.layers import inverse_softplus, replica
-from gossamer.methods._parts import replace_layers
+from gossamer.methods._parts import apart, replace_layers
 from gossamer.posterior.in_layers import ready
 from gossamer.posterior.mixture import shares
 from gossamer.priors import normal_kl
@@ -253,10 +253,9 @@ def _with_members(tree: Saved, model: nn.Module) -> nn.Module:
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The factors have a prior, all else has weight decay."""
-    factors = [p for module in model.modules() if isinstance(module, Factor) for p in module.parameters()]
-    held = {id(parameter) for parameter in factors}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in held]
-    return [{"params": others, "weight_decay": weight_decay}, {"params": factors, "weight_decay": 0.0}]
+    factors = (p for module in model.modules() if isinstance(module, Factor) for p in module.parameters())
+    others, factors_alone = apart(model, factors)
+    return [others | {"weight_decay": weight_decay}, factors_alone | {"weight_decay": 0.0}]
 
 
 def _along(values: Tensor, n_dims: int, channels: int) -> Tensor:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-
-from torch.optim import SGD
+from typing import Any
 
 from gossamer.convert import sparsify
-from gossamer.layers import param_groups
-from gossamer.methods._parts import update_period_for
-from gossamer.posterior import Last
-from gossamer.schedules import cosine
+from gossamer.methods._parts import by_sgd, update_period_for
 from gossamer.sparsity import Subspace
 from gossamer.types import Method, Task
 
@@ -44,23 +40,39 @@ def rigl(
         until: Share of the training after which the subspace stays as it is.
         allocation: How the active weights are spread over the layers; ``"erk"`` was the authors' best.
     """
-    rate = 0.1 if lr is None else lr
-    return Method(
+    return moving(
+        steps,
+        removal="magnitude",
+        addition="sampled_gradient",
+        density=density,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        update_period=update_period,
+        replacement_rate=replacement_rate,
+        until=until,
+        allocation=allocation,
+    )
+
+
+def moving(
+    steps: int,
+    *,
+    density: float,
+    lr: float | None,
+    momentum: float,
+    weight_decay: float,
+    update_period: int | None,
+    allocation: str,
+    **moves: Any,
+) -> Method:
+    """A method of point weights in a subspace that moves; ``moves`` are the other options of :class:`Subspace`."""
+    moves |= {"total_steps": steps, "update_period": update_period_for(steps, update_period)}
+    return by_sgd(
+        steps,
+        lr,
+        momentum,
+        weight_decay,
         prepare=partial(sparsify, density=density, allocation=allocation),
-        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum),
-        lr=cosine(rate, steps),
-        rules=lambda model, optimizer: [
-            Subspace(
-                model,
-                optimizer,
-                total_steps=steps,
-                removal="magnitude",
-                addition="sampled_gradient",
-                update_period=update_period_for(steps, update_period),
-                replacement_rate=replacement_rate,
-                until=until,
-            )
-        ],
-        collector=Last,
-        lr_is_given=lr is not None,
+        rules=lambda model, optimizer: [Subspace(model, optimizer, **moves)],
     )

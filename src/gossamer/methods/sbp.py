@@ -21,7 +21,7 @@ without it E z was 1.2 to 1.3 times better on digits and 1.01 times worse on Fas
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from torch.special import erfc, erfcx, ndtri
 from gossamer.convert import convert
 from gossamer.layers import DenseWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
-from gossamer.methods._parts import OwnKL, refresh_of
+from gossamer.methods._parts import OwnKL, apart, refresh_of
 from gossamer.posterior import InLayers, Last
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
@@ -81,11 +81,8 @@ def sbp(
         return weight.spread(weight.snr() - threshold)
 
     def optimizer(model: nn.Module) -> Adam:
-        gates = [parameter for weight in sparse_weights(model).values() for parameter in _gates(weight)]
-        taken = {id(parameter) for parameter in gates}
-        rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
-        groups: list[dict[str, Any]] = [{"params": rest}, {"params": gates, "lr": NOISE_LR * lr}]
-        return Adam(groups, lr=lr, betas=(0.95, 0.999))
+        rest, gates = apart(model, (gate for weight in sparse_weights(model).values() for gate in _gates(weight)))
+        return Adam([rest, gates | {"lr": NOISE_LR * lr}], lr=lr, betas=(0.95, 0.999))
 
     return Method(
         prepare=lambda model: convert(model, _gated),

@@ -16,12 +16,11 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from gossamer.convert import sparsify
-from gossamer.layers import SparseWeight, param_groups
-from gossamer.methods._parts import update_period_for
-from gossamer.posterior import Last
+from gossamer.layers import SparseWeight
+from gossamer.methods._parts import by_sgd, update_period_for
 from gossamer.schedules import cosine, step_of
 from gossamer.sparsity import Redistribution
 from gossamer.sparsity.gradients import collect
@@ -66,7 +65,6 @@ def sm(
         replacement_rate: p, the share of the active weights that the first update replaces.
         until: Share of the training after which nothing moves.
     """
-    rate = 0.1 if lr is None else lr
 
     def rules(model: nn.Module, optimizer: Optimizer) -> list[SparseMomentum]:
         if density == 1:  # there is nothing to move
@@ -84,16 +82,8 @@ def sm(
             )
         ]
 
-    return Method(
-        prepare=partial(sparsify, density=density, allocation="global", keep_dense=()),
-        optimizer=lambda model: SGD(
-            param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum, nesterov=momentum > 0
-        ),
-        lr=cosine(rate, steps),
-        rules=rules,
-        collector=Last,
-        lr_is_given=lr is not None,
-    )
+    prepare = partial(sparsify, density=density, allocation="global", keep_dense=())
+    return by_sgd(steps, lr, momentum, weight_decay, nesterov=True, prepare=prepare, rules=rules)
 
 
 class SparseMomentum(Redistribution):

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
 
 from gossamer.convert import sparsify
-from gossamer.layers import SparseWeight, param_groups, sparse_weights
-from gossamer.posterior import Last
-from gossamer.schedules import cosine
+from gossamer.layers import SparseWeight, sparse_weights
+from gossamer.methods._parts import by_sgd
 from gossamer.sparsity.gradients import buffers_kept
 from gossamer.sparsity.moves import remove
 from gossamer.sparsity.selection import Segments
@@ -46,7 +44,6 @@ def snip(
         weight_decay: Weight decay of SGD.
         prune_batch: Training examples, drawn at random, that decide which weights stay.
     """
-    rate = 0.1 if lr is None else lr
 
     def prepare(model: nn.Module) -> nn.Module:
         model = sparsify(model, density=1.0, keep_dense=(), init="pretrained")
@@ -54,13 +51,7 @@ def snip(
         keep_sensitive(model, task, (task.train[0][rows], task.train[1][rows]), density)
         return model
 
-    return Method(
-        prepare=prepare,
-        optimizer=lambda model: SGD(param_groups(model, weight_decay=weight_decay), lr=rate, momentum=momentum),
-        lr=cosine(rate, steps),
-        collector=Last,
-        lr_is_given=lr is not None,
-    )
+    return by_sgd(steps, lr, momentum, weight_decay, prepare=prepare)
 
 
 def keep_sensitive(model: nn.Module, task: Task, batch: Split, density: float) -> None:

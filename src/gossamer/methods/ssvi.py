@@ -14,13 +14,12 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Adam, Optimizer
 
 from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import WeightedKL, param_groups
 from gossamer.layers.weight import RegrowStd
-from gossamer.methods._parts import first_given, given, only_with, refresh_of, update_period_for
+from gossamer.methods._parts import first_given, given, is_normed, only_with, refresh_of, update_period_for
 from gossamer.methods.ensemble import of_members
 from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, Snapshots, ends_of_cycles
@@ -192,10 +191,10 @@ def ssvi(
 
     def suited_to(network: nn.Module) -> Method:
         """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
-        is_normed = any(isinstance(module, _BatchNorm) for module in network.modules())
-        default = NORMED if is_normed else PLAIN
+        has_norm = is_normed(network)
+        default = NORMED if has_norm else PLAIN
         # Noise costs a mixture of such networks (docs/studies/noise.md), whose members differ without it.
-        is_plain = temperature == 0 or (temperature is None and is_normed and members > 1 and not of_noise)
+        is_plain = temperature == 0 or (temperature is None and has_norm and members > 1 and not of_noise)
         plan = replace(
             default,
             lr=first_given(lr, LR[optimizer or default.optimizer]),

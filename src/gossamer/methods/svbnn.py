@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ from torch.optim import Adam
 from gossamer.convert import convert
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import Pass, RegrowStd
-from gossamer.methods._parts import OwnKL, refresh_of
+from gossamer.methods._parts import OwnKL, apart, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
@@ -80,11 +80,8 @@ def svbnn(
         return model
 
     def optimizer(model: nn.Module) -> Adam:
-        logits = [_checked(weight).logit for weight in sparse_weights(model).values()]
-        taken = {id(logit) for logit in logits}
-        rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
-        groups: list[dict[str, Any]] = [{"params": rest}, {"params": logits, "lr": logit_lr}]
-        return Adam(groups, lr=lr)
+        rest, logits = apart(model, (_checked(weight).logit for weight in sparse_weights(model).values()))
+        return Adam([rest, logits | {"lr": logit_lr}], lr=lr)
 
     return Method(
         prepare=prepare,
