@@ -102,7 +102,12 @@ def test_the_rules_are_told_what_the_method_was(task):
     prune, decay = method.rules(model, method.optimizer(model))
     assert isinstance(prune, Prune)
     assert isinstance(decay, SpikeSlabDecay)
-    assert (prune.feedback_steps, prune.warmup_steps, prune.update_period, prune.groups) == (600, 250, 20, "kernel")
+    assert (prune.feedback_steps, prune.warmup_steps, prune.update_period, prune.scoring.groups) == (
+        600,
+        250,
+        20,
+        "kernel",
+    )
     assert (decay.groups, decay.threshold, decay.n_data) == ("kernel", 1e-4, task.n_data)
     assert all(weight.is_conv for weight in prune.weights.values())  # the linear layers of a CNN stay whole
 

@@ -25,6 +25,9 @@ from gossamer.layers import SparseLayer, SparseWeight, match_names
 Groups = Callable[[Tensor], Tensor]
 """Flat positions, ``(blocks, out, in, taps)`` -> one row per group, ``(groups, size)``, every position once."""
 
+Axes = str | Groups | Sequence[str | Groups]
+"""A grouping by name or function, or several of them."""
+
 
 def kernel(position: Tensor) -> Tensor:
     """The kernel from one input channel to one output channel; in a linear layer, a single weight."""
@@ -168,6 +171,38 @@ def mean_square(weights: Tensor) -> Tensor:
 
 
 GROUP_CRITERIA: dict[str, GroupCriterion] = {"range": range_, "signed_range": signed_range, "mean_square": mean_square}
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How the groups of a weight are scored: by which groupings, and by which criterion.
+
+    ``None`` is the paper's choice, see :class:`gossamer.sparsity.Prune`.
+    """
+
+    groups: Axes | None = None
+    criterion: str | GroupCriterion | None = None
+
+    def __call__(self, weight: GroupedWeight) -> list[Scored]:
+        """Scores and groups of a weight by each grouping."""
+        values, criterion = weight.values(), self.criterion_of(weight)
+        scored = []
+        for members in self._members(weight):
+            number = torch.arange(len(members), device=members.device)
+            group = weight.entries(weight.spread(number, members)).flatten()
+            scored.append((criterion(values[members]).double(), group))
+        return scored
+
+    def criterion_of(self, weight: GroupedWeight) -> GroupCriterion:
+        """One criterion for all groupings of a weight: their scores are put into one order."""
+        if self.criterion is not None:
+            return lookup("criterion", self.criterion, GROUP_CRITERIA)
+        has_ranges = weight.is_conv and all(members.shape[1] > 1 for members in self._members(weight))
+        return range_ if has_ranges else mean_square
+
+    def _members(self, weight: GroupedWeight) -> list[Tensor]:
+        axes = self.groups or (("input", "output") if weight.is_conv else "input")
+        return [weight.members(groups) for groups in ((axes,) if isinstance(axes, str) or callable(axes) else axes)]
 
 
 def cut(

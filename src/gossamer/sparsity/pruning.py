@@ -10,28 +10,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer._text.names import lookup
 from gossamer.distributed import world_size
 from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import (
-    GROUP_CRITERIA,
+    Axes,
     GroupCriterion,
     GroupedWeight,
-    Groups,
     Scored,
+    Scoring,
     check_thresholds,
     cut,
     grouped_weights,
-    mean_square,
-    range_,
 )
 from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import after_steps, forget_histories, remove
@@ -39,7 +36,10 @@ from gossamer.types import Schedule, VariationalOptimizer
 
 __all__ = ["Prune"]
 
-Axes = Literal["input", "output", "kernel", "weight"] | str | Groups | Sequence[str | Groups]
+SKIPPED = (
+    "optimizer.step() was skipped after the last step of Prune, so this network has just computed with the weights "
+    "that are held back: call hide() of Prune after every step that may be skipped"
+)
 
 
 class Prune(Clocked):
@@ -105,7 +105,7 @@ class Prune(Clocked):
         _check(threshold, target_density, scope, update_period)
         self.optimizer, self.threshold = optimizer, threshold
         self.target_density = None if target_density is None else as_schedule(target_density)
-        self.criterion, self.groups, self.scope = criterion, groups, scope
+        self.scoring, self.scope = Scoring(groups, criterion), scope
         self.feedback, self.update_period = bool(feedback), update_period
         self.warmup_steps = step_of(warmup, total_steps, "warmup")
         self.last_step = None if until is None else step_of(until, total_steps, "until")
@@ -118,8 +118,9 @@ class Prune(Clocked):
             for name, weight in self.weights.items()
             if self.feedback or weight.sparse is None
         }
-        self._check_parts()
-        if self._may_shrink:  # with positions stored from the start, a state saved after a cut can be loaded
+        may_shrink = not self.feedback or self.feedback_steps is not None
+        self._check_parts(may_shrink)
+        if may_shrink:  # with positions stored from the start, a state saved after a cut can be loaded
             for weight in self.weights.values():
                 if weight.sparse is not None:
                     weight.sparse.support.explicit(weight.parameter.device)
@@ -143,7 +144,8 @@ class Prune(Clocked):
 
     def step(self) -> bool:
         self.index += 1
-        self._check_hidden()
+        if any(not held.is_hidden and held.keeps and held.n_held for held in self._held.values()):
+            warnings.warn(SKIPPED, stacklevel=2)
         for held in self._held.values():
             held.reveal()  # held-back weights take part in this step: in decay, gradient and choice
         is_past = self.last_step is not None and self.index > self.last_step
@@ -185,7 +187,7 @@ class Prune(Clocked):
     def _cut(self) -> None:
         weights = {name: weight for name, weight in self.weights.items() if weight.parameter.requires_grad}
         before = {name: self._n_kept(name) for name in weights}
-        scored = {name: self._scored(weight) for name, weight in weights.items()}
+        scored = {name: self.scoring(weight) for name, weight in weights.items()}
         for name, kept in self._choose(scored).items():
             self._keep(name, weights[name], kept)
         forget_histories(self.optimizer)
@@ -216,28 +218,6 @@ class Prune(Clocked):
             self._held[name].choose(~kept.view_as(weight.parameter) | self._held[name].mask)
             self._held[name].reset(self.optimizer)
 
-    def _scored(self, weight: GroupedWeight) -> list[Scored]:
-        values, criterion = weight.values(), self._criterion(weight)
-        scored = []
-        for groups in self._axes(weight):
-            members = weight.members(groups)
-            number = torch.arange(len(members), device=members.device)
-            group = weight.entries(weight.spread(number, members)).flatten()
-            scored.append((criterion(values[members]).double(), group))
-        return scored
-
-    def _axes(self, weight: GroupedWeight) -> Sequence[str | Groups]:
-        if self.groups is None:
-            return ("input", "output") if weight.is_conv else ("input",)
-        return (self.groups,) if isinstance(self.groups, str) or callable(self.groups) else self.groups
-
-    def _criterion(self, weight: GroupedWeight) -> GroupCriterion:
-        """One criterion for all groupings of a weight: their scores are put into one order."""
-        if self.criterion is not None:
-            return lookup("criterion", self.criterion, GROUP_CRITERIA)
-        has_ranges = weight.is_conv and all(weight.members(groups).shape[1] > 1 for groups in self._axes(weight))
-        return range_ if has_ranges else mean_square
-
     def _n_kept(self, name: str) -> int:
         held = self._held.get(name)
         return self.weights[name].parameter.numel() - (0 if held is None else held.n_held)
@@ -253,35 +233,23 @@ class Prune(Clocked):
                 remove(weight.sparse, ~held.mask.flatten(), [self.optimizer])
                 del self._held[name]
 
-    @property
-    def _may_shrink(self) -> bool:
-        return not self.feedback or self.feedback_steps is not None
-
-    def _check_hidden(self) -> None:
-        if any(not held.is_hidden and held.keeps and held.n_held for held in self._held.values()):
-            warnings.warn(
-                "optimizer.step() was skipped after the last step of Prune, so this network has just computed with the "
-                "weights that are held back: call hide() of Prune after every step that may be skipped",
-                stacklevel=3,
-            )
-
-    def _check_parts(self) -> None:
+    def _check_parts(self, may_shrink: bool) -> None:
         if self._held and isinstance(self.optimizer, VariationalOptimizer):
             raise ValueError(
                 "CVAdam draws all weights that it holds, also those held at zero: with it prune a network of "
                 "gossamer.sparsify(model, density=1.0, init='pretrained'), whose weights leave it, and without feedback"
             )
         check_thresholds(self.threshold, self.weights)
-        if world_size() > 1 and self._may_shrink and any(weight.sparse is not None for weight in self.weights.values()):
+        if world_size() > 1 and may_shrink and any(weight.sparse is not None for weight in self.weights.values()):
             raise ValueError(
                 "cutting sparse weights changes parameters' shapes, which DDP cannot follow: use feedback=True"
             )
-        if self.scope == "global" and len({self._criterion(weight) for weight in self.weights.values()}) > 1:
+        if self.scope == "global" and len({self.scoring.criterion_of(weight) for weight in self.weights.values()}) > 1:
             raise ValueError(
                 "one order over all layers needs one criterion for all: give criterion=…, or scope='layer'"
             )
         for weight in self.weights.values():
-            self._scored(weight)
+            self.scoring(weight)
 
 
 def _checked_share(share: float, when: str = "") -> float:

@@ -97,6 +97,7 @@ class Training:
         self.updates: list[dict[str, Any]] = []
         self.watch, self.recovery, self.limit = DivergenceWatch(self.model), Recovery(on_nan), RateLimit()
         self._is_alone = world_size() == 1
+        self._observes = type(self.collector).observe is not Collector.observe  # most look at the last network alone
         self._is_limited = method.one_rate and not method.lr_is_given and task.has_numbers
         # Fabric's wrapper refuses gradients that its own backward does not take.
         again = objective_of(task, partial(_pass, self.fabric, self.model))
@@ -180,7 +181,8 @@ class Training:
         for rule, n in zip(self.rules, before, strict=True):  # in steps of the whole training
             self.updates += [{**new, "step": new["step"] + self.begun} for new in rule.record[n:]]
         self.step += 1
-        self.collector.observe(self.model, number)
+        if self._observes:
+            self.collector.observe(self.model, number)
         self.watch.recent.append((number, nll))
         if number % PERIOD == 0:
             self.check()
@@ -198,8 +200,9 @@ class Training:
             return take_step(self.taking, self.rules, number, [ratio * rate for ratio in self._ratios], *batch, check)
         except CaptureError as error:
             logging.getLogger("gossamer").warning(f"training steps are not captured as CUDA graphs: {error}")
-        self._release()
-        self.steps_by = _eager_steps
+        if self.taking is not None:
+            self.taking.close()
+        self.taking, self.steps_by = None, _eager_steps
         return self._take(batch, weight, number)
 
     def _is_sound(self, values: Tensor) -> bool:
@@ -213,11 +216,6 @@ class Training:
     def _rate(self, number: int) -> float:
         rate = self.method.lr(number)
         return 0.5**self.succession.round * (self.limit.lowered(rate) if self._is_limited else rate)
-
-    def _release(self) -> None:
-        if self.taking is not None:
-            self.taking.close()
-            self.taking = None
 
     def _begin_again(self, kept: dict[str, Any] | None = None) -> None:
         """From the state in which the training of the present member began, but for what is ``kept``."""
@@ -258,7 +256,9 @@ class Training:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where ``state`` was taken: the same numbers follow as if nothing had happened."""
-        self._release()
+        if self.taking is not None:
+            self.taking.close()
+        self.taking = None
         self.step, self.steps = state["step"], self.steps - self.succession.extra
         self.succession.load_state_dict(state)
         self.steps += self.succession.extra

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +26,12 @@ class FlatWeights:
 
     The network's parameters stay the same objects with the same values, but become slices of flat buffers, and so do
     their gradients. The network computes with the dense weights until :meth:`close`.
+
+    Attributes:
+        dense: The flat buffers of the dense weights.
+        leaves: The dense leaves of all weights, which are slices of these.
+        gradients: What a pass leaves for the active entries, and several ranks average.
+        learnt: What :meth:`learn` changes beside them.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -35,9 +40,10 @@ class FlatWeights:
         if len(kinds) != 1 or not kinds <= {CurvatureWeight, GaussianWeight, PointWeight}:
             raise ValueError("a working copy needs sparse weights of one kind, Gaussian or point")
         self.is_gaussian, self.has_curvature = kinds != {PointWeight}, kinds == {CurvatureWeight}
-        if len({weight.noise for weight in self._gaussians()}) > 1:
+        gaussians = [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
+        if len({weight.noise for weight in gaussians}) > 1:
             raise ValueError("a working copy needs weights with one kind of noise, local or of weights")
-        self.draws_weights = any(weight.draws_weights for weight in self._gaussians())
+        self.draws_weights = any(weight.draws_weights for weight in gaussians)
         self.has_variance = self.is_gaussian and not self.draws_weights
         lengths = [weight.support.n_active for weight in self.weights]
         # Each weight starts at a multiple of 16 bytes, so that kernels may load eight entries at once.
@@ -45,27 +51,32 @@ class FlatWeights:
         self.mean, self.mean_grad = flatten([weight.mean for weight in self.weights])
         self.dense_mean = self.mean.new_zeros(sum(sizes), dtype=dtype)
         self.grad_of_mean = torch.zeros_like(self.dense_mean)
+        self.dense, self.gradients, self.learnt = [self.dense_mean], [self.mean_grad], list[Tensor]()
         self._taken: list[Tensor | None] = [None] * len(self.weights)  # from the weights, the last time one had looked
         if self.has_curvature:
             weights = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
             self.curvature, self.grad_square = (
                 flatten([getattr(weight, name) for weight in weights])[0] for name in ("curvature", "grad_square")
             )
-            self.damping = self._spread([weight.damping for weight in weights])
-            self.noise_scale = self._spread([weight.noise_scale for weight in weights])
-            self.prior_mean = self._prior_means()
-            self.learns = self._spread([float(weight.mean.requires_grad) for weight in weights])
+            self.damping = _spread(weights, [weight.damping for weight in weights])
+            self.noise_scale = _spread(weights, [weight.noise_scale for weight in weights])
+            self.prior_mean = _prior_means(weights)
+            self.learns = _spread(weights, [float(weight.mean.requires_grad) for weight in weights])
             self.rate = self.curvature.new_zeros(())  # of the running mean, for the pass at hand
             self.estimate = torch.zeros_like(self.curvature)  # ĥ of the pass at hand
+            self.gradients.append(self.estimate)
+            self.learnt += [self.curvature, self.grad_square]
             self.shrinkage = self.curvature.new_zeros(len(weights), 4)  # a row per weight, which refresh() writes
             layers = torch.arange(len(weights), device=self.mean.device)
             self._layer = layers.repeat_interleave(torch.tensor(lengths, device=self.mean.device))
         elif self.is_gaussian:
-            self.raw_std, self.raw_std_grad = flatten([weight.raw_std for weight in self._gaussians()])
-            self.prior_std = self._spread([weight.prior_std for weight in self._gaussians()])
+            self.raw_std, self.raw_std_grad = flatten([weight.raw_std for weight in gaussians])
+            self.prior_std = _spread(gaussians, [weight.prior_std for weight in gaussians])
+            self.gradients.append(self.raw_std_grad)
         if self.has_variance:
             self.dense_variance = torch.zeros_like(self.dense_mean)
             self.grad_of_variance = torch.zeros_like(self.dense_mean)
+            self.dense.append(self.dense_variance)
         if self.draws_weights:
             self.noise = torch.zeros_like(self.mean)  # ε of the pass at hand
         self.address = torch.zeros(sum(lengths), dtype=torch.int64, device=self.mean.device)
@@ -79,13 +90,6 @@ class FlatWeights:
         self._connect()
         self.refresh()
 
-    def _spread(self, values: list[float]) -> Tensor:
-        """One number per weight, for all its entries; a scalar where it is the same for all weights."""
-        if len(set(values)) == 1:
-            return self.mean.new_tensor(values[0])
-        parts = [self.mean.new_full((len(w.mean),), value) for w, value in zip(self.weights, values, strict=True)]
-        return torch.cat(parts)
-
     @property
     def std(self) -> Tensor:
         """σ of all active entries."""
@@ -94,19 +98,10 @@ class FlatWeights:
             return std_of_curvature(shrunk, self.noise_scale, self.damping)
         return std_of(self.raw_std)
 
-    def _prior_means(self) -> Tensor:
-        """Means of the priors of all active entries; a scalar where all are zero."""
-        weights = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
-        if not any(weight.prior_spread for weight in weights):
-            return self.mean.new_zeros(())
-        return torch.cat([weight.prior_mean.expand_as(weight.mean) for weight in weights])
-
-    def _gaussians(self) -> list[GaussianWeight]:
-        return [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
-
     def _connect(self) -> None:
         """Give every weight its slice of the dense buffers, as leaves of autograd."""
         self.targets: list[Tensor] = []
+        self.leaves: list[Tensor] = []
         for weight, start in zip(self.weights, self.starts, strict=True):
             mean = _part(self.dense_mean, start, weight).requires_grad_()
             self.targets.append(_part(self.grad_of_mean, start, weight))
@@ -115,16 +110,7 @@ class FlatWeights:
                 variance = _part(self.dense_variance, start, weight).requires_grad_()
                 self.targets.append(_part(self.grad_of_variance, start, weight))
             weight.dense_copy = DenseCopy(mean, variance)
-
-    @property
-    def leaves(self) -> list[Tensor]:
-        """The dense leaves of all weights."""
-        return [leaf for weight in self.weights if weight.dense_copy is not None for leaf in weight.dense_copy.leaves]
-
-    @property
-    def dense(self) -> list[Tensor]:
-        """The flat buffers of the dense leaves."""
-        return [self.dense_mean, self.dense_variance] if self.has_variance else [self.dense_mean]
+            self.leaves += weight.dense_copy.leaves
 
     def set_rate(self, noisy: bool) -> None:
         """How far the coming pass moves the running means of the curvature: not at all if it has no noise."""
@@ -187,24 +173,16 @@ class FlatWeights:
     @torch.no_grad()
     def refresh(self) -> None:
         """Follow moved positions: recompute everything in place."""
-        self.address.copy_(self._addresses())
+        start, space, width = self._layout.repeat_interleave(self._lengths, dim=1, output_size=len(self.address))
+        position = torch.cat([weight.support.positions(self.address.device) for weight in self.weights]).long()
+        rest = position // space  # dense weights have their second dimension last
+        self.address.copy_((rest // width * space + position % space) * width + rest % width + start)
         if self.has_curvature:
-            self.prior_mean.copy_(self._prior_means())
+            self.prior_mean.copy_(_prior_means([w for w in self.weights if isinstance(w, CurvatureWeight)]))
         self._take_shrinkage()
         for flat in self.dense:
             flat.zero_()
         self.write()
-
-    def _addresses(self) -> Tensor:
-        """Indices of the active entries in the flat dense buffers, which have the second dimension last."""
-        start, space, width = self._layout.repeat_interleave(self._lengths, dim=1, output_size=len(self.address))
-        supports = [weight.support for weight in self.weights]
-        every = partial(torch.arange, device=self.address.device)
-        positions = [every(math.prod(at.shape)) if at.position is None else at.position for at in supports]
-        position = torch.cat(positions).long()
-        rest = position // space
-        address: Tensor = (rest // width * space + position % space) * width + rest % width + start
-        return address
 
     @torch.no_grad()
     def write(self) -> None:
@@ -219,13 +197,6 @@ class FlatWeights:
     def collect(self) -> None:
         """Copy the gradients of the leaves into the flat buffers."""
         copy_gradients(self.leaves, self.targets)
-
-    @property
-    def gradients(self) -> list[Tensor]:
-        """What a pass leaves for the active entries, and several ranks average."""
-        if self.has_curvature:
-            return [self.mean_grad, self.estimate]
-        return [self.mean_grad, self.raw_std_grad] if self.is_gaussian else [self.mean_grad]
 
     @torch.no_grad()
     def differentiate(self, scale: Tensor, *, alone: bool = True) -> Tensor:
@@ -287,6 +258,20 @@ def flatten(parameters: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
             parameter.grad = grad[start:end]
         start = end
     return flat, grad
+
+
+def _spread(weights: Sequence[SparseWeight], values: list[float]) -> Tensor:
+    """One number per weight, for all its entries; a scalar where it is the same for all weights."""
+    if len(set(values)) == 1:
+        return weights[0].mean.new_tensor(values[0])
+    return torch.cat([w.mean.new_full((len(w.mean),), value) for w, value in zip(weights, values, strict=True)])
+
+
+def _prior_means(weights: Sequence[CurvatureWeight]) -> Tensor:
+    """Means of the priors of all active entries; a scalar where all are zero."""
+    if not any(weight.prior_spread for weight in weights):
+        return weights[0].mean.new_zeros(())
+    return torch.cat([weight.prior_mean.expand_as(weight.mean) for weight in weights])
 
 
 def _part(flat: Tensor, start: int, weight: SparseWeight) -> Tensor:

@@ -73,18 +73,14 @@ class CapturedSteps(Steps):
         self.rest_grads = [torch.zeros_like(parameter) for parameter in self.rest]
         self.scale = torch.zeros((), device=self.device)
         self.values = torch.zeros(2, device=self.device)  # nll, penalty
-        self.message = self._message() if world_size() > 1 else None
+        self._share = torch.ones((), device=self.device)  # of several ranks: what the loss is multiplied by
+        gradients = [] if self.working is None else self.working.gradients
+        self.message = Message([*gradients, *self.rest_grads, self.values]) if world_size() > 1 else None
         self.compiles = compiles and importlib.util.find_spec("triton") is not None
         self._compile()
         self._full_batch = 0
         self._gradients: dict[tuple[torch.Size, bool], _Pass] = {}
         self._graphs: dict[str, Graph] = {}
-
-    def _message(self) -> Message:
-        """What ranks average after each pass; ``_share`` is :attr:`weight` on the device."""
-        self._share = torch.ones((), device=self.device)
-        of_active = [] if self.working is None else self.working.gradients
-        return Message([*of_active, *self.rest_grads, self.values])
 
     def _compile(self) -> None:
         compiled: Any = partial(torch.compile, dynamic=False) if self.compiles else lambda function: function
@@ -103,33 +99,39 @@ class CapturedSteps(Steps):
             CaptureError: If a new graph cannot be captured, and no other rank takes part; the network is then as it was
                 before.
         """
+        message, working = self.message, self.working
         with capturing():
-            self._begin_pass(number)
-            found = self._pass_for(x, y)
-        found.run(x, y)
-        if self.message is not None:
-            self.message.average()
-            self._replay("average", self._take_average, self._averaged)
-        if self.working is not None:
-            self.working.count_pass(self._is_noisy())
+            scale = self.penalty.scale(number)
+            if scale is None:
+                raise ValueError(NO_KL)
+            self.scale.fill_(scale)
+            if self.message is not None:
+                self._share.fill_(self.weight)
+            if working is not None:
+                if scale and working.has_curvature:
+                    raise ValueError("a KL beside gossamer.Curvature, which has the prior in it, is not captured")
+                working.set_rate(self._is_noisy())
+            forward_backward = self._pass_for(x, y)
+        forward_backward.run(x, y)
+        if message is not None:
+
+            def take_average() -> None:
+                message.unpack()
+                if working is not None and working.has_curvature:
+                    self._learn()
+
+            message.average()
+            learnt = [] if working is None else working.learnt
+            self._replay("average", take_average, lambda: [*message.tensors, *learnt])
+        if working is not None:
+            working.count_pass(self._is_noisy())
         nll, penalty = self.values.clone()
         return nll, penalty, _no_loss
 
-    def _begin_pass(self, number: int) -> None:
-        scale = self.penalty.scale(number)
-        if scale is None:
-            raise ValueError(NO_KL)
-        self.scale.fill_(scale)
-        if self.message is not None:
-            self._share.fill_(self.weight)
-        if self.working is not None:
-            if scale and self.working.has_curvature:
-                raise ValueError("a KL beside gossamer.Curvature, which has the prior in it, is not captured")
-            self.working.set_rate(self._is_noisy())
-
     def apply(self) -> None:
         """The optimizer's step; the working weights follow."""
-        self._replay("apply", self._step, self._stepped)
+        dense = [] if self.working is None else self.working.dense
+        self._replay("apply", self._step, lambda: [*self.model.parameters(), *self.on_device.state(), *dense])
 
     def refresh(self) -> None:
         if self.working is not None:
@@ -207,30 +209,12 @@ class CapturedSteps(Steps):
             if self.message is not None:
                 self.message.pack()
 
-    def _take_average(self) -> None:
-        if self.message is not None:
-            self.message.unpack()
-        if self.working is not None and self.working.has_curvature:
-            self._learn()
-
-    def _averaged(self) -> list[Tensor]:
-        """What :meth:`_take_average` changes."""
-        tensors = [] if self.message is None else self.message.tensors
-        if self.working is not None and self.working.has_curvature:
-            return [*tensors, self.working.curvature, self.working.grad_square]
-        return tensors
-
     def _step(self) -> None:
         for parameter, grad in zip(self.rest, self.rest_grads, strict=True):
             parameter.grad = grad
         self.on_device.optimizer.step()
         if self.working is not None and not self.working.draws_weights:  # drawn ones are written before a pass
             self._write()
-
-    def _stepped(self) -> list[Tensor]:
-        """What :meth:`_step` changes."""
-        dense = [] if self.working is None else self.working.dense
-        return [*self.model.parameters(), *self.on_device.state(), *dense]
 
 
 class _Pass:
