@@ -19,9 +19,8 @@ from torch import Tensor
 
 from gossamer.distributed import average_over_ranks, from_every_rank, on_any_rank, world_size
 from gossamer.layers import Support
-from gossamer.sparsity.best import Best
 from gossamer.sparsity.gradients import Grads, Weights
-from gossamer.sparsity.selection import works_together
+from gossamer.sparsity.selection import Best, works_together
 
 AT_ONCE = 1 << 22  # entries of the weights that share messages
 LEAST, ON_GPU = 1 << 17, 1 << 22  # entries that are looked at together, at least: a GPU is quick with many

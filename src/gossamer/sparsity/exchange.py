@@ -21,11 +21,10 @@ from torch.optim import Optimizer
 from gossamer.distributed import from_first_rank
 from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd
-from gossamer.sparsity.best import Best
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Shortlist, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
-from gossamer.sparsity.selection import Segments, top_mask, works_together
+from gossamer.sparsity.selection import Best, Segments, top_mask, works_together
 from gossamer.types import Criterion, WeightStats
 
 Scope = Literal["layer", "global"]

@@ -18,8 +18,7 @@ from gossamer.distributed import on_any_rank
 from gossamer.kernels import WeightMap
 from gossamer.layers import SparseWeight
 from gossamer.layers.passes import GradientSum
-from gossamer.sparsity.best import Best
-from gossamer.sparsity.selection import works_together
+from gossamer.sparsity.selection import Best, works_together
 
 Weights = Mapping[str, SparseWeight]
 Grads = dict[str, Tensor]

@@ -25,7 +25,6 @@ from gossamer.layers.curvature import IDLE
 from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
-from gossamer.sparsity.best import Best
 from gossamer.sparsity.candidates import best_of_all_ranks
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.criteria import (
@@ -41,6 +40,7 @@ from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
 from gossamer.sparsity.loop_watch import LoopWatch
 from gossamer.sparsity.moves import WeightBatch, after_steps
+from gossamer.sparsity.selection import Best
 from gossamer.types import Criterion, Schedule, Step
 
 __all__ = ["Subspace"]

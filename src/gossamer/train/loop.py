@@ -177,7 +177,8 @@ class Training:
             highest = max(map(self.method.lr, range(self.succession.steps_each))) if number == 1 else 0.0
             self.limit.look(self.model, self.eager.again(*batch), highest)
         before = [len(rule.record) for rule in self.rules]
-        nll, penalty = self._take(batch, self.batches.weight(index), number)
+        weight = 1.0 if self._is_alone else self.batches.weight(index)
+        nll, penalty = self._take(batch, weight, number)
         for rule, n in zip(self.rules, before, strict=True):  # in steps of the whole training
             self.updates += [{**new, "step": new["step"] + self.begun} for new in rule.record[n:]]
         self.step += 1
