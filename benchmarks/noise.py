@@ -2,9 +2,9 @@
 
     python -m benchmarks.noise RUNS results/noise.json --data DIR [--workers 2] [--seeds 5]
 
-``DIR`` has svhn.npz, cifar10.npz, cifar100.npz, mnist.npz, fashion_mnist.npz, and dna.npz with the 180 columns ``x`` and
-the three classes ``y`` of DNA in R's package mlbench. Each training leaves a file in ``RUNS`` with what it predicts for
-the held-out and the test rows, so that the command continues where it was stopped. An hour on two cores.
+``DIR`` has svhn.npz, cifar10.npz, cifar100.npz, mnist.npz, fashion_mnist.npz, and dna.npz with the 180 columns ``x``
+and the three classes ``y`` of DNA in R's package mlbench. Each training leaves a file in ``RUNS`` with what it predicts
+for the held-out and the test rows, so that the command continues where it was stopped. An hour on two cores.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from gossamer import data, methods, models
 from gossamer.data._images import Normalize
 from gossamer.evaluate import predict_inputs
-from gossamer.likelihoods import Categorical
 from gossamer.lab.record.environment import environment
+from gossamer.likelihoods import Categorical
 from gossamer.metrics import ece
 from gossamer.posterior.calibration import SLACK
 from gossamer.train.loop import Training
