@@ -20,7 +20,7 @@ from gossamer.types import Rule, Step
 __all__ = ["Curvature"]
 
 WEIGHT_DECAY = 5e-4
-WARMEST, WARMEST_NORMED, SHARE = 0.05, 0.01, 1 / 6  # of the default temperature
+WARMEST, WARMEST_NORMED = 0.05, 0.01  # of the default temperature
 NORMS = _NormBase, nn.LayerNorm, nn.GroupNorm  # what makes of noise in the weights before it noise of another size
 DIVIDED = (
     "the gradients were divided by {factor:g} between backward() and the optimizer's step, and the curvature was not. "
@@ -285,23 +285,24 @@ def divided_by(before: Tensor, after: Tensor) -> float | None:
 
 
 def default_temperature(model: nn.Module, n_data: int) -> float:
-    """T of a training: a sixth of the examples for each active weight, and at most 0.05, or 0.01 with normalisation.
+    """T of a training with N examples and s active weights: √(N/s)/20, at most 0.05; with normalisation N/6s, 0.01.
 
     The more weights share an example, the more of them the KL of the ELBO pulls back to the prior, and it underfits.
-    With many examples for each weight the network underfits already, and noise makes that worse. The bounds were chosen
-    by held-out examples, see the study of noise; :func:`gossamer.calibrate` fits the width.
+    With many examples for each weight the network underfits already, and noise makes that worse. Held-out examples
+    chose the numbers, see the study of noise; :func:`gossamer.calibrate` fits the width.
 
     Example:
         >>> import gossamer
         >>> model = gossamer.bayesianize(nn.Linear(100, 50), density=0.1)
-        >>> default_temperature(model, 15), default_temperature(model, 600_000)
-        (0.005, 0.05)
+        >>> default_temperature(model, 20), default_temperature(model, 600_000)
+        (0.01, 0.05)
         >>> default_temperature(nn.Sequential(model, nn.BatchNorm1d(50)), 600_000)
         0.01
     """
-    n_active = sum(weight.support.n_active for weight in sparse_weights(model).values())
-    warmest = WARMEST_NORMED if any(isinstance(module, NORMS) for module in model.modules()) else WARMEST
-    return min(warmest, SHARE * n_data / n_active)
+    per_weight = n_data / sum(weight.support.n_active for weight in sparse_weights(model).values())
+    if any(isinstance(module, NORMS) for module in model.modules()):
+        return min(WARMEST_NORMED, per_weight / 6)
+    return min(WARMEST, math.sqrt(per_weight) / 20)
 
 
 def _check(n_data: int, temperature: float | None, weight_decay: float | None, memory: float) -> None:
