@@ -23,6 +23,7 @@ from gossamer.data import two_moons
 from gossamer.layers import sparse_weights
 from gossamer.layers.curvature import move_means
 from gossamer.models import mlp
+from gossamer.optim.curvature import default_temperature
 from gossamer.train import Training
 from gossamer.types import Step
 
@@ -515,3 +516,13 @@ def test_the_prior_of_the_conversion_is_kept_where_no_decay_is_given():
     weight = loop.model[0].weight
     assert weight.prior_std == pytest.approx(0.3)
     assert weight.damping == pytest.approx(weight.noise_scale / 0.09)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(50), nn.LayerNorm(50), nn.GroupNorm(5, 50)])
+def test_default_temperature_of_normalised_networks(norm):
+    """N/6s up to 0.01, and √(N/s)/20 up to 0.05 for others."""
+    layer = gossamer.bayesianize(nn.Linear(100, 50), density=0.1)
+    assert default_temperature(nn.Sequential(layer, norm), 15) == pytest.approx(15 / 500 / 6)
+    assert default_temperature(nn.Sequential(layer, norm), 600) == 0.01
+    assert default_temperature(nn.Sequential(layer), 600) == 0.05
+    assert default_temperature(nn.Sequential(layer), 45) == pytest.approx(0.3 / 20)

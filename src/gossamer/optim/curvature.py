@@ -287,8 +287,7 @@ def divided_by(before: Tensor, after: Tensor) -> float | None:
 def default_temperature(model: nn.Module, n_data: int) -> float:
     """T of a training with N examples and s active weights: √(N/s)/20, at most 0.05; with normalisation N/6s, 0.01.
 
-    The more weights share an example, the more of them the KL of the ELBO pulls back to the prior, and it underfits.
-    With many examples for each weight the network underfits already, and noise makes that worse. Held-out examples
+    The more weights share an example, the more of them the KL of the ELBO pulls back to the prior. Held-out examples
     chose the numbers, see the study of noise; :func:`gossamer.calibrate` fits the width.
 
     Example:
@@ -296,13 +295,10 @@ def default_temperature(model: nn.Module, n_data: int) -> float:
         >>> model = gossamer.bayesianize(nn.Linear(100, 50), density=0.1)
         >>> default_temperature(model, 20), default_temperature(model, 600_000)
         (0.01, 0.05)
-        >>> default_temperature(nn.Sequential(model, nn.BatchNorm1d(50)), 600_000)
-        0.01
     """
     per_weight = n_data / sum(weight.support.n_active for weight in sparse_weights(model).values())
-    if any(isinstance(module, NORMS) for module in model.modules()):
-        return min(WARMEST_NORMED, per_weight / 6)
-    return min(WARMEST, math.sqrt(per_weight) / 20)
+    is_normed = any(isinstance(module, NORMS) for module in model.modules())
+    return min(WARMEST_NORMED, per_weight / 6) if is_normed else min(WARMEST, math.sqrt(per_weight) / 20)
 
 
 def _check(n_data: int, temperature: float | None, weight_decay: float | None, memory: float) -> None:
