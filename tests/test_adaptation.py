@@ -1,17 +1,28 @@
 """A sparse posterior on a pretrained network."""
 
 import copy
+import importlib
 import io
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import gossamer
-from gossamer.adaptation import patch, patched
 from gossamer.layers import DeltaWeight, sparse_weights
 from gossamer.posterior import InLayers, Mixture
+
+FOLDER = str(Path(__file__).parent)
+sys.path.insert(0, FOLDER)  # the processes import what they run by its name
+adapted_ranks = importlib.import_module("adapted_ranks")
+sys.path.remove(FOLDER)
 
 X = torch.randn(8, 12, generator=torch.Generator().manual_seed(3))
 
@@ -107,7 +118,7 @@ class Loop:
 # ---------------------------------------------------------------------- what it starts from
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("net", NETS)
 def test_without_changes_and_noise_it_predicts_as_the_base_to_the_bit(net, dtype):
     make, targets = NETS[net]
@@ -243,6 +254,117 @@ def test_a_training_resumes_to_the_bit():
         assert torch.equal(mine, other), name
 
 
+def test_the_loss_does_not_jump_at_an_update():
+    # What is removed returns to its pretrained value: by then the subspace has found entries that matter more.
+    torch.manual_seed(0)
+    x, y = torch.randn(256, 12), torch.randint(3, (256,))
+    model = gossamer.adapt(mlp(), 0.1).train()
+    optimizer = torch.optim.Adam(gossamer.param_groups(model), lr=0.01)
+    gossamer.Curvature(model, optimizer, n_data=256, temperature=1e-3)
+    subspace = gossamer.Subspace(model, optimizer, total_steps=200, update_period=10)
+
+    @torch.no_grad()
+    def at_the_means():
+        return float(F.cross_entropy(gossamer.draw(model, at_mean=True)(x), y))
+
+    jumps, steps = [], []
+    for _ in range(200):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        before = at_the_means()
+        optimizer.step()
+        between, moves = at_the_means(), len(subspace.record)
+        subspace.step()
+        steps.append(abs(between - before))
+        if len(subspace.record) > moves:
+            jumps.append((at_the_means() - between) / between)
+    assert len(jumps) > 10
+    assert max(jumps) < 0.05
+    assert sum(jumps) / len(jumps) < 0.02
+
+
+class DenseTensors(TorchDispatchMode):
+    """Counts the tensors as large as a weight that are alive at once, other than those that were there before."""
+
+    def __init__(self, size, known):
+        super().__init__()
+        self.size, self.known, self.alive, self.most = size, known, [], 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage.nbytes() >= self.size and storage.data_ptr() not in self.known:
+                    self.alive.append(StorageWeakRef(storage))
+        self.alive = [one for one in self.alive if not one.expired()]
+        self.most = max(self.most, len({one.cdata for one in self.alive}))
+        return result
+
+
+@pytest.mark.parametrize("noise", ["weights", "local"])
+def test_nothing_dense_is_made_but_at_updates_a_layer_at_a_time(noise):
+    at_updates = {}
+    for n_layers in (2, 16):
+        torch.manual_seed(0)
+        side, x = 128, torch.randn(4, 128)
+        plain = nn.Sequential(*[nn.Linear(side, side) for _ in range(n_layers)])
+        known = {parameter.data_ptr() for parameter in plain.parameters()}
+        model = gossamer.adapt(plain, 0.003, dense=(), noise=noise).train()
+        optimizer = torch.optim.Adam(gossamer.param_groups(model), lr=0.01)
+        gossamer.Curvature(model, optimizer, n_data=100)
+        subspace = gossamer.Subspace(model, optimizer, total_steps=100, update_period=4, until=1)
+        most = []
+        for _ in range(12):
+            with DenseTensors(side * side, known) as made:  # bytes: a mask counts, too
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                subspace.step()
+            most.append(made.most)
+        assert [step for step, n in enumerate(most, 1) if n] == [4, 8, 12]
+        at_updates[n_layers] = max(most)
+    assert at_updates[2] == at_updates[16]  # the gradient of one layer and its candidates, however many layers
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch():
+    y, means = torch.arange(8) % 3, []
+    for parts in (1, 4):
+        model = still(stirred(gossamer.adapt(mlp(), 0.05))).train()
+        optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
+        gossamer.Curvature(model, optimizer, n_data=100, temperature=1e-12)
+        for rows in torch.arange(8).chunk(parts):
+            (F.cross_entropy(model(X[rows]), y[rows]) / parts).backward()
+        optimizer.step()
+        assert {weight.n_estimates for weight in sparse_weights(model).values()} == {1}
+        means.append(torch.cat([weight.mean.detach() for weight in sparse_weights(model).values()]))
+    torch.testing.assert_close(means[0], means[1], rtol=0, atol=1e-6)
+
+
+def test_a_compiled_network_trains_as_the_plain_one():
+    ends = []
+    for compiled in (False, True):
+        loop = Loop(gossamer.adapt(mlp(), 0.05, generator=torch.Generator().manual_seed(2)))
+        network = loop.model
+        loop.model = torch.compile(network, backend="aot_eager") if compiled else network
+        loop.steps(7)
+        ends.append(network.state_dict())
+    for (name, one), other in zip(ends[0].items(), ends[1].values(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+
+
+@pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="torch was built without gloo")
+def test_ranks_agree(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    torch.multiprocessing.spawn(adapted_ranks.worker, args=(str(tmp_path),), nprocs=2)
+    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
+    assert not torch.equal(first["start"], second["start"])
+    assert first["moves"] >= 2
+    for name, value in first["state"].items():
+        assert torch.equal(value, second["state"][name]), name
+    assert torch.equal(first["base"], second["base"])
+
+
 @pytest.mark.parametrize("where", ["autocast", "checkpoint"])
 def test_under_autocast_and_gradient_checkpointing(where):
     model = Loop(gossamer.adapt(mlp(), 0.05)).model
@@ -297,18 +419,18 @@ def test_a_patch_makes_the_draw_and_leaves_no_trace(net, dtype):
     for seed in (None, 7):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         drawn = gossamer.draw(model, generator, at_mean=seed is None).eval()
-        with patched(plain, patch(model, seed)):
+        with gossamer.patched(plain, gossamer.patch(model, seed)):
             assert torch.equal(plain(x), drawn(x))
             assert all(torch.equal(one, two) for one, two in zip(plain.parameters(), drawn.parameters(), strict=True))
     assert all(torch.equal(tensor, before[name]) for name, tensor in plain.state_dict().items())
 
 
 def test_a_patch_for_another_network():
-    changes = patch(gossamer.adapt(mlp(), 0.05))
-    with pytest.raises(ValueError, match="another network"), patched(nn.Linear(3, 2), changes):
+    changes = gossamer.patch(gossamer.adapt(mlp(), 0.05))
+    with pytest.raises(ValueError, match="another network"), gossamer.patched(nn.Linear(3, 2), changes):
         pass
     with pytest.raises(ValueError, match=r"gossamer.adapt"):
-        patch(gossamer.bayesianize(mlp()))
+        gossamer.patch(gossamer.bayesianize(mlp()))
 
 
 # ---------------------------------------------------------------------- what cannot be adapted
@@ -351,6 +473,8 @@ BAD = {
     "density=0.0001 leaves none of the 2,080": lambda: gossamer.adapt(mlp(), 0.0001),
     r"density must be a number in \(0, 1\]": lambda: gossamer.adapt(mlp(), 5),
     "0.weight is quantized.*torch.int8.*load the network in": lambda: gossamer.adapt(nn.Sequential(Quantized())),
+    "prior_std must be a positive number": lambda: gossamer.adapt(mlp(), prior_std=-1),
+    "init_std must be a positive number": lambda: gossamer.adapt(mlp(), init_std=0.0),
     "must be one of 'point', 'posterior'": lambda: gossamer.adapt(mlp(), rest="all"),
     "already converted": lambda: gossamer.adapt(gossamer.adapt(mlp())),
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         sparsity,
         types,
     )
-    from gossamer.adaptation import adapt
+    from gossamer.adaptation import adapt, patch, patched
     from gossamer.compaction import compact
     from gossamer.convert import bayesianize, sparsify
     from gossamer.deploy.files import load, save
@@ -79,6 +79,8 @@ __all__ = [
     "models",
     "optim",
     "param_groups",
+    "patch",
+    "patched",
     "posterior",
     "predict",
     "priors",
@@ -93,7 +95,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "adaptation": ("adapt",),
+    "adaptation": ("adapt", "patch", "patched"),
     "compaction": ("compact",),
     "convert": ("bayesianize", "sparsify"),
     "deploy.programs": ("export",),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer._text.names import suggestion
-from gossamer.convert import PRETRAINED_STD, check_choice, check_density, check_model, replace, rms
+from gossamer.convert import PRETRAINED_STD, check_choice, check_density, check_model, check_positive, replace, rms
 from gossamer.layers import DeltaWeight, DenseWeight, Found, SparseModule, Support, find
 from gossamer.layers.delta import freeze
 from gossamer.layers.swap import FROZEN, rule_like, why_left_alone
@@ -87,6 +87,8 @@ def adapt(
     check_density(density)
     for name, choice, known in (("rest", rest, Rest), ("start", start, Start), ("noise", noise, Noise)):
         check_choice(name, choice, get_args(known))
+    for name, value in (("prior_std", prior_std), ("init_std", init_std)):
+        check_positive(name, value)
     _check_precision(model)
     patterns = [dense] if isinstance(dense, str) else list(dense)
     trained = _matching(model, patterns)

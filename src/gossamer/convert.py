@@ -107,7 +107,7 @@ def bayesianize(
         raise ValueError("mode='reference' does what the released code does, which has std='gradient'")
     kind = GaussianWeight if std == "gradient" else CurvatureWeight
     for name, value in (("prior_std", prior_std), ("init_std", init_std), ("relative_std", relative_std)):
-        _check_positive(name, value)
+        check_positive(name, value)
     if init_std is not None and relative_std is not None:
         raise ValueError("init_std and relative_std both set the initial standard deviation: give one of them")
     reference = mode == "reference"
@@ -317,9 +317,10 @@ def check_density(density: float) -> None:
         )
 
 
-def _check_positive(name: str, value: float | None) -> None:
+def check_positive(name: str, value: float | None) -> None:
+    """Raise unless the value is positive or not given."""
     if value is not None and not (_is_number(value) and value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be a positive number, or None to scale it by the active fan-in; got {value!r}")
+        raise ValueError(f"{name} must be a positive number, or None to choose it by the layer; got {value!r}")
 
 
 def _is_number(value: object) -> bool:
