@@ -413,6 +413,11 @@ no_penalty: Penalty = _NoPenalty()
 """Nothing is added to the likelihood."""
 
 
+def answer(output: Any) -> Any:
+    """What a network says: what it returns, or the logits in it, as the networks of transformers call them."""
+    return getattr(output, "logits", output)
+
+
 class OfOneDraw(nn.Module):
     """Outputs of a drawn network as those of a list of draws, ``(1, batch, …)``."""
 
@@ -421,7 +426,7 @@ class OfOneDraw(nn.Module):
         self.network = network
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        output = self.network(*args, **kwargs)
+        output = answer(self.network(*args, **kwargs))
         return output.unsqueeze(0) if isinstance(output, Tensor) else output
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -238,6 +239,15 @@ def test_a_network_without_a_posterior_predicts_once():
 def test_a_network_must_return_one_tensor(answer: Any):
     with pytest.raises(TypeError, match="network that returns one tensor"):
         predict(gossamer.bayesianize(Answer(answer), density=0.5), torch.zeros(3, 4))
+
+
+def test_logits_in_what_a_network_returns_are_its_answer():
+    torch.manual_seed(0)
+    named = Answer(lambda y: SimpleNamespace(logits=y, loss=None))
+    model, x = gossamer.bayesianize(named, density=0.5), torch.randn(3, 4)
+    assert predict(model, x, n_draws=5).outputs.shape == (5, 3, 3)
+    drawn = gossamer.draw(model, at_mean=True)
+    torch.testing.assert_close(predict(drawn, x, n_draws=1).outputs[0], drawn(x).logits)
 
 
 def test_categorical_and_gaussian_fix_the_reading():

@@ -22,7 +22,7 @@ from gossamer.layers import GaussianWeight, SparseModule, SparseWeight, replica
 from gossamer.layers.fixed import FixedWeight
 from gossamer.layers.structure import Identity
 from gossamer.posterior.draw import unwrapped
-from gossamer.types import identity
+from gossamer.types import answer, identity
 
 # Numbers in the largest output of a layer, of all draws and examples: with more, outputs leave the caches.
 MOST_AT_ONCE = 2**19
@@ -151,7 +151,7 @@ class DrawnPasses(nn.Module):
         for fixed, row in zip(self.fixed, values, strict=True):
             if fixed.mean is not row:
                 fixed.hold(row)
-        output = self.network(*args, **kwargs)
+        output = answer(self.network(*args, **kwargs))
         if not (self.largest or torch.compiler.is_exporting()):
             examples = max(1, len(next(iter((*args, *kwargs.values())))))
             self.largest = max((fixed.n_outputs for fixed in self.fixed), default=0) / examples
