@@ -193,7 +193,7 @@ def _error_bound(errors: int, n: int, delta: float) -> float:
 
 
 def _bisect(falling: Callable[[float], float], value: float) -> float:
-    """Where a falling function of (0, 1) has a value."""
+    """The argument in (0, 1) at which a falling function has a value."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

@@ -52,7 +52,7 @@ class OneProcess:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def broadcast(self, value: Value) -> Value:
-        """What the first process has: this one."""
+        """The value of the first process, which is this one."""
         return value
 
     def barrier(self) -> None:

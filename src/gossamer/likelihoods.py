@@ -208,36 +208,30 @@ class RuleOfSuccession(Likelihood):
     error: tuple[float, ...] = (0.0,)
 
     def constant(self, y: Tensor) -> Tensor | None:
-        """That of the likelihood."""
         return self.likelihood.constant(y)
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """That of the likelihood: networks are trained on rows that are known."""
+        # Networks are trained on rows that are known.
         return self.likelihood.loss(output, y)
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Log density of the mixture."""
         like_known_rows = self.likelihood.log_predictive(outputs, y)
         y = y.reshape(len(y), -1).to(like_known_rows)
         like_none = -0.5 * (y.square() + math.log(2 * math.pi)).sum(1)
         return torch.logaddexp(like_known_rows + math.log(self.n_rows), like_none) - math.log(self.n_rows + 1)
 
     def moments(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and std of the targets by each draw."""
         mean, std = self.likelihood.moments(outputs)
         known, error = self.n_rows / (self.n_rows + 1), std.new_tensor(self.error)
         return mean, (known * std.square() + (1 - known) * error.square()).sqrt()
 
     def interval(self, outputs: Tensor, level: float) -> tuple[Tensor, Tensor]:
-        """Those of the likelihood."""
         return self.likelihood.interval(outputs, level)
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """That of the likelihood."""
         return self.likelihood.cdf(outputs, y)
 
     def crps(self, outputs: Tensor, y: Tensor) -> float:
-        """That of the likelihood."""
         return self.likelihood.crps(outputs, y)
 
 

@@ -60,7 +60,7 @@ Std = Literal["curvature", "gradient"]
 
 
 class Formerly(NamedTuple):
-    """What records of earlier versions call an option, in its annotation: ``cycles: Annotated[int, Formerly("…")]``."""
+    """An option's name in records of earlier versions, in its annotation: ``cycles: Annotated[int, Formerly("…")]``."""
 
     name: str
 

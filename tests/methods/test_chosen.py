@@ -115,7 +115,7 @@ PROBES = {
     "weight_decay": lambda run: run.weight_decay(),
     "scale_lr": lambda run: run.group["scale_lr"],
     "cycles": lambda run: run.cycles(),
-    "group": lambda run: run.rules[0].groups or "channel",
+    "group": lambda run: run.rules[0].scoring.groups or "channel",
     "until": lambda run: run.rules[0].last_step / STEPS if run.rules[0].last_step else 1.0,
     "hard_threshold": lambda run: run.rules[0].threshold,
     "std": lambda run: {True: "curvature", False: "gradient"}[

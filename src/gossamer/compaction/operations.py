@@ -1,4 +1,4 @@
-"""What the operations of a traced network do to channels: the few kinds that compaction understands."""
+"""The operations of a traced network, by what they do to channels."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Prior:
             )
 
     def probability(self, weights: Tensor, share: Tensor | float) -> Tensor:
-        """That a weight is of the Gaussian, of which there is a ``share`` δ: a/(a + b)."""
+        """Probability that a weight is of the Gaussian component, whose ``share`` is δ: a/(a + b)."""
         odds = torch.as_tensor(share, dtype=weights.dtype, device=weights.device).logit()
         normal = -weights.square() / (2 * self.normal_variance) - math.log(2 * math.pi * self.normal_variance) / 2
         laplace = -weights.abs() / self.laplace_scale - math.log(2 * self.laplace_scale)

@@ -239,7 +239,7 @@ class AfterTrajectories(Rule):
         return True
 
     def loss(self) -> Tensor:
-        """Of all examples, with the prior."""
+        """The mean loss of all examples, plus the prior."""
         if self.examples is None:
             (x, y), device = self.task.train, next(self.model.parameters()).device
             self.examples = self.task.transform(x.to(device)), y.to(device)

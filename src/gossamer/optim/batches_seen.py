@@ -1,4 +1,4 @@
-"""What the passes of a training say about its loss and its number of examples, compared with what was promised."""
+"""Warnings when the passes of a training contradict the loss and the number of examples that it was given."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def watch_batches(model: nn.Module, n_data: int, *, is_scaled: bool) -> list[Rem
 
 
 class _Hook:
-    """Of a network in training, until it has seen enough; copies of the network have one that does nothing."""
+    """A hook of a network in training that removes itself when it has seen enough; in a copy it does nothing."""
 
     handle: Any = None
 

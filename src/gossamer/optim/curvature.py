@@ -134,7 +134,7 @@ class Curvature(Rule):
         return self.__dict__ | {"_first": None, "_hooks": [], "weights": learning}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a copy, whose optimizers torch leaves without hooks, and whose weights come without a learner."""
+        """Restore a copy: its optimizers have no hooks, and its weights no learner."""
         self.__dict__.update(state)
         for weight in self.weights:
             weight.learner = self
@@ -146,7 +146,7 @@ class Curvature(Rule):
 
         With a scaler only that step knows whether the gradients are finite; until then the estimates follow the moves.
         """
-        while self._hooks:  # who trains by rules gives batches and their number together
+        while self._hooks:  # a training that calls rules knows its number of examples
             self._hooks.pop().remove()
         if self.scaler is None:
             for optimizer in self.optimizers:
@@ -232,7 +232,7 @@ class Curvature(Rule):
         """The mean over ranks. A weight that only some ranks used counts as used, with a zero on the others."""
         if world_size() == 1 or not estimates:
             return estimates
-        # Who used which weight travels with the numbers: a second message would cost as much as the first.
+        # Which weights were used travels with the numbers: a second message would cost as much as the first.
         used = [float(estimate is not None) for estimate in estimates.values()]
         own = [torch.zeros_like(weight.curvature) if e is None else e for weight, e in estimates.items()]
         sizes = [len(part) for part in own]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, pulls, scale_
+from gossamer.optim.sampler import LIMITS, pulls, scale_, settings
 from gossamer.optim.scales import ScaledSampler, global_scale
 from gossamer.optim.weight_draws import DrawingOptimizer
 from gossamer.types import Mode, Schedule
@@ -83,20 +83,7 @@ class CVAdam(DrawingOptimizer, ScaledSampler):
         maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "n_data": n_data,
-            "temperature": temperature,
-            "momentum": momentum,
-            "gradient_weight": gradient_weight,
-            "weight_decay": weight_decay,
-            "scale_lr": scale_lr,
-            "init_std": init_std,
-            "global_scale": global_scale,
-            "mode": mode,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, generator)
+        super().__init__(params, settings(locals()), generator)
 
     def stds(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """σ = ατ of each parameter."""

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, Each
+from gossamer.optim.sampler import LIMITS, Each, settings
 from gossamer.optim.weight_draws import DrawingOptimizer
 from gossamer.types import Schedule
 
@@ -84,18 +84,7 @@ class IVON(DrawingOptimizer):
     ) -> None:
         if not clip_radius > 0:
             raise ValueError(f"clip_radius must be positive; got {clip_radius}")
-        defaults = {
-            "lr": lr,
-            "n_data": n_data,
-            "temperature": temperature,
-            "init_curvature": init_curvature,
-            "momentum": momentum,
-            "curvature_momentum": curvature_momentum,
-            "weight_decay": weight_decay,
-            "clip_radius": clip_radius,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, generator)
+        super().__init__(params, settings(locals()), generator)
 
     def stds(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
         """σ = √(T / N(h + δ)) of each parameter."""

@@ -23,6 +23,8 @@ from gossamer.types import Schedule
 Each = float | list[Tensor]
 """A value for each of a list of parameters: one number for all, or one tensor each, in their shapes."""
 
+NO_SETTINGS = {"self", "params", "generator", "__class__"}
+
 Limits = dict[str, tuple[float, bool, float]]
 # Smallest value, whether it is itself allowed, and the upper bound, which is excluded.
 LIMITS: Limits = {
@@ -191,6 +193,11 @@ class Noise:
             seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
             self._elsewhere[name] = torch.Generator(device).manual_seed(int(seed))
         return self._elsewhere[name]
+
+
+def settings(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of an optimizer's ``__init__``, its ``locals()``, that its groups hold as settings."""
+    return {name: value for name, value in arguments.items() if name not in NO_SETTINGS}
 
 
 def pulls(params: list[Tensor], grads: list[Tensor], decay: Each) -> tuple[Tensor, ...]:

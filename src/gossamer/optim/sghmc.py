@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import Each, pulls, scale_, times
+from gossamer.optim.sampler import Each, pulls, scale_, settings, times
 from gossamer.optim.scales import ScaledSampler, global_scale
 from gossamer.types import Mode, Schedule
 
@@ -83,20 +83,7 @@ class SGHMC(ScaledSampler):
         maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "n_data": n_data,
-            "temperature": temperature,
-            "momentum": momentum,
-            "gradient_weight": gradient_weight,
-            "weight_decay": weight_decay,
-            "scale_lr": scale_lr,
-            "local_scale": local_scale,
-            "global_scale": global_scale,
-            "mode": mode,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, generator)
+        super().__init__(params, settings(locals()), generator)
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         decay = self._decay(group, params)

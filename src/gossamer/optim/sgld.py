@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, Sampler, check_settings, pulls
+from gossamer.optim.sampler import LIMITS, Sampler, check_settings, pulls, settings
 from gossamer.types import Mode, Schedule
 
 
@@ -56,15 +56,7 @@ class SGLD(Sampler):
         check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it
         if temperature is None:
             temperature = 1.0 if mode == "default" else 1 / n_data
-        defaults = {
-            "lr": lr,
-            "n_data": n_data,
-            "temperature": temperature,
-            "weight_decay": weight_decay,
-            "mode": mode,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults, generator)
+        super().__init__(params, settings(locals()), generator)
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
         noises = [self.noise.like(parameter) for parameter in params]

@@ -1,4 +1,4 @@
-"""What ranks send at an update: the gradients of candidates, from which all make the choice of the mean gradient.
+"""How ranks agree on an update: they send gradients of candidates only, and choose as by the mean of all gradients.
 
 An entry whose mean over ranks reaches τ in size reaches τ on some rank. Each rank proposes as many of its best inactive
 entries as there will be new ones, k. Of the means of all that were proposed, the k-th in size is a τ that the k best of

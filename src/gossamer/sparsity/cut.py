@@ -16,7 +16,7 @@ from gossamer.types import Step
 __all__ = ["Cut"]
 
 Margin = Callable[[SparseWeight], Tensor]
-"""Of each active entry, by how much it passes its test: those above zero stay."""
+"""By how much each active entry of a weight passes its test; those above zero stay."""
 
 
 class Cut(Clocked):

@@ -105,7 +105,7 @@ class Exchange:
             else:
                 score, size = self._addition_scores(names, batch.weights[first:last], grads, dense)
                 largest.append(size)
-                # Who stays is better than any other: the best of all entries are then the whole new support.
+                # Entries that stay score +∞, so that one top-k gives the whole new support.
                 score[active] = torch.where(stays, torch.inf, score[active])
                 one_budget = self.scope == "global"
                 entries = top_mask(score, sum(lengths)).nonzero()[:, 0] if one_budget else dense.top(score, lengths)

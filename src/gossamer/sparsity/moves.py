@@ -63,7 +63,7 @@ class WeightBatch:
         return WeightStats(self.vector("mean"), self._std())
 
     def _std(self) -> Tensor | None:
-        """Of all active entries, in few kernels where the weights compute it with the same numbers."""
+        """σ of all active entries, in few kernels where all weights compute it with the same numbers."""
         curved = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
         gaussians = [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
         if curved and len({(w.noise_scale, w.damping) for w in curved}) == 1:
@@ -207,7 +207,7 @@ def _follow(
 
 
 def _warm(batch: WeightBatch, vectors: Sequence[Tensor | None]) -> Tensor | None:
-    """What a new entry's part of a state starts with, ``(weights,)``; ``None`` for zero."""
+    """The state that new entries start with, ``(weights,)``; ``None`` for zero."""
     warms = [weight.warms_states and vector is not None for weight, vector in zip(batch.weights, vectors, strict=True)]
     present = [vector for vector, is_warm in zip(vectors, warms, strict=True) if is_warm and vector is not None]
     if not present or bool(torch.cat(present).amin() < 0):
@@ -235,7 +235,7 @@ def _set_positions(batch: WeightBatch, to: Moved) -> None:
 
 
 def _like(value: Any, parameter: Tensor | None) -> Tensor | None:
-    """What follows its parameter: a tensor with one number per entry."""
+    """A state that has one number per entry and so moves with its parameter; ``None`` for any other state."""
     return value if isinstance(value, Tensor) and parameter is not None and value.shape == parameter.shape else None
 
 
@@ -246,7 +246,7 @@ def _is_history(value: Any, total: int, parameter: Tensor) -> bool:
 
 
 def _set_data(parameter: Tensor, data: Tensor) -> None:
-    # Who still holds the last loss holds its graph, and torch would use the node that gathers this gradient again, with
+    # If the last loss is still alive, so is its graph, and torch would use its node for this gradient again, which has
     # the old length. It makes a new node only when the dtype changes.
     parameter.data = data.to(torch.float32 if data.dtype == torch.float16 else torch.float16)
     parameter.data = data

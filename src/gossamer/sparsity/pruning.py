@@ -178,7 +178,7 @@ class Prune(Clocked):
         super().load_state_dict(state)
         self.feedback = bool(state["feedback"])
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
-        # What has left for good is in neither; a state from before that brings it back.
+        # Weights that have left for good are in neither; an earlier state brings them back.
         self._held = {name: HeldEntries(self.weights[name].parameter, keeps=self.feedback) for name in state["held"]}
         for name, held in self._held.items():
             held.load_state_dict(state["held"][name])

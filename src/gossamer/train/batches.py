@@ -67,7 +67,7 @@ class Batches:
         return x, y
 
     def weight(self, step: int) -> float:
-        """What the mean loss of this rank's share counts, so that the mean over ranks is that of the whole batch.
+        """The factor of this rank's mean loss with which the mean over ranks is the mean over the whole batch.
 
         Example:
             >>> split = torch.arange(5), torch.arange(5)

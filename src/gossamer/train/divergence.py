@@ -33,7 +33,7 @@ EXPLODED = 1e6  # times the largest first weight, or 1 if that is more
 MAX_ATTEMPTS = 10  # to take a step by other batches
 
 OnNan = Literal["stop", "skip", "rollback"]
-"""What happens where inputs, a loss or a gradient are not finite.
+"""What a training does when inputs, a loss or a gradient are not finite.
 
 ``"stop"`` raises, on a GPU up to 50 steps later; ``"skip"`` takes the step with the next batch instead;
 ``"rollback"`` goes back to the weights of up to 50 steps before and takes these steps again, with the batches that come
@@ -98,7 +98,7 @@ class DivergenceWatch:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a continued training compares with."""
+        """The first loss, with which a continued training compares."""
         return {"first": self.first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -213,7 +213,7 @@ def _largest(model: nn.Module) -> dict[str, float]:
 
 
 def _numbers(values: Tensor) -> list[float]:
-    """As a list, with infinity for what is not a number."""
+    """The values as a list, NaN as infinity."""
     numbers: list[float] = values.nan_to_num(nan=math.inf, posinf=math.inf).tolist()
     return numbers
 

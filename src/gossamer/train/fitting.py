@@ -110,7 +110,7 @@ def calibrate_held_out(training: Training) -> Calibration | None:
 
 
 def objection_to(training: Training, posterior: Posterior) -> str | None:
-    """What to tell if the trained posterior is no better than a constant; otherwise nothing.
+    """A warning if the trained posterior is no better than a constant; otherwise ``None``.
 
     Where the losses of the last steps are below that of the best constant, nothing more is computed.
     """

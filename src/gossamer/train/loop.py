@@ -1,4 +1,4 @@
-"""The one loop, and the state of a training that is saved and restored."""
+"""The training loop, and the state of a training that is saved and restored."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Training:
         self.module.train()
 
     def run(self, last: int | None = None) -> Iterator[dict[str, Tensor]]:
-        """The one loop: take the steps up to ``last``, by default to the end, and yield what :meth:`advance` returns.
+        """Take the steps up to ``last``, by default to the end, and yield what :meth:`advance` returns.
 
         Whatever happens between two steps (records, checkpoints, early stopping) is the body of the caller's loop.
 
@@ -219,7 +219,7 @@ class Training:
         return 0.5**self.succession.round * (self.limit.lowered(rate) if self._is_limited else rate)
 
     def _begin_again(self, kept: dict[str, Any] | None = None) -> None:
-        """From the state in which the training of the present member began, but for what is ``kept``."""
+        """Go back to the state in which the training of the present member began, except for what is ``kept``."""
         succession, size = self.succession, self.batches.batch_size
         parts = replace(self.method, members=1), succession.next_network(self.fabric.device), self.task
         seed = succession.seed_of(len(succession.finished))
@@ -284,7 +284,7 @@ def _eager_steps(training: Training) -> Steps:
 
 
 def _batches(training: Training, batch_size: int) -> Batches:
-    """Those of the present member, and of this rank."""
+    """The batches of the present member for this rank."""
     fabric, succession, task = training.fabric, training.succession, training.task
     ranks = {"rank": fabric.global_rank, "n_ranks": fabric.world_size}
     seed = succession.seed_of(len(succession.finished))

@@ -66,6 +66,6 @@ def _start_alike(model: nn.Module) -> None:
 
 
 def _average(parameter: Tensor) -> None:
-    # What earlier passes have added is a mean already, and stays the same.
+    # The part that earlier passes have added is a mean already, and stays the same.
     if parameter.grad is not None:
         average_over_ranks(parameter.grad)

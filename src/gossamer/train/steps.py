@@ -1,4 +1,4 @@
-"""The one training step of every method, what takes it, and steps that run operation by operation."""
+"""The training step of every method, its parts, and steps that run operation by operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Objective = Callable[[Tensor, Tensor], Evaluate]
 
 
 class Steps(ABC):
-    """What takes the steps of a training: gradients of a batch, and the optimizer's step. Subclasses differ in speed.
+    """The two halves of a training step: gradients of a batch, and the optimizer's step. Subclasses differ in speed.
 
     A new kind needs ``gradients`` alone; :class:`gossamer.train.Training` takes it by ``steps_by``.
 
@@ -72,7 +72,7 @@ def take_step(
     y: Tensor,
     check: Callable[[Tensor], None] = lambda loss: None,
 ) -> tuple[Tensor, Tensor]:
-    """The one training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
+    """Take a training step: gradients of a batch, then the rules, then the optimizer unless the gradient is spent.
 
     ``check`` may refuse a loss by raising, before anything is changed.
 
