@@ -13,7 +13,7 @@ from gossamer._text.tables import Table, columns
 from gossamer.lab import Interrupted
 from gossamer.lab.record import RecordError
 from reproductions.cost import cost_of, macs_per_second
-from reproductions.frame import Result, Told, file_of, find, names, reproduce
+from reproductions.frame import Result, Told, file_of, find, folder_of, names, reproduce
 from reproductions.pages import table_of, write_page
 
 __all__ = ["main"]
@@ -77,13 +77,14 @@ def _make(name: str, result: Result, options: argparse.Namespace) -> None:
 
 def _costs(chosen: dict[str, Result], small: bool, seeds: int | None, out: Path) -> Table:
     """A line for each result, or for each row of a single one."""
-    lines: dict[str, list[tuple[Told, Path]]] = {}
+    lines: dict[str, list[tuple[Told, bool]]] = {}
     for name, result in chosen.items():
         for row, told in result.plan(small=small, seeds=seeds):
-            lines.setdefault(name if len(chosen) > 1 else row.label, []).append((told, file_of(result, out, told)))
+            is_left = not file_of(result, out, told).exists()
+            lines.setdefault(name if len(chosen) > 1 else row.label, []).append((told, is_left))
     rows, seen, total = [], set[Path](), 0.0
     for line, plan in lines.items():
-        left = {file.parent: told for told, file in plan if file.parent not in seen and not file.exists()}
+        left = {folder: told for told, is_left in plan if is_left and (folder := folder_of(out, told)) not in seen}
         seen |= left.keys()
         costs = [cost_of(told) for told in left.values()]
         seconds = sum(cost.dense for cost in costs) / macs_per_second()

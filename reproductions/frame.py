@@ -41,6 +41,7 @@ __all__ = [
     "Verdict",
     "file_of",
     "find",
+    "folder_of",
     "mean_error",
     "names",
     "reproduce",
@@ -338,8 +339,9 @@ def folder_of(out: Path, told: Told) -> Path:
 
 
 def file_of(result: Result, out: Path, told: Told) -> Path:
-    """Where the measures of a run are; results that measure the same share it."""
-    return folder_of(out, told) / f"{result.measure.__name__}.json"
+    """Where the measures of a run are: beside its folder, which may yet be trained; who measures the same shares it."""
+    folder = folder_of(out, told)
+    return folder.with_name(f"{folder.name}.{result.measure.__name__}.json")
 
 
 def mean_error(values: Sequence[float]) -> tuple[float, float | None]:

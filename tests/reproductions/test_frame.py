@@ -103,6 +103,16 @@ def test_results_share_the_runs_of_the_same_settings(tmp_path):
 
 
 @pytest.mark.usefixtures("tiny")
+def test_a_run_of_which_something_else_was_measured_can_still_be_trained(tmp_path):
+    def looked_at(told, folder, lock):
+        return {"accuracy": 0.5}
+
+    for result in (replace(RESULT, measure=looked_at), RESULT):
+        kept = reproduce("one", result, tmp_path, small=True, seeds=1, say=lambda line: None)
+        assert [run.row for run in kept.runs] == ["a", "b"]
+
+
+@pytest.mark.usefixtures("tiny")
 def test_a_run_of_another_process_is_left_to_it(tmp_path):
     told = next(RESULT.plan(small=True))[1]
     said = []
@@ -143,7 +153,7 @@ def test_a_command_that_is_killed_goes_on_where_it_was(tmp_path, own_modules, mo
     begun = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "out")], env={"PYTHONPATH": ":".join(places)}
     )
-    while not (done := list(tmp_path.glob("out/runs/*/trained.json"))):
+    while not (done := list(tmp_path.glob("out/runs/*.trained.json"))):
         time.sleep(0.1)
     begun.kill()
     begun.wait()
