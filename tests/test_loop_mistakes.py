@@ -92,3 +92,17 @@ def test_copies_go_on_as_the_original(copied):
     loop(*others[:2], epochs=1)
     assert torch.equal(model[0].std, others[0][0].std)
     assert torch.equal(model[0].mean, others[0][0].mean)
+
+
+def test_the_state_of_another_density_is_refused_as_it_is_loaded():
+    model, optimizer, _, subspace = parts()
+    loop(model, optimizer, subspace, epochs=1)
+    before = model[0].mean.detach().clone()
+    other = gossamer.bayesianize(nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)), density=0.1)
+    with pytest.raises(
+        RuntimeError, match=r"0\.weight of the state has 12 active weights, that of the network in train"
+    ):
+        model.load_state_dict(other.state_dict())
+    assert torch.equal(model[0].mean, before)
+    loop(model, optimizer, subspace, epochs=1)
+    other.load_state_dict(model.state_dict())  # what no subspace trains takes any

@@ -129,7 +129,7 @@ def test_what_was_inferred_in_words(table):
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({}, {}, "houses.csv: which column is to be predicted? Give target, one of age, town, price"),
+        ({}, {}, "houses.csv: which column is to be predicted? Give its name as target (--target): age, town, price"),
         ({}, {"target": "prize"}, "houses.csv: unknown column 'prize'; did you mean 'price'?"),
         ({}, {"target": "price", "drop": "id"}, "houses.csv: unknown column 'id'"),
         ({"sold": "2024-01-31"}, {"target": "price"}, "houses.csv: column 'sold' holds dates"),
@@ -165,7 +165,7 @@ def test_texts_that_are_no_tables(text, message):
 
 def test_too_few_rows_and_no_file(tmp_path):
     (tmp_path / "few.csv").write_text("x,y\n1,2\n")
-    with pytest.raises(ValueError, match=r"few.csv has 1 examples, at least 10 are needed"):
+    with pytest.raises(ValueError, match=r"few.csv: at least 10 examples are needed to train and test; it has 1"):
         data.load(str(tmp_path / "few.csv"), target="y")
     with pytest.raises(data.DataNotFoundError, match=r"no.csv does not exist"):
         data.load(str(tmp_path / "no.csv"), target="y")

@@ -495,7 +495,7 @@ def _inputs(root: Path) -> FileKind:
     stream = io.BytesIO()
     np.save(stream, np.zeros((2, 1, 8, 8)))
     task = digits.load()
-    return FileKind("inputs, .npy", stream.getvalue(), _alone(".npy", lambda path: read_inputs(path, task)), NAMED)
+    return FileKind("inputs, .npy", stream.getvalue(), _alone(".npy", lambda path: read_inputs(path, task).x), NAMED)
 
 
 def _picture(form: str, root: Path) -> FileKind:

@@ -123,12 +123,31 @@ def test_dates_of_polars_are_refused_too():
         ([[1], [2]], r"column 'c' must hold numbers, but holds \[1\]: replace it, or drop"),
         ([1j, 2j], "column 'c' must hold numbers, but holds 1j"),
         ([1.0, np.inf], "column 'c' holds infinity: replace it, or mark it as missing"),
-        ([f"row {i}" for i in range(MAX_LEVELS + 1)], "has 256 different texts in 256 rows, more than 255 categories"),
+        ([f"row {i // 2}" for i in range(2 * MAX_LEVELS + 2)], "has 256 different texts in 512 rows, more than 255"),
+        ([f"row {i}" for i in range(30)], "has 30 different texts in 30 rows, more than 20 categories"),
     ],
 )
 def test_columns_that_cannot_be_numbers(values, message):
     with pytest.raises(ValueError, match=message):
         Columns.fit(pd.DataFrame({"c": pd.Series(values)}))
+
+
+def test_a_gap_where_there_was_none_gets_the_mean_of_the_training():
+    frame = pd.DataFrame({"town": ["Ulm", "Bonn"], "n": [1.0, 2.0], "m": [3.0, NAN]})
+    columns = Columns.fit(frame)
+    with pytest.warns(UserWarning, match="column 'n' has missing values.*: the mean of the training rows takes"):
+        numbers = columns.apply(frame.assign(n=[1.0, NAN]), np.array([1.5, 3.0, 0.5]))
+    np.testing.assert_array_equal(numbers, [[1, 3, 0, 0, 1], [1.5, 3, 1, 1, 0]])
+
+
+def test_an_estimator_predicts_rows_with_a_gap_where_there_was_none(short):
+    rng = np.random.default_rng(0)
+    x = rng.normal(3, 1, (60, 2))
+    model = SparseBayesRegressor(**short).fit(x, x @ [1, 2])
+    x_gap, x_mean = x[:5].copy(), x[:5].copy()
+    x_gap[:, 0], x_mean[:, 0] = NAN, x[:, 0].mean()
+    with pytest.warns(UserWarning, match="column 0 has missing values"):
+        np.testing.assert_allclose(model.predict(x_gap), model.predict(x_mean), rtol=1e-5)
 
 
 def test_tables_that_differ_from_the_training():
@@ -227,8 +246,8 @@ def test_arrays_with_gaps(short, numbers):
     model = SparseBayesRegressor(**{**short, "max_steps": 150}).fit(gaps, y)
     assert model.score(gaps, y) > 0.5
     assert model.feature_importances_.shape == (6,)
-    with pytest.raises(ValueError, match="column 5 has missing values"):
-        model.predict(np.full((1, 6), NAN))
+    with pytest.warns(UserWarning, match="column 5 has missing values.*: the mean of the training rows"):
+        assert np.isfinite(model.predict(np.full((1, 6), NAN))).all()
 
 
 def test_a_frame_of_sparse_columns_is_a_sparse_matrix(short):

@@ -40,7 +40,7 @@ __all__ = [
     "fingerprint",
     "grey",
     "load",
-    "may_be_table",
+    "may_choose",
     "names",
     "options_of",
     "own_kind",
@@ -113,14 +113,14 @@ def own_kind(name: str) -> str | None:
     return None if is_known else own.kind_of(name)
 
 
-def may_be_table(name: str) -> bool:
-    """Whether the data may be rows of numbers in columns: what a file of arrays holds is known when it is read.
+def may_choose(name: str) -> bool:
+    """Whether what is left open is chosen by the data once they are read: rows of numbers in columns, or own images.
 
     Example:
-        >>> may_be_table("houses.csv"), may_be_table("uci/yacht"), may_be_table("digits")
+        >>> may_choose("houses.csv"), may_choose("uci/yacht"), may_choose("digits")
         (True, True, False)
     """
-    return own_kind(name) in ("table", "arrays") or name.startswith("uci/")
+    return own_kind(name) is not None or name.startswith("uci/")
 
 
 def load(name: str, root: str | Path | None = None, **options: Any) -> Task:

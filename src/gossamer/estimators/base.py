@@ -56,11 +56,7 @@ from gossamer.posterior.constant import CONSTANTS, MOST_ROWS, NO_BETTER, beats_c
 from gossamer.train.divergence import OnNan
 from gossamer.types import Likelihood, Task
 
-INPUTS: dict[str, Any] = {
-    "accept_sparse": "csr",
-    "dtype": [np.float64, np.float32],
-    "ensure_all_finite": "allow-nan",
-}
+INPUTS: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan"}
 """Arrays that are accepted, for scikit-learn's validation; of a data frame it checks only the names."""
 N_FOLDS = 3  # networks of stage 1
 N_TEST_DRAWS = 5  # of each
@@ -236,7 +232,9 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _numbers(self, X: Any) -> Array:
         """The standardised inputs that the draws read."""
         checks = {"skip_check_array": True} if is_data_frame(X) else INPUTS
-        return self._inputs.apply(self._columns.apply(validate_data(self, X, **checks, reset=False)))
+        means = np.zeros(len(self._columns.source))
+        means[self._inputs.columns] = self._inputs.mean
+        return self._inputs.apply(self._columns.apply(validate_data(self, X, **checks, reset=False), means))
 
     def _samples(self, x: Array) -> Array:
         """What each draw predicts for standardised inputs, ``(draws, rows, targets or classes)``."""

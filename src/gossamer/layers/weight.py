@@ -77,6 +77,7 @@ class SparseWeight(nn.Module, ABC):
         self.dense_copy: DenseCopy | None = None  # to compute with
         self.noisy = True  # false while every pass must use the means
         self.trains_at_mean = False  # true while training passes must, and evaluations must not
+        self.keeps_number = False  # true while a subspace trains it that moves no entries to other layers
 
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
@@ -275,6 +276,7 @@ class SparseWeight(nn.Module, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         passing = {"probe": None, "sink": None, "dense_copy": None, "noisy": True, "trains_at_mean": False}
+        passing["keeps_number"] = False
         return self.__dict__ | passing
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
@@ -290,6 +292,12 @@ class SparseWeight(nn.Module, ABC):
         if position is not None:
             self.support.explicit(self.mean.device)  # a network that was cut may be loaded into one that was not
             self.support.check(position)
+            if len(position) != self.support.n_active and self.keeps_number:
+                args[-1].append(
+                    f"{prefix[:-1]} of the state has {len(position):,} active weights, that of the network in training "
+                    f"{self.support.n_active:,}: convert it with the density of the state, and build its optimizer anew"
+                )
+                return
             if len(position) != self.support.n_active:
                 self.resize(len(position))
         elif self.support.position is not None and len(state_dict.get(prefix + "mean", ())) == self.support.size:

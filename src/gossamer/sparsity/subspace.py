@@ -149,6 +149,8 @@ class Subspace(Clocked):
             self.weights, everything.values(), at_mean=gradient is not None and gradient.noise_free
         )
         self.capturable = self.scope == "layer" and self._n_draws == 1  # updates keep shapes, need no further pass
+        for weight in self.weights.values():
+            weight.keeps_number = self.scope == "layer"
         self._clock = _OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
         self.index = self._clock.step or 0
         self._is_resumed = self.index > 0  # by a clock alone

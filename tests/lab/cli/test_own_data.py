@@ -81,7 +81,6 @@ def test_the_default_name_is_that_of_the_file(gossamer, houses, tmp_path, monkey
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["houses.csv"], "houses: which column is to be predicted? Give it as target"),
         (["digits", "--target", "y"], "digits takes no target; leave it out"),
         (["sun1", "--n-val", "3"], "sun1 takes no n_val: it has a validation split of its own; leave it out"),
         (["houses.npz", "--target", "y"], "houses takes no target; leave it out"),
@@ -92,12 +91,36 @@ def test_usage(refused, given, message):
     assert refused(2, "train", "sgd", *given).startswith(message)
 
 
-def test_a_date_is_refused_by_the_name_of_its_column(refused, tmp_path):
-    (tmp_path / "t.csv").write_text("sold,y\n" + "2024-01-31,1\n2024-02-29,2\n" * 10)
+def test_all_columns_that_cannot_be_read_are_in_one_message(refused, tmp_path):
+    rows = [f"2024-01-{1 + i % 28:02},note {i},{'inf' if i == 3 else i},{i % 2}" for i in range(50)]
+    (tmp_path / "t.csv").write_text("\n".join(["sold,note,size,y", *rows]))
     message = refused(1, "train", "sgd", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "run")
     assert message.startswith("t.csv: column 'sold' holds dates")
-    assert message.endswith("(--drop NAME leaves a column out)")
+    assert "; column 'note' has 50 different texts in 50 rows, more than 25 categories: drop it" in message
+    assert "; column 'size' holds infinity" in message
+    assert message.endswith("(--drop NAME,NAME leaves columns out)")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_columns_to_choose_a_target_from(refused, houses):
+    message = refused(1, "train", "sgd", houses)
+    assert message.startswith(
+        "houses.csv: which column is to be predicted? Give its name as target (--target): id, age"
+    )
+
+
+@pytest.mark.filterwarnings("default:column 'rooms' has missing values")
+def test_a_number_that_is_missing_for_the_first_time(gossamer, alone, houses, tmp_path):
+    table = rows_of(houses.read_text())
+    mean = Run.open(alone).data()["own"]["transform"]["mean"][1]  # after that of the ages
+    for name, value in (("gap", ""), ("mean", mean)):
+        lines = [",".join(table[0]), ",".join(str(v) for v in ({**table[0], "rooms": value}).values())]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+    code, out, err = gossamer("predict", alone, tmp_path / "gap.csv", "--quiet")
+    assert code == 0
+    assert "column 'rooms' has missing values (NaN), but had none in training: the mean of the training rows" in err
+    like = rows_of(gossamer("predict", alone, tmp_path / "mean.csv", "--quiet")[1])[0]
+    assert rows_of(out)[0] == like
 
 
 def test_a_run_predicts_without_its_data(gossamer, alone, houses, tmp_path):
@@ -254,7 +277,7 @@ def test_compare_with_own_data(gossamer, houses, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")
-def test_images_and_their_names(gossamer, tmp_path, monkeypatch):
+def test_images_and_their_names(gossamer, refused, tmp_path, monkeypatch):
     image = pytest.importorskip("PIL.Image")
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
@@ -264,11 +287,16 @@ def test_images_and_their_names(gossamer, tmp_path, monkeypatch):
             pixels = rng.integers(level - 40, level + 40, (8, 8)).astype(np.uint8)
             image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
     assert gossamer("train", "sgd", "pictures", *QUICK, "--out", "run")[0] == 0
+    assert Run.open(Path("run")).environment["effective"]["model"] == "pooled_conv_net"
     rows = rows_of(gossamer("predict", "run", "pictures", "--quiet")[1])
     assert len(rows) == 40
     assert sum(Path(row["file"]).parent.name == row["class"] for row in rows) >= 36
     (row,) = rows_of(gossamer("predict", "run", "pictures/dark/3.png", "--quiet")[1])
     assert row["file"] == "pictures/dark/3.png"
+    for name in ("pictures/dark/33.png", "elsewhere"):
+        assert refused(1, "predict", "run", name) == f"{name} does not exist: check the path of the inputs"
+    message = refused(1, "predict", "pictures/dark/3.png", "run")
+    assert message.startswith("pictures/dark/3.png is a file, not the folder of a run")
 
 
 @pytest.mark.filterwarnings("ignore:inputs leave the range")

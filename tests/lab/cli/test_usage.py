@@ -1,6 +1,7 @@
 """What is asked for, and what is asked for wrongly: one line, the nearest name, exit code 2."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -19,6 +20,15 @@ from gossamer.sparsity import criteria
 
 def test_version(gossamer):
     assert gossamer("--version") == (0, f"gossamer {__version__}\n", "")
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_of_the_command_do_not_wait_by_spinning(gossamer, monkeypatch, given, expected):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    gossamer("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "help"])
@@ -128,9 +138,10 @@ def test_recipes_are_those_of_the_working_directory(gossamer, monkeypatch, tmp_p
         (["train", "ssvi", "digit"], "unknown data set 'digit'; did you mean 'digits'? Known: cifar10"),
         (
             ["train", "ssvi", "digits", "--densty", "0.1"],
-            "unrecognized arguments: --densty 0.1; did you mean '--density'?",
+            "gossamer train ssvi takes no --densty; did you mean '--density'?",
         ),
-        (["train", "sgd", "digits", "--density", "0.1"], "unrecognized arguments: --density 0.1"),
+        (["train", "sgd", "digits", "--density", "0.1"], "gossamer train sgd takes no --density. gossamer train sgd"),
+        (["train", "a file.csv", "ssvi"], "the method comes first: gossamer train ssvi 'a file.csv'"),
         (
             ["train", "ssvi", "digits", "--density", "x"],
             "--density must be a number; got 'x'. gossamer train ssvi --help",
@@ -143,7 +154,7 @@ def test_recipes_are_those_of_the_working_directory(gossamer, monkeypatch, tmp_p
         (["train", "ssvi", "digits", "--model", "mpl"], "unknown model 'mpl'; did you mean 'mlp'?"),
         (["train", "ssvi", "digits", "extra"], "unrecognized arguments: extra."),
         (["train", "--resume"], "argument --resume: expected one argument."),
-        (["train", "--resume", "run", "--density", "0.1"], "unrecognized arguments: --density 0.1."),
+        (["train", "--resume", "run", "--density", "0.1"], "gossamer train takes no --density."),
         (["train", "--config"], "--config needs a file"),
         (["evaluate"], "the following arguments are required: run."),
         (["evaluate", "run", "--split", "tset"], "--split must be 'train' or 'val' or 'test'; got 'tset'."),

@@ -48,7 +48,7 @@ def test_a_run_with_members_stops_and_goes_on_to_the_bit(folder, tmp_path):
         resume(tmp_path / "run", quiet=True, watch=lambda row: seen.append(row) or len(seen) < 3)
     assert [row["epochs"] for row in seen] == [6, 6, 6]
     assert "epoch 3 of 6" in show(tmp_path / "run")
-    assert "epoch 3 of 6" in str(runs_table([Run.open(tmp_path / "run")]))
+    assert "unfinished, epoch 3 of 6" in str(runs_table([Run.open(tmp_path / "run")]))
     resumed = resume(tmp_path / "run", quiet=True)
     assert resumed.result()["metrics"] == Run.open(folder).result()["metrics"]
 

@@ -343,7 +343,7 @@ def test_pixels_are_checked_where_a_set_stores_bytes(tmp_path):
     stored = task._replace(test=((task.test[0] * 255).to(torch.uint8), task.test[1]))
     path = tmp_path / "new.npy"
     np.save(path, np.full((2, 64), 255.0))
-    assert read_inputs(path, stored).dtype == torch.uint8
+    assert read_inputs(path, stored).x.dtype == torch.uint8
     for wrong in (np.full((2, 64), 0.5), np.full((2, 64), 256), np.full((2, 64), -1)):
         np.save(path, wrong)
         with pytest.raises(RecordError, match="must have whole numbers from 0 to 255"):

@@ -50,27 +50,22 @@ def describe(record: Mapping[str, Any]) -> dict[str, str]:
 def read_array(path: Path) -> Array:
     """The inputs in a ``.npy`` file, or in a ``.npz`` file as ``x``, ``x_test`` or its only array."""
     if path.suffix.lower() != ".npz":
-        return np.asarray(_opened(path))
-    arrays = read_arrays(path)
+        return np.asarray(read_arrays(path))
+    arrays: dict[str, Array] = read_arrays(path)
     name = next((name for name in ("x", "x_test") if name in arrays), next(iter(arrays), ""))
     if not name or (len(arrays) > 1 and name not in ("x", "x_test")):
         raise ValueError(f"{path.name}: which array has the inputs? Call it x; it has {', '.join(arrays) or 'none'}")
     return arrays[name]
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file by name, in lower case; no code in the file is run."""
-    return {name.lower(): array for name, array in _opened(path).items()}
-
-
-def _opened(path: Path) -> Any:
-    """The array of a ``.npy`` file, or those of a ``.npz`` file by name; what a header promises must be there."""
+def read_arrays(path: Path) -> Any:
+    """The array of a ``.npy`` file, or those of a ``.npz`` file by name, in lower case; no code in the file is run."""
     try:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as stream:
                 return np.array(read_npy(stream, path.stat().st_size))  # a copy that may be written to
         with zipfile.ZipFile(path) as file:
-            return {name.removesuffix(".npy"): np.array(read_npz_member(file, name)) for name in file.namelist()}
+            return {one.removesuffix(".npy").lower(): np.array(read_npz_member(file, one)) for one in file.namelist()}
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
     except UNREADABLE_NPZ as error:

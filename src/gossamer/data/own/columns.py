@@ -5,7 +5,7 @@ What is learnt from the training rows is plain data, so that a saved model holds
 - A column of numbers stays as it is. If some are missing, the median takes their place, and one more column says where.
 - A category becomes one column of zeros and ones per level. A missing category is a level of its own. A level that the
   training rows do not have is zero in all of them, with a warning.
-- A date is an error: only you know whether its month, its weekday or the time since a start matters.
+- A date is an error: only you know whether its month, its weekday or the time since a start matters; so is a text.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ __all__ = ["Columns", "Frame", "is_data_frame"]
 Array = npt.NDArray[Any]
 
 MAX_LEVELS = 255  # as in scikit-learn's boosting: a column with more is a name or a text
+FEW_LEVELS = 20  # a column with more is one, too, if most rows have a level of their own
 DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}([T ].*)?")
 
 
@@ -74,8 +75,8 @@ class Columns:
         levels = {j: plain._levels(j, column) for j, column in labels.items()}
         return cls(plain.n_columns, names, missing, fill, levels)
 
-    def apply(self, table: Any) -> Any:
-        """The table as numbers, ``(rows, columns) -> (rows, len(source))``; what needs no change is not copied."""
+    def apply(self, table: Any, means: Array | None = None) -> Any:
+        """The table as numbers, ``(rows, len(source))``; ``means`` of its numbers fill gaps that are new."""
         if _is_sparse(table):
             return self._whole(table)
         if self.levels and not is_data_frame(table):
@@ -85,7 +86,7 @@ class Columns:
             )
         numbers, labels = self._read(table, self.levels)
         lost = np.isnan(numbers)
-        self._check_missing(lost)
+        numbers = self._with_means(numbers, lost, means)
         if not len(self.missing) and not self.levels:
             return numbers
         where = lost[:, self.missing]
@@ -142,13 +143,20 @@ class Columns:
         names = [str(name) for name in table.columns]
         if names != self.names and self.names is not None:
             raise ValueError(f"the columns must be those of the training, {self.names}; got {names}")
-        numbers, labels = np.full(table.shape, np.nan), {}
+        numbers, labels, problems = np.full(table.shape, np.nan), {}, []
         for j in range(table.shape[1]):
             column = table.iloc[:, j] if hasattr(table, "iloc") else table.to_series(j)
-            if self._is_category(j, column) if categories is None else j in categories:
-                labels[j] = np.array([_label(value) for value in column.to_list()], dtype=object)
-            else:
-                numbers[:, j] = self._numbers(j, column)
+            try:
+                if self._is_category(j, column) if categories is None else j in categories:
+                    labels[j] = np.array([_label(value) for value in column.to_list()], dtype=object)
+                    if categories is None:
+                        self._levels(j, labels[j])
+                else:
+                    numbers[:, j] = self._numbers(j, column)
+            except ValueError as error:
+                problems.append(str(error))
+        if problems:
+            raise ValueError("; ".join(problems))
         return numbers, labels
 
     def _is_category(self, j: int, column: Any) -> bool:
@@ -180,9 +188,10 @@ class Columns:
         named = sorted(labels - {None})
         if named and all(map(DATE.fullmatch, named)):
             raise self._date(j)
-        if len(named) > MAX_LEVELS:
+        most = min(MAX_LEVELS, max(FEW_LEVELS, len(column) // 2))
+        if len(named) > most:
             raise ValueError(
-                f"{self._called(j)} has {len(named)} different texts in {len(column)} rows, more than {MAX_LEVELS} "
+                f"{self._called(j)} has {len(named)} different texts in {len(column)} rows, more than {most} "
                 "categories: drop it, or join the rare ones"
             )
         return [*named, None] if None in labels else named
@@ -199,13 +208,16 @@ class Columns:
             )
         return np.asarray(column[:, None] == np.array(levels, dtype=object), dtype=np.float64)
 
-    def _check_missing(self, lost: Array) -> None:
+    def _with_means(self, numbers: Array, lost: Array, means: Array | None) -> Array:
         new = np.setdiff1d(np.flatnonzero(lost.any(axis=0)), [*self.missing, *self.levels])
         if len(new):
-            raise ValueError(
-                f"{self._called(int(new[0]))} has missing values (NaN), but had none in training: impute them, or "
-                "train with rows in which it is missing"
-            )
+            text = f"{', '.join(map(self._called, new.tolist()))} has missing values (NaN), but had none in training"
+            if means is None:
+                raise ValueError(f"{text}: impute them, or train with rows in which it is missing")
+            warnings.warn(f"{text}: the mean of the training rows takes their place", stacklevel=2)
+            numbers = numbers.copy()
+            numbers[:, new] = np.where(lost[:, new], means[np.searchsorted(self._plain, new)], numbers[:, new])
+        return numbers
 
     def _whole(self, table: Any) -> Any:
         if np.isnan(table.data).any():

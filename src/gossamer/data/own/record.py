@@ -178,7 +178,7 @@ class Labels:
 def split_examples(n: int, n_val: int | None, where: str) -> tuple[Array, Array, Array]:
     """Rows for training, for choices and for testing, in one random order that depends on ``n`` alone."""
     if n < MIN_ROWS:
-        raise ValueError(f"{where} has {n} examples, at least {MIN_ROWS} are needed to train and test")
+        raise ValueError(f"{where}: at least {MIN_ROWS} examples are needed to train and test; it has {n}")
     rest, test = split_rows(n, n // TEST_SHARE)
     train, val = split_rows(len(rest), n_val)
     return rest[train].numpy(), rest[val].numpy(), test.numpy()

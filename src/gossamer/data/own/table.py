@@ -47,7 +47,8 @@ def load(
             raise ValueError(f"{path.name}: {unknown('column', name, frame.columns)}")
     if target is None:
         raise ValueError(
-            f"{path.name}: which column is to be predicted? Give target, one of {shortened(frame.columns)}"
+            f"{path.name}: which column is to be predicted? Give its name as target (--target): "
+            f"{shortened(frame.columns)}"
         )
     labelled = np.flatnonzero([value is not None and value == value for value in frame[target].tolist()])
     n_lost, frame = len(frame) - len(labelled), frame.take(labelled)
@@ -69,20 +70,21 @@ def _encoded(frame: Frame, train: Array, where: str) -> tuple[Columns, Tensor]:
         columns = Columns.fit(frame, weight)
         return columns, torch.from_numpy(np.ascontiguousarray(columns.apply(frame), dtype=np.float64))
     except ValueError as error:
-        raise ValueError(f"{where}: {error} (--drop NAME leaves a column out)") from error
+        raise ValueError(f"{where}: {error} (--drop NAME,NAME leaves columns out)") from error
 
 
 def read(record: Mapping[str, Any], path: Path | str) -> tuple[Tensor, dict[str, list[str]]]:
     """The rows of a table, found by the names of its columns, or of an array with the columns in their order."""
     columns = columns_of(record)
     assert columns.names is not None
+    means = np.array(record["transform"]["mean"])
     if kind_of(path).table is None:
-        return torch.from_numpy(np.asarray(columns.apply(read_numbers(path)), dtype=np.float64)), {}
+        return torch.from_numpy(np.asarray(columns.apply(read_numbers(path), means), dtype=np.float64)), {}
     frame = read_frame(path)
     lost = [name for name in columns.names if name not in frame.columns]
     if lost:
         raise ValueError(f"{path} has no column {lost[0]!r}; the training had {shortened(columns.names)}")
-    x = columns.apply(frame.select(columns.names))
+    x = columns.apply(frame.select(columns.names), means)
     return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64)), {}
 
 

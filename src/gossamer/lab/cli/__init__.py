@@ -66,8 +66,6 @@ COMMANDS = {  # name -> the function that runs it, as module:function of this pa
     "completion": "completion:completion",
 }
 
-MOVED = {"bench": "make bench", "reproduce": "python -m reproductions"}
-
 
 class UsageError(Exception):
     """The command line cannot be understood."""
@@ -84,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
+    # Threads that wait by spinning keep those that compute from a core; torch's libraries read this as they are loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         # SIGTERM acts like Ctrl-C, also before training begins.
         with handled_by(signal.default_int_handler, [signal.SIGTERM]), warnings_in_a_line(), trusting(*_typed(given)):
@@ -110,8 +110,6 @@ def _dispatch(given: list[str]) -> int:
         print(f"gossamer {__version__}")
         return 0
     command, rest = given[0], given[1:]
-    if command in MOVED:
-        raise UsageError(f"gossamer {command} has moved: {MOVED[command]} in a checkout of the repository")
     if command not in COMMANDS:
         raise UsageError(
             f"unknown command {command!r}{suggestion(command, COMMANDS) or '.'} gossamer --help lists them"

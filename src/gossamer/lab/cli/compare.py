@@ -59,12 +59,7 @@ def compare(given: list[str]) -> int:
             tell("\n")
         if len(plans) > 1:
             tell(f"{plan.data}\n")
-        way = {
-            "ood": ood,
-            "ood_score": options.ood_score,
-            "quiet": options.quiet,
-            "say": say,
-        }
+        way = {"ood": ood, "ood_score": options.ood_score, "quiet": options.quiet, "say": say}
         comparison = compare_runs(plan.entries, plan.seeds, plan.out, **way)
         found[plan.data] = comparison
         print(comparison.to_latex(plan.data) if options.latex else comparison.to_text())

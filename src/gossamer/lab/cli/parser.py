@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_flag(self, name: str, kind: Any, help: str, default: Any = None, group: Any = None) -> None:
         """A flag with a value of a type, or a switch if the type is ``None``."""
-        text = _NOT_GIVEN.sub("if not given,", help).replace(". if", ". If")
+        text = _NOT_GIVEN.sub("if not given,", " ".join(help.split())).replace(". if", ". If")
         text = text.replace("``", "").replace("%", "%%")  # argparse formats with %
         if kind is None:
             (group or self).add_argument(f"--{name}", action="store_true", help=text)
@@ -73,7 +73,8 @@ class Parser(argparse.ArgumentParser):
         hint = ""
         if text.startswith("unrecognized arguments"):
             known = [flag for action in self._actions for flag in action.option_strings]
-            hint = "".join(suggestion(flag, known) for flag in re.findall(r"--[\w-]+", text)[:1])
+            for flag in re.findall(r"--[\w-]+", text)[:1]:
+                text, hint = f"{self.prog} takes no {flag}", suggestion(flag, known)
         raise UsageError(f"{text}{hint or '.'} {self.prog} --help lists the options")
 
 

@@ -143,6 +143,9 @@ def _take_method(given: list[str], content: dict[str, Any]) -> tuple[str, list[s
     """
     in_file, names = content.pop("method", None), positions(given)
     first = given[names[0]] if names else ""
+    later = [given[at] for at in names[1:] if given[at] in methods.names()]
+    if later and ":" not in first and first not in methods.names():
+        raise UsageError(f"the method comes first: gossamer train {later[0]} {shlex.quote(first)}")
     if names and (len(names) > 1 or in_file is None or first in methods.names() or ":" in first):
         return first, [*given[: names[0]], *given[names[0] + 1 :]]
     if in_file is None:

@@ -98,7 +98,8 @@ class Run:
         """Read the folder of an earlier run; whoever writes to it holds its lock."""
         folder, path = Path(folder), Path(folder) / CONFIG
         if not folder.is_dir():
-            raise RecordError(f"{folder} does not exist: check the path of the run folder")
+            what = "is a file, not the folder of a run" if folder.exists() else "does not exist"
+            raise RecordError(f"{folder} {what}: check the path of the run folder")
         config = atomic.read_file(path, "restore the file or run again")
         if config is None:
             raise RecordError(f"{path} is missing: {_why_missing(folder)}")

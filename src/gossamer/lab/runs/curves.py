@@ -208,11 +208,7 @@ def _confusion(predicted: Tensor, y: Tensor, n_classes: int) -> dict[str, list[A
     pairs, counts = (y * n_classes + predicted).unique(return_counts=True)
     kept = counts.argsort(descending=True, stable=True)[:N_CONFUSIONS].sort().values
     pairs, counts = pairs[kept], counts[kept]
-    return {
-        "label": (pairs // n_classes).tolist(),
-        "predicted": (pairs % n_classes).tolist(),
-        "count": counts.tolist(),
-    }
+    return {"label": (pairs // n_classes).tolist(), "predicted": (pairs % n_classes).tolist(), "count": counts.tolist()}
 
 
 def _random_weights(posterior: Posterior) -> Mapping[str, tuple[Tensor, Tensor]]:

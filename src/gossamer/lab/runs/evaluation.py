@@ -103,12 +103,7 @@ def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int |
     x, y = split_of(job.task, "val")
     val, test = job.predict(x), job.predict(job.task.test[0])
     kinds = _intervals if job.task.kind == "regression" else _sets
-    entry = {
-        **drawn(job),
-        "n_val": len(y),
-        "n_test": len(job.task.test[1]),
-        "kinds": kinds(val, y, test, job, level),
-    }
+    entry = {**drawn(job), "n_val": len(y), "n_test": len(job.task.test[1]), "kinds": kinds(val, y, test, job, level)}
     found = {f"{level:g}": entry}
     Run.open(job.folder).add_evaluation("conformal", found)
     return found

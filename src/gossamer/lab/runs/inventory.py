@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gossamer._text.formats import is_number
@@ -44,11 +45,22 @@ def _cells(run: Run) -> list[str]:
     except RecordError:
         return [*names, started, "broken", ""]
     if result is None:
-        rows = run.metrics()
-        epoch = rows[-1].get("epoch", 0) if rows else 0
+        epoch = next((row.get("epoch", 0) for row in reversed(run.metrics())), 0)
         epochs = run.environment.get("effective", {}).get("epochs", config.get("epochs", "?"))  # of all members
-        return [*names, started, f"epoch {epoch} of {epochs}", ""]
+        return [*names, started, f"{_unfinished(run)}, epoch {epoch} of {epochs}", ""]
     return [*names, started, "finished", _headline(result.get("metrics", {}))]
+
+
+def _unfinished(run: Run) -> str:
+    """Whether a run is only not finished, or a trial that its sweep has ended."""
+    found = {run.folder.name: "unfinished"}
+    if (run.folder.parent / "sweep.json").exists():
+        from gossamer.lab.record.sweep import SweepRecord  # which waits for torch
+
+        with suppress(RecordError):
+            trials = SweepRecord.read(run.folder.parent).trials
+            found |= {trial.folder: trial.state for trial in trials if trial.state != "running"}
+    return found[run.folder.name]
 
 
 def _data_name(run: Run) -> str:

@@ -47,7 +47,7 @@ from gossamer.lab.runs.processes import (
     part,
     together,
 )
-from gossamer.lab.runs.progress import Log, draws_shown, event_log, no_log, showing_draws
+from gossamer.lab.runs.progress import Log, draws_shown, event_log, showing_draws
 from gossamer.lab.runs.result import build_result, stored_record
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.lab.runs.tables import method_and_task, prepared, with_errors, with_inputs
@@ -269,7 +269,8 @@ def _go_on(
     )
     logged = tensorboard and job.run is not None
     try:
-        with event_log(job.folder, training.step) if logged else no_log() as log:
+        nothing = contextlib.nullcontext[Log](lambda row: None)
+        with event_log(job.folder, training.step) if logged else nothing as log:
             with (
                 together(job.folder, settings.ranks),
                 stop_signals(stop_after) as stop,

@@ -72,9 +72,3 @@ def event_log(folder: Path, step: int) -> Iterator[Log]:
                     writer.add_scalar(name, value, row["step"])
 
         yield log
-
-
-@contextlib.contextmanager
-def no_log() -> Iterator[Log]:
-    """A log that writes nothing."""
-    yield lambda row: None

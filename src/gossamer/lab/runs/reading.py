@@ -24,7 +24,7 @@ from gossamer.lab.runs.result import restored, stored_record, stored_result
 from gossamer.posterior import Prediction, at_temperature
 from gossamer.types import Task
 
-__all__ = ["named_inputs", "outside_range", "predict_run", "read_inputs", "show"]
+__all__ = ["outside_range", "predict_run", "read_inputs", "show"]
 
 MARGIN = 0.1  # of the width of the training range: the largest of many new values exceeds it by a little
 
@@ -111,7 +111,7 @@ def predict_run(
     changes = {"n_draws": n_draws if learnt is None else learnt["n_draws"], "data": data}
     job = restored(folder, **changes) if own is None else None
     task = job.task if job is not None else task_without_data(own or {})
-    x, names = named_inputs(inputs, task)
+    x, names = read_inputs(inputs, task)
     warning = outside_range(x, task)
     if warning is not None:
         warnings.warn(warning, stacklevel=2)
@@ -203,17 +203,14 @@ class Inputs(NamedTuple):
     names: dict[str, list[str]]
 
 
-def read_inputs(path: Path | str, task: Task) -> Tensor:
-    """New inputs from a file, as the task stores its own: one example per row.
+def read_inputs(path: Path | str, task: Task) -> Inputs:
+    """New inputs from a file, as the task stores its own, one example per row, and the names of files of images.
 
-    Images may have their channels last, or all their pixels in one row.
+    Images may have their channels last, or all their pixels in one row; ``"-"`` is CSV from standard input.
     """
-    return named_inputs(path, task).x
-
-
-def named_inputs(path: Path | str, task: Task) -> Inputs:
-    """New inputs and the names of their files, if they are images; ``"-"`` is CSV from standard input."""
     path = path if str(path) == "-" else Path(path)
+    if isinstance(path, Path) and not path.exists():
+        raise RecordError(f"{path} does not exist: check the path of the inputs")
     kind = task.record["kind"] if task.record is not None else None
     try:
         if kind == "table" and (path == "-" or _suffix(path) in FILES):
@@ -323,8 +320,6 @@ def _array(path: Path | str) -> npt.NDArray[Any]:
         raise RecordError(f"{path}: inputs are read from {', '.join(FILES)} files, folders of images, or -")
     try:
         array = read_numbers(path)
-    except FileNotFoundError:
-        raise RecordError(f"cannot read {path}: No such file or directory") from None
     except OSError as error:
         raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:

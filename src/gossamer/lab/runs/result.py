@@ -95,10 +95,7 @@ def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
     if task.kind == "regression":
         return result | {"curves": curves.number_curves(prediction, task, y)}
-    return result | {
-        "curves": curves.class_curves(prediction, y),
-        "examples": curves.examples(prediction, task.test),
-    }
+    return result | {"curves": curves.class_curves(prediction, y), "examples": curves.examples(prediction, task.test)}
 
 
 def _map(job: Job, posterior: Posterior, prediction: Prediction) -> dict[str, Any]:

@@ -115,7 +115,7 @@ class Settings:
             if name not in known:
                 raise ValueError(unknown(f"option of {self.method}", name, known))
             check_type(f"{name} of {self.method}", value, known[name][0])
-        if data.may_be_table(self.data):  # what is left open is chosen when the data are known
+        if data.may_choose(self.data):  # what is left open is chosen when the data are known
             return
         # A run records all of them, because the next version may have other defaults.
         left = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
@@ -183,8 +183,6 @@ class Settings:
                 own = ": it has a validation split of its own" if name == "n_val" else ""
                 kept = " (with calibrate=False that split is never trained on)" if own else ""
                 raise ValueError(f"{self.data_name} takes no {name}{own}; leave it out{kept}")
-        if "target" in known and data.own_kind(self.data) == "table" and self.target is None:
-            raise ValueError(f"{self.data_name}: which column is to be predicted? Give it as target")
 
     @property
     def is_open(self) -> bool:
@@ -230,7 +228,7 @@ def command_of(settings: Settings, always: Collection[str] = ()) -> str:
         gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
     """
     usual: dict[str, Any] = {item.name: item.default for item in fields(Settings)}
-    if not data.may_be_table(settings.data):  # otherwise what is left out is chosen by the data
+    if not data.may_choose(settings.data):  # otherwise what is left out is chosen by the data
         usual |= with_defaults(settings.method, USUAL)
     config = settings.to_config()
     told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}

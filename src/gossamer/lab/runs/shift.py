@@ -210,7 +210,7 @@ def outside(name: str, task: Task, data_dir: str | None = None) -> Outside:
     if name in MADE_UP:
         return Outside(name, MADE_UP[name](task, torch.Generator().manual_seed(SEED)))
     if is_file(name):
-        return Outside(Path(name).stem, read_inputs(Path(name), task))
+        return Outside(Path(name).stem, read_inputs(Path(name), task).x)
     if ":" not in name and name not in data.names():
         raise RecordError(unknown("data set or file", name, [*MADE_UP, *data.names()]))
     x, note = as_stored(data.load(name, data_dir).test[0], task, name)

@@ -1,4 +1,4 @@
-"""A table is trained as :mod:`gossamer.estimators` train it: what was left open is chosen by their recipe.
+"""What was left open is chosen by the data: a table is trained as :mod:`gossamer.estimators` train it.
 
 Estimators are imported here only where there is a table: they need scikit-learn.
 """
@@ -50,6 +50,8 @@ def suited(settings: Settings, task: Task) -> Settings:
     usual, options = dict[str, Any](USUAL), settings.options
     if is_table(task):
         usual, options = _by_recipe(settings, task)
+    elif task.record is not None and len(task.input_shape) == 3:
+        usual["model"] = "pooled_conv_net"  # images of any size, in minutes on a CPU
     chosen = {name: value for name, value in usual.items() if getattr(settings, name) is None}
     return replace(settings, **chosen, options=with_defaults(settings.method, options))
 
