@@ -3,7 +3,6 @@
 import contextlib
 import statistics
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 import optuna
 import pytest
@@ -89,8 +88,7 @@ def test_a_sweep_that_is_given_again_trains_nothing_and_more_trials_are_added(un
 
 def test_a_trial_with_a_process_is_left_to_it_and_continued_when_that_has_ended(untrained, tmp_path):
     run(tmp_path, 1)
-    begun = optuna.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"begun": True})
-    study(tmp_path).add_trial(begun)
+    study(tmp_path).add_trial(optuna.create_trial(state=optuna.trial.TrialState.RUNNING))
     with Lock(tmp_path / "trial-0001"):
         assert [one.state for one in run(tmp_path, 3).trials] == ["finished", "running", "finished"]
     found = run(tmp_path, 3)  # its process has ended
@@ -101,11 +99,10 @@ def test_a_trial_with_a_process_is_left_to_it_and_continued_when_that_has_ended(
 
 
 def test_a_process_that_ended_before_it_took_the_folder(untrained, tmp_path):
-    for started in (0, -1, 400 * 24):  # hours: just now, long ago, and before the clock was set back
-        one = optuna.create_trial(state=optuna.trial.TrialState.RUNNING)
-        one.datetime_start = datetime.now() + timedelta(hours=started)
-        study(tmp_path).add_trial(one)
-    assert [one.state for one in run(tmp_path, 3).trials] == ["running", "finished", "finished"]
+    for _ in range(3):
+        study(tmp_path).add_trial(optuna.create_trial(state=optuna.trial.TrialState.RUNNING))
+    assert [one.state for one in run(tmp_path, 3).trials] == ["finished"] * 3
+    assert len(study(tmp_path).trials) == 6  # each was tried twice
 
 
 def test_an_interrupted_trial_goes_on_with_its_values_in_its_folder(tmp_path, monkeypatch):
@@ -123,19 +120,14 @@ def test_an_interrupted_trial_goes_on_with_its_values_in_its_folder(tmp_path, mo
     assert [replace(one, seconds=0.0) for one in cut.trials] == [replace(one, seconds=0.0) for one in whole.trials]
 
 
-def test_two_processes_that_ask_for_the_last_trial_at_once(untrained, tmp_path, monkeypatch):
-    """The one that comes second is not counted."""
-    take = _Part._take
-
-    def take_after_another(part, trial, held):
-        if trial.number == 0:  # another process has come first
-            sweep(SETTINGS, SPACE, "moons", tmp_path, trials=1, pruner="none", quiet=True)
-        return take(part, trial, held)
-
-    monkeypatch.setattr(_Part, "_take", take_after_another)
-    found = run(tmp_path, 1)
-    assert [(one.number, one.state) for one in found.trials] == [(0, "finished")]
-    assert [path.name for path in tmp_path.glob("trial-*")] == ["trial-0000"]
+def test_a_process_that_ended_between_queueing_a_trial_and_taking_it(untrained, tmp_path):
+    opened = study(tmp_path)
+    opened.add_trial(optuna.create_trial(state=optuna.trial.TrialState.RUNNING))
+    opened.tell(0, state=optuna.trial.TrialState.FAIL)
+    opened.enqueue_trial({"lr": 0.25, "momentum": "0.5"}, user_attrs={"continues": 0})
+    found = run(tmp_path, 2)
+    assert [(one.number, one.state) for one in found.trials] == [(0, "finished"), (1, "finished")]
+    assert found.trials[0].values["lr"] == 0.25
 
 
 def test_a_trial_that_diverges_is_a_failed_one_and_the_others_go_on(tmp_path):

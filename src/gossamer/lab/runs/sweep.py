@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 Pruner = Literal["none", "median", "hyperband"]
 TRIALS = 30
 EVERY_EPOCH = ("nll", "accuracy", "rmse")  # what the record of a run has of each epoch
-GRACE = timedelta(seconds=60)  # between asking for a trial and taking the lock on its folder, at most
 STUDY = "study.journal"
 WAY_ON = "give the same command again: trials that were begun are continued"
 
@@ -100,20 +98,11 @@ def sweep(
         part = _Part(opened, folder, settings, space, trials, metric, pruner, way, say)
         part.agree(fingerprint(task))
         try:
-            while part.has_work():
-                part.train_one()
+            while part.train_next():
                 part.write()
         except KeyboardInterrupt:
             raise Interrupted(folder, WAY_ON) from None
         return part.write(with_importances=True)
-
-
-class _NotOursError(Exception):
-    """Another process trains this trial, or there are enough already."""
-
-
-class _FailedError(Exception):
-    """These values cannot be trained; the next may do better."""
 
 
 @dataclass(frozen=True)
@@ -149,58 +138,58 @@ class _Part:
                     "all its processes the same command, or another --study"
                 )
 
-    def has_work(self) -> bool:
-        """Queue another try of each trial that a process has left behind; returns whether any is to be trained."""
+    def train_next(self) -> bool:
+        """Train the next trial, or go on with one that has no process; false where there is none."""
+        with contextlib.ExitStack() as held:  # the lock on its folder, until the study knows the end
+            taken = self._take(held)
+            if taken is not None:
+                self._train(*taken)
+        return taken is not None
+
+    def _take(self, held: contextlib.ExitStack) -> tuple[int, optuna.Trial, Lock] | None:
+        """A trial with its place and its lock; one process after the other looks for one."""
+        with waited(self.folder):
+            self._queue_again()
+            tries = self._tries()
+            if len(tries) >= self.trials and all(some[-1].state.name != "WAITING" for some in tries.values()):
+                return None
+            trial = self.study.ask()
+            place = next(i for i, some in self._tries().items() if trial.number in {one.number for one in some})
+            lock = held.enter_context(Lock(self.folder / _name(place)))
+        self.study.sampler = _sampler(int(np.random.SeedSequence([self.settings.seed, place]).generate_state(1)[0]))
+        return place, trial, lock
+
+    def _queue_again(self) -> None:
+        """Queue another try of each trial that has neither an end nor a process."""
         from optuna.trial import TrialState
 
-        with waited(self.folder):
-            for place, tries in self._tries().items():
-                if self._is_left(place, tries[-1]):
-                    if tries[-1].state == TrialState.RUNNING:
-                        self.study.tell(tries[-1].number, state=TrialState.FAIL)
-                    params = next((one.params for one in reversed(tries) if one.params), {})
-                    self.study.enqueue_trial(params, user_attrs={"continues": tries[0].number})
-            trials = self._tries()
-            return len(trials) < self.trials or any(tries[-1].state == TrialState.WAITING for tries in trials.values())
-
-    def train_one(self) -> None:
-        """Train the next trial of the queue, or a new one."""
-        with contextlib.ExitStack() as held:  # the lock, until the study knows the end
-            self.study.optimize(lambda trial: self._train(trial, held), 1, catch=(_NotOursError, _FailedError))
+        for place, tries in self._tries().items():
+            last = tries[-1]
+            if last.state not in (TrialState.RUNNING, TrialState.FAIL) or "failure" in last.user_attrs:
+                continue
+            with contextlib.suppress(TakenError), Lock(self.folder / _name(place)):
+                if last.state == TrialState.RUNNING:
+                    self.study.tell(last.number, state=TrialState.FAIL)
+                params = next((one.params for one in reversed(tries) if one.params), {})
+                self.study.enqueue_trial(params, user_attrs={"continues": tries[0].number})
 
     def _tries(self) -> dict[int, list[optuna.trial.FrozenTrial]]:
-        """The tries of each trial, by its place among all trials; what was asked for once too often is left out."""
+        """The tries of each trial, by its place among all trials."""
         tries: dict[int, list[optuna.trial.FrozenTrial]] = {}
         for one in self.study.get_trials(deepcopy=False):
-            first = one.user_attrs.get("continues", one.number)
-            if first == one.number or "surplus" not in one.user_attrs:
-                tries.setdefault(first, []).append(one)
-        return {place: some for place, some in enumerate(tries.values()) if "surplus" not in some[0].user_attrs}
+            tries.setdefault(one.user_attrs.get("continues", one.number), []).append(one)
+        return dict(enumerate(tries.values()))
 
-    def _is_left(self, place: int, last: optuna.trial.FrozenTrial) -> bool:
-        """Whether a trial has no end and no process."""
+    def _train(self, place: int, trial: optuna.Trial, lock: Lock) -> None:
+        """Train the run of a trial, or continue it, and tell the study how that ended."""
+        import optuna
         from optuna.trial import TrialState
 
-        if last.state not in (TrialState.RUNNING, TrialState.FAIL) or "failure" in last.user_attrs:
-            return False
-        age = abs(datetime.now() - (last.datetime_start or datetime.min))  # clocks may be set back
-        if last.state == TrialState.RUNNING and "begun" not in last.user_attrs and age < GRACE:
-            return False  # its process has only just asked for it, and will take its lock
+        objective, state = None, TrialState.COMPLETE
         try:
-            with Lock(self.folder / _name(place)):
-                return True
-        except TakenError:
-            return False
-
-    def _train(self, trial: optuna.Trial, held: contextlib.ExitStack) -> float:
-        """Train the run of a trial, or continue it; what goes wrong with its values is told to the study."""
-        import optuna
-
-        place, lock = self._take(trial, held)
-        try:
-            return self._objective(trial, lock)
+            objective = self._objective(trial, lock)
         except SeenEnough:
-            raise optuna.TrialPruned from None
+            state = TrialState.PRUNED
         except Interrupted:
             raise Interrupted(self.folder, WAY_ON) from None
         except (RecordError, OSError, optuna.exceptions.OptunaError):  # no fault of the values
@@ -209,30 +198,11 @@ class _Part:
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             trial.set_user_attr("failure", kind + one_line(error))
             # The sampler learns from pruned trials, but not from failed ones.
-            raise optuna.TrialPruned if isinstance(error, DivergenceError) else _FailedError from error
-        finally:
-            rows = Run.open(lock.folder).metrics() if (lock.folder / "config.toml").exists() else []
-            trial.set_user_attr("seconds", rows[-1]["seconds"] if rows else 0.0)
-            held.callback(self._say_end, place)
-
-    def _take(self, trial: optuna.Trial, held: contextlib.ExitStack) -> tuple[int, Lock]:
-        """The place of a trial and the lock on its folder, held until the study knows the end."""
-        from optuna.trial import TrialState
-
-        with waited(self.folder):
-            trials = self._tries()
-            place = next(place for place, tries in trials.items() if trial.number in {one.number for one in tries})
-            others = [one for one in trials[place] if one.number < trial.number and one.state != TrialState.FAIL]
-            if others or (len(trials[place]) == 1 and sum(one < place for one in trials) >= self.trials):
-                trial.set_user_attr("surplus", True)
-                raise _NotOursError
-            try:
-                lock = held.enter_context(Lock(self.folder / _name(place)))
-            except TakenError:
-                raise _NotOursError from None
-            trial.set_user_attr("begun", True)
-        self.study.sampler = _sampler(int(np.random.SeedSequence([self.settings.seed, place]).generate_state(1)[0]))
-        return place, lock
+            state = TrialState.PRUNED if isinstance(error, DivergenceError) else TrialState.FAIL
+        rows = Run.open(lock.folder).metrics() if (lock.folder / "config.toml").exists() else []
+        trial.set_user_attr("seconds", rows[-1]["seconds"] if rows else 0.0)
+        self.study.tell(trial, objective, state)
+        self._say_end(place)
 
     def _objective(self, trial: optuna.Trial, lock: Lock) -> float:
         from gossamer.lab.runs.evaluation import evaluate_run
@@ -301,16 +271,14 @@ class _Part:
         return SweepRecord.made(asdict(record), f"the study {record.study}", "give another --study")
 
     def write(self, with_importances: bool = False) -> SweepRecord:
-        """Write ``sweep.json``, again if the study has moved on: the last writer has the newest state."""
-        while True:
-            record = self.record()
-            if with_importances:
-                record = replace(record, importances=_importances(self.study))
+        """Write ``sweep.json``: one process after the other, so that the last one writes the newest state."""
+        importances = _importances(self.study) if with_importances else {}
+        with waited(self.folder):
+            record = replace(self.record(), importances=importances)
             if record.best is not None:
                 record = replace(record, command=_command(self.settings, record.best.values))
             record.write(self.folder)
-            if [one.state for one in self.record().trials] == [one.state for one in record.trials]:
-                return record
+        return record
 
 
 def _record(place: int, last: optuna.trial.FrozenTrial, space: Space) -> TrialRecord:
