@@ -11,10 +11,10 @@ is trained on those alone. *Lasso* is ``LassoCV``, or an L1 logistic regression 
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,9 @@ from sklearn.linear_model import LassoCV, LogisticRegressionCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
-from gossamer import data, methods
+from gossamer import methods
 from gossamer._text.formats import number, percent
+from gossamer.data import sun1
 from gossamer.evaluate import evaluate, predict_inputs, summarize
 from gossamer.lab.record import Lock
 from gossamer.metrics import METRICS, Metric, false_discovery_rate, false_non_discovery_rate
@@ -34,6 +35,7 @@ from gossamer.models import mlp
 from gossamer.posterior import SingleNetwork
 from gossamer.train import Training
 from gossamer.types import Task
+from reproductions import sun2, sun3
 from reproductions.frame import Claim, Measures, Result, Row, Told
 from reproductions.lines import plot_rows
 
@@ -62,6 +64,7 @@ EXAMPLES = {
     2: Example("sun2", "mse", [6, 4, 3], 300, 6000),
     3: Example("sun3", "accuracy", [6, 4, 3], 200, 3000),  # the paper's text has 2000 inputs, its code 1000
 }
+SOURCES: dict[str, ModuleType] = {"sun1": sun1, "sun2": sun2, "sun3": sun3}
 HEADS = ("fdr", "fndr", "n_selected")
 PRINTED = {
     1: {
@@ -89,9 +92,9 @@ METHODS = {"DFP": False, "DPF": True}  # name -> whether what is pruned may retu
 def selection(told: Told, folder: Path, lock: Lock) -> Measures:
     """Score on fresh data, and what was selected of the variables."""
     seed = told["first_seed"] + told["seed"]
-    task = data.load(told["data"], seed=seed, **told.get("form", {}))
+    source = SOURCES[told["data"]]
+    task = source.load(seed=seed, **told.get("form", {}))
     found = BASELINES[told["method"]](task, seed) if told["method"] in BASELINES else _best_network(told, task, seed)
-    source = importlib.import_module(f"gossamer.data.{told['data']}")
     relevant, mask = (
         torch.zeros(source.N_VARIABLES, dtype=torch.bool),
         torch.zeros(source.N_VARIABLES, dtype=torch.bool),

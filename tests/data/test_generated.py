@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.data import digits, sun1, sun2, sun3, two_moons
+from gossamer.data import digits, sun1, two_moons
+from reproductions import sun2, sun3
 
 
 def row(*values):
