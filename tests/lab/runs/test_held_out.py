@@ -9,13 +9,11 @@ import torch
 from gossamer import conformal, lab, metrics
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
+from gossamer.lab.report.evaluation import conformal_table, selective_table, temperature_table
 from gossamer.lab.runs.evaluation import (
-    conformal_table,
     evaluate_conformal,
     evaluate_selective,
     evaluate_temperature,
-    selective_table,
-    temperature_table,
 )
 from gossamer.lab.runs.reading import predict_run
 from gossamer.lab.runs.result import restored

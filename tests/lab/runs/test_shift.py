@@ -8,15 +8,15 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from gossamer import lab, metrics
+from gossamer._text.formats import percent
 from gossamer.data import CORRUPTIONS, corrupt
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
+from gossamer.lab.report.evaluation import corruption_tables
 from gossamer.lab.runs.result import restored
 from gossamer.lab.runs.shift import (
-    corruption_tables,
     evaluate_corruptions,
     evaluate_ood,
-    mean_by_severity,
     outside,
 )
 
@@ -82,8 +82,8 @@ def test_corrupted_images_are_evaluated_at_every_severity(folder):
     for metric, value in values.items():
         assert entry["corruptions"]["contrast"][metric][3] == pytest.approx(value)
     by_severity = [row["accuracy"] for row in entry["corruptions"].values()]
-    assert mean_by_severity(entry, "accuracy") == pytest.approx(np.mean(by_severity, axis=0))
     rows, means = corruption_tables(found)
+    assert means.rows[0][2:] == [percent(value) for value in np.mean(by_severity, axis=0)]
     assert [len(row) for row in rows.rows] == [6] * 15
     assert [row[0] for row in means.rows][:3] == ["accuracy", "NLL", "ECE"]
 

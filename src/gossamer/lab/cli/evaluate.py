@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from gossamer._text.formats import plain
 from gossamer._text.tables import Table, columns
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli.parser import Parser, add_reading_flags, folder
@@ -25,7 +26,7 @@ def evaluate(given: list[str]) -> int:
     tables = [columns(texts(found))]
     for name, (value, views) in _more(options).items():
         found[name] = value
-        tables += [view.to_text() for view in views]
+        tables += [plain(view._replace(title="", note="").to_text()) for view in views]
     print(json.dumps(found, indent=1) if options.json else "\n\n".join(tables))
     return 0
 
@@ -75,6 +76,7 @@ def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
     asked = (options.ood, options.corruptions, options.temperature, options.selective, options.risk, options.conformal)
     if not any(asked):
         return {}
+    from gossamer.lab.report import evaluation as tables
     from gossamer.lab.runs import evaluation, shift
 
     job = evaluation.opened(folder(options.run), options.n_draws, options.data)
@@ -82,17 +84,17 @@ def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
     if options.ood:
         names = [name.strip() for name in options.ood.split(",") if name.strip()]
         value = shift.evaluate_ood(job, names)
-        found["ood"] = value, [shift.ood_table(value)]
+        found["ood"] = value, [tables.ood_table(value)]
     if options.corruptions:
         value = shift.evaluate_corruptions(job, options.corruptions, quiet=options.json)
-        found["corruptions"] = value, shift.corruption_tables(value)
+        found["corruptions"] = value, tables.corruption_tables(value)
     if options.temperature:
         value = evaluation.evaluate_temperature(job)
-        found["temperature"] = value, [evaluation.temperature_table(value)]
+        found["temperature"] = value, [tables.temperature_table(value)]
     if options.selective or options.risk:
         value = evaluation.evaluate_selective(job, options.risk)
-        found["selective"] = value, [evaluation.selective_table(value)]
+        found["selective"] = value, [tables.selective_table(value)]
     if options.conformal:
         value = evaluation.evaluate_conformal(job, options.conformal)
-        found["conformal"] = value, [evaluation.conformal_table(value)]
+        found["conformal"] = value, [tables.conformal_table(value)]
     return found

@@ -56,7 +56,7 @@ def detection(groups: Sequence[Group], scope: str) -> list[Figure]:
     """AUROC of each group, for every set and score that at least two of them have."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for one in groups:
-        for name, score, values in (row for run in one.runs for row in detections(run)):
+        for name, score, values in (row for run in one.runs for row in detections(run.evaluation.get("ood"))):
             if score in SCORES and is_number(values.get("auroc")):
                 found.setdefault((name, score), {}).setdefault(one.label, []).append(values["auroc"])
     several = [(*key, values) for key, values in found.items() if len(values) > 1]

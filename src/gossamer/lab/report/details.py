@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer._text.formats import integer, is_number, number, percent, size
+from gossamer._text.tables import Table
 from gossamer.lab.report.markup import Html, element, join, png
 from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel
@@ -105,7 +106,7 @@ def _examples(run: LoadedRun, key: str, title: str, text: str) -> Html | None:
     cards = [card for card in cards if card is not None]
     if not cards:
         rows = [_row(one, run) for one in shown] if not any("image" in one for one in shown) else []
-        return panel(slug, title, text, dict.fromkeys(("Row", "Label", "Predicted", "Confidence"), ""), rows)
+        return panel(slug, Table(title, text, ("Row", "Label", "Predicted", "Confidence"), rows))
     columns = len(cards) if len(cards) <= 6 else 4 if len(cards) in (7, 8) else 5
     grid = element("div", *cards, class_="examples", style=f"--columns:{columns}")
     head = element("figcaption", element("h3", title), element("p", text))

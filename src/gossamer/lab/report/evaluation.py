@@ -1,4 +1,4 @@
-"""What ``gossamer evaluate`` measured after a training: other inputs, and what held-out examples add to a run."""
+"""What ``gossamer evaluate`` measured after a training: its tables, which the command prints, too, and its figures."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from statistics import fmean
 from typing import Any
 
 from gossamer._text.formats import Format, integer, is_number, number, percent
+from gossamer._text.tables import Table
 from gossamer.lab.report.axes import Axis
 from gossamer.lab.report.charts import Bars, histogram
 from gossamer.lab.report.figure import Figure
 from gossamer.lab.report.markup import Html
 from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel
-from gossamer.metrics import METRICS, shown
+from gossamer.metrics import METRICS, Detection, shown
 
-MEASURES = ("auroc", "aupr_out", "aupr_in", "fpr95")
 SCORES = {
     "entropy": "Entropy, nats",
     "mutual_information": "Mutual information, nats",
@@ -24,23 +24,86 @@ SCORES = {
 }
 """Scores that get a figure, and their axes; the table has the others, too."""
 
+COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the table of abstaining
 _COLLAPSED = 0.01  # a factor of the variances below which draws are all but equal
 
 _KINDS = {
     "lac": "least ambiguous sets",
     "aps": "adaptive sets",
-    "predicted": "as predicted",
-    "scaled": "std scaled",
-    "shifted": "ends shifted",
+    "predicted": "intervals of the draws",
+    "scaled": "with std scaled",
+    "shifted": "with ends shifted",
 }
 """Ways to make conformal sets or intervals, in words."""
 
 
-def detections(run: LoadedRun) -> list[tuple[str, str, Mapping[str, Any]]]:
+def ood_table(found: Mapping[str, Any]) -> Table:
+    """How well each score of doubt finds each set from outside."""
+    rows = [
+        [name, score.replace("_", " "), *(_told(values.get(key), METRICS[key].format) for key in Detection._fields)]
+        for name, score, values in detections(found)
+        if any(map(is_number, map(values.get, Detection._fields)))
+    ]
+    heads = [METRICS[key].heading for key in Detection._fields]
+    return Table("All scores", "", ["out of distribution", "score", *heads], rows, n_labels=2)
+
+
+def corruption_tables(found: Mapping[str, Any]) -> list[Table]:
+    """For each source the main metric of each corruption, and the means of all metrics by severity."""
+    return [table for name, entry in found.items() for table in _severities(str(name), mapping(entry))]
+
+
+def temperature_table(found: Mapping[str, Any]) -> Table:
+    """Metrics without and with the divisor of the logits that fits the held-out examples."""
+    entry = mapping(found.get("val"))
+    before, after = mapping(entry.get("before")), mapping(entry.get("after"))
+    metrics = [metric for metric in shown("terminal") if metric.name in before]
+    ways = {1.0: before, entry["temperature"]: after} if "temperature" in entry else {}
+    rows = [
+        [number(divisor), *(_told(values.get(metric.name), metric.format) for metric in metrics)]
+        for divisor, values in ways.items()
+    ]
+    note = f"On the test data; fitted to {integer(entry.get('n_val', 0))} held-out examples."
+    heads = ["temperature of the logits", *(metric.heading for metric in metrics)]
+    return Table("Temperature scaling", note, heads, rows, n_labels=0)
+
+
+def conformal_table(found: Mapping[str, Any]) -> Table:
+    """Coverage and size of conformal sets or intervals on the test data."""
+    rows, size, kinds = [], "mean_width", dict[str, None]()
+    for level, entry in found.items():
+        for kind, values in mapping(mapping(entry).get("kinds")).items():
+            size, kinds[kind] = "mean_size" if "mean_size" in values else "mean_width", None
+            cells = _told(values.get("coverage"), percent), _told(values.get(size), number)
+            rows.append([percent(float(level)), kind, *cells])
+    note = "Held-out examples chose their sizes. " + "; ".join(f"{kind}: {_KINDS.get(kind, kind)}" for kind in kinds)
+    title = "Conformal sets of classes" if size == "mean_size" else "Conformal intervals"
+    return Table(title, f"{note}.", ["promised", "kind", "covered", size.replace("_", " ")], rows, n_labels=2)
+
+
+def selective_table(found: Mapping[str, Any]) -> Table:
+    """Accuracy on the examples about which the network is surest, by score of doubt."""
+    rows, risk = [], None
+    for name, entry in found.items():
+        # The curve is thinned, so the nearest point stands for the coverage.
+        points = list(zip(entry.get("coverage", ()), entry.get("accuracy", ()), strict=True))
+        nearest = [min(points, key=lambda point: abs(point[0] - share))[1] for share in COVERAGES] if points else []
+        cells = [*(nearest or [None] * len(COVERAGES)), entry.get("aurc"), entry.get("excess_aurc")]
+        if chosen := entry.get("selection"):
+            risk = chosen.get("risk")
+            cells += [chosen.get("coverage"), chosen.get("error")]
+        rows.append([name.replace("_", " "), *(_told(value, percent) for value in cells)])
+    heads = ["accuracy on the surest", *(f"{share:.0%}" for share in COVERAGES), "AURC", "excess"]
+    heads += [] if risk is None else [f"answered (risk {risk:g})", "wrong"]
+    note = "AURC: mean error over all shares of examples answered, the surest first; excess: above the best order."
+    return Table("Abstaining when in doubt", note, heads, [[*row, *["–"] * (len(heads) - len(row))] for row in rows])
+
+
+def detections(found: object) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Set, score and what was measured of it."""
     return [
         (str(name), str(score), values)
-        for name, content in mapping(run.evaluation.get("ood")).items()
+        for name, content in mapping(found).items()
         for score, values in mapping(mapping(content).get("scores")).items()
         if isinstance(values, Mapping)
     ]
@@ -48,23 +111,26 @@ def detections(run: LoadedRun) -> list[tuple[str, str, Mapping[str, Any]]]:
 
 def outside(run: LoadedRun) -> list[Figure | Html | None]:
     """Histograms of the scores of the test data and of inputs from outside, and a table of every set and score."""
-    drawn = [one for one in detections(run) if one[1] in SCORES]
+    found = mapping(run.evaluation.get("ood"))
+    drawn = [one for one in detections(found) if one[1] in SCORES]
     figures = [_histogram(*one, f"ood-{place}") for place, one in enumerate(drawn)]
-    rows = [[f"{name}, {score.replace('_', ' ')}", *(_told(values.get(key), METRICS[key].format) for key in MEASURES)]
-            for name, score, values in detections(run) if any(map(is_number, map(values.get, MEASURES)))]  # fmt: skip
-    heads = {"Outside, by score": "", **{METRICS[key].label: METRICS[key].meaning for key in MEASURES}}
-    return [*figures, panel("ood-scores", "All scores", "", heads, rows)]
+    return [*figures, panel("ood-scores", ood_table(found))]
 
 
 def held_out(run: LoadedRun) -> list[Html | None]:
     """Calibration, conformal sets or intervals, and the right to abstain, as held-out examples chose them."""
-    return [_calibration(run), _temperature(run), _conformal(run), _selective(run)]
+    return [
+        _calibration(run),
+        panel("temperature", temperature_table(mapping(run.evaluation.get("temperature")))),
+        panel("conformal", conformal_table(mapping(run.evaluation.get("conformal")))),
+        panel("selection", selective_table(mapping(run.evaluation.get("selective")))),
+    ]
 
 
 def corrupted(run: LoadedRun) -> list[Html | None]:
-    """For each source of corrupted images the metrics of a comparison, by severity."""
-    sources = mapping(run.evaluation.get("corruptions"))
-    return [_severities(str(name), mapping(entry)) for name, entry in sources.items()]
+    """The tables of corrupted images."""
+    tables = corruption_tables(mapping(run.evaluation.get("corruptions")))
+    return [panel(f"corrupted-{place}", table) for place, table in enumerate(tables)]
 
 
 def _histogram(name: str, score: str, values: Mapping[str, Any], slug: str) -> Figure | None:
@@ -101,60 +167,25 @@ def _calibration(run: LoadedRun) -> Html | None:
     caption = "Chosen at the end of the training; every prediction of this run uses it."
     if known["temperature"] < _COLLAPSED:
         caption += " So small a factor leaves almost one network: what the draws disagreed on is given up."
-    return panel("calibration", "Calibration", caption, {"": "", "Value": ""}, rows)
+    return panel("calibration", Table("Calibration", caption, ["", "Value"], rows))
 
 
-def _temperature(run: LoadedRun) -> Html | None:
-    entry = mapping(mapping(run.evaluation.get("temperature")).get("val"))
-    before, after = mapping(entry.get("before")), mapping(entry.get("after"))
-    if not is_number(entry.get("temperature")):
-        return None
-    rows = [
-        [one.label, *(_told(values.get(one.name), one.format) for values in (before, after))]
-        for one in shown("terminal")
-        if one.name in before
+def _severities(name: str, entry: Mapping[str, Any]) -> list[Table]:
+    clean, rows = mapping(entry.get("clean")), mapping(entry.get("corruptions"))
+    metrics = [metric for metric in shown("comparison") if metric.name in clean]
+    if not metrics or not rows:
+        return []
+    main, means = METRICS[next(iter(clean))], []
+    of_each = [[str(kind), *map(main.format, values[main.name])] for kind, values in rows.items()]
+    for metric in metrics:
+        by_severity = [fmean(values) for values in zip(*(kind[metric.name] for kind in rows.values()), strict=True)]
+        means.append([metric.heading, *map(metric.format, (clean[metric.name], *by_severity))])
+    severities = [f"severity {k + 1}" for k in range(len(of_each[0]) - 1)]
+    note = f"Means over {len(rows)} corruptions of the test images."
+    return [
+        Table(f"{main.label} on corrupted images, {name}", "", [f"{main.heading}, {name}", *severities], of_each),
+        Table(f"Corrupted images, {name}", note, ["mean over corruptions", "clean", *severities], means),
     ]
-    heads = {"On the test data": "", "As it is": "", f"Logits ÷ {number(entry['temperature'])}": ""}
-    caption = f"One divisor of the logits, fitted to {integer(entry.get('n_val', 0))} held-out examples."
-    return panel("temperature", "Temperature scaling", caption, heads, rows)
-
-
-def _conformal(run: LoadedRun) -> Html | None:
-    rows, is_class = [], False
-    for level, entry in mapping(run.evaluation.get("conformal")).items():
-        for kind, values in mapping(mapping(entry).get("kinds")).items():
-            is_class = "mean_size" in values
-            size = _told(values.get("mean_size", values.get("mean_width")), number)
-            rows.append([f"{level}, {_KINDS.get(kind, kind)}", _told(values.get("coverage"), percent), size])
-    things, size = ("sets of classes", "Mean size") if is_class else ("intervals", "Mean width")
-    caption = f"Held-out examples choose how large the {things} are; covered is the share of the test data they hold."
-    return panel("conformal", f"Conformal {things}", caption, {"Promised": "", "Covered": "", size: ""}, rows)
-
-
-def _selective(run: LoadedRun) -> Html | None:
-    rows, risk = [], None
-    for score, entry in mapping(run.evaluation.get("selective")).items():
-        chosen = mapping(mapping(entry).get("selection"))
-        risk = chosen.get("risk", risk)
-        parts = (entry, "aurc"), (entry, "excess_aurc"), (chosen, "coverage"), (chosen, "error")
-        rows.append([score.replace("_", " "), *(_told(mapping(part).get(key), percent) for part, key in parts)])
-    heads = {"Doubt by": "", "AURC": METRICS["aurc"].meaning, "Excess": "Above the AURC of the best order."}
-    caption = "AURC: mean error over all shares of examples answered, the surest first; excess: above the best order."
-    if is_number(risk):
-        heads |= {"Answered": "Share of the test data.", "Wrong": "Share of the answers."}
-        caption += f" A threshold that held-out examples chose keeps wrong answers below {percent(risk)}."
-    return panel("selection", "Abstaining when in doubt", caption, heads, [row[: len(heads)] for row in rows])
-
-
-def _severities(name: str, entry: Mapping[str, Any]) -> Html | None:
-    clean, kinds = mapping(entry.get("clean")), list(mapping(entry.get("corruptions")).values())
-    rows = []
-    for metric in (one for one in shown("comparison") if one.name in clean):
-        means = [fmean(values) for values in zip(*(kind[metric.name] for kind in kinds), strict=True)]
-        rows.append([metric.label, *(_told(value, metric.format) for value in (clean[metric.name], *means))])
-    heads = dict.fromkeys(["", "Clean", *(f"Severity {k + 1}" for k in range(len(rows[0]) - 2))] if rows else [], "")
-    caption = f"Means over {len(kinds)} corruptions of the test images."
-    return panel(f"corrupted-{name}", f"Corrupted images, {name}", caption, heads, rows)
 
 
 def _told(value: object, form: Format) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gossamer._text.formats import column
+from gossamer._text.tables import Table
 from gossamer.lab.report.axes import colour_class
 from gossamer.lab.report.markup import Html, element, join
 from gossamer.lab.report.runs import Group, LoadedRun
@@ -22,19 +23,19 @@ _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 """Quantiles of Student's t that leave out 5 % on both sides together, by degrees of freedom from 1."""
 
 
-def panel(slug: str, title: str, caption: str, heads: Mapping[str, str], rows: Sequence[Sequence[str]]) -> Html | None:
-    """A table under its title, or nothing without rows; ``heads`` has the meanings of its columns."""
-    if not rows:
+def panel(slug: str, table: Table) -> Html | None:
+    """A table under its title, or nothing without rows."""
+    if not table.rows:
         return None
-    head = [element("th", name, scope="col", title=meaning or None, class_=None if k else "text")
-            for k, (name, meaning) in enumerate(heads.items())]  # fmt: skip
+    kinds = ["text" if k < table.n_labels else None for k in range(len(table.head))]
+    head = [element("th", name, scope="col", class_=kind) for name, kind in zip(table.head, kinds, strict=True)]
     body = []
-    for name, *texts in rows:
-        cells = [element("td", text, data_label=label) for label, text in zip(list(heads)[1:], texts, strict=True)]
+    for name, *texts in table.rows:
+        cells = [element("td", text, data_label=label) for label, text in zip(table.head[1:], texts, strict=True)]
         body.append(element("tr", element("th", name, scope="row"), *cells))
     inner = element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="plain")
-    words = element("figcaption", element("h3", title), element("p", caption) if caption else None)
-    return element("figure", words, _scroll(inner, title), id=f"figure-{slug}", class_="figure")
+    words = element("figcaption", element("h3", table.title), element("p", table.note) if table.note else None)
+    return element("figure", words, _scroll(inner, table.title), id=f"figure-{slug}", class_="figure")
 
 
 def sortable(heads: Sequence[Html], bodies: Sequence[Html], label: str) -> Html:

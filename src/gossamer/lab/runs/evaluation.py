@@ -5,7 +5,6 @@ The held-out split chooses, the test split judges; ``evaluation.json`` of the ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,8 +12,6 @@ import torch
 from torch import Tensor
 
 from gossamer import conformal, metrics
-from gossamer._text.formats import number, percent, plain
-from gossamer._text.tables import Table
 from gossamer.evaluate import split_of, summarize
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.job import Job
@@ -22,7 +19,6 @@ from gossamer.lab.runs.progress import showing_draws
 from gossamer.lab.runs.result import restored
 from gossamer.posterior import Prediction, at_temperature, fit_temperature
 
-COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.5)  # of the table
 N_POINTS = 200  # of a curve: more would not show in a plot
 CONFIDENCE = 0.95  # with which a risk is promised
 
@@ -74,18 +70,6 @@ def evaluate_temperature(run: Path | str | Job, n_draws: int | None = None) -> d
     return found
 
 
-def temperature_table(found: Mapping[str, Any]) -> Table:
-    """What :func:`evaluate_temperature` returned."""
-    entry = found["val"]
-    temperatures = {"before": 1.0, "after": entry["temperature"]}
-    names = [metric for metric in metrics.shown("terminal") if metric.name in entry["before"]]
-    rows = [
-        [plain(number(temperature)), *(metric.text(entry[key][metric.name]) for metric in names)]
-        for key, temperature in temperatures.items()
-    ]
-    return Table("", "", ["temperature of the logits", *(metric.heading for metric in names)], rows, n_labels=0)
-
-
 def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int | None = None) -> dict[str, Any]:
     """Coverage and size on the test data of sets or intervals that the held-out examples calibrated.
 
@@ -107,17 +91,6 @@ def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int |
     found = {f"{level:g}": entry}
     Run.open(job.folder).add_evaluation("conformal", found)
     return found
-
-
-def conformal_table(found: Mapping[str, Any]) -> Table:
-    """What :func:`evaluate_conformal` returned."""
-    rows, size = [], ""
-    for level, entry in found.items():
-        for kind, values in entry["kinds"].items():
-            size = "mean_size" if "mean_size" in values else "mean_width"
-            text = plain(percent(float(level))), kind, plain(percent(values["coverage"])), plain(number(values[size]))
-            rows.append(list(text))
-    return Table("", "", ["promised", "kind", "covered", size.replace("_", " ")], rows, n_labels=2)
 
 
 def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws: int | None = None) -> dict[str, Any]:
@@ -147,24 +120,6 @@ def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws
             found[name]["selection"] = _selection(scores[name] <= threshold, wrong, threshold, risk)
     Run.open(job.folder).add_evaluation("selective", found)
     return found
-
-
-def selective_table(found: Mapping[str, Any]) -> Table:
-    """What :func:`evaluate_selective` returned, a row per score."""
-    rows = []
-    for name, entry in found.items():
-        # The curve is thinned, so the nearest point stands for the coverage.
-        at = [min(range(len(entry["coverage"])), key=lambda i: abs(entry["coverage"][i] - c)) for c in COVERAGES]
-        cells = [entry["accuracy"][i] for i in at] + [entry["aurc"], entry["excess_aurc"]]
-        rows.append([name.replace("_", " "), *(plain(percent(value)) for value in cells)])
-        if "selection" in entry:
-            chosen = entry["selection"]
-            rows[-1] += ["-" if chosen[key] is None else plain(percent(chosen[key])) for key in ("coverage", "error")]
-    head = ["accuracy on the surest", *(f"{c:.0%}" for c in COVERAGES), "AURC", "excess"]
-    risk = next((entry["selection"]["risk"] for entry in found.values() if "selection" in entry), None)
-    if risk is not None:
-        head += [f"answered (risk {risk:g})", "wrong"]
-    return Table("", "", head, rows)
 
 
 def _sets(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from torch import Tensor
 from gossamer import data, metrics
 from gossamer._text.names import unknown
 from gossamer._text.progress import Progress
-from gossamer._text.tables import Table
 from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, grey, read_corrupted
 from gossamer.data.own.files import FILES
 from gossamer.evaluate import summarize
@@ -22,7 +20,6 @@ from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.evaluation import drawn, opened
 from gossamer.lab.runs.job import Job
 from gossamer.lab.runs.reading import read_inputs
-from gossamer.metrics.registry import texts
 from gossamer.types import Task
 
 N_BINS = 40
@@ -58,18 +55,6 @@ def evaluate_ood(run: Path | str | Job, names: Sequence[str], n_draws: int | Non
         }
     Run.open(job.folder).add_evaluation(OOD, found)
     return found
-
-
-def ood_table(found: Mapping[str, Any]) -> Table:
-    """What :func:`evaluate_ood` returned, a row per set and score."""
-    names = list(metrics.Detection._fields)
-    rows = [
-        [name, score.replace("_", " "), *texts({key: values[key] for key in names}).values()]
-        for name, content in found.items()
-        for score, values in content["scores"].items()
-    ]
-    head = [metrics.METRICS[key].heading for key in names]
-    return Table("", "", ["out of distribution", "score", *head], rows, n_labels=2)
 
 
 def with_ood(folder: Path, names: Sequence[str], score: str | None = None) -> dict[str, Any]:
@@ -132,28 +117,6 @@ def evaluate_corruptions(
     return {name: entry}
 
 
-def corruption_tables(found: Mapping[str, Any]) -> list[Table]:
-    """What :func:`evaluate_corruptions` returned: the main metric of each corruption, and the means by severity."""
-    tables = []
-    for name, entry in found.items():
-        clean, rows = entry["clean"], entry["corruptions"]
-        main = metrics.METRICS[next(iter(clean))]
-        body = [[row, *(main.text(v) for v in values[main.name])] for row, values in rows.items()]
-        head = [f"{main.heading}, {name}", *(f"severity {severity}" for severity in SEVERITIES)]
-        tables.append(Table("", "", head, body))
-        means = [[metrics.METRICS[key].heading, metrics.METRICS[key].text(clean[key])] for key in _shown(clean)]
-        for row, key in zip(means, _shown(clean), strict=True):
-            row += [metrics.METRICS[key].text(value) for value in mean_by_severity(entry, key)]
-        tables.append(Table("", "", ["mean over corruptions", "clean", *head[1:]], means))
-    return tables
-
-
-def mean_by_severity(entry: Mapping[str, Any], metric: str) -> list[float]:
-    """Mean of a metric over the corruptions, for each severity."""
-    columns = zip(*(values[metric] for values in entry["corruptions"].values()), strict=True)
-    return [statistics.fmean(column) for column in columns]
-
-
 def _corrupted(job: Job, source: str) -> Iterator[tuple[str, int, Tensor, Tensor]]:
     """Name, severity, images and targets of every corruption."""
     x, y = job.task.test
@@ -164,11 +127,6 @@ def _corrupted(job: Job, source: str) -> Iterator[tuple[str, int, Tensor, Tensor
             else:
                 images, labels = read_corrupted(source, name, severity)
                 yield name, severity, as_stored(images, job.task, source)[0], labels
-
-
-def _shown(values: Mapping[str, float]) -> list[str]:
-    """The metrics of a comparison among those measured."""
-    return [metric.name for metric in metrics.shown("comparison") if metric.name in values]
 
 
 def _separation(inside: Tensor, outside: Tensor) -> dict[str, Any]:
