@@ -3,9 +3,10 @@
 import re
 
 import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from gossamer.lab import Settings
-from gossamer.lab.runs.search import Range, Values, read_space, with_values
+from gossamer.lab.runs.search import read_space, with_values
 
 
 def test_types_come_from_the_options():
@@ -14,11 +15,12 @@ def test_types_come_from_the_options():
         ["lr=log:1e-4..1e-1", "density=0.01..0.1", "members=1..5", "batch-size=log:16..256", "removal=snr,magnitude"],
     )
     assert list(space) == ["lr", "density", "members", "batch_size", "removal"]
-    assert space["lr"] == Range("lr", 1e-4, 0.1, log=True)
-    assert space["density"] == Range("density", 0.01, 0.1)
-    assert space["members"] == Range("members", 1, 5, whole=True)
-    assert space["batch_size"] == Range("batch_size", 16, 256, log=True, whole=True)
-    assert space["removal"] == Values("removal", ["snr", "magnitude"], ["snr", "magnitude"])
+    assert space["lr"].distribution == FloatDistribution(1e-4, 0.1, log=True)
+    assert space["density"].distribution == FloatDistribution(0.01, 0.1)
+    assert space["members"].distribution == IntDistribution(1, 5)
+    assert space["batch_size"].distribution == IntDistribution(16, 256, log=True)
+    assert space["removal"].values == {"snr": "snr", "magnitude": "magnitude"}
+    assert space["removal"].distribution == CategoricalDistribution(["snr", "magnitude"])
 
 
 def test_values_of_a_file_and_of_the_command_line_are_the_same():
@@ -26,7 +28,7 @@ def test_values_of_a_file_and_of_the_command_line_are_the_same():
     table = {"density": [0.01, 0.1], "refresh_batchnorm": [True, False], "epochs": [3, 5], "seed": "0..9"}
     space = read_space("ssvi", texts)
     assert {name: space[name] for name in table} == read_space("ssvi", table)
-    assert space["lr"].values == [None, 0.1]
+    assert space["lr"].values == {"null": None, "0.1": 0.1}
     assert space["lr"].value("null") is None
     assert str(space["seed"]) == "0..9"
 

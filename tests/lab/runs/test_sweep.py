@@ -32,7 +32,7 @@ def study(folder):
 @pytest.fixture
 def untrained(monkeypatch):
     """Trials take no time: who trains which is the question."""
-    monkeypatch.setattr(_Part, "_objective", lambda self, trial, lock: self._settings(trial).options["lr"])
+    monkeypatch.setattr(_Part, "_objective", lambda self, trial, lock: trial.params["lr"])
     monkeypatch.setattr("gossamer.lab.runs.sweep._check", lambda *told: None)
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from gossamer import methods
@@ -16,7 +16,7 @@ from gossamer.lab.record.sweep import RANGE
 from gossamer.lab.runs.settings import Settings
 
 if TYPE_CHECKING:
-    import optuna
+    from optuna.distributions import BaseDistribution
 
 FIXED = {"method", "data", "data_dir", "device", "ranks", "n_val", "calibrate", "target", "drop", "task", "options"}
 """Settings that cannot be searched: they say what is measured, or where."""
@@ -25,61 +25,33 @@ EXAMPLES = "lr=log:1e-4..1e-1 (a range), density=0.01..0.1 or density=0.01,0.05,
 
 
 @dataclass(frozen=True)
-class Values:
-    """A few values; Optuna knows each by its text."""
+class Dimension:
+    """What one option may be: the text that says so, Optuna's distribution, and the values of which that has texts."""
 
-    name: str
-    values: Sequence[Any]
-    texts: Sequence[str]
+    text: str
+    distribution: BaseDistribution
+    values: Mapping[str, Any] = field(default_factory=dict)
 
-    def suggest(self, trial: optuna.Trial) -> Any:
-        """The value of a trial, chosen now unless it was before."""
-        return self.value(trial.suggest_categorical(self.name, self.texts))
-
-    def value(self, kept: str) -> Any:
-        """The value of which Optuna keeps the text."""
-        return self.values[self.texts.index(kept)]
+    def value(self, kept: Any) -> Any:
+        """The value of which Optuna keeps a number or a text."""
+        return self.values[kept] if self.values else kept
 
     def __str__(self) -> str:
-        return ",".join(self.texts)
+        return self.text
 
 
-@dataclass(frozen=True)
-class Range:
-    """All numbers from ``low`` to ``high``, both included; ``log`` spreads their logarithms evenly."""
-
-    name: str
-    low: float
-    high: float
-    log: bool = False
-    whole: bool = False
-
-    def suggest(self, trial: optuna.Trial) -> float:
-        """The value of a trial, chosen now unless it was before."""
-        if self.whole:
-            return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log)
-        return trial.suggest_float(self.name, self.low, self.high, log=self.log)
-
-    def value(self, kept: float) -> float:
-        """The value that Optuna keeps."""
-        return kept
-
-    def __str__(self) -> str:
-        return f"{'log:' * self.log}{self.low:g}..{self.high:g}"
+Space = Mapping[str, Dimension]
 
 
-Space = Mapping[str, Values | Range]
-
-
-def read_space(method: str, told: Sequence[str] | Mapping[str, Any]) -> dict[str, Values | Range]:
+def read_space(method: str, told: Sequence[str] | Mapping[str, Any]) -> dict[str, Dimension]:
     """The space from texts ``NAME=VALUES``, or from a table of a TOML file, where a list holds the values.
 
     ``log:1e-4..1e-1`` and ``0.1..0.9`` are ranges, of whole numbers where the option is one; ``a,b,c`` are values.
 
     Example:
         >>> space = read_space("ssvi", ["lr=log:1e-4..1e-1", "members=1..5", "removal=snr,magnitude"])
-        >>> space["lr"], space["members"].whole, space["removal"].values
-        (Range(name='lr', low=0.0001, high=0.1, log=True, whole=False), True, ['snr', 'magnitude'])
+        >>> str(space["lr"]), space["members"].distribution, list(space["removal"].values)
+        ('log:0.0001..0.1', IntDistribution(high=5, log=False, low=1, step=1), ['snr', 'magnitude'])
     """
     if not isinstance(told, Mapping):
         pairs = [text.partition("=") for text in told]
@@ -125,7 +97,9 @@ def _plain(name: str) -> str:
     return name.strip().replace("-", "_")
 
 
-def _dimension(name: str, value: Any, kind: Any) -> Values | Range:
+def _dimension(name: str, value: Any, kind: Any) -> Dimension:
+    from optuna.distributions import CategoricalDistribution
+
     found = RANGE.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is not None:
         return _range(name, bool(found[1]), float(found[2]), float(found[3]), kind)
@@ -140,7 +114,7 @@ def _dimension(name: str, value: Any, kind: Any) -> Values | Range:
     texts = [one if isinstance(one, str) else json.dumps(one) for one in values]
     if len(set(texts)) < len(texts):
         raise ValueError(f"--search {name}={value}: a value stands there twice")
-    return Values(name, values, texts)
+    return Dimension(",".join(texts), CategoricalDistribution(texts), dict(zip(texts, values, strict=True)))
 
 
 def _listed(name: str, value: Any, kind: Any) -> list[Any]:
@@ -156,9 +130,12 @@ def _listed(name: str, value: Any, kind: Any) -> list[Any]:
     return values
 
 
-def _range(name: str, log: bool, low: float, high: float, kind: Any) -> Range:
+def _range(name: str, log: bool, low: float, high: float, kind: Any) -> Dimension:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
     kinds = get_args(kind) or (kind,)
-    text = f"--search {name}={Range(name, low, high, log)}"
+    ends = f"{'log:' * log}{low:g}..{high:g}"
+    text = f"--search {name}={ends}"
     if not {int, float} & set(kinds):
         raise ValueError(f"{text}: {name} is no number, give its values with commas")
     whole = float not in kinds
@@ -168,4 +145,4 @@ def _range(name: str, log: bool, low: float, high: float, kind: Any) -> Range:
         raise ValueError(f"{text}: a range of logarithms begins above 0")
     if whole and not (low.is_integer() and high.is_integer()):
         raise ValueError(f"{text}: {name} is a whole number, and so are the ends of its range")
-    return Range(name, low, high, log, whole)
+    return Dimension(ends, IntDistribution(int(low), int(high), log) if whole else FloatDistribution(low, high, log))

@@ -151,13 +151,14 @@ class _Part:
         with waited(self.folder):
             self._queue_again()
             tries = self._tries()
-            if len(tries) >= self.trials and all(some[-1].state.name != "WAITING" for some in tries.values()):
+            queued = (place for place, some in tries.items() if some[-1].state.name == "WAITING")
+            place = next(queued, len(tries))
+            if place >= max(self.trials, len(tries)):
                 return None
-            trial = self.study.ask()
-            place = next(i for i, some in self._tries().items() if trial.number in {one.number for one in some})
-            lock = held.enter_context(Lock(self.folder / _name(place)))
-        self.study.sampler = _sampler(int(np.random.SeedSequence([self.settings.seed, place]).generate_state(1)[0]))
-        return place, trial, lock
+            # What a trial tries depends on the seed, its place and the trials before.
+            self.study.sampler = _sampler(int(np.random.SeedSequence([self.settings.seed, place]).generate_state(1)[0]))
+            trial = self.study.ask({name: one.distribution for name, one in self.space.items()})
+            return place, trial, held.enter_context(Lock(self.folder / _name(place)))
 
     def _queue_again(self) -> None:
         """Queue another try of each trial that has neither an end nor a process."""
@@ -208,7 +209,9 @@ class _Part:
         from gossamer.lab.runs.evaluation import evaluate_run
         from gossamer.lab.runs.job import resume, train
 
-        folder, settings = lock.folder, self._settings(trial)
+        values = {name: self.space[name].value(kept) for name, kept in trial.params.items()}
+        folder, settings = lock.folder, with_values(self.settings, values)
+        trial.set_user_attr("seed", settings.seed)
         self.say(f"{folder.name}: {_values(trial.params)}")
         has_begun, seen = (folder / "config.toml").exists(), set[int]()
 
@@ -233,12 +236,6 @@ class _Part:
         if not np.isfinite(objective):
             raise DivergenceError(f"{self.metric} of the held-out examples is {objective}")
         return objective
-
-    def _settings(self, trial: optuna.Trial) -> Settings:
-        """The settings of a trial; what it tries depends on the seed, its place and the trials before."""
-        settings = with_values(self.settings, {name: values.suggest(trial) for name, values in self.space.items()})
-        trial.set_user_attr("seed", settings.seed)
-        return settings
 
     def _say_end(self, place: int) -> None:
         """Say what a trial has reached, and which is the best so far."""
