@@ -25,9 +25,9 @@ from benchmarks.memory import training_bytes
 from benchmarks.released import ReleasedSteps, released
 from benchmarks.timing import WALL, Stopwatch
 from gossamer import methods
-from gossamer.convert import bayesianize
 from gossamer.data import CropFlip, Normalize
 from gossamer.likelihoods import Categorical
+from gossamer.sparsity.convert import bayesianize
 from gossamer.train import Batches, Training, checkpoint
 from gossamer.train.capture import CapturedSteps
 from gossamer.types import Task

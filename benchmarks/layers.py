@@ -18,7 +18,7 @@ from benchmarks.measurements import DENSE, MASKED, PLAIN, Effort, Timing, sparse
 from benchmarks.rivals import rivals
 from benchmarks.timing import Work, alternate
 from gossamer import kernels
-from gossamer.convert import bayesianize
+from gossamer.sparsity.convert import bayesianize
 
 __all__ = ["FORWARD", "LAYERS", "RESIDUAL", "TRAINING", "LayerCase", "measure_layer"]
 

@@ -22,13 +22,13 @@ from torch.optim import Optimizer
 from benchmarks.measurements import DENSE, GRADIENT, MASKED, PLAIN, Effort, Timing, UpdateCost, density_of, sparse
 from benchmarks.rivals import published
 from benchmarks.timing import THREAD, Stopwatch, Work, alternate, laps
-from gossamer.convert import bayesianize
 from gossamer.layers import CurvatureWeight, kl, param_groups, sparse_weights
 from gossamer.models import mlp, resnet18
 from gossamer.optim import Curvature
 from gossamer.posterior import predict
 from gossamer.schedules import constant
 from gossamer.sparsity import Subspace
+from gossamer.sparsity.convert import bayesianize
 
 __all__ = [
     "MLP",

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from benchmarks.measurements import sparse
 from benchmarks.timing import Work
-from gossamer.convert import bayesianize
 from gossamer.kernels import WeightMap
 from gossamer.layers import GaussianWeight, SparseModule
 from gossamer.layers.gaussian import REFERENCE_FLOOR
 from gossamer.priors import normal_kl
+from gossamer.sparsity.convert import bayesianize
 
 __all__ = ["CSR", "SPARSEPROP", "CsrLayer", "PublishedWeight", "published", "rivals", "sparseprop_version"]
 

@@ -14,7 +14,7 @@ ORDER = [
     {"kernels", "priors", "likelihoods"},
     {"layers"},
     {"sparsity", "optim", "posterior"},
-    {"convert", "compaction", "metrics"},
+    {"compaction", "metrics"},
     {"adaptation"},
     {"methods"},
     {"train", "evaluate", "deploy"},

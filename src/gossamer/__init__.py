@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from gossamer.adaptation import adapt, patch, patched
     from gossamer.compaction import compact
-    from gossamer.convert import bayesianize, sparsify
     from gossamer.deploy.files import load, save
     from gossamer.deploy.programs import export
     from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from gossamer.posterior.frozen import frozen
     from gossamer.posterior.predict import predict
     from gossamer.sparsity import Subspace
+    from gossamer.sparsity.convert import bayesianize, sparsify
     from gossamer.train import fit
     from gossamer.train.sharding import shard
 
@@ -97,7 +97,6 @@ __all__ = [
 _HOMES = {
     "adaptation": ("adapt", "patch", "patched"),
     "compaction": ("compact",),
-    "convert": ("bayesianize", "sparsify"),
     "deploy.programs": ("export",),
     "deploy.files": ("load", "save"),
     "estimators": ("SparseBayesClassifier", "SparseBayesRegressor"),
@@ -107,6 +106,7 @@ _HOMES = {
     "optim": ("Curvature",),
     "posterior": ("Prediction", "averaged", "calibrate", "draw", "frozen", "predict"),
     "sparsity": ("Subspace",),
+    "sparsity.convert": ("bayesianize", "sparsify"),
     "train": ("fit",),
     "train.sharding": ("shard",),
 }

@@ -16,11 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from gossamer._text.names import suggestion
-from gossamer.convert import PRETRAINED_STD, check_choice, check_density, check_model, check_positive, replace, rms
 from gossamer.layers import DeltaWeight, DenseWeight, Found, SparseModule, Support, find
 from gossamer.layers.delta import freeze
 from gossamer.layers.swap import FROZEN, rule_like, why_left_alone
 from gossamer.sparsity.allocation import allocation as allocation_by_name
+from gossamer.sparsity.convert import (
+    PRETRAINED_STD,
+    check_choice,
+    check_density,
+    check_model,
+    check_positive,
+    replace,
+    rms,
+)
 from gossamer.types import Allocation, Noise
 
 Target = str | Callable[[str, nn.Module], bool]

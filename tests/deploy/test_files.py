@@ -116,7 +116,7 @@ def test_weights_of_other_kinds(kind, tmp_path: Path):
             nn.init.normal_(parameter)
         return weight
 
-    posterior = InLayers(gossamer.convert.convert(network(), random, density=0.5))
+    posterior = InLayers(gossamer.sparsity.convert.convert(network(), random, density=0.5))
     expected = outputs(posterior)
     assert torch.equal(outputs(gossamer.load(gossamer.save(posterior, tmp_path / "net"), network())), expected)
 
@@ -303,7 +303,9 @@ def test_a_kind_of_weight_or_posterior_that_no_reader_could_make(tmp_path: Path)
     class NoBlank(PointWeight):
         blank = vars(SparseWeight)["blank"]
 
-    model = gossamer.convert.convert(network(), lambda dense, support: NoBlank(support, support.gather(dense.values)))
+    model = gossamer.sparsity.convert.convert(
+        network(), lambda dense, support: NoBlank(support, support.gather(dense.values))
+    )
     with pytest.raises(TypeError, match=r"a NoBlank cannot be saved as it is: .* blank\(support, like\)"):
         gossamer.save(model, tmp_path / "net")
 

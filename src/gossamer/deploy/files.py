@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from gossamer._text.names import code_name, named_class
-from gossamer.convert import convert
 from gossamer.files import container
 from gossamer.files.container import OTHER_NETWORK
 from gossamer.files.schema import Entries
@@ -27,6 +26,7 @@ from gossamer.posterior.batchnorm import BatchNorm
 from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.in_layers import Refreshing
 from gossamer.posterior.snapshots import pack, unpack
+from gossamer.sparsity.convert import convert
 from gossamer.types import Posterior, Saved
 
 __all__ = ["load", "save"]

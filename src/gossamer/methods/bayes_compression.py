@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from gossamer import kernels
-from gossamer.convert import convert
 from gossamer.kernels import ConvMap, LinearMap, WeightMap
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, inverse_softplus, param_groups
 from gossamer.layers.gaussian import std_of
@@ -36,6 +35,7 @@ from gossamer.posterior import InLayers
 from gossamer.priors import log_noise, log_uniform_kl
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
+from gossamer.sparsity.convert import convert
 from gossamer.types import Method, Task
 
 __all__ = ["bayes_compression"]

@@ -15,11 +15,11 @@ from functools import partial
 from torch import nn
 from torch.optim import Optimizer
 
-from gossamer.convert import sparsify
 from gossamer.distributed import world_size
 from gossamer.methods._parts import by_sgd, update_period_for
 from gossamer.schedules import cubic, step_of
 from gossamer.sparsity import Prune
+from gossamer.sparsity.convert import sparsify
 from gossamer.sparsity.exchange import Scope
 from gossamer.types import Method, Rule, Task
 

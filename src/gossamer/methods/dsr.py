@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.convert import sparsify
 from gossamer.layers import SparseWeight
 from gossamer.methods._parts import by_sgd, update_period_for
 from gossamer.schedules import step_of
 from gossamer.sparsity import Redistribution
+from gossamer.sparsity.convert import sparsify
 from gossamer.sparsity.moves import WeightBatch
 from gossamer.types import Method, Task
 

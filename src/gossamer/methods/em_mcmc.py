@@ -20,7 +20,6 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
-from gossamer.convert import sparsify
 from gossamer.distributed import world_size
 from gossamer.methods._ke_fan import OWN, PRUNING, OfFirst, Preset, Pruning, PruningName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of, update_period_for
@@ -29,6 +28,7 @@ from gossamer.posterior import Snapshots
 from gossamer.schedules import after, cubic
 from gossamer.schedules import warmup as rising
 from gossamer.sparsity import Prune, SpikeSlabDecay
+from gossamer.sparsity.convert import sparsify
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
 from gossamer.types import Method, Mode, Rule, Task
 

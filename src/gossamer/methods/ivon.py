@@ -11,12 +11,12 @@ from functools import partial
 
 from torch import nn
 
-from gossamer.convert import sparsify
 from gossamer.methods._parts import noise_of_all_ranks, refresh_of, update_period_for
 from gossamer.optim import IVON
 from gossamer.posterior import AroundMeans
 from gossamer.schedules import cosine, rising
 from gossamer.sparsity import Subspace
+from gossamer.sparsity.convert import sparsify
 from gossamer.types import Method, Task
 
 __all__ = ["ivon"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from gossamer.convert import sparsify
 from gossamer.methods._parts import by_sgd, update_period_for
 from gossamer.sparsity import Subspace
+from gossamer.sparsity.convert import sparsify
 from gossamer.types import Method, Task
 
 __all__ = ["rigl"]

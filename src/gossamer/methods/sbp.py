@@ -28,13 +28,13 @@ from torch import Tensor, nn
 from torch.optim import Adam
 from torch.special import erfc, erfcx, ndtri
 
-from gossamer.convert import convert
 from gossamer.layers import DenseWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import OwnKL, apart, refresh_of
 from gossamer.posterior import InLayers, Last
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
+from gossamer.sparsity.convert import convert
 from gossamer.types import Method, Task
 
 __all__ = ["sbp"]

@@ -18,11 +18,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gossamer.convert import sparsify
 from gossamer.layers import SparseWeight
 from gossamer.methods._parts import by_sgd, update_period_for
 from gossamer.schedules import cosine, step_of
 from gossamer.sparsity import Redistribution
+from gossamer.sparsity.convert import sparsify
 from gossamer.sparsity.gradients import collect
 from gossamer.sparsity.moves import Moved, WeightBatch
 from gossamer.types import Method, Schedule, Task

@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gossamer.convert import sparsify
 from gossamer.layers import SparseWeight, sparse_weights
 from gossamer.methods._parts import by_sgd
+from gossamer.sparsity.convert import sparsify
 from gossamer.sparsity.gradients import buffers_kept
 from gossamer.sparsity.moves import remove
 from gossamer.sparsity.selection import Segments

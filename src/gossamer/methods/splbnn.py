@@ -30,7 +30,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import SGD, Optimizer
 
-from gossamer.convert import sparsify
 from gossamer.distributed import world_size
 from gossamer.layers import param_groups, replica, sparse_weights
 from gossamer.methods._parts import first_given
@@ -38,6 +37,7 @@ from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.schedules import cyclical
 from gossamer.sparsity import Cut
 from gossamer.sparsity.clock import Clocked
+from gossamer.sparsity.convert import sparsify
 from gossamer.types import Collector, Method, Penalty, Posterior, Rule, Step, Task
 
 __all__ = ["splbnn"]

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from gossamer.convert import bayesianize, sparsify
 from gossamer.layers import WeightedKL, param_groups
 from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import first_given, given, is_normed, only_with, refresh_of, update_period_for
@@ -25,6 +24,7 @@ from gossamer.optim import Curvature
 from gossamer.posterior import InAverage, InLayers, Snapshots, ends_of_cycles
 from gossamer.schedules import cosine, cyclical, rising, warmup
 from gossamer.sparsity import Subspace
+from gossamer.sparsity.convert import bayesianize, sparsify
 from gossamer.types import Collector, Criterion, Formerly, Method, Mode, Noise, Penalty, Rule, Std, Task, no_penalty
 
 __all__ = ["ssvi"]

@@ -24,13 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from gossamer.convert import convert
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, sparse_weights
 from gossamer.layers.weight import Pass, RegrowStd
 from gossamer.methods._parts import OwnKL, apart, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
+from gossamer.sparsity.convert import convert
 from gossamer.types import Method, Task
 
 __all__ = ["svbnn"]

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from torch.optim import Adam
 
-from gossamer.convert import convert
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, param_groups
 from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.priors import log_noise, log_uniform_kl
 from gossamer.schedules import linear, warmup
 from gossamer.sparsity import Cut
+from gossamer.sparsity.convert import convert
 from gossamer.types import Method, Task
 
 __all__ = ["vd"]
