@@ -112,7 +112,7 @@ def _is_possible(training: Training) -> bool:
 
 
 def _inner(likelihood: Likelihood) -> Likelihood | None:
-    """What a row of targets is predicted by, if native code knows it."""
+    """The likelihood of one row, if native code knows it."""
     inner = likelihood.likelihood if isinstance(likelihood, SumOverMembers | WithoutFolds) else likelihood
     inner = inner.likelihood if isinstance(inner, Weighted) else inner
     return inner if inner.is_native else None

@@ -75,7 +75,7 @@ def _encoded(series: Any) -> tuple[dict[str, Any], Any]:
 
 
 def _limit_memory(n_bytes: int) -> None:
-    """Of data, not of addresses, of which polars reserves more than it uses."""
+    """Limit the heap, not the address space: polars reserves more addresses than it uses."""
     try:
         import resource
     except ImportError:  # Windows

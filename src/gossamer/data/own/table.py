@@ -63,7 +63,7 @@ def load(
 
 
 def _encoded(frame: Frame, train: Array, where: str) -> tuple[Columns, Tensor]:
-    """Which values are missing and which categories there are is known of all rows, medians of the training rows."""
+    """Missing values and categories come from all rows, medians from the training rows alone."""
     weight = np.zeros(len(frame))
     weight[train] = 1.0
     try:

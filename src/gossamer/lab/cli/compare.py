@@ -111,7 +111,7 @@ def _base(plans: Sequence[DataPlan]) -> Path:
 
 
 def _without_jobs(given: Sequence[str]) -> list[str]:
-    """The command without what says how to share the work."""
+    """The command without ``--print_jobs``."""
     words, kept = with_underscores(given), list[str]()
     for last, word in zip(["", *words], words, strict=False):
         is_value = last == "--print_jobs" and word in ("shell", "slurm")
@@ -121,7 +121,7 @@ def _without_jobs(given: Sequence[str]) -> list[str]:
 
 
 def _finish(plan: DataPlan, comparison: Comparison, tell: Callable[..., None]) -> None:
-    """What comes with the table of one data set: the report and the files."""
+    """Write the report of one data set, and print where its files are."""
     if comparison.folders:
         from gossamer.lab.report import write_comparison
 

@@ -186,7 +186,7 @@ def _settings(method: str, values: dict[str, Any]) -> Settings:
 
 
 class _Config(TypedDict, total=False):
-    """Of a file of settings; they are checked as flags."""
+    """A file of settings; all but the options are checked like flags."""
 
     options: dict[str, Any]
 

@@ -258,7 +258,7 @@ def _why_missing(folder: Path) -> str:
 
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What may not change between two parts of a run."""
+    """The settings that must not change between two parts of a run."""
     return {key: value for key, value in config.items() if key not in FREE}
 
 

@@ -360,7 +360,7 @@ def _train_here(folder: Path, settings: Settings, quiet: bool) -> str:
 
 
 def _collect(plan: Mapping[str, Mapping[Path, Settings]], quiet: bool, say: Callable[[str], None]) -> Comparison:
-    """The results of all runs, which are trained as far as they are not yet."""
+    """Train what is not finished yet, and collect the results of all runs."""
     rows, trained = [], list[Path]()
     for label, runs in plan.items():
         failures = dict[str, list[str]]()  # what went wrong -> the seeds it happened to
@@ -427,7 +427,7 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
 
 
 class _Recipe(TypedDict, total=False):
-    """Of a recipe; its other keys are settings."""
+    """A recipe; its other keys are settings."""
 
     methods: dict[str, dict[str, Any]]
     seeds: Annotated[int, Within(1)]
@@ -445,7 +445,7 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 
 def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -> Comparison:
-    """The comparison with what each of its runs makes of the sets from outside."""
+    """The comparison with an AUROC of each run for each set from outside."""
     from gossamer.lab.runs.shift import with_ood
 
     found = [with_ood(folder, names, score) for folder in comparison.folders]

@@ -182,7 +182,7 @@ def _log_limits(*values: Tensor) -> tuple[float, float]:
 
 
 def _log_histogram(values: Tensor, limits: tuple[float, float], unit: float) -> dict[str, list[Any]]:
-    """Of log10 of the values in original units."""
+    """A histogram of log10 of the values, in original units."""
     shift = math.log10(unit)
     return _histogram(values[values > 0].log10() + shift, (limits[0] + shift - 1e-9, limits[1] + shift + 1e-9))
 

@@ -157,7 +157,7 @@ def _intervals(val: Prediction, y: Tensor, test: Prediction, job: Job, level: fl
 
 
 def _stored(threshold: Tensor) -> float | None:
-    """A threshold for ``predict``; ``None`` is an infinite one."""
+    """A threshold as JSON can hold it: ``None`` stands for infinity."""
     return float(threshold) if threshold.isfinite() else None
 
 

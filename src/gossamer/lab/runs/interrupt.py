@@ -21,7 +21,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
 
 
 class SeenEnough(Interrupted):
-    """Who watched the run needs no more of it; it could be continued, too."""
+    """A watcher has seen enough; the run can still be resumed."""
 
 
 class RankLostError(RuntimeError):

@@ -251,7 +251,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
 
 
 def _locked(folder: Path, lock: Lock | None, writes: bool) -> AbstractContextManager[Lock | None]:
-    """The lock on a folder for the process that writes there, unless it has that already."""
+    """A lock on the folder for the process that writes to it, unless the caller holds one."""
     return contextlib.nullcontext(lock) if lock is not None or not writes else Lock(folder)
 
 
@@ -327,7 +327,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
 
 
 def _wait(training: Training) -> None:
-    """Wait for queued steps of a GPU: their time belongs to training, not to the next read of a value."""
+    """Wait until a GPU has finished its queued steps, so that their time counts as training."""
     if training.fabric.device.type == "cuda":
         torch.cuda.synchronize(training.fabric.device)
 

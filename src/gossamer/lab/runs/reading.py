@@ -187,7 +187,7 @@ def _classes(prediction: Prediction, task: Task) -> dict[str, list[Any]]:
 
 
 def _sets(prediction: Prediction, task: Task, learnt: dict[str, Any] | None) -> dict[str, list[Any]]:
-    """The classes that are probable enough; the most probable one always is."""
+    """The conformal set of each example; the most probable class is always in it."""
     if learnt is None:
         return {}
     names = task.class_names or tuple(map(str, range(task.n_outputs)))
@@ -279,7 +279,7 @@ def _column(task: Task, j: int) -> str:
 
 
 def _as_images(path: Path | str, task: Task) -> dict[str, Any]:
-    """What reading images needs to know."""
+    """The shape that images must have, and whether they were resized."""
     if task.record is not None and task.record["kind"] == "images":
         return dict(task.record)
     stored = task.test[0]

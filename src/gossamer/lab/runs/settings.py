@@ -205,7 +205,7 @@ class Settings:
 
 
 def _with_held_out(task: Task) -> Task:
-    """The task with its held-out examples among those of training."""
+    """The task with its held-out examples moved into the training data."""
     n = len(task.val[1])
     if not n or task.total_weight is not None:  # weights have a mean of one over the training examples alone
         return task

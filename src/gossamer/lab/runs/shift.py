@@ -218,7 +218,7 @@ def _uniform(task: Task, generator: torch.Generator) -> Tensor:
 
 
 def _permuted(task: Task, generator: torch.Generator) -> Tensor:
-    """The test inputs, each feature permuted among the examples: every pixel has its distribution, nothing fits."""
+    """The test inputs with each feature shuffled among the examples: its distribution stays, combinations do not."""
     stored = task.test[0]
     order = torch.rand(stored.shape, generator=generator).argsort(0)
     return stored.gather(0, order)

@@ -312,7 +312,7 @@ def _values(values: Mapping[str, Any]) -> str:
 
 
 def _command(settings: Settings, values: Mapping[str, Any]) -> str:
-    """What trains these values without held-out examples, where the data set lets one choose."""
+    """The command that trains these values on all data, where the data set has no fixed split."""
     n_val = 0 if "n_val" in data.options_of(settings.data) else None
     settings = replace(with_values(settings, values), n_train=None, n_val=n_val, calibrate=True)
     return command_of(settings, always=values.keys())
