@@ -56,7 +56,7 @@ class Recipe:
     rounds: int = 1  # at most so often all the steps, while the loss falls
 
     def density(self, n_weights: int, n_data: float) -> float:
-        """Share of active weights: at most as many as the rows of a wide table can inform, at least some in a tiny network."""
+        """Share of active weights: in a wide table as many as its rows can inform, in a tiny network not too few."""
         share = min(self.max_density, max(self.min_active, self.active_per_row * n_data) / n_weights)
         return min(1.0, max(share, LEAST_ACTIVE / n_weights))
 
