@@ -12,8 +12,9 @@ from typing import Any
 from gossamer._text.formats import number
 from gossamer.data import SEVERITIES
 from gossamer.lab.record import Lock
+from gossamer.lab.report.evaluation import mean_by_severity
 from gossamer.lab.runs.evaluation import opened
-from gossamer.lab.runs.shift import evaluate_corruptions, mean_by_severity
+from gossamer.lab.runs.shift import evaluate_corruptions
 from gossamer.metrics import METRICS, Metric
 from reproductions.drawing import PALETTE, draw, tidy
 from reproductions.frame import Claim, Kept, Measures, Result, Row, Told, trained

@@ -99,6 +99,12 @@ def selective_table(found: Mapping[str, Any]) -> Table:
     return Table("Abstaining when in doubt", note, heads, [[*row, *["–"] * (len(heads) - len(row))] for row in rows])
 
 
+def mean_by_severity(entry: Mapping[str, Any], metric: str) -> list[float]:
+    """Mean of a metric over the corruptions of a source, for each severity."""
+    columns = zip(*(values[metric] for values in entry["corruptions"].values()), strict=True)
+    return [fmean(column) for column in columns]
+
+
 def detections(found: object) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Set, score and what was measured of it."""
     return [
@@ -178,8 +184,7 @@ def _severities(name: str, entry: Mapping[str, Any]) -> list[Table]:
     main, means = METRICS[next(iter(clean))], []
     of_each = [[str(kind), *map(main.format, values[main.name])] for kind, values in rows.items()]
     for metric in metrics:
-        by_severity = [fmean(values) for values in zip(*(kind[metric.name] for kind in rows.values()), strict=True)]
-        means.append([metric.heading, *map(metric.format, (clean[metric.name], *by_severity))])
+        means.append([metric.heading, *map(metric.format, (clean[metric.name], *mean_by_severity(entry, metric.name)))])
     severities = [f"severity {k + 1}" for k in range(len(of_each[0]) - 1)]
     note = f"Means over {len(rows)} corruptions of the test images."
     return [
