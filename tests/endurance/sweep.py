@@ -1,6 +1,6 @@
 """A sweep by three processes, two of which are killed again and again: is any trial lost, or counted twice?
 
-    python -m tests.endurance.sweep --json results/sweep.json [--trials 30] [--kills 3] [--seed 0] [--storage URL]
+    python -m tests.endurance.sweep --json results/sweep.json [--trials 30] [--kills 3] [--seed 0]
 
 All three give the same command. Two of them are ended by SIGKILL at random times, up to half a second after a random
 epoch of a trial, and started again. Then every trial that a kill has met is trained once more without one, and must
@@ -117,12 +117,12 @@ class Process:
         return True
 
 
-def attack(folder: Path, trials: int, kills: int, seed: int, storage: str | None = None) -> tuple[Outcome, list[Kill]]:
+def attack(folder: Path, trials: int, kills: int, seed: int) -> tuple[Outcome, list[Kill]]:
     """Run the sweep in a folder, with so many kills of each victim."""
     draw = random.Random(seed)
     searched = [f"--search={text}" for text in SEARCH]
     command = [sys.executable, "-m", "gossamer", "sweep", *SETTINGS, *searched, "--study=attack", f"--trials={trials}"]
-    command += [f"--out={folder}", *([f"--storage={storage}"] if storage else [])]
+    command.append(f"--out={folder}")
     began = time.monotonic()
     plans = [[(draw.randint(0, LAST_EPOCH), draw.uniform(0, WAIT)) for _ in range(kills)] for _ in range(N_VICTIMS)]
     plans += [[]] * (N_PROCESSES - N_VICTIMS)
@@ -176,15 +176,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, default=30)
     parser.add_argument("--kills", type=int, default=3, help="of each of the two victims")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--storage", help="URL of a database; a SQLite file if not given")
     told = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        outcome, kills = attack(Path(folder) / "sweep", told.trials, told.kills, told.seed, told.storage)
+        outcome, kills = attack(Path(folder) / "sweep", told.trials, told.kills, told.seed)
     known = environment()
     content: dict[str, Any] = {"format": 1, "kind": KIND, "environment": {"date": known["time"][:10]}}
     content["environment"] |= {key: known[key] for key in KEPT_ENVIRONMENT}
-    content |= {"storage": (told.storage or "sqlite").partition(":")[0].partition("+")[0], "processes": N_PROCESSES}
-    content |= {"victims": N_VICTIMS, "seed": told.seed, "kills_per_victim": told.kills}
+    content |= {"processes": N_PROCESSES, "victims": N_VICTIMS, "seed": told.seed, "kills_per_victim": told.kills}
     content |= {"command": shlex.join(["gossamer", "sweep", *SETTINGS, *(f"--search={text}" for text in SEARCH)])}
     content |= asdict(outcome) | {"kills": [asdict(kill) for kill in kills]}
     print(json_by_rows(content), end="")
