@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gossamer import methods
 from gossamer._text.names import file_name, unknown
 from gossamer.lab.cli import UsageError
-from gossamer.lab.cli.parser import Parser, folder, with_underscores
+from gossamer.lab.cli.parser import Parser, folder, names_of, with_underscores, writable
 from gossamer.lab.record import write_atomically
 from gossamer.lab.runs.comparison import SEEDS, Comparison, csv_of, read_recipe, runs_of, train_run
 from gossamer.lab.runs.comparison import compare as compare_runs
@@ -43,7 +43,7 @@ def compare(given: list[str]) -> int:
         plans = _plans(options)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    ood = _names(options.ood)
+    ood = names_of(options.ood)
     for plan in plans:
         _refuse_unknown(plan, ood)
     if options.print_jobs is not None:
@@ -165,8 +165,8 @@ class DataPlan(NamedTuple):
 
 def _plans(options: Namespace) -> list[DataPlan]:
     """A plan per data set; each of several has a folder in that of the comparison."""
-    kept, recipe = _checked(options.json), folder(options.methods)
-    found = [_entries(options, data) for data in _names(options.data) or [""]]
+    kept, recipe = writable("json", options.json), folder(options.methods)
+    found = [_entries(options, data) for data in names_of(options.data) or [""]]
     names = [next(iter(entries.values())).data_name for entries, _ in found]
     title = recipe.stem if recipe.suffix == ".toml" else f"compare-{'-'.join(names)}"
     base, plans = folder(options.out or f"runs/{file_name(title)}"), list[DataPlan]()
@@ -186,7 +186,7 @@ def _entries(options: Namespace, data: str) -> tuple[dict[str, Settings], int]:
         entries, seeds = read_recipe(recipe)
         entries = {label: replace(settings, **given) for label, settings in entries.items()}
     else:
-        names = _names(options.methods)
+        names = names_of(options.methods)
         if not names:
             raise ValueError("compare needs a method: gossamer compare METHOD,METHOD…")
         given = {"data": DATA, **given}
@@ -195,13 +195,14 @@ def _entries(options: Namespace, data: str) -> tuple[dict[str, Settings], int]:
             raise ValueError(f"{twice[0]} is named twice: a recipe (a TOML file) can train it with two settings")
         entries, seeds = {method: Settings(method, **given) for method in names}, SEEDS
     if options.density is not None:
-        entries = {label: _with_density(settings, options.density) for label, settings in entries.items()}
+        density = {"density": options.density}
+        entries = {
+            label: replace(settings, options=settings.options | density)
+            if "density" in methods.options_of(settings.method)
+            else settings
+            for label, settings in entries.items()
+        }
     return entries, seeds if options.seeds is None else options.seeds
-
-
-def _names(given: str | None) -> list[str]:
-    """Names with commas between them."""
-    return [name.strip() for name in (given or "").split(",") if name.strip()]
 
 
 def _refuse_unknown(plan: DataPlan, ood: Sequence[str]) -> None:
@@ -213,20 +214,3 @@ def _refuse_unknown(plan: DataPlan, ood: Sequence[str]) -> None:
         task = settings.load_task()
         for name in ood:
             outside(name, task, settings.data_dir)
-
-
-def _checked(path: str | None) -> Path | None:
-    """A file that can be written, where one is asked for."""
-    if path is None:
-        return None
-    kept = folder(path)
-    if not kept.parent.is_dir():
-        raise UsageError(f"--json {kept}: the folder {kept.parent} does not exist")
-    if kept.is_dir():
-        raise UsageError(f"--json {kept} is a folder, give a file in it")
-    return kept
-
-
-def _with_density(settings: Settings, density: float) -> Settings:
-    has_one = "density" in methods.options_of(settings.method)
-    return replace(settings, options=settings.options | {"density": density}) if has_one else settings

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gossamer._text.formats import plain
 from gossamer._text.tables import Table, columns
 from gossamer.lab.cli import UsageError
-from gossamer.lab.cli.parser import Parser, add_reading_flags, folder
+from gossamer.lab.cli.parser import Parser, add_reading_flags, folder, names_of
 from gossamer.lab.record import Run
 
 
@@ -82,8 +82,7 @@ def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
     job = evaluation.opened(folder(options.run), options.n_draws, options.data)
     found: dict[str, tuple[Any, list[Table]]] = {}
     if options.ood:
-        names = [name.strip() for name in options.ood.split(",") if name.strip()]
-        value = shift.evaluate_ood(job, names)
+        value = shift.evaluate_ood(job, names_of(options.ood))
         found["ood"] = value, [tables.ood_table(value)]
     if options.corruptions:
         value = shift.evaluate_corruptions(job, options.corruptions, quiet=options.json)

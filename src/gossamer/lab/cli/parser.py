@@ -128,3 +128,20 @@ def with_underscores(given: Sequence[str]) -> list[str]:
 def folder(text: str) -> Path:
     """The path that a flag names; a shell does not expand ``~`` in ``--out=~/runs``."""
     return Path(text).expanduser()
+
+
+def names_of(given: str | None) -> list[str]:
+    """Names with commas between them."""
+    return [name.strip() for name in (given or "").split(",") if name.strip()]
+
+
+def writable(flag: str, path: str | None) -> Path | None:
+    """The file that a flag names, if it can be written there: said now, not after the work."""
+    if path is None:
+        return None
+    file = folder(path)
+    if not file.parent.is_dir():
+        raise UsageError(f"--{flag} {file}: the folder {file.parent} does not exist")
+    if file.is_dir():
+        raise UsageError(f"--{flag} {file} is a folder, give a file in it")
+    return file

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from gossamer.data.own.files import FILES, WRITTEN, json_lines, kind_of
 from gossamer.data.own.frames import csv_of
 from gossamer.lab.cli import UsageError
-from gossamer.lab.cli.parser import Parser, add_reading_flags, folder
+from gossamer.lab.cli.parser import Parser, add_reading_flags, folder, writable
 from gossamer.lab.record import Run
 
 TITLE = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
@@ -17,7 +16,9 @@ TITLE = "Predictions of a run for new inputs: classes with probabilities, or mea
 def predict(given: list[str]) -> int:
     """Print or write the predictions of a run for new inputs."""
     options = add_predict_flags(Parser("gossamer predict", TITLE)).parse(given)
-    out = _checked(options.out)  # now, not after the draws
+    out = writable("out", options.out)
+    if out is not None and out.suffix.lower() not in WRITTEN:
+        raise UsageError(f"--out {out}: predictions are written to {', '.join(WRITTEN)} files")
     run = Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
     from gossamer.lab.runs.reading import predict_run
 
@@ -48,15 +49,3 @@ def add_predict_flags(parser: Parser) -> Parser:
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("json", None, "Print JSON, one object per line.")
     return add_reading_flags(parser)
-
-
-def _checked(path: str | None) -> Path | None:
-    """A file that can be written, where one is asked for."""
-    if path is None:
-        return None
-    out = folder(path)
-    if out.suffix.lower() not in WRITTEN:
-        raise UsageError(f"--out {out}: predictions are written to {', '.join(WRITTEN)} files")
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: the folder {out.parent} does not exist")
-    return out
