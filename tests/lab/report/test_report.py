@@ -300,7 +300,7 @@ def test_what_evaluate_measured_is_shown_once(fake, tmp_path):
         "Variances of the weights times 0.5",
         "temperature of the logits accuracy NLL 1 94.1 % 0.21 1.37 94.1 % 0.2 ",
         "aps: adaptive sets.",
-        "90.0 % aps 90.7 % 1.34",
+        "90.0 %, aps 90.7 % 1.34",
         "mutual information – – – – – 2.1 % 1.4 % 81.0 % 4.6 %",
         "NLL 0.2 0.3 0.4 0.5 0.6 0.7",
     ):
@@ -314,7 +314,7 @@ def test_of_numbers_conformal_intervals_are_shown(fake, tmp_path):
     Run.open(folder).add_evaluation("conformal", {"0.9": {"n_val": 100, "n_test": 100, "kinds": kinds}})
     text = Page(write_report([folder], tmp_path / "report.html")).text
     assert "Conformal intervals" in text
-    assert "90.0 % predicted 82.0 % 1.1 90.0 % scaled 90.0 % –" in text
+    assert "90.0 %, predicted 82.0 % 1.1 90.0 %, scaled 90.0 % –" in text
 
 
 def test_decimals_are_the_same_in_every_row_of_a_column(fake, tmp_path):
@@ -350,7 +350,7 @@ def test_what_was_measured_on_inputs_from_outside_is_shown(fake, tmp_path):
     folders.append(fake.fake_run(tmp_path / "vi", "vi", steps=3900))
     page = Page(write_report(folders[:1], tmp_path / "one.html"))
     assert {"ood-0", "ood-1", "ood-scores"} == {name for name in page.figures if name.startswith("ood")}
-    for words in ("AUROC 91.2 %, FPR95 31.0 %", "svhn max probability", "Entropy: test data and svhn"):
+    for words in ("AUROC 91.2 %, FPR95 31.0 %", "svhn, max probability", "Entropy: test data and svhn"):
         assert words in page.text
     assert not [name for name in Page(write_report(folders, tmp_path / "two.html")).figures if "ood" in name]
     Run.open(folders[2]).add_evaluation("ood", Run.open(folders[0]).evaluation()["ood"])

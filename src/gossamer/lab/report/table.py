@@ -24,14 +24,15 @@ _T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 
 
 def panel(slug: str, table: Table) -> Html | None:
-    """A table under its title, or nothing without rows."""
+    """A table under its title, its labels in one column; nothing without rows."""
     if not table.rows:
         return None
-    kinds = ["text" if k < table.n_labels else None for k in range(len(table.head))]
-    head = [element("th", name, scope="col", class_=kind) for name, kind in zip(table.head, kinds, strict=True)]
+    n = max(1, table.n_labels)
+    heads, *rows = ([", ".join(row[:n]), *row[n:]] for row in (table.head, *table.rows))
+    head = [element("th", name, scope="col", class_=None if k else "text") for k, name in enumerate(heads)]
     body = []
-    for name, *texts in table.rows:
-        cells = [element("td", text, data_label=label) for label, text in zip(table.head[1:], texts, strict=True)]
+    for name, *texts in rows:
+        cells = [element("td", text, data_label=label) for label, text in zip(heads[1:], texts, strict=True)]
         body.append(element("tr", element("th", name, scope="row"), *cells))
     inner = element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="plain")
     words = element("figcaption", element("h3", table.title), element("p", table.note) if table.note else None)
