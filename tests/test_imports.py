@@ -156,3 +156,8 @@ def test_contributing_shows_this_order():
     page = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     line = " ".join(page.split("```")[1].split())
     assert [set(group.split(", ")) for group in line.split(" → ")] == ORDER[:-1]
+
+
+def test_only_the_command_imports_the_package_of_sweeps():
+    users = {path.relative_to(SOURCE).parent for path in FILES if "gossamer_sweep" in path.read_text(encoding="utf-8")}
+    assert users == {Path("lab", "cli")}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "gossamer"
+SWEEP = ROOT / "src" / "gossamer_sweep"  # a package of its own
 PAGE = ROOT / "CONTRIBUTING.md"
 ROW = re.compile(r"^\| `(?P<room>\w+)` \| (?P<lines>[\d,]+) \| (?P<why>.*) \|$", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- sizes -->\n\n).*?(?=\n\n<!-- /sizes -->)", re.DOTALL)
@@ -17,13 +18,14 @@ STEP = 50
 
 
 def measured() -> Counter[str]:
-    """Lines of Python in each room, in the modules beside the rooms (``modules``), and in all (``gossamer``)."""
+    """Lines of Python in each room, in the modules beside them (``modules``), in all, and in ``gossamer_sweep``."""
     lines: Counter[str] = Counter()
     for path in SOURCE.rglob("*.py"):
         parts = path.relative_to(SOURCE).parts
         count = len(path.read_text(encoding="utf-8").splitlines())
         lines["gossamer"] += count
         lines[parts[0] if len(parts) > 1 else "modules"] += count
+    lines[SWEEP.name] = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in SWEEP.rglob("*.py"))
     return lines
 
 

@@ -30,12 +30,12 @@ import torch
 from gossamer.files.atomic import json_by_rows
 from gossamer.lab.record import Run, write_atomically
 from gossamer.lab.record.environment import environment
-from gossamer.lab.record.sweep import SweepRecord, TrialRecord
 from gossamer.lab.runs.comparison import KEPT_ENVIRONMENT
 from gossamer.lab.runs.evaluation import evaluate_run
 from gossamer.lab.runs.folders import settings_of
 from gossamer.lab.runs.interrupt import SeenEnough
 from gossamer.lab.runs.job import train
+from gossamer_sweep.record import SweepRecord, TrialRecord
 
 __all__ = ["Kill", "Outcome", "attack"]
 

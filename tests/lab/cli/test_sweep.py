@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from gossamer.lab.record import Run
-from gossamer.lab.record.sweep import SweepRecord
 from gossamer.lab.runs.folders import settings_of
+from gossamer_sweep.record import SweepRecord
 
 COMMAND = ["sweep", "sgd", "--data", "two_moons", "--study", "moons", "--epochs", "1", "--n-draws", "1", "--quiet"]
 SEARCH = ["--search", "lr=log:1e-3..1", "--search", "batch-size=32,64"]

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.lab.report import write_comparison, write_report, write_sweep
+from gossamer.lab.report import write_comparison, write_report
+from gossamer_sweep import write_sweep
 
 
 @pytest.fixture(scope="session")

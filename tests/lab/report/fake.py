@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from gossamer.lab.record import Run
-from gossamer.lab.record.sweep import SweepRecord, TrialRecord
+from gossamer_sweep.record import SweepRecord, TrialRecord
 
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 

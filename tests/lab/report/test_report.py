@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.record.sweep import SweepRecord
-from gossamer.lab.report import write_report, write_sweep
+from gossamer.lab.report import write_report
 from gossamer.lab.report.axes import Axis
 from gossamer.lab.report.charts import Mark, scatter
 from gossamer.lab.report.compare import costs
@@ -22,6 +21,7 @@ from gossamer.lab.report.markup import png
 from gossamer.lab.report.runs import group, read
 from gossamer.lab.report.table import leaders
 from gossamer.metrics import METRICS
+from gossamer_sweep import SweepRecord, write_sweep
 
 VOID = {"meta", "link", "img", "br"}
 LEARNING = {"loss", "val-accuracy", "kl"}

@@ -14,7 +14,7 @@ def serve() -> None:
 
     for name in (
         "gossamer.lab.runs.job",
-        "gossamer.lab.runs.sweep",
+        "gossamer_sweep.study",
         "optuna.storages",
         "sklearn.datasets",
         "torch._dynamo",

@@ -15,8 +15,8 @@ import pytest
 
 from gossamer.lab import Settings, resume
 from gossamer.lab.record import Run
-from gossamer.lab.runs.search import read_space
-from gossamer.lab.runs.sweep import sweep
+from gossamer_sweep.space import read_space
+from gossamer_sweep.study import sweep
 
 METHODS = ("ssvi", "vi", "rigl")
 

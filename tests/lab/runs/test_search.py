@@ -6,7 +6,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from gossamer.lab import Settings
-from gossamer.lab.runs.search import read_space, with_values
+from gossamer_sweep.space import read_space, with_values
 
 
 def test_types_come_from_the_options():

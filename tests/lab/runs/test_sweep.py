@@ -9,12 +9,12 @@ import pytest
 
 from gossamer.lab import Interrupted, Settings
 from gossamer.lab.record import Lock, RecordError, Run
-from gossamer.lab.record.sweep import SweepRecord
 from gossamer.lab.runs import job as job_module
 from gossamer.lab.runs.evaluation import evaluate_run
 from gossamer.lab.runs.inventory import find_runs, runs_table
-from gossamer.lab.runs.search import read_space
-from gossamer.lab.runs.sweep import STUDY, _Part, opened_study, sweep
+from gossamer_sweep.record import SweepRecord
+from gossamer_sweep.space import read_space
+from gossamer_sweep.study import STUDY, _Part, opened_study, sweep
 
 SETTINGS = Settings("sgd", "two_moons", epochs=3, n_draws=1, device="cpu")
 SPACE = read_space("sgd", ["lr=log:1e-4..1", "momentum=0.5,0.9"])
@@ -33,7 +33,7 @@ def study(folder):
 def untrained(monkeypatch):
     """Trials take no time: who trains which is the question."""
     monkeypatch.setattr(_Part, "_objective", lambda self, trial, lock: trial.params["lr"])
-    monkeypatch.setattr("gossamer.lab.runs.sweep._check", lambda *told: None)
+    monkeypatch.setattr("gossamer_sweep.study._check", lambda *told: None)
 
 
 @pytest.fixture(scope="module")

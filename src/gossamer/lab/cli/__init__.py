@@ -52,11 +52,11 @@ Examples:
   gossamer compare sgd,vi,ssvi --data digits --seeds 3
 """
 
-COMMANDS = {  # name -> the function that runs it, as module:function of this package, imported on use
+COMMANDS = {  # name -> the function that runs it, as module:function of this or another package, imported on use
     "train": "train:train",
     "evaluate": "evaluate:evaluate",
     "compare": "compare:compare",
-    "sweep": "sweep:sweep",
+    "sweep": "gossamer_sweep.command:sweep",
     "report": "queries:report",
     "predict": "predict:predict",
     "export": "queries:export",
@@ -117,7 +117,8 @@ def _dispatch(given: list[str]) -> int:
     if _typed(given):
         sys.path.insert(0, str(Path.cwd()))
     module, _, function = COMMANDS[command].partition(":")
-    run: Callable[[list[str]], int] = getattr(importlib.import_module(f"gossamer.lab.cli.{module}"), function)
+    module = module if "." in module else f"gossamer.lab.cli.{module}"
+    run: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
     return run(rest)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gossamer import data, methods
-from gossamer.lab.cli import COMMANDS, UsageError, compare, evaluate, predict, queries, sweep, train
+from gossamer.lab.cli import COMMANDS, UsageError, compare, evaluate, predict, queries, train
 from gossamer.lab.cli.listing import LISTS
 from gossamer.lab.cli.parser import Parser
+from gossamer_sweep import command as sweep
 
 FILE_FLAGS = ("run", "folder", "input", "resume", "config", "out", "json", "data_dir", "corruptions")
 SHELLS = ("bash", "zsh", "fish")

@@ -59,9 +59,10 @@ def show(given: list[str]) -> int:
 def report(given: list[str]) -> int:
     """Write one HTML file about runs and print its path."""
     options = _parse("report", given)
-    from gossamer.lab.record.sweep import SWEEP
-    from gossamer.lab.report import write_report, write_sweep
+    from gossamer.lab.report import write_report
     from gossamer.lab.runs.inventory import find_runs
+    from gossamer_sweep import write_sweep
+    from gossamer_sweep.record import SWEEP
 
     given_folders = [folder(run) for run in options.run]
     out = folder(options.out) if options.out else None

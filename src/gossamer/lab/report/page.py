@@ -9,10 +9,9 @@ from pathlib import Path
 from string import Template
 from urllib.parse import quote
 
-from gossamer._text.formats import count, duration, integer, is_number, macs, number, percent, size
+from gossamer._text.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.lab.record import RecordError, write_atomically
-from gossamer.lab.record.sweep import SweepRecord
-from gossamer.lab.report import classes, compare, evaluation, numbers, sweep, training
+from gossamer.lab.report import classes, compare, evaluation, numbers, training
 from gossamer.lab.report.details import again, examples, measurements, notices
 from gossamer.lab.report.figure import Figure
 from gossamer.lab.report.markup import Html, element, join
@@ -52,7 +51,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     runs = [read(folder) for folder in folders]
     out = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
     title, body = _single(runs[0]) if len(runs) == 1 else _several(runs, out)
-    write_atomically(out, _document(title, body))
+    write_atomically(out, document(title, body))
     return out
 
 
@@ -72,55 +71,8 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     return write_report(folders, out)
 
 
-def write_sweep(folder: Path, out: Path | None = None) -> Path:
-    """Write the page of a sweep from its ``sweep.json``, and the report of its best trial, as far as they are here.
-
-    Args:
-        folder: The folder of the sweep.
-        out: The file; ``report.html`` in the folder if not given.
-    """
-    record = SweepRecord.read(folder)
-    best, out = record.best, out or folder / "report.html"
-    out = out / "report.html" if out.is_dir() else out
-    if best is not None and (folder / best.folder / "config.toml").exists():
-        write_report([folder / best.folder], folder / best.folder)
-    write_atomically(out, _document(*_sweep(record, folder, out)))
-    return out
-
-
-def _sweep(record: SweepRecord, folder: Path, out: Path) -> tuple[str, Html]:
-    title = f"Sweep of {record.method} on {record.data}"
-    states = [f"{n} {state}" for state in ("finished", "pruned", "failed", "running") if (n := record.count(state))]
-    seconds = sum(one.seconds or 0.0 for one in record.trials)
-    took = [f"{duration(seconds)} of training"] if seconds else []
-    subtitle = " · ".join([record.study, f"{len(record.trials)} of {record.asked} trials", *states, *took])
-    again = element("pre", element("code", record.command), class_="command wide")
-    parts = [
-        element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
-        _headline(_best(record)),
-        _section("Search", sweep.figures(record), "All by the held-out examples; the test data have chosen nothing."),
-        _section("All trials", [sweep.table(record, folder, out)], "A heading sorts."),
-        _section("Failures", sweep.failures(record)),
-        _section("Train the best on all training data", [again]) if record.command else None,
-    ]
-    return title, join(parts)
-
-
-def _best(record: SweepRecord) -> list[Html]:
-    """The best trial: what it reached, and its values."""
-    best, metric = record.best, METRICS[record.metric]
-    if best is None:
-        return []
-    label = f"Best {metric.label}, held out"
-    cards = [_card(record.metric, metric.format(best.objective or 0.0), f"Trial {best.number}.", label=label)]
-    for name, value in best.values.items():
-        text = number(value) if is_number(value) else str(value)
-        where = element("p", f"Searched: {sweep.searched(record.space[name])}.", class_="meaning")
-        cards.append(element("div", element("h3", name), element("p", text, class_="value"), where, class_="card"))
-    return cards
-
-
-def _document(title: str, body: Html) -> str:
+def document(title: str, body: Html) -> str:
+    """The whole file: style, script and pictures are inside."""
     names = ("page.html", "style.css", "script.js", "mark.svg")
     page, style, script, mark = ((files("gossamer.lab.report") / name).read_text(encoding="utf-8") for name in names)
     parts = {"title": escape(title), "icon": "data:image/svg+xml," + quote(mark), "mark": mark.strip()}
@@ -133,14 +85,14 @@ def _single(run: LoadedRun) -> tuple[str, Html]:
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
-        _headline(_cards(run)),
-        _section("Predictions", predictions, _ON_PREDICTIONS),
-        _section("Out of distribution", [*evaluation.outside(run), *evaluation.corrupted(run)], _ON_OUTSIDE),
-        _section("Held-out examples", evaluation.held_out(run), _ON_HELD_OUT),
-        _section("Examples", examples(run)),
-        _section("Learning", training.learning(run)),
-        _section("Weights", training.weights(run), _ON_WEIGHTS),
-        _section("All measurements", [measurements(run)] if run.finished else []),
+        headline(_cards(run)),
+        section("Predictions", predictions, _ON_PREDICTIONS),
+        section("Out of distribution", [*evaluation.outside(run), *evaluation.corrupted(run)], _ON_OUTSIDE),
+        section("Held-out examples", evaluation.held_out(run), _ON_HELD_OUT),
+        section("Examples", examples(run)),
+        section("Learning", training.learning(run)),
+        section("Weights", training.weights(run), _ON_WEIGHTS),
+        section("All measurements", [measurements(run)] if run.finished else []),
         again([run]),
     ]
     return title, join(parts)
@@ -173,17 +125,18 @@ def _comparison(groups: Sequence[Group], out: Path, scope: str, data: str) -> li
         note += "A heading sorts; a method unfolds into its runs."
     return [
         element("section", element("h2", data, class_="part")) if data else None,
-        _headline(_winners(groups)),
-        _section("Side by side", [comparison(groups, out)], note),
-        _section("Quality", compare.quality(groups, scope)),
-        _section("Cost", compare.costs(groups, scope)),
-        _section("Calibration", compare.calibration(groups, scope)),
-        _section("Out of distribution", compare.detection(groups, scope), _ON_OUTSIDE),
-        _section("Learning", compare.learning(groups, scope)),
+        headline(_winners(groups)),
+        section("Side by side", [comparison(groups, out)], note),
+        section("Quality", compare.quality(groups, scope)),
+        section("Cost", compare.costs(groups, scope)),
+        section("Calibration", compare.calibration(groups, scope)),
+        section("Out of distribution", compare.detection(groups, scope), _ON_OUTSIDE),
+        section("Learning", compare.learning(groups, scope)),
     ]
 
 
-def _section(title: str, content: Iterable[Figure | Html | None], lead: str = "") -> Html | None:
+def section(title: str, content: Iterable[Figure | Html | None], lead: str = "") -> Html | None:
+    """Figures under a heading; nothing without one."""
     parts = [part.html() if isinstance(part, Figure) else part for part in content if part]
     if not parts:
         return None
@@ -207,14 +160,15 @@ def _subtitle(run: LoadedRun) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _headline(cards: Sequence[Html]) -> Html | None:
+def headline(cards: Sequence[Html]) -> Html | None:
     """The cards, in rows of nearly equal length."""
     columns = len(cards) if len(cards) < 5 else 3 if len(cards) in (5, 6, 9) else 4
     style = f"--columns:{columns}"
     return element("section", *cards, class_="cards", style=style, aria_label="Headline numbers") if cards else None
 
 
-def _card(key: str, text: str, note: str = "", extra: Html | None = None, label: str = "") -> Html:
+def card(key: str, text: str, note: str = "", extra: Html | None = None, label: str = "") -> Html:
+    """A number with its name and its meaning."""
     metric = METRICS[key]
     return element(
         "div",
@@ -229,9 +183,9 @@ def _card(key: str, text: str, note: str = "", extra: Html | None = None, label:
 
 def _cards(run: LoadedRun) -> list[Html]:
     if not run.finished:
-        return [_card(key, METRICS[key].format(value)) for key in _SO_FAR if (value := run.last(key)) is not None]
+        return [card(key, METRICS[key].format(value)) for key in _SO_FAR if (value := run.last(key)) is not None]
     known = [(one, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
-    return [_card(one.name, one.format(value), _note(run, one.name), _dots(run, one.name)) for one, value in known]
+    return [card(one.name, one.format(value), _note(run, one.name), _dots(run, one.name)) for one, value in known]
 
 
 def _note(run: LoadedRun, key: str) -> str:
@@ -268,8 +222,8 @@ def _winners(groups: Sequence[Group]) -> list[Html]:
         if len(best) == 1:
             detail = element("p", best[0].detail, class_="with") if best[0].detail else None
             by = join([detail, element("p", best[0].text(metric), class_="by")])
-            cards.append(_card(key, best[0].method, "", by, metric.winner))
+            cards.append(card(key, best[0].method, "", by, metric.winner))
         elif best and any(one.error(key) is not None for one in groups):
             told = f"{len(best)} of {len(groups)} cannot be told from the best."
-            cards.append(_card(key, "No clear winner", "", element("p", told, class_="by"), metric.winner))
+            cards.append(card(key, "No clear winner", "", element("p", told, class_="by"), metric.winner))
     return cards

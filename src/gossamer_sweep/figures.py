@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gossamer._text.formats import Format, duration, integer, is_number, number, percent
-from gossamer.lab.record.sweep import RANGE, SweepRecord, TrialRecord
 from gossamer.lab.report.axes import Axis
 from gossamer.lab.report.charts import Mark, Series, line, scatter
 from gossamer.lab.report.figure import Chart, Figure, Point
@@ -17,6 +16,7 @@ from gossamer.lab.report.markup import Html, element
 from gossamer.lab.report.rows import BarRow, bars
 from gossamer.lab.report.table import address, heading, sortable
 from gossamer.metrics import METRICS
+from gossamer_sweep.record import RANGE, SweepRecord, TrialRecord
 
 COLOURS = {"finished": 0, "pruned": 1, "best": 2}
 WIDE = 5.0  # times the smallest value is the largest: from here on an axis is logarithmic

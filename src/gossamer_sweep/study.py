@@ -23,15 +23,15 @@ from gossamer._text.names import file_name, needs, own_code, trusting, unknown
 from gossamer.data import fingerprint
 from gossamer.files.atomic import one_line
 from gossamer.lab.record import Lock, RecordError, Run, TakenError
-from gossamer.lab.record.sweep import State, SweepRecord, TrialRecord
 from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.interrupt import Interrupted, SeenEnough
-from gossamer.lab.runs.search import Space, with_values
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
 from gossamer.lab.runs.tables import prepared
 from gossamer.metrics import METRICS
 from gossamer.train.divergence import DivergenceError
 from gossamer.types import Task
+from gossamer_sweep.record import State, SweepRecord, TrialRecord
+from gossamer_sweep.space import Space, with_values
 
 if TYPE_CHECKING:
     import optuna
@@ -63,7 +63,7 @@ def sweep(
 
     Args:
         settings: Method, data and everything else that all trials share.
-        space: What differs between them, from :func:`gossamer.lab.runs.search.read_space`.
+        space: What differs between them, from :func:`gossamer_sweep.space.read_space`.
         study: Name of the study, the same for all processes; a folder holds one.
         out: Folder of the sweep, where each trial has a run folder; ``runs/<study>`` if not given.
         trials: How many trials in all, not per process.
@@ -75,7 +75,7 @@ def sweep(
 
     Example:
         >>> import tempfile
-        >>> from gossamer.lab.runs.search import read_space
+        >>> from gossamer_sweep.space import read_space
         >>> settings, space = Settings("sgd", "two_moons", epochs=1, n_draws=1), read_space("sgd", ["lr=0.01,0.1"])
         >>> found = sweep(settings, space, "moons", tempfile.mkdtemp(), trials=2, quiet=True)
         >>> found.count("finished")

@@ -13,12 +13,12 @@ from gossamer._text.names import file_name, needs
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli.parser import Parser, folder, with_underscores
 from gossamer.lab.cli.train import flags_of, positions, read_config, take_value
-from gossamer.lab.record.sweep import SweepRecord
-from gossamer.lab.runs.search import EXAMPLES, read_space
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.lab.runs.sweep import TRIALS, Pruner
-from gossamer.lab.runs.sweep import sweep as run_sweep
 from gossamer.metrics.registry import METRICS
+from gossamer_sweep.record import SweepRecord
+from gossamer_sweep.space import EXAMPLES, read_space
+from gossamer_sweep.study import TRIALS, Pruner
+from gossamer_sweep.study import sweep as run_sweep
 
 EXAMPLE = "gossamer sweep ssvi --data digits --study first --search lr=log:1e-4..1e-1"
 OF_STUDY = ("study", "trials", "metric", "pruner", "out")
@@ -50,7 +50,7 @@ def sweep(given: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     code = _finish(found)
-    from gossamer.lab.report import write_sweep
+    from gossamer_sweep.page import write_sweep
 
     print(f"report: {write_sweep(out or folder(f'runs/{file_name(options.study)}'))}")
     return code

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 from gossamer import methods
 from gossamer._text.names import unknown
 from gossamer.files.schema import check_type, parse_value
-from gossamer.lab.record.sweep import RANGE
 from gossamer.lab.runs.settings import Settings
+from gossamer_sweep.record import RANGE
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
