@@ -55,7 +55,7 @@ def _unfinished(run: Run) -> str:
     """Whether a run is only not finished, or a trial that its sweep has ended."""
     found = {run.folder.name: "unfinished"}
     if (run.folder.parent / "sweep.json").exists():
-        from gossamer.lab.record.sweep import SweepRecord  # which waits for torch
+        from gossamer_sweep.record import SweepRecord  # which waits for torch
 
         with suppress(RecordError):
             trials = SweepRecord.read(run.folder.parent).trials
