@@ -226,13 +226,13 @@ def summary(runs: Path, root: Path, seeds: int) -> dict[str, Any]:
         judged = {label: [judge(one, y_val, y_test) for one in several] for label, several in outputs.items()}
         for label, several in judged.items():
             nlls = [float(one.nll.mean()) for one in several]
-            ece = [ece(one.log_probs.exp(), y_test) for one in several]
+            errors = [ece(one.log_probs.exp(), y_test) for one in several]
             floors = [floor_of_ece(one.log_probs.exp()) for one in several]
             rows[label] = {
                 "as_is": _mean([one.as_is for one in several]),
                 "nll": _mean(nlls),
                 "accuracy": _mean([float((one.log_probs.argmax(1) == y_test).double().mean()) for one in several]),
-                "ece": _mean(ece),
+                "ece": _mean(errors),
                 "ece_floor": [statistics.fmean(column) for column in zip(*floors, strict=True)],
                 "kept_width": statistics.fmean(one.width for one in several),
             }
