@@ -568,16 +568,16 @@ class VariationalOptimizer(Protocol):
         """Standard deviations of a parameter, in its shape."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """The whole uniform interface: a method is its parts.
 
     Attributes:
-        prepare: Converts the user's network.
         optimizer: Builds the optimizer of the converted network.
         lr: The learning rate of the parameter groups without one of their own; groups with their own keep their ratio
             to it.
         collector: Builds what makes the posterior.
+        prepare: Converts the user's network, which otherwise stays plain.
         penalty: The KL or the negative log prior, already weighted: a :class:`Penalty` or a function of (model, step).
         rules: Builds what acts after the backward pass.
         adapt: The same method as it suits a network, where its defaults depend on that.
@@ -599,10 +599,10 @@ class Method:
             SGD and RigL by held-out log density, on two noisy tables and one with noise of a thirtieth of the target.
     """
 
-    prepare: Callable[[nn.Module], nn.Module]
     optimizer: Callable[[nn.Module], Optimizer]
     lr: Schedule
     collector: Callable[[], Collector]
+    prepare: Callable[[nn.Module], nn.Module] = lambda model: model
     penalty: Penalty | PenaltyFunction = no_penalty
     rules: Callable[[nn.Module, Optimizer], Sequence[Rule]] = lambda model, optimizer: ()
     adapt: Callable[[nn.Module], Method] | None = None

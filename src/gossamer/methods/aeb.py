@@ -123,7 +123,6 @@ def aeb(
 
     kept = [steps - (steps // 10) * i // samples for i in range(samples)]
     return Method(
-        prepare=lambda model: model,
         optimizer=optimizer,
         lr=_rates(first, second, begin, length),
         rules=rules,

@@ -77,7 +77,6 @@ def in_cycles(
     at = ends_of_cycles(steps, cycles, per_cycle)
     rate = USUAL if lr is None else lr
     return Method(
-        prepare=lambda model: model,
         optimizer=lambda model: sampler(
             model.parameters(),
             lr=rate,

@@ -61,7 +61,6 @@ def cv_adam(
         "scale_lr": first_given(scale_lr, chosen.scale_lr if is_reference else DEFAULT.scale_lr),
     }
     return Method(
-        prepare=lambda model: model,
         optimizer=lambda model: CVAdam(
             model.parameters(),
             n_data=task.n_data,

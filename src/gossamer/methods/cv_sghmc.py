@@ -71,7 +71,6 @@ def cv_sghmc(
         "scale_lr": first_given(scale_lr, chosen.scale_lr if is_reference else 0.0),
     }
     return Method(
-        prepare=lambda model: model,
         optimizer=lambda model: SGHMC(
             model.parameters(),
             n_data=task.n_data,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import nn
-
 from gossamer.methods._parts import noise_of_all_ranks, refresh_of, update_period_for
 from gossamer.optim import IVON
 from gossamer.posterior import AroundMeans
@@ -73,7 +71,7 @@ def ivon(
         until=until,
     )
     return Method(
-        prepare=partial(sparsify, density=density, allocation=allocation) if density < 1 else _as_it_is,
+        prepare=partial(sparsify, density=density, allocation=allocation) if density < 1 else lambda model: model,
         optimizer=lambda model: IVON(
             model.parameters(),
             lr=rate,
@@ -90,7 +88,3 @@ def ivon(
         collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
         lr_is_given=lr is not None,
     )
-
-
-def _as_it_is(model: nn.Module) -> nn.Module:
-    return model

@@ -81,7 +81,6 @@ def laplace(
     if task.kind == "regression" and task.likelihood.noise_std is None:
         raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
     return Method(
-        prepare=lambda model: model,
         optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),
         lr=cosine(rate, steps),
         collector=lambda: LastLayerFit(task, structure, prior_precision, tuning),

@@ -36,7 +36,6 @@ def sgd(
         raise ValueError(f"optimizer must be 'sgd' or 'adam'; got {optimizer!r}")
     rate = (0.1 if optimizer == "sgd" else 1e-3) if lr is None else lr
     return Method(
-        prepare=lambda model: model,
         optimizer=lambda model: (
             SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay)
             if optimizer == "sgd"

@@ -54,7 +54,6 @@ def swag(
     rate, last = 0.1 if lr is None else lr, 0.05 if swag_lr is None else swag_lr
     period = max(1, steps // EPOCHS) if every is None else whole("every", every)
     return Method(
-        prepare=lambda model: model,
         optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),
         lr=_rate(rate, last, begin * steps),
         collector=lambda: Swag(int(begin * steps) + 1, period, rank, scale, refresh_of(task)),
