@@ -38,7 +38,14 @@ def seconds_to_import(module: str) -> float:
     return float(run(f"import time; start = time.process_time(); import {module}; print(time.process_time() - start)"))
 
 
-QUICK = (["--help"], ["--version"], ["runs", "--help"], ["show", "--help"], ["evaluate", "--help"])
+QUICK = (
+    ["--help"],
+    ["--version"],
+    ["runs", "--help"],
+    ["show", "--help"],
+    ["evaluate", "--help"],
+    ["predict", "--help"],
+)
 
 
 def test_a_list_does_not_wait_for_torch(tmp_path: Path):

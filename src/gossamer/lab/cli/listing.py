@@ -26,10 +26,7 @@ def list_names(given: list[str]) -> int:
     if len(given) != 1 or given[0] not in LISTS:
         raise UsageError(f"list takes one of {', '.join(LISTS)}{suggestion(' '.join(given), LISTS) or '.'}")
     rows = described(given[0])
-    if rows:
-        print(columns(rows))
-    else:
-        print(NO_RECIPES, file=sys.stderr)
+    print(columns(rows) if rows else NO_RECIPES, file=sys.stdout if rows else sys.stderr)
     return 0
 
 

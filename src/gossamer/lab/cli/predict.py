@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from gossamer.data.own.files import FILES, WRITTEN, json_lines, kind_of
-from gossamer.data.own.frames import csv_of
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli.parser import Parser, add_reading_flags, folder, writable
 from gossamer.lab.record import Run
 
-TITLE = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
-
 
 def predict(given: list[str]) -> int:
     """Print or write the predictions of a run for new inputs."""
-    options = add_predict_flags(Parser("gossamer predict", TITLE)).parse(given)
+    title = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
+    options = add_predict_flags(Parser("gossamer predict", title)).parse(given)
+    from gossamer.data.own.files import FILES, WRITTEN, json_lines, kind_of  # not for a help, for which nobody waits
+    from gossamer.data.own.frames import csv_of
+
     out = writable("out", options.out)
     if out is not None and out.suffix.lower() not in WRITTEN:
         raise UsageError(f"--out {out}: predictions are written to {', '.join(WRITTEN)} files")
@@ -40,9 +40,10 @@ def predict(given: list[str]) -> int:
 def add_predict_flags(parser: Parser) -> Parser:
     """Flags of ``predict``."""
     parser.add_argument("run", help="The run folder.")
-    what = f"A {', '.join(FILES)} file, an image, a folder of images, or - for CSV from standard input."
-    parser.add_argument("input", help=what)
-    parser.add_flag("out", str | None, f"File to write ({', '.join(WRITTEN)}); standard output if not given.")
+    parser.add_argument(
+        "input", help="A table, an array, an image, a folder of images, or - for CSV of standard input."
+    )
+    parser.add_flag("out", str | None, "File to write, such as .csv; standard output if not given.")
     parser.add_flag("level", float, "Probability of the intervals of numbers.", 0.9)
     parser.add_flag("conformal", float | None, "Sets or intervals of this probability, as evaluate --conformal learnt.")
     parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
