@@ -25,6 +25,8 @@ __all__ = ["csgld"]
 def csgld(task: Task, steps: int, *, weight_decay: float = 5e-4, **options: Any) -> Method:
     """Cyclical SGLD on the plain network; its posterior is a set of snapshots.
 
+    The options are those of :func:`gossamer.methods.csghmc.csghmc`, but for the momentum.
+
     Args:
         task: The task; its number of training examples scales the noise.
         steps: Length of the training.

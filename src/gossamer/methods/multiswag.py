@@ -21,6 +21,8 @@ __all__ = ["multiswag"]
 def multiswag(task: Task, steps: int, *, members: int = 3, **options: Any) -> Method:
     """MultiSWAG: an ensemble of Gaussians, each fitted to the path of SGD.
 
+    The other options are those of :func:`gossamer.methods.swag.swag`.
+
     Args:
         task: The task.
         steps: Length of the training of all members together; each has an equal share, and its shares are of that.

@@ -22,6 +22,7 @@ __all__ = ["set"]
 def set(task: Task, steps: int, **options: Any) -> Method:
     """SET: a fixed share of active weights, the weakest of them exchanged for random others.
 
+    The options are those of :func:`gossamer.methods.rigl.rigl`.
     Two things follow Evci et al. (ICML 2020), who trained SET beside RigL, and not the first paper, which replaced ζ
     after every epoch to the end: ζ, the ``replacement_rate``, falls along a cosine, and stops at ``until``. New weights
     start at zero, and under a learning rate that ends at zero the late ones would stay there. The paper's Erdős-Rényi

@@ -32,7 +32,7 @@ from torch.optim import SGD, Optimizer
 
 from gossamer.distributed import world_size
 from gossamer.layers import param_groups, replica, sparse_weights
-from gossamer.methods._parts import first_given
+from gossamer.methods._parts import apart, first_given
 from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.schedules import cyclical
 from gossamer.sparsity import Cut
@@ -155,9 +155,8 @@ class MixturePenalty(Penalty):
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         """The penalty at a step, counted from 1."""
         start = sum(step > begin for begin in self.begins[1:-1])
-        weights = [weight.mean for weight in sparse_weights(model).values()]
-        taken = {id(weight) for weight in weights}
-        others = [parameter for parameter in model.parameters() if id(parameter) not in taken]
+        groups = apart(model, (weight.mean for weight in sparse_weights(model).values()))
+        others, weights = (group["params"] for group in groups)
         if step <= self.spike_from[start]:
             weights, others = [], [*weights, *others]
         terms = [self.prior.log_density(weight) for weight in weights]

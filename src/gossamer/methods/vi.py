@@ -20,6 +20,8 @@ OF_SUBSPACES = "removal", "addition", "update_period", "replacement_rate", "unti
 def vi(task: Task, steps: int, **options: Any) -> Method:
     """Dense VI: a Gaussian over every weight.
 
+    The options are those of :func:`gossamer.methods.ssvi.ssvi` that mean something without a subspace.
+
     Args:
         task: The task, with N training examples.
         steps: Length of the training.
