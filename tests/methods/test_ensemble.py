@@ -167,7 +167,8 @@ def test_pretrained_members_start_from_the_given_weights(task):
     training = Training(build(task, "sgd", fresh=False, members=2), start, task, STEPS)
     for _ in training.run(30):
         pass
-    training._begin_next_member()
+    training.succession.finish(training.model, training.collector, training.inner_optimizer)
+    training._begin_again()
     for one, other in zip(training.model.parameters(), given.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -256,7 +257,8 @@ def test_members_start_from_networks_that_are_built_anew(task):
     first = training.model[1].weight.detach().clone()
     for _ in training.run(STEPS // 3):
         pass
-    training._begin_next_member()
+    training.succession.finish(training.model, training.collector, training.inner_optimizer)
+    training._begin_again()
     second = training.model[1].weight.detach()
     torch.testing.assert_close(second @ second.T, torch.eye(16), rtol=0, atol=1e-5)
     assert not torch.equal(first.sort().values, second.sort().values)
