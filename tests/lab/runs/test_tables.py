@@ -49,6 +49,15 @@ def test_what_is_left_open_is_the_estimators(line):
     assert str(network) == str(plan.architecture.build())
 
 
+@pytest.mark.parametrize(
+    ("given", "density"), [({}, 0.2), ({"options": {"density": 0.5}}, 0.5), ({"model": "mlp"}, 0.05)]
+)
+def test_images_of_ones_own_get_a_convolutional_network(given, density, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((40, 8, 8), dtype=np.uint8), y=np.arange(40) % 2)
+    chosen, _ = prepared(Settings("ssvi", str(tmp_path / "x.npz"), **given))
+    assert (chosen.model, chosen.options["density"]) == (given.get("model", "pooled_conv_net"), density)
+
+
 def test_what_is_given_stays(line):
     given = {"density": 0.05, "std": "curvature", "members": 1}
     settings, _ = prepared(Settings("ssvi", line, target="y", epochs=3, batch_size=10, model="mlp", options=given))

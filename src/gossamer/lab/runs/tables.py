@@ -50,8 +50,9 @@ def suited(settings: Settings, task: Task) -> Settings:
     usual, options = dict[str, Any](USUAL), settings.options
     if is_table(task):
         usual, options = _by_recipe(settings, task)
-    elif task.record is not None and len(task.input_shape) == 3:
-        usual["model"] = "pooled_conv_net"  # images of any size, in minutes on a CPU
+    elif task.record is not None and len(task.input_shape) == 3 and settings.model is None:
+        usual["model"] = "pooled_conv_net"  # images of any size, in minutes on a CPU; a twentieth of it is too little
+        options = {**({"density": 0.2} if "density" in methods.options_of(settings.method) else {}), **options}
     chosen = {name: value for name, value in usual.items() if getattr(settings, name) is None}
     return replace(settings, **chosen, options=with_defaults(settings.method, options))
 
