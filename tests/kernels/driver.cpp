@@ -20,6 +20,8 @@ int gossamer_draws(const void* plan, int64_t draws, int64_t batch, int half, con
 int gossamer_backward(const void* plan, int64_t batch, int half, const void* x, const void* dy, const void* dv,
                        int dv_is_factor, const float* mean, const float* std, void* dx, float* dmean, float* dstd,
                        int threads);
+void gossamer_sample(int64_t draws, int64_t n, const float* mean, const float* std, const int64_t* seeds, float* values,
+                     int threads);
 void gossamer_normals(uint64_t seed, int64_t n, float* out);
 void* gossamer_members(const int32_t* shape, const int64_t* lengths, const float* prior_std, float* const* buffers,
                        float reach);
@@ -346,7 +348,26 @@ static void check_members(bool has_classes, bool has_folds, double density, int6
   }
 }
 
+// Draws are mean + std eps, with the eps of their seeds, whatever the number of entries and of threads.
+static void check_samples() {
+  for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{31}, int64_t{32}, int64_t{75}}) {
+    const int64_t seeds[3] = {5, -1, 5};
+    std::vector<float> mean(n), std(n), values(3 * n), again(3 * n), eps(n);
+    for (int64_t i = 0; i < n; ++i) mean[i] = 0.1f * static_cast<float>(i), std[i] = 1.0f + static_cast<float>(i % 3);
+    gossamer_sample(3, n, mean.data(), std.data(), seeds, values.data(), 1);
+    gossamer_sample(3, n, mean.data(), std.data(), seeds, again.data(), 2);
+    bool agree = values == again;
+    for (int k = 0; k < 3; ++k) {
+      gossamer_normals(static_cast<uint64_t>(seeds[k]), n, eps.data());
+      for (int64_t i = 0; i < n; ++i)
+        agree = agree && std::fabs(values[k * n + i] - (double(mean[i]) + double(std[i]) * eps[i])) < 1e-5;
+    }
+    if (!agree) ++failures, std::printf("samples of %d entries differ\n", static_cast<int>(n));
+  }
+}
+
 int main() {
+  check_samples();
   if (!gossamer_runs_here()) return std::puts("this processor cannot run these kernels"), 1;
   for (const Case& c : CASES)
     for (int threads : {1, 3})

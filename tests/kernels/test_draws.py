@@ -1,11 +1,15 @@
 """Products of several drawn weights at once, against dense ones in float64."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from gossamer import kernels
-from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, products
+from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, library, products
+
+needs_native = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], WeightMap]] = {
     "linear": ((7,), (12, 7), LinearMap()),
@@ -98,3 +102,35 @@ def test_mapped_products_inside_vmap(name: str):
     torch.testing.assert_close(
         torch.vmap(twice)(values).double(), expected(inputs, values, None, where, False), rtol=1e-3, atol=1e-3
     )
+
+
+@needs_native
+def test_draws_are_functions_of_their_seeds():
+    """The moments of n draws have errors of 1/√n and √(2/n) standard deviations; these are within five."""
+    mean, std, n = torch.linspace(-2, 2, 77), torch.linspace(0.1, 3, 77), 4000
+    seeds = kernels.seeds((n,), torch.Generator().manual_seed(0))
+    values = kernels.sampled(mean, std, seeds)
+    assert torch.equal(kernels.sampled(mean, std, seeds[5:9]), values[5:9])
+    noise = ((values - mean) / std).double()
+    assert noise.mean(0).abs().max() < 5 / math.sqrt(n)
+    assert (noise.square().mean(0) - 1).abs().max() < 5 * math.sqrt(2 / n)
+    assert (noise.T @ noise / n).fill_diagonal_(0).abs().max() < 5 / math.sqrt(n)
+    with pytest.raises(ValueError, match="table of shape"):
+        kernels.sampled(mean, std, seeds[:2], torch.empty(3, 77))
+
+
+@needs_native
+@pytest.mark.parametrize("active", [None, 40])
+def test_convolutions_of_few_channels_need_no_dense_weight(active: int | None):
+    torch.manual_seed(0)
+    shape, weight_map = (6, 2, 3, 3), ConvMap((2, 1), (1, 2), (1, 1))
+    position = None if active is None else torch.randperm(108)[:active].sort().values.int()
+    values, x = torch.randn(4, active or 108), torch.randn(9, 2, 7, 5)
+    assert not kernels.is_dense(x, position, shape, weight_map)
+    assert kernels.is_dense(x[:1], position, shape, weight_map)
+    y = products(x, values, None, position, shape, weight_map, shared=True)
+    dense = [kernels.scatter(row.double(), position, shape) for row in values]
+    expected = torch.stack([torch.nn.functional.conv2d(x.double(), one, None, (2, 1), (1, 2)) for one in dense])
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-5)
+    alone = kernels.product(x, values[1], None, position, shape, weight_map)
+    torch.testing.assert_close(alone.double(), expected[1], rtol=1e-5, atol=1e-5)

@@ -17,8 +17,9 @@ from gossamer.kernels.dispatch import (
     product,
     use,
     watch,
+    way,
 )
-from gossamer.kernels.draws import mapped, products
+from gossamer.kernels.draws import is_seeded, mapped, products, sampled, seeds
 from gossamer.kernels.reference import (
     ConvMap,
     EmbeddingMap,
@@ -41,15 +42,19 @@ __all__ = [
     "gather",
     "in_use",
     "is_dense",
+    "is_seeded",
     "mapped",
     "moments",
     "noisy_product",
     "perturb",
     "product",
     "products",
+    "sampled",
     "scatter",
+    "seeds",
     "use",
     "watch",
+    "way",
 ]
 
 del _operators

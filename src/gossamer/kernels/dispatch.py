@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels import library, lookup, native, reference
-from gossamer.kernels.reference import EmbeddingMap, Function, LinearMap, Placement, WeightMap
+from gossamer.kernels.reference import ConvMap, EmbeddingMap, Function, LinearMap, Placement, WeightMap
 
 Kernel = Literal["auto", "sparse", "dense"]
 
@@ -33,6 +33,9 @@ Sink = Callable[[Tensor, Tensor, WeightMap], object]
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
 FEW = 8
+# Active entries per output channel up to which a convolution of several images is faster by the sparse kernel, even
+# where all are active: dense ones were made for many channels.
+FEW_TAPS = 32
 LEAST_LOOKUP = 2**18  # entries of a table; for a smaller one, forming it is faster than searching for its rows
 
 _setting: ContextVar[Kernel] = ContextVar("kernel", default="auto")
@@ -114,30 +117,49 @@ class _Functions(Protocol):
     def noisy_product(self) -> Callable[..., Tensor]: ...
 
 
+def way(weight: Tensor, *where: *Placement) -> str:
+    """How a batch of many examples is multiplied where ``weight`` is: ``"sparse"``, or ``"dense"``."""
+    return "dense" if _choice(weight.is_cpu, False, where) is reference else "sparse"
+
+
 def _kernel(x: Tensor, where: Placement) -> _Functions:
     """The kernel to call; a sparse one passes what it cannot compute on to the reference."""
+    _, shape, weight_map = where
+    # Not while exporting: a program for batches of any size must not be chosen by the size of one.
+    few = False
+    if not torch.compiler.is_exporting():
+        if isinstance(weight_map, LinearMap):
+            few = x.numel() < FEW * shape[1]
+        elif isinstance(weight_map, ConvMap):
+            few = len(x) < FEW
+    return _choice(x.is_cpu, few, where)
+
+
+def _choice(is_cpu: bool, few: bool, where: Placement) -> _Functions:
     position, shape, weight_map = where
     embeds = isinstance(weight_map, EmbeddingMap)
     setting = _last_set if torch.compiler.is_compiling() else _setting.get()
-    if setting == "dense" or position is None or not (x.is_cpu or embeds):
+    if setting == "dense" or not (is_cpu or embeds):
         return reference
-    exports = torch.compiler.is_exporting()
-    if exports and torch.onnx.is_in_onnx_export():  # ONNX has no operators of ours
+    size = math.prod(shape)
+    n_active = size if position is None else len(position)
+    has_few_taps = (
+        isinstance(weight_map, ConvMap) and weight_map.groups == 1 and not weight_map.transposed
+        and n_active <= FEW_TAPS * shape[0] and not few and not torch.compiler.is_exporting()
+    )  # fmt: skip
+    if position is None and not has_few_taps:
+        return reference
+    if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():  # ONNX has no operators of ours
         return reference
     if not (library.LIBRARY or embeds):
         _warn_once()
         return reference
     sparse = lookup if embeds else native
-    if setting == "sparse":
+    if setting == "sparse" or has_few_taps:
         return sparse
-    size = math.prod(shape)
-    density = len(position) / size if size else 1.0
-    if embeds:
-        return sparse if density <= MOST_DENSE and size >= LEAST_LOOKUP else reference
-    if density > MOST_DENSE_OF_FEW and isinstance(weight_map, LinearMap) and not exports:
-        # Not while exporting: a program for batches of any size must not be chosen by the size of one.
-        return sparse if density <= MOST_DENSE and x.numel() >= FEW * shape[1] else reference
-    return sparse if density <= MOST_DENSE else reference
+    if n_active > MOST_DENSE * size or (embeds and size < LEAST_LOOKUP):
+        return reference
+    return reference if few and isinstance(weight_map, LinearMap) and n_active > MOST_DENSE_OF_FEW * size else sparse
 
 
 def _warn_once() -> None:

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
@@ -30,6 +30,7 @@ def products(x: Tensor, values: Tensor, bias: Tensor | None, *where: *Placement,
     """
     one = x if shared else x[0]
     if not dispatch.is_dense(one, *where):
+        where = native.explicit(where)
         numbers = native.takes(one, values, *where)
         if numbers is not None:
             return _native(x, values, bias, where, numbers, shared)
@@ -39,6 +40,40 @@ def products(x: Tensor, values: Tensor, bias: Tensor | None, *where: *Placement,
         if shared and isinstance(where[2], ConvMap) and not where[2].transposed and where[2].groups == 1:
             return _side_by_side_channels(x, values.to(x.dtype), bias, where)
     return torch.stack([dispatch.product(x if shared else x[k], row, bias, *where) for k, row in enumerate(values)])
+
+
+def is_seeded(mean: Tensor) -> bool:
+    """Whether draws around these means are functions of seeds: on a CPU, where native code is built and may be used.
+
+    Elsewhere, and under ``use("dense")``, torch's generator draws all numbers.
+    """
+    if dispatch.in_use() == "dense":
+        return False
+    plain = library.LIBRARY and type(mean) in (Tensor, nn.Parameter) and mean.is_cpu and mean.dtype is torch.float32
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return bool(plain) and not traced and not torch._C._len_torch_dispatch_stack()
+
+
+def seeds(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+    """A seed for each draw of each weight; ``generator`` may be on any device."""
+    device = "cpu" if generator is None else generator.device
+    return torch.randint(2**62, shape, generator=generator, device=device).cpu()
+
+
+def sampled(mean: Tensor, std: Tensor, seeds: Tensor, out: Tensor | None = None) -> Tensor:
+    """``mean + std · ε``, one draw for each seed, ``(n,), (n,), (draws,) -> (draws, n)``.
+
+    ε is a function of the seed and the entry.
+    """
+    n, draws = len(mean), len(seeds)
+    out = mean.new_empty(draws, n) if out is None else out
+    mean, std = native.vector("mean", mean, n), native.vector("std", std, n)
+    if out.shape != (draws, n) or out.dtype is not torch.float32 or not (out.is_contiguous() and out.is_cpu):
+        raise ValueError(f"the draws need a table of shape {(draws, n)} in float32; got {tuple(out.shape)} {out.dtype}")
+    seeds = seeds.to(torch.int64).contiguous()
+    pointers = (mean.data_ptr(), std.data_ptr(), seeds.data_ptr(), out.data_ptr())
+    library.LIBRARY["sample"](draws, n, *pointers, torch.get_num_threads())
+    return out
 
 
 def mapped(x: Tensor, values: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:

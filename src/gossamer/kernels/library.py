@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 6  # of the signatures below; a library left over from another version is ignored
+VERSION = 7  # of the signatures below; a library left over from another version is ignored
 LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
@@ -33,6 +33,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "backward": (_INT, [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT, *[_POINTER] * 5, _INT]),
     "draws": (_INT, [_POINTER, _LONG, _LONG, _INT, _POINTER, _INT, _POINTER, _POINTER, _INT, _POINTER, _INT]),
+    "sample": (None, [_LONG, _LONG, *[_POINTER] * 4, _INT]),
     "normals": (None, [ctypes.c_uint64, _LONG, _POINTER]),
     "members": (_POINTER, [*[_POINTER] * 4, _FLOAT]),
     "members_free": (None, [_POINTER]),

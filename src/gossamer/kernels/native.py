@@ -13,6 +13,7 @@ Native code trusts its arguments, so every length, precision, device and number 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 import threading
@@ -35,29 +36,43 @@ MOST_PLANS = 4  # kept for one tensor of positions: a layer may see images of se
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b``, as :func:`reference.product`."""
-    numbers = _numbers(x, mean, None, bias, where)
+    placed = explicit(where)
+    numbers = _numbers(x, mean, None, bias, placed)
     if numbers is None:
         return reference.product(x, mean, bias, *where)
-    return _call(x, mean, None, bias, where, None, numbers, 0.0)[0]
+    return _call(x, mean, None, bias, placed, None, numbers, 0.0)[0]
 
 
 def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``W x + b``, as :func:`reference.moments`."""
-    numbers = _numbers(x, mean, std, bias, where)
+    placed = explicit(where)
+    numbers = _numbers(x, mean, std, bias, placed)
     if numbers is None:
         return reference.moments(x, mean, std, bias, *where)
-    return _call(x, mean, std, bias, where, None, numbers, 0.0)
+    return _call(x, mean, std, bias, placed, None, numbers, 0.0)
 
 
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """One draw of ``W x + b`` in one pass; the noise is a function of a seed from torch's generator."""
-    numbers = _numbers(x, mean, std, bias, where)
+    placed = explicit(where)
+    numbers = _numbers(x, mean, std, bias, placed)
     if numbers is None:
         return reference.noisy_product(x, mean, std, bias, *where, floor=floor)
     seed = torch.randint(0, 2**62, (1,), dtype=torch.int64, device=x.device)
-    return _call(x, mean, std, bias, where, seed, numbers, floor or 0.0)[0]
+    return _call(x, mean, std, bias, placed, seed, numbers, floor or 0.0)[0]
+
+
+def explicit(where: Placement) -> Placement:
+    """The placement with positions, also where all entries are active."""
+    position, shape, weight_map = where
+    return where if position is not None else (_all(math.prod(shape)), shape, weight_map)
+
+
+@functools.cache
+def _all(size: int) -> Tensor:
+    return torch.arange(size, dtype=torch.int32)
 
 
 def takes(x: Tensor, mean: Tensor, *where: *Placement) -> Geometry | None:

@@ -19,7 +19,7 @@ static char out_of_memory;  // its address stands for a plan that could not be s
 
 extern "C" {
 
-int gossamer_version() { return 6; }
+int gossamer_version() { return 7; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -92,6 +92,16 @@ int gossamer_backward(const void* plan, int64_t batch, int half, const void* x, 
         .run(batch, threads);
   };
   return status_of([&] { half ? run(bfloat()) : run(float()); });
+}
+
+// mean + std eps for n entries of each draw, `values` (draws, n); eps is a function of the draw's seed and the entry.
+void gossamer_sample(int64_t draws, int64_t n, const float* mean, const float* std, const int64_t* seeds, float* values,
+                     int threads) {
+  in_parallel(static_cast<int>(std::min<int64_t>(threads, draws)), [&](int part, int parts) {
+    int64_t first, last;
+    share(draws, part, parts, &first, &last);
+    for (int64_t k = first; k < last; ++k) sample_row(n, mean, std, static_cast<uint64_t>(seeds[k]), values + k * n);
+  });
 }
 
 // The normals that a forward pass with this seed uses for elements 0 to n - 1.

@@ -105,6 +105,19 @@ static inline void normals(uint64_t seed, uint64_t chunk, vec out[4]) {
   box_muller(words[2], words[3], &out[2], &out[3]);
 }
 
+// mean + std eps for n entries, with the normals of elements 0 to n - 1.
+static inline void sample_row(int64_t n, const float* mean, const float* std, uint64_t seed, float* values) {
+  for (int64_t i = 0; i < n; i += NORMALS) {
+    vec eps[4];
+    normals(seed, static_cast<uint64_t>(i / NORMALS), eps);
+    if (n - i >= NORMALS) {
+      for (int64_t k = i; k < i + NORMALS; k += LANES) store(values + k, load(mean + k) + load(std + k) * eps[(k - i) / LANES]);
+    } else {
+      for (int64_t k = i; k < n; ++k) values[k] = mean[k] + std[k] * eps[(k - i) / LANES][(k - i) % LANES];
+    }
+  }
+}
+
 // sqrt(v) and 1 / (2 sqrt(v)), both zero below the floor.
 static inline void spread(vec v, float floor, vec* std, vec* half_inverse) {
   const vec w = v + floor;
