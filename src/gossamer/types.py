@@ -484,10 +484,10 @@ class Posterior(ABC):
         """The networks of :meth:`draws`, with how often it yields each in a row: its share of the prediction."""
         return ((network, 1) for network in self.draws(n))
 
-    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+    def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         """What computes the outputs of some of ``draws(n)``, ``(draws, batch, …)``, and how often each counts.
 
-        ``examples`` is how many are predicted at a time. The modules are valid until the next is taken.
+        The modules are valid until the next is taken.
         """
         return ((OfOneDraw(network), [times]) for network, times in self.counted_draws(n))
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import gossamer
+from gossamer import kernels
 from gossamer.layers import sparse_weights
 from gossamer.models import resnet18
 
@@ -32,6 +33,9 @@ def test_the_rows_of_a_summary():
         ("4", "bias"): ((32,), 32, 32, 128),
     }
     assert [row.layer.split(".")[0] for row in table.rows] == sorted(row.layer.split(".")[0] for row in table.rows)
+    products = {row.layer: row.product for row in table.rows if row.product}
+    own = "sparse" if kernels.library.LIBRARY else "dense"  # an LSTM forms its whole weights
+    assert products == {"0": own, "3": own, "4.weight_ih_l0": "dense", "4.weight_hh_l0": "dense"}
     notes = {row.layer: row.note for row in table.rows if row.note}
     assert notes == {
         "1": "no rule for BatchNorm2d: stays deterministic",
@@ -55,7 +59,7 @@ def test_a_summary_is_a_table_that_prints_nothing_itself(capsys):
     assert capsys.readouterr().out == ""
     assert repr(table) == str(table)
     lines = str(table).splitlines()
-    assert " ".join(lines[0].split()) == "layer kind shape active / total density bytes left alone because"
+    assert " ".join(lines[0].split()) == "layer kind shape active / total density bytes product left alone because"
     assert lines[-1].split() == ["total", "246", "/", "520", "47.3%", f"{sum(row.n_bytes for row in table.rows):,}"]
 
 

@@ -182,7 +182,7 @@ def test_training_does_not_know_of_it(std, noise):
 @pytest.mark.parametrize("std", STDS)
 def test_captured_steps_do_not_know_of_it(std):
     model = classifier(std, init_std=1.0)
-    gossamer.calibrate(model, *examples())
+    gossamer.calibrate(model, *examples(), widths=[0.25])
     flat = FlatWeights(model, torch.float32)
     weights = sparse_weights(model).values()
     torch.testing.assert_close(flat.std, torch.cat([weight.learnt_std for weight in weights]))
@@ -192,7 +192,7 @@ def test_captured_steps_do_not_know_of_it(std):
 
 def test_local_passes_and_averages_follow():
     model, (x, y) = classifier(init_std=1.0), examples()
-    found = gossamer.calibrate(model, x, y)
+    found = gossamer.calibrate(model, x, y, widths=[0.2])
     local = gossamer.predict(model, x, 50, kind="local", generator=generator()).outputs.var(0).mean()
     average = gossamer.averaged(model)
     average.update_parameters(model)  # of what was trained

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gossamer.kernels import LinearMap
 from gossamer.layers.modules import DenseWeight, SparseLinear, SparseModule
 from gossamer.layers.weight import SparseWeight
 
@@ -19,7 +20,7 @@ _SEPARATE = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 class SparseAttention(SparseModule):
     """``nn.MultiheadAttention`` whose projections are sparse; the same arguments, the same results."""
 
-    replaces, kind = (nn.MultiheadAttention,), "attention"
+    replaces, kind, map = (nn.MultiheadAttention,), "attention", LinearMap()
     # TransformerEncoder and its layers read both, and take no fused path, which needs dense weights, without a bias.
     in_proj_weight: None = None
     in_proj_bias: None = None

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gossamer import kernels
 from gossamer.kernels import WeightMap
+from gossamer.layers.support import Support
 from gossamer.layers.weight import Pass, RegrowStd, SparseWeight, without_autocast
 
 
@@ -27,16 +28,20 @@ class FixedWeight(SparseWeight):
 
     mean: Any
     source: SparseWeight
+    _dense: Tensor | None
 
     def __init__(self, source: SparseWeight) -> None:
         torch.nn.Module.__init__(self)
-        # Not modules of this network: their modes are those of the trained one.
-        vars(self).update(source=source, support=source.support)
+        vars(self).update(source=source)  # not a module of this network: its mode is that of the trained one
         self.probe = self.sink = self.dense_copy = None
         self.noisy = self.trains_at_mean = False
-        self.mean = torch.empty(0)
         self.n_outputs = 0  # numbers in the largest output so far, of one draw
-        self._dense: Tensor | None = None  # formed once for all batches of a draw, where a dense weight is faster
+        self.hold(torch.empty(0))
+
+    @property
+    def support(self) -> Support:  # type: ignore[override]
+        """Where the entries are: as in the source, which may move."""
+        return self.source.support
 
     @property
     def std(self) -> None:
@@ -44,7 +49,9 @@ class FixedWeight(SparseWeight):
 
     def hold(self, values: Tensor) -> None:
         """Compute with these values from now on."""
-        self.mean, self._dense = values, None
+        own = vars(self)  # this is done for each draw and layer, and a module looks at each attribute before it sets it
+        own["mean"] = values
+        own["_dense"] = None  # formed once for all batches of a draw, where a dense weight is faster
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         x, plain = without_autocast(x)

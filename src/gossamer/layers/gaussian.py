@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
+from gossamer import kernels
 from gossamer.kernels.reference import Function
 from gossamer.layers.support import Support
 from gossamer.layers.weight import Pass, RegrowStd, SparseWeight, sparse_weights
@@ -135,6 +136,8 @@ class GaussianWeight(SparseWeight):
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε per entry."""
         mean, std = self.mean, self._std_of_pass() if std is None else std
+        if not torch.is_grad_enabled() and kernels.is_seeded(mean):  # the same numbers as of several draws at once
+            return kernels.sampled(mean, std.detach(), kernels.seeds((1,), generator))[0]
         if generator is None:  # randn_like can be traced, exported and mapped over draws; it takes no generator
             return torch.addcmul(mean, std, torch.randn_like(mean))
         noise = torch.randn(mean.shape, generator=generator, device=generator.device, dtype=mean.dtype)

@@ -50,6 +50,7 @@ class SparseModule(nn.Module):
     kind: ClassVar[str]  # the word by which a user can ask for all layers of this kind
     transposes: ClassVar[bool] = False  # whether the plain module stores the weight transposed
     takes_draws: ClassVar[bool] = True  # whether torch.vmap can map its forward over draws of the weights
+    map: Any = None  # the :class:`WeightMap` of its weights; ``None`` where they become dense first
     template: nn.Module
 
     def __init__(self, layer: nn.Module) -> None:
@@ -152,7 +153,7 @@ class SparseLinear(SparseLayer):
     """``y = x Wᵀ + b`` with a sparse W."""
 
     replaces: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
-    kind = "linear"
+    kind, map = "linear", LinearMap()
 
     @classmethod
     def dense_weights(cls, layer: Any) -> list[DenseWeight]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import types
 import weakref
 from collections import deque
@@ -130,51 +131,66 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
 class Identity:
     """What a network consists of, to see later whether it is still the same: objects by identity, numbers by value.
 
-    Nothing is kept alive but what cannot be referred to weakly. Modes and the numbers in tensors may change.
+    Nothing is kept alive but what cannot be referred to weakly. Modes, the numbers in tensors and all that is inside of
+    ``opaque`` modules may change.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.parts: list[Any] = []
-        self.alive: list[Callable[[], Any]] = []
-        seen: set[int] = set()
-        stack: list[Any] = [model]
-        while stack:
-            value = stack.pop()
-            if type(value) in _PLAIN:
-                self.parts.append(value)
-                continue
-            is_container = isinstance(value, _CONTAINERS)
-            if is_container and not value:
-                continue  # as most dictionaries of a module
-            name = id(value)
-            self.parts.append(name)
-            if name not in seen:
-                seen.add(name)
-                if isinstance(value, nn.Module):
-                    stack += [held for key, held in vars(value).items() if key != "training"]
-                else:
-                    stack.extend(_held(value) or ())
-                if not is_container:  # what it holds is looked at instead
-                    self.alive.append(_reference(value))
+    def __init__(self, model: nn.Module, opaque: type[nn.Module]) -> None:
+        self.opaque, self.opens = opaque, _Opens(opaque)
+        self.gone: list[object] = []  # references to what is no more: another object may have its id
+        self.names, objects = self._parts(model)
+        self.alive = [_reference(value, self.gone.append) for value in objects if type(value) not in _PLAIN]
 
-    def __eq__(self, other: object) -> bool:
-        # As long as an object lives, no other has its id.
-        return (
-            isinstance(other, Identity) and self.parts == other.parts and all(one() is not None for one in self.alive)
-        )
+    def is_of(self, model: nn.Module) -> bool:
+        """Whether ``model`` still consists of the same objects."""
+        return not self.gone and self._parts(model)[0] == self.names
 
-    __hash__ = None  # type: ignore[assignment]
+    def _parts(self, model: nn.Module) -> tuple[list[Any], list[Any]]:
+        """All that the network holds, level by level: identities, or values of what is plain; and the objects."""
+        names: list[Any] = []
+        objects: list[Any] = [model]
+        seen, level, opens = {id(model)}, [model], self.opens
+        while level:
+            # The garbage collector knows what an object refers to, and says it faster than Python could ask.
+            held = gc.get_referents(*[_without_mode(one) if isinstance(one, nn.Module) else one for one in level])
+            names += [one if type(one) in _PLAIN else id(one) for one in held]
+            level = []
+            for one in held:
+                if opens[type(one)] and id(one) not in seen:
+                    seen.add(id(one))
+                    level.append(one)
+            objects += held
+        return names, objects
+
+
+class _Opens(dict[type, bool]):
+    """Whether one looks into objects of a type."""
+
+    def __init__(self, opaque: type[nn.Module]) -> None:
+        self.opaque = opaque
+
+    def __missing__(self, kind: type) -> bool:
+        self[kind] = issubclass(kind, _CONTAINERS) and not issubclass(kind, self.opaque)
+        return self[kind]
 
 
 _PLAIN = frozenset((bool, int, float, str, type(None)))
-_CONTAINERS = (dict, list, tuple, set, frozenset)
+_CONTAINERS = (nn.Module, dict, list, tuple, set, frozenset, deque, partial, types.MethodType, _WrappedHook)
 
 
-def _reference(value: Any) -> Callable[[], Any]:
+def _without_mode(module: nn.Module) -> dict[str, Any]:
+    held = dict(vars(module))
+    held.pop("training", None)
+    return held
+
+
+def _reference(value: Any, gone: Callable[[object], None]) -> object:
+    if type(value) in (dict, list, tuple, set, frozenset):  # what it holds is looked at instead
+        return None
     try:
-        return weakref.ref(value)
+        return weakref.ref(value, gone)
     except TypeError:  # of a kind that has no weak references
-        return lambda: value
+        return value
 
 
 def _walk(start: Any, stop: Container[int]) -> Iterator[Any]:

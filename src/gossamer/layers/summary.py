@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from gossamer import kernels
 from gossamer._text.tables import align
 from gossamer.layers.delta import DeltaWeight
 from gossamer.layers.modules import SparseModule
@@ -91,6 +92,7 @@ class SummaryRow:
     total: int
     n_bytes: int
     note: str = ""
+    product: str = ""  # "sparse", or "dense" where the weight is formed: many are active, or the layer needs it whole
     n_dense: int = 0  # of the entries of a module left alone, those that are weights
 
     @property
@@ -114,43 +116,48 @@ class Summary:
         return SummaryRow("total", "", (), active, size, sum(row.n_bytes for row in self.rows))
 
     def __repr__(self) -> str:
-        head = ("layer", "kind", "shape", "active / total", "density", "bytes", "left alone because")
+        head = ("layer", "kind", "shape", "active / total", "density", "bytes", "product", "left alone because")
         text = align([head, *map(_cells, self.rows), _cells(self.total)], right={3, 4, 5})
         rule = "-" * max(map(len, text))
         return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
 
 
 def summary(model: nn.Module) -> Summary:
-    """What was converted, how much of it is active, and why the rest was left alone; ``print`` shows the table.
+    """What was converted, how much of it is active, how it is multiplied, and why the rest was left alone.
+
+    ``print`` shows the table.
 
     Example:
         >>> import gossamer
-        >>> net = gossamer.bayesianize(nn.Sequential(nn.Linear(20, 10), nn.BatchNorm1d(10)), density=0.1)
+        >>> net = gossamer.bayesianize(nn.Sequential(nn.Linear(20, 10), nn.LayerNorm(10)), density=0.1)
         >>> gossamer.summary(net)
-        layer  kind         shape     active / total  density  bytes  left alone because
-        ----------------------------------------------------------------------------------------------------------
-        0      Linear       (10, 20)        20 / 200    10.0%    336
-        0      bias         (10,)            10 / 10   100.0%     40  a bias is not sparse
-        1      BatchNorm1d  (20,)            20 / 20   100.0%     80  no rule for BatchNorm1d: stays deterministic
-        ----------------------------------------------------------------------------------------------------------
-        total                               20 / 200    10.0%    456
+        layer  kind       shape     active / total  density  bytes  product  left alone because
+        ---------------------------------------------------------------------------------------------------------------
+        0      Linear     (10, 20)        20 / 200    10.0%    336  sparse
+        0      bias       (10,)            10 / 10   100.0%     40           a bias is not sparse
+        1      LayerNorm  (20,)            20 / 20   100.0%     80           no rule for LayerNorm: stays deterministic
+        ---------------------------------------------------------------------------------------------------------------
+        total                             20 / 200    10.0%    456
     """
-    kinds: dict[int, str] = {}
+    modules: dict[int, SparseModule] = {}
     for module in model.modules():
         if isinstance(module, SparseModule):
             for weight in module.named_weights().values():
-                kinds.setdefault(id(weight), type(module.template).__name__)
-    rows = [_weight_row(name, weight, kinds[id(weight)]) for name, weight in sparse_weights(model).items()]
+                modules.setdefault(id(weight), module)
+    rows = [_weight_row(name, weight, modules[id(weight)]) for name, weight in sparse_weights(model).items()]
     rows += _rest_rows(model)
     order = {name: i for i, (name, _) in enumerate(model.named_modules())}
     rows.sort(key=lambda row: order.get(row.layer, order.get(row.layer.rpartition(".")[0], 0)))
     return Summary(tuple(rows))
 
 
-def _weight_row(name: str, weight: SparseWeight, kind: str) -> SummaryRow:
-    support = weight.support
+def _weight_row(name: str, weight: SparseWeight, module: SparseModule) -> SummaryRow:
+    support, kind = weight.support, type(module.template).__name__
     n_bytes = sum(tensor.nbytes for tensor in (*weight.parameters(), *weight.buffers()))
-    return SummaryRow(name, kind, support.shape, support.n_active, support.size, n_bytes)
+    product = "dense"
+    if module.map is not None:
+        product = kernels.way(weight.mean, support.position, support.shape, module.map)
+    return SummaryRow(name, kind, support.shape, support.n_active, support.size, n_bytes, product=product)
 
 
 def _rest_rows(model: nn.Module) -> list[SummaryRow]:
@@ -171,7 +178,7 @@ def _rest_rows(model: nn.Module) -> list[SummaryRow]:
             kind, note = type(module).__name__, why_left_alone(module) or "not there when the model was converted"
         shape = tuple(parameters[0].shape) if len(parameters) == 1 else (count,)
         active = sum(parameter.numel() for parameter in parameters if not _is_base(model, parameter))
-        rows.append(SummaryRow(name, kind, shape, active, count, n_bytes, note, dense[name]))
+        rows.append(SummaryRow(name, kind, shape, active, count, n_bytes, note, n_dense=dense[name]))
     return rows
 
 
@@ -184,5 +191,6 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
         f"{row.active:,} / {row.total:,}",
         f"{row.density:.1%}" if row.total else "",
         f"{row.n_bytes:,}",
+        row.product,
         row.note,
     )

@@ -221,7 +221,7 @@ def _outputs(
     device = next((one.device for one in posterior.model.parameters()), torch.device("cpu"))
     with OwnNoise(seed, device):
         at_width = posterior.at_width(width, torch.Generator(device).manual_seed(seed))
-        for network, _ in at_width.passes(n_draws, batch_size):
+        for network, _ in at_width.passes(n_draws):
             yield from forward(network, inputs, batch_size)
 
 

@@ -69,9 +69,10 @@ class FixedDraws(Posterior):
                 weight.mean.data.copy_(self.values[name][i])
             yield drawn.redraw(at_mean=True).eval()
 
-    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+    def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         with drawn_passes(self.model) as passes:
-            yield from passes.given([rows[: self.n_drawn(n)] for rows in self.values.values()], examples)
+            count = self.n_drawn(n)
+            yield passes.given([rows[:count] for rows in self.values.values()]), [1] * count
 
     @property
     def n_bytes(self) -> int:

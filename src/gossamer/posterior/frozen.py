@@ -80,10 +80,10 @@ class _Part(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         values = [getattr(self, f"values{i}") for i in range(len(self.passes.weights))]
-        examples = next(iter((*args, *kwargs.values()))).shape[0]
         with torch.no_grad():
-            found = [passes(*args, **kwargs) for passes, _ in self.passes.given(values, examples)]
-        return torch.cat(found)
+            outputs: Tensor = self.passes.given(values)(*args, **kwargs)
+        self.passes.hold([])
+        return outputs
 
 
 def _members(posterior: Any) -> list[FixedDraws]:

@@ -98,12 +98,12 @@ class InLayers(OneNetwork, Collector):
         for _ in range(n):
             yield ready(drawn.redraw(self.generator), self.refresh)
 
-    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+    def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         if self.refresh is not None:  # each draw has statistics of its own
-            yield from super().passes(n, examples)
+            yield from super().passes(n)
             return
         with drawn_passes(self.model) as passes:
-            yield from passes.draws(n, examples, self.generator)
+            yield from passes.draws(n, self.generator)
 
     def fixed(self, n: int) -> Posterior | None:
         restless = any(weight.has_rest for weight in sparse_weights(self.model).values())
@@ -147,9 +147,9 @@ class SingleNetwork(OneNetwork):
         """The one network in evaluation mode, however many are asked for."""
         yield plain_mean(self.model, self.refresh)
 
-    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+    def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         if self.refresh is not None:
-            yield from super().passes(n, examples)
+            yield from super().passes(n)
             return
         with drawn_passes(self.model) as passes:
             yield passes.at_mean(), [1]

@@ -57,11 +57,11 @@ class Mixture(Posterior):
                 for network, own in posterior.counted_draws(share):
                     yield network, sum(islice(times, own))
 
-    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+    def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         for posterior, share in zip(self.posteriors, self._shares(n), strict=True):
             if share:
                 times = iter(shares(share, posterior.n_drawn(share)))
-                for network, counts in posterior.passes(share, examples):
+                for network, counts in posterior.passes(share):
                     yield network, [sum(islice(times, own)) for own in counts]
 
     def fixed(self, n: int) -> Posterior | None:

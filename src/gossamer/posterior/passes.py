@@ -18,17 +18,19 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch
 
+from gossamer import kernels
+from gossamer.kernels.draws import LANES
 from gossamer.layers import GaussianWeight, SparseModule, SparseWeight, replica
 from gossamer.layers.fixed import FixedWeight
 from gossamer.layers.structure import Identity
 from gossamer.posterior.draw import unwrapped
-from gossamer.types import answer, identity
+from gossamer.types import answer
 
 # Numbers in the largest output of a layer, of all draws and examples: with more, outputs leave the caches.
 MOST_AT_ONCE = 2**19
+MOST_VALUES = 2**22  # of all weights, that are held at a time
 
 NOTHING = torch.empty(0)
-Source = tuple[Callable[..., object], Callable[[Tensor], Tensor]]
 
 _kept: weakref.WeakKeyDictionary[nn.Module, tuple[Identity, DrawnPasses]] = weakref.WeakKeyDictionary()
 _one_at_a_time = threading.Lock()
@@ -41,17 +43,16 @@ def drawn_passes(model: nn.Module) -> Iterator[DrawnPasses]:
     They share its tensors, so they follow what training does to these.
     """
     model = unwrapped(model)
-    now = Identity(model)
     with _one_at_a_time:
-        before, passes = _kept.pop(model, (None, None))
-    if passes is None or before != now:
-        passes = DrawnPasses(model)
+        identity, passes = _kept.pop(model, (None, None))
+    if identity is None or passes is None or not identity.is_of(model):
+        identity, passes = Identity(model, SparseWeight), DrawnPasses(model)
     try:
         yield passes
     finally:
         passes.hold([])
         with _one_at_a_time:
-            _kept[model] = now, passes
+            _kept[model] = identity, passes
 
 
 class DrawnPasses(nn.Module):
@@ -64,8 +65,8 @@ class DrawnPasses(nn.Module):
     Example:
         >>> import gossamer
         >>> passes = DrawnPasses(gossamer.bayesianize(nn.Linear(10, 5), density=0.2))
-        >>> [part(torch.randn(3, 10)).shape for part, _ in passes.draws(7, examples=3)]
-        [torch.Size([1, 3, 5]), torch.Size([6, 3, 5])]
+        >>> [part(torch.randn(3, 10)).shape for part, _ in passes.draws(7)]
+        [torch.Size([7, 3, 5])]
     """
 
     def __init__(self, model: nn.Module, *, share: bool = True) -> None:
@@ -77,64 +78,51 @@ class DrawnPasses(nn.Module):
         sparse = [module for module in self.network.modules() if isinstance(module, SparseModule)]
         self.together = bool(self.fixed) and all(module.takes_draws for module in sparse)
         self.values: list[Tensor] = []
-        self.largest = 0.0  # numbers in the largest output of a layer for one example, once a pass has shown it
+        # Numbers in the largest output of a layer, by the shapes of an example, once a pass has shown it.
+        self.largest: dict[tuple[torch.Size, ...], float] = {}
 
-    def draws(
-        self, n: int, examples: int, generator: torch.Generator | None = None
-    ) -> Iterator[tuple[nn.Module, list[int]]]:
+    def draws(self, n: int, generator: torch.Generator | None = None) -> Iterator[tuple[nn.Module, list[int]]]:
         """This module with the next draws, again and again, and that each of these counts once."""
         self._check()
-        sources = [_source(weight) for weight in self.weights]
-        for part in self._parts(n, examples):
-            count = part.stop - part.start
-            self.hold(self._sampled(sources, count, generator), count)
-            yield self, [1] * count
+        yield from ((self.hold([]), [1]) for _ in range(0 if self.weights else n))
+        for tables in _tables(self.weights, n if self.weights else 0, generator):
+            yield self.hold(tables), [1] * len(tables[0])
 
-    def given(self, values: list[Tensor], examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
-        """This module with some of these values, ``(draws, n_active)`` of each weight, until all had their turn."""
-        for part in self._parts(len(values[0]), examples):
-            yield self.hold([rows[part] for rows in values], part.stop - part.start), [1] * (part.stop - part.start)
-        self.hold([])
+    def given(self, values: list[Tensor]) -> nn.Module:
+        """This module with these values, ``(draws, n_active)`` of each weight."""
+        return self.hold(values)
 
     def sampled(self, n: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """``n`` draws, ``(n, n_active)`` of each weight."""
         self._check()
-        return self._sampled([_source(weight) for weight in self.weights], n, generator)
-
-    def _sampled(self, sources: list[Source], n: int, generator: torch.Generator | None) -> list[Tensor]:
-        tables = [weight.mean.detach().new_empty(n, weight.support.n_active) for weight in self.weights]
-        for rows in zip(*(table.unbind(0) for table in tables), strict=True):  # draw by draw, as networks are drawn
-            for (fill, _), row in zip(sources, rows, strict=True):
-                fill(row, generator)
-        return [finish(table) for (_, finish), table in zip(sources, tables, strict=True)]
-
-    def _parts(self, n: int, examples: int) -> Iterator[slice]:
-        """Draws to compute together. The first is always alone, so that the same call gives the same bits."""
-        self.largest, start = 0.0, 0
-        while start < n:
-            stop = min(n, start + self._together(examples))
-            yield slice(start, stop)
-            start = stop
+        return next(_tables(self.weights, n, generator, most=n))
 
     def at_mean(self) -> nn.Module:
         """This module with the means."""
         self._check()
         return self.hold([weight.expected().detach().unsqueeze(0) for weight in self.weights])
 
-    def hold(self, values: list[Tensor], count: int = 1) -> nn.Module:
+    def hold(self, values: list[Tensor]) -> nn.Module:
         """This module with these values, ``(draws, n_active)`` of each weight; without any it holds none."""
-        self.values, self.count = values, count
-        self.rows: list[tuple[Tensor, ...]] = list(zip(*(rows.unbind(0) for rows in values), strict=True))
+        self.values = values
+        self.rows: list[tuple[Tensor, ...]] = []  # of each draw, once they are computed one by one
         for i, fixed in enumerate(self.fixed):
-            fixed.hold(self.rows[0][i] if values else NOTHING)
+            fixed.hold(values[i][0] if values else NOTHING)
         return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Outputs of all draws, ``(draws, batch, …)``."""
-        if self.count == 1 or not self.together:
+        count = len(self.values[0]) if self.values else 1
+        if count == 1 or not self.together or torch.compiler.is_exporting():
             return self._one_by_one(args, kwargs)
+        run = partial(self._pass, args=args, kwargs=kwargs)
+        at_once = self._together(run, [*args, *kwargs.values()])
         try:
-            return _mapped(partial(self._pass, args=args, kwargs=kwargs), self.values)
+            parts = [
+                _mapped(run, [rows[first : first + at_once] for rows in self.values])
+                for first in range(0, count, at_once)
+            ]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
         except Exception as error:  # of any kind: what the network computes with may refuse mapped tensors
             self.together = False
             alone = self._one_by_one(args, kwargs)  # in which errors of the network itself show up
@@ -142,7 +130,8 @@ class DrawnPasses(nn.Module):
             return alone
 
     def _one_by_one(self, args: Any, kwargs: Any) -> Any:
-        outputs = [self._pass(rows, args, kwargs) for rows in self.rows or [()]]
+        self.rows = self.rows or list(zip(*(rows.unbind(0) for rows in self.values), strict=True)) or [()]
+        outputs = [self._pass(row, args, kwargs) for row in self.rows]
         if not all(isinstance(output, Tensor) for output in outputs):
             return outputs[0]
         return torch.stack(outputs) if len(outputs) > 1 else outputs[0].unsqueeze(0)
@@ -151,17 +140,20 @@ class DrawnPasses(nn.Module):
         for fixed, row in zip(self.fixed, values, strict=True):
             if fixed.mean is not row:
                 fixed.hold(row)
-        output = answer(self.network(*args, **kwargs))
-        if not (self.largest or torch.compiler.is_exporting()):
-            examples = max(1, len(next(iter((*args, *kwargs.values())))))
-            self.largest = max((fixed.n_outputs for fixed in self.fixed), default=0) / examples
-        return output
+        return answer(self.network(*args, **kwargs))
 
-    def _together(self, examples: int) -> int:
-        """How many draws to compute together: one until it is known how large the outputs of layers are."""
-        if torch.compiler.is_exporting() or not (self.together and self.largest):
-            return 1
-        return max(1, int(MOST_AT_ONCE / (self.largest * max(1, examples))))
+    def _together(self, run: Callable[..., Any], inputs: list[Tensor]) -> int:
+        """How many draws to compute together, so that outputs of layers stay in the caches.
+
+        A draw is computed to see how large these are, and its outputs are forgotten: the same call gives the same bits.
+        """
+        examples, key = max(1, len(inputs[0])), tuple(part.shape[1:] for part in inputs)
+        if key not in self.largest:
+            for fixed in self.fixed:
+                fixed.n_outputs = 0
+            run([rows[0] for rows in self.values])
+            self.largest[key] = max(fixed.n_outputs for fixed in self.fixed) / examples
+        return max(1, int(MOST_AT_ONCE / max(1, self.largest[key] * examples)))
 
     def _check(self) -> None:
         for weight in self.weights:
@@ -178,17 +170,25 @@ def _mapped(run: Callable[..., Any], values: list[Tensor]) -> Any:
         _functorch._set_vmap_fallback_enabled(before)  # type: ignore[attr-defined]
 
 
-def _source(weight: SparseWeight) -> Source:
-    """What fills the row of a draw, one draw after the other, and what then makes values of all rows at once."""
-    std, mean = weight.std, weight.mean.detach()
-    if std is None or type(weight).sample is not GaussianWeight.sample:
-        return lambda row, generator: row.copy_(weight.sample(generator, std)), identity
-    own = std.detach()
-
-    def fill(row: Tensor, generator: torch.Generator | None) -> None:
-        if generator is None or generator.device == row.device:
-            row.normal_(generator=generator)
-        else:
-            row.copy_(torch.randn(row.shape, generator=generator, device=generator.device, dtype=row.dtype))
-
-    return fill, lambda noise: torch.addcmul(mean, own, noise)
+def _tables(
+    weights: list[SparseWeight], n: int, generator: torch.Generator | None, most: int | None = None
+) -> Iterator[list[Tensor]]:
+    """Some of ``n`` draws, ``(draws, n_active)`` of each weight, until all had their turn; the memory is the same."""
+    stds = [None if weight.std is None else weight.std.detach() for weight in weights]
+    step = max(1, MOST_VALUES // max(1, sum(weight.support.n_active for weight in weights)))
+    step = most or (step if step <= LANES else step // LANES * LANES)
+    tables = [weight.mean.detach().new_empty(min(n, step), weight.support.n_active) for weight in weights]
+    at_once = all(type(weight).sample is GaussianWeight.sample and kernels.is_seeded(weight.mean) for weight in weights)
+    for first in range(0, n, step):
+        parts = [table[: n - first] for table in tables]
+        with torch.no_grad():
+            if at_once:
+                seeds = kernels.seeds((len(parts[0]), len(weights)), generator)
+                for i, (weight, part, std) in enumerate(zip(weights, parts, stds, strict=True)):
+                    assert std is not None
+                    kernels.sampled(weight.mean.detach(), std, seeds[:, i], part)
+            else:
+                for rows in zip(*(part.unbind(0) for part in parts), strict=True):  # in the order of drawn networks
+                    for weight, row, std in zip(weights, rows, stds, strict=True):
+                        row.copy_(weight.sample(generator, std))
+        yield parts

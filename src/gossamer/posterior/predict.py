@@ -116,9 +116,8 @@ def outputs_of(
     """Outputs of the draws, ``(draws, batch, …)``, over the posterior's temperature; every prediction rests on this."""
     drawn: list[Tensor] = []
     with torch.no_grad():
-        examples = min(batch_size, len(next(iter((*inputs[0], *inputs[1].values())))))
         number = 0
-        for network, times in posterior.passes(n_draws, examples):
+        for network, times in posterior.passes(n_draws):
             number += len(times)
             compute = partial(forward, network, inputs, batch_size, transform)
             found = compute() if around is None else around(number - 1, compute)

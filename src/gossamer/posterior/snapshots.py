@@ -91,9 +91,9 @@ class SnapshotPosterior(Posterior):
         for posterior, share in self._shares(n):
             yield from posterior.draws(share)
 
-    def passes(self, n: int, examples: int) -> Iterator[tuple[nn.Module, list[int]]]:
+    def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         for posterior, share in self._shares(n):
-            yield from posterior.passes(share, examples)
+            yield from posterior.passes(share)
 
     def _shares(self, n: int) -> Iterator[tuple[Posterior, int]]:
         """The posterior of each kept network, and its draws; each is valid until the next."""
