@@ -29,6 +29,7 @@ PAGES = [
         "docs/guides/variable-selection.md",
         "docs/guides/which-method.md",
         "docs/tutorials/finetune.md",
+        "docs/guides/deploy.md",
         "docs/guides/prediction.md",
         "docs/guides/own-data.md",
     )

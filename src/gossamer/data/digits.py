@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from gossamer._text.names import needs
@@ -29,14 +31,15 @@ def load(root: str | Path | None = None, *, n_val: int | None = None) -> Task:
         (959, 239, 599)
     """
     needs("sklearn", extra="sklearn")
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    x = torch.from_numpy(data.data).float().view(-1, 1, 8, 8) / 16
-    y = torch.from_numpy(data.target)
+    home = find_spec("sklearn")  # its import, with all it needs in turn, takes longer than a small training
+    assert home is not None
+    assert home.origin is not None
+    rows = np.loadtxt(Path(home.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.int64)
+    x = torch.from_numpy(rows[:, :-1]).float().view(-1, 1, 8, 8) / 16
+    y = torch.from_numpy(rows[:, -1].copy())
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(SPLIT_SEED))
     n_test = len(y) // 3
     n_val = n_held_out(len(y) - n_test, (len(y) - n_test) // 5 if n_val is None else n_val)
-    rows = order.split([n_test, n_val, len(y) - n_test - n_val])
-    test, val, train = ((x[part], y[part]) for part in rows)
+    parts = order.split([n_test, n_val, len(y) - n_test - n_val])
+    test, val, train = ((x[part], y[part]) for part in parts)
     return Task(train, val, test, Categorical(), n_outputs=10, name="digits", class_names=tuple("0123456789"))

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from gossamer import __version__, kernels
 from gossamer._text.names import needs
-from gossamer.layers import replica, sparse_weights
+from gossamer.layers import CurvatureWeight, GaussianWeight, replica, sparse_weights
 from gossamer.posterior import InLayers, LocalPasses, Prediction
 from gossamer.posterior.draw import unwrapped
-from gossamer.posterior.frozen import FrozenDraws
+from gossamer.posterior.frozen import FrozenDraws, frozen
 from gossamer.types import Likelihood, OfOneDraw, Posterior, Task, identity
 
 __all__ = ["export"]
@@ -59,7 +59,7 @@ def export(
             ``torch.export.load(file).module()`` runs.
         what: ``"mean"`` is the network at the means of its weights, ``"noise"`` a network that draws noise for each
             output at each call, and ``"draws"`` holds ``n_draws`` networks, drawn now, whose predictions it combines.
-        n_draws: How many networks ``"draws"`` holds, each with all its weights.
+        n_draws: How many networks ``"draws"`` holds.
         likelihood: ``Categorical()`` makes the outputs ``probs`` and ``entropy``, with ``mutual_information`` for
             draws; ``Gaussian(…)`` makes them ``mean`` and ``std``, with ``epistemic_std``. ``None`` leaves the outputs
             as they are, those of draws stacked.
@@ -146,7 +146,10 @@ class _Graph(nn.Module):
 def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]:
     """The networks of a graph."""
     if what == "mean":
-        return [OfOneDraw(posterior.mean_network())]
+        adapted = any(
+            weight.has_rest for network in posterior.networks() for weight in sparse_weights(network).values()
+        )
+        return [OfOneDraw(posterior.mean_network() if adapted else frozen(posterior))]
     if what == "draws":
         fixed = posterior.fixed(n_draws)
         if fixed is not None:
@@ -160,7 +163,15 @@ def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]
             f"a {type(posterior).__name__} has no noise that one graph could draw at each call (it needs layers with "
             "Gaussian weights, and batch normalisation that is not refreshed): export draws of it, what='draws'"
         )
-    return [OfOneDraw(next(iter(LocalPasses(model).draws(1))))]
+    # A curvature and what it is known from take twice the bytes of a standard deviation.
+    stand_ins = {id(weight): _gaussian(weight) for weight in model.modules() if type(weight) is CurvatureWeight}
+    return [OfOneDraw(next(iter(LocalPasses(replica(model, stand_ins, share=True)).draws(1))))]
+
+
+def _gaussian(weight: CurvatureWeight) -> GaussianWeight:
+    """The same distribution with the standard deviations themselves."""
+    std = weight.std.detach()
+    return GaussianWeight(weight.support, weight.mean.detach(), std, weight.prior_std, weight.mode, weight.noise)
 
 
 def _names(outputs: Tensor | dict[str, Tensor]) -> list[str]:
