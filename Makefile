@@ -100,7 +100,7 @@ figures: venv ## rewrite every measured table and picture of README and docs fro
 	$(BIN)/python -m benchmarks show results --into README.md docs/results.md docs/citizen.md \
 		docs/studies/learned-std.md docs/studies/noise.md docs/uci.md docs/reliability.md docs/scale.md \
 		docs/guides/variable-selection.md docs/guides/which-method.md docs/guides/prediction.md docs/guides/own-data.md \
-		docs/tutorials/finetune.md
+		docs/tutorials/finetune.md docs/guides/deploy.md
 	$(BIN)/python -m reproductions page
 
 endurance: venv ## attack runs, files and sweeps as the page on reliability counts it (hours), and store the counts
@@ -113,6 +113,7 @@ measure: venv ## measure again what a CPU can (some hours), store it in results,
 	rm -rf runs/measure
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks cpu --json results/bench-cpu.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.state results/bytes.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.predictions
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --device cpu --out runs/measure/demo --json results/demo.json
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model mlp --device cpu --out runs/measure/digits \
 		--json results/digits.json
