@@ -63,6 +63,7 @@ def test_every_room_is_there_after_the_import():
         "allocation",
         "criteria",
         "gossamer",
+        "gossamer_sweep",
         "index",
     }
     assert set(names) == {*gossamer.__all__, *pages}

@@ -263,7 +263,7 @@ def test_a_density_is_a_number_between_0_and_1(convert, density):
         ({"exclude": ["head", "body.*.x"]}, r"exclude='body.\*.x' matches no layer"),
         ({"keep_dense": "heads"}, r"keep_dense='heads' matches no layer of this model; did you mean 'head'\?"),
         ({"keep_dense": ["norm"]}, "keep_dense='norm' matches no layer"),
-        ({"prior_std": 0.0}, "prior_std must be a positive number, or None to scale it by the active fan-in"),
+        ({"prior_std": 0.0}, "prior_std must be a positive number, or None to choose it by the layer"),
         ({"init_std": -1.0}, "init_std must be a positive number, or None"),
         ({"init_std": math.nan}, "init_std must be a positive number, or None"),
     ],

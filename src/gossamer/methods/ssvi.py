@@ -52,13 +52,14 @@ class _Plan:
 REFERENCE = _Plan("sgd", lr=0.01, weight_decay=5e-4, lr_is_given=True, calibrates=False)  # of the released code
 GRADIENT = _Plan("adam", lr=0.02)
 PLAIN = _Plan("adam", lr=0.02, lr_warmup=0.025)
-NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  # with batch normalisation
+BRIEF = replace(PLAIN, noise="weights")  # with batch normalisation
+NORMED = _Plan("sgd", lr=0.1, lr_warmup=0.025, noise="weights", average=0.25)  # the same, in a long training
 LR = {plan.optimizer: plan.lr for plan in (PLAIN, NORMED)}
 KL_WEIGHT = {"reference": 0.01, "default": 0.02}
 WEIGHT_DECAY = 5e-4
 OWN_PRIOR_DECAY = 5.0  # over N; chosen on functions with a gap, where 0.5 has hardly an effect (concepts)
 AVERAGE_LR = 0.1  # of the first learning rate, while the network is averaged
-LONG = 5_000  # steps from which on an average pays: a shorter training cannot spare its last quarter
+LONG = 5_000  # steps from which on SGD and an average pay: a shorter training cannot spare its last quarter
 
 
 def ssvi(
@@ -100,7 +101,7 @@ def ssvi(
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.1 for SGD and 0.02 for Adam, 0.01 in reference mode.
         optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with
-            batch normalisation, Adam for others.
+            batch normalisation in 5,000 steps or more, otherwise Adam.
         temperature: T of the posterior, σ² = T / N(h + δ); 1 is that of the ELBO, and 0 the same training without
             noise, whose weights have no σ. ``None`` is chosen by the number of examples for each active weight, and 0
             for a mixture of networks with batch normalisation, which is better without noise.
@@ -190,16 +191,16 @@ def ssvi(
         only_with("a temperature above 0", **of_noise)
 
     def suited_to(network: nn.Module) -> Method:
-        """Held-out images chose this: batch normalisation wants SGD and gains by an average, other networks do not."""
+        """Held-out images chose this: in a long training batch normalisation wants SGD and an average, else Adam."""
         has_norm = is_normed(network)
-        default = NORMED if has_norm else PLAIN
+        default = PLAIN if not has_norm else NORMED if steps >= LONG else BRIEF
         # Noise costs a mixture of such networks (docs/studies/noise.md), whose members differ without it.
         is_plain = temperature == 0 or (temperature is None and has_norm and members > 1 and not of_noise)
         plan = replace(
             default,
             lr=first_given(lr, LR[optimizer or default.optimizer]),
             lr_is_given=lr is not None,
-            average=first_given(average, default.average if steps >= LONG else 0.0),
+            average=first_given(average, default.average),
             mean_decay=decay if is_plain else None,
             **given(optimizer=optimizer, noise=noise),
         )

@@ -163,6 +163,7 @@ class Training:
                 self._begin_again()
             values = self.take() if self.recovery.on_nan == "stop" else self.recovery.advance(self)
             if self.succession.rounds > 1 and self.succession.begins_round(values["nll"]):
+                self.steps += self.succession.steps_each
                 self._begin_again({"model": self.model.state_dict()})  # the weights stay
             return values
 
