@@ -95,7 +95,8 @@ def plot_rows(groups: Mapping[str, str]) -> Plot:
                     axes.set_xlabel("orange: the paper", color=PALETTE[1])
                 tidy(axes, f"{group}: {known[name].heading}{', %' if is_share else ''}{_small(kept)}")
 
-        draw(path, (max(5.0, 3.8 * len(groups)), 3.6), paint)
+        most = max(sum(row.label.startswith(f"{group}: ") for row in result.rows) for group in groups)
+        draw(path, (max(5.0, 3.8 * len(groups)), 1.0 + 0.25 * most), paint)
 
     return plot
 

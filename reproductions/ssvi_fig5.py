@@ -28,7 +28,7 @@ from gossamer.sparsity import Subspace
 from gossamer.sparsity.criteria import REMOVAL, snr_abs_reference
 from gossamer.sparsity.values import expected_abs_value
 from gossamer.types import Criterion, WeightStats
-from reproductions.drawing import draw, tidy
+from reproductions.drawing import PALETTE, draw, tidy
 from reproductions.frame import Claim, Kept, Measures, Result, Told
 from reproductions.rows import CRITERIA, ssvi_row
 
@@ -124,10 +124,13 @@ def _metric(name: str, heading: str) -> Metric:
 def _plot(result: Result, kept: Kept, path: Path) -> None:
     def paint(figure: Any) -> None:
         axes = figure.subplots()
-        for kind, colour in zip(ARITHMETICS, ("#D55E00", "#0072B2"), strict=True):
+        # The two may lie on top of each other: a broad line below, a thin one above.
+        for kind, style in zip(
+            ARITHMETICS, ({"color": PALETTE[1], "lw": 4, "alpha": 0.4}, {"color": PALETTE[0]}), strict=True
+        ):
             for i, run in enumerate(kept.runs):
                 label = {"published": "formulas in float32", "exact": "exact orders"}[kind] if i == 0 else None
-                axes.plot(run.measures["step"], run.measures[f"{kind}_mean"], color=colour, lw=1.2, label=label)
+                axes.plot(run.measures["step"], run.measures[f"{kind}_mean"], **{"lw": 1.2, "label": label, **style})
         axes.set_ylim(0, 1.02)
         axes.set_xlabel("step")
         axes.legend(frameon=False)
