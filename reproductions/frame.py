@@ -116,7 +116,8 @@ class Row:
 class Claim:
     """What the paper says, as a sum over rows that is at least ``above``: the metric of each times its weight.
 
-    Runs of a seed are ``paired`` where they are the same training up to what differs between the rows.
+    Runs of a seed are ``paired`` where they are the same training up to what differs between the rows. Small runs judge
+    what is ``in_small``.
     """
 
     words: str
@@ -124,6 +125,7 @@ class Claim:
     weights: Mapping[str, float]
     above: float = 0.0
     paired: bool = False
+    in_small: bool = True
 
     @classmethod
     def better(cls, one: str, other: str, metric: str, by: float = 0.0) -> Self:
@@ -190,9 +192,11 @@ class Result:
                 yield row, row.settings(small=small) | {"seed": seed}
 
     def judge(self, kept: Kept) -> Verdict:
-        """The verdict on the claims about rows that there are at this size."""
-        there = {row.label for row in self.rows if row.small is not None or not kept.small}
-        return kept.judge([claim for claim in self.claims if claim.weights.keys() <= there])
+        """The verdict on the claims that runs of this size can judge."""
+        if not kept.small:
+            return kept.judge(self.claims)
+        there = {row.label for row in self.rows if row.small is not None}
+        return kept.judge([claim for claim in self.claims if claim.in_small and claim.weights.keys() <= there])
 
     @property
     def metrics(self) -> list[Metric]:

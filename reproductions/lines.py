@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer._text.formats import percent
+from gossamer._text.formats import macs, percent
 from gossamer.metrics import METRICS
-from reproductions.drawing import INK, PALETTE, draw, tidy
+from reproductions.drawing import PALETTE, draw, tidy
 from reproductions.frame import Kept, Result, mean_error
 
 __all__ = ["plot_lines", "plot_points", "plot_rows"]
@@ -22,16 +22,22 @@ def plot_lines(label: str, metric: str = "accuracy", *, log: bool = True) -> Plo
     def plot(result: Result, kept: Kept, path: Path) -> None:
         def paint(figure: Any) -> None:
             axes = figure.subplots()
-            for number, line in enumerate(dict.fromkeys(row.line for row in result.rows)):
+            lines, shown = list(dict.fromkeys(row.line for row in result.rows)), set[float]()
+            for number, line in enumerate(lines):
                 rows = [row for row in result.rows if row.line == line and kept.values(row.label, metric)]
                 found = [mean_error(kept.values(row.label, metric)) for row in rows]
                 means, errors = [100 * mean for mean, _ in found], [100 * (error or 0) for _, error in found]
                 colour = PALETTE[number % len(PALETTE)]
                 places = [row.at for row in rows]
-                axes.errorbar(places, means, errors, label=line, color=colour, marker="o", ms=4, lw=1.4)
+                width = 1 + 0.4 * (len(lines) - number)  # lines that lie on top of each other are all seen
+                axes.errorbar(
+                    places, means, errors, label=line, color=colour, marker="o", ms=4 + width, lw=width, elinewidth=1
+                )
+                shown.update(places)
             if log:
                 axes.set_xscale("log")
-                axes.xaxis.set_minor_formatter("")
+                axes.set_xticks(sorted(shown), [f"{at:g}" for at in sorted(shown)])
+                axes.minorticks_off()
             axes.set_xlabel(label)
             axes.legend(frameon=False, fontsize=8)
             tidy(axes, f"{METRICS[metric].heading}, %{_small(kept)}")
@@ -42,26 +48,27 @@ def plot_lines(label: str, metric: str = "accuracy", *, log: bool = True) -> Plo
 
 
 def plot_points(x: str, y: str, groups: Sequence[str]) -> Plot:
-    """A panel for each group of rows (the start of their labels): two metrics against each other, with names."""
+    """A panel for each group of rows (the start of their labels): two metrics against each other."""
 
     def plot(result: Result, kept: Kept, path: Path) -> None:
         def paint(figure: Any) -> None:
+            from matplotlib.ticker import LogLocator
+
             for axes, group in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups, strict=True):
                 rows = [row for row in result.rows if row.label.startswith(f"{group}:") and kept.values(row.label, x)]
                 for number, row in enumerate(rows):
                     at = mean_error(kept.values(row.label, x))[0]
                     mean, error = mean_error(kept.values(row.label, y))
-                    colour = PALETTE[number % len(PALETTE)]
-                    axes.errorbar(at, 100 * mean, 100 * (error or 0), color=colour, marker="o", ms=5)
+                    style = {"color": PALETTE[number % len(PALETTE)], "marker": "os"[number // len(PALETTE)], "ls": ""}
                     name = row.label.removeprefix(f"{group}: ")
-                    axes.annotate(
-                        name, (at, 100 * mean), xytext=(6, 3), textcoords="offset points", fontsize=8, color=INK
-                    )
+                    axes.errorbar(at, 100 * mean, 100 * (error or 0), label=name, ms=5, **style)
                 axes.set_xscale("log")
-                axes.xaxis.set_minor_formatter("")
-                axes.margins(x=0.25)
+                axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+                axes.xaxis.set_major_formatter(lambda value, _: macs(value))
+                axes.minorticks_off()
                 axes.set_xlabel("multiply-adds of the training")
                 tidy(axes, f"{group}: {METRICS[y].heading}, %{_small(kept)}")
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
 
         draw(path, (10.5, 3.8), paint)
 
@@ -73,18 +80,21 @@ def plot_rows(groups: Mapping[str, str]) -> Plot:
 
     def plot(result: Result, kept: Kept, path: Path) -> None:
         known = {metric.name: metric for metric in result.metrics}
+        shown = {
+            group: [row for row in result.rows if row.label.startswith(f"{group}: ") and kept.values(row.label, name)]
+            for group, name in groups.items()
+        }
+        panels = {group: rows for group, rows in shown.items() if rows}
 
         def paint(figure: Any) -> None:
-            for axes, (group, name) in zip(
-                figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
+            for axes, (group, rows) in zip(
+                figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
             ):
-                rows = [
-                    row for row in result.rows if row.label.startswith(f"{group}: ") and kept.values(row.label, name)
-                ]
+                name = groups[group]
                 is_share = known[name].format is percent
+                scale = 100 if is_share else 1
                 for place, row in enumerate(rows):
                     mean, error = mean_error(kept.values(row.label, name))
-                    scale = 100 if is_share else 1
                     axes.errorbar(scale * mean, place, xerr=scale * (error or 0), fmt="o", ms=5, color=PALETTE[0])
                     if name in row.printed:
                         printed = float(row.printed[name].rstrip(" %"))
@@ -95,8 +105,7 @@ def plot_rows(groups: Mapping[str, str]) -> Plot:
                     axes.set_xlabel("orange: the paper", color=PALETTE[1])
                 tidy(axes, f"{group}: {known[name].heading}{', %' if is_share else ''}{_small(kept)}")
 
-        most = max(sum(row.label.startswith(f"{group}: ") for row in result.rows) for group in groups)
-        draw(path, (max(5.0, 3.8 * len(groups)), 1.0 + 0.25 * most), paint)
+        draw(path, (max(5.0, 3.8 * len(panels)), 1.2 + 0.25 * max(map(len, panels.values()))), paint)
 
     return plot
 

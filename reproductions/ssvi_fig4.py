@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gossamer._text.formats import number
+from gossamer._text.formats import number, percent
 from gossamer.data import SEVERITIES
 from gossamer.lab.record import Lock
 from gossamer.lab.report.evaluation import mean_by_severity
@@ -62,14 +62,15 @@ def _plot(result: Result, kept: Kept, path: Path) -> None:
         shown = ("accuracy", "nll", "ece")
         for panels, own in zip(figure.subplots(len(NAMES), len(shown)), NAMES.values(), strict=True):
             for axes, metric in zip(panels, shown, strict=True):
+                scale, unit = (100, ", %") if METRICS[metric].format is percent else (1, "")
                 for line, row in enumerate(row for row in result.rows if row.label.startswith(f"{own}:")):
                     found = [run.measures[f"{metric}_by_severity"] for run in kept.of(row.label)]
                     if not found:
                         continue
-                    means = [sum(column) / len(found) for column in zip(*found, strict=True)]
+                    means = [scale * sum(column) / len(found) for column in zip(*found, strict=True)]
                     label = row.label.removeprefix(f"{own}: ")
                     axes.plot(SEVERITIES, means, marker="o", ms=4, color=PALETTE[line % len(PALETTE)], label=label)
-                tidy(axes, f"{own}: {SHOWN[metric]}{', small' if kept.small else ''}")
+                tidy(axes, f"{own}: {SHOWN[metric]}{unit}{', small' if kept.small else ''}")
         for axes in panels:
             axes.set_xlabel("severity")
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)

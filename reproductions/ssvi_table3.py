@@ -89,7 +89,7 @@ def features(network: nn.Module, task: Task, x: Tensor) -> Tensor:
 
 def _metric(measure: str, side: str, score: str) -> Metric:
     known = METRICS[measure]
-    heading = f"{known.heading}, {SIDES[side]}" + ("" if score == "entropy" else f", {score.replace('_', ' ')}")
+    heading = f"{known.heading}, {SIDES[side]}, {score.replace('_', ' ')}"
     return Metric(f"{measure}:{side}:{score}", heading, number, known.better, known.meaning, heading=heading)
 
 
@@ -132,7 +132,7 @@ METRIC_OF = {
 }
 SHOWN = [
     *(f"{measure}:{side}:entropy" for side in SIDES for measure in ("auroc", "aupr_out", "fpr95")),
-    *(f"auroc:{side}:{score}" for side in SIDES for score in ("mutual_information", "neighbour", "mahalanobis")),
+    *(f"auroc:{side}:{score}" for side in SIDES for score in SCORES[1:]),
 ]
 
 RESULT = Result(
