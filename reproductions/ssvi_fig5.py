@@ -125,12 +125,11 @@ def _plot(result: Result, kept: Kept, path: Path) -> None:
     def paint(figure: Any) -> None:
         axes = figure.subplots()
         # The two may lie on top of each other: a broad line below, a thin one above.
-        for kind, style in zip(
-            ARITHMETICS, ({"color": PALETTE[1], "lw": 4, "alpha": 0.4}, {"color": PALETTE[0]}), strict=True
-        ):
+        styles: list[dict[str, Any]] = [{"color": PALETTE[1], "lw": 4, "alpha": 0.4}, {"color": PALETTE[0], "lw": 1.2}]
+        for kind, style in zip(ARITHMETICS, styles, strict=True):
             for i, run in enumerate(kept.runs):
                 label = {"published": "formulas in float32", "exact": "exact orders"}[kind] if i == 0 else None
-                axes.plot(run.measures["step"], run.measures[f"{kind}_mean"], **{"lw": 1.2, "label": label, **style})
+                axes.plot(run.measures["step"], run.measures[f"{kind}_mean"], label=label, **style)
         axes.set_ylim(0, 1.02)
         axes.set_xlabel("step")
         axes.legend(frameon=False)
