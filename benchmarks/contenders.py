@@ -115,7 +115,7 @@ class ContenderCase(NamedTuple):
         return self.method in (None, "ssvi")
 
 
-_LOCAL = {"noise": "local"}
+_LOCAL = {"noise": "local", "optimizer": "sgd"}  # as in a long training
 _SSVI = _LOCAL | {"density": DENSITY}
 CASES = (
     ContenderCase(SSVI, "ssvi", _SSVI),  # first, so that its set-up time does not profit from what others have compiled

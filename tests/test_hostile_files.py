@@ -134,8 +134,8 @@ def test_columns_of_an_estimator_cannot_ask_for_memory(changed_estimator):
 
 
 def test_layers_of_an_estimator_are_those_that_it_has_weights_for(changed_estimator, monkeypatch):
-    monkeypatch.setattr(Draws, "shapes", None)  # they are counted before any is made, which takes minutes
     path = changed_estimator(lambda fitted: fitted["draws"]["architecture"].update(hidden=(4,) * 10**6))
+    monkeypatch.setattr(Draws, "shapes", None)  # they are counted before any is made, which takes minutes
     with pytest.raises(ValueError, match=r"model: draws does not fit the other entries"):
         SparseBayesClassifier.load(path)
 

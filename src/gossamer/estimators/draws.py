@@ -101,14 +101,13 @@ class Draws:
     def outputs(self, x: Any) -> Tensor:
         """Outputs of each network for the rows of ``x``, ``(rows, columns) -> (draws, rows, outputs)``, in float64.
 
-        All networks are computed together, in float32: standardised inputs and targets carry fewer digits. These layers
-        are so small that dense products are faster than sparse ones.
+        All networks are computed together: these layers are so small that dense products are faster than sparse ones.
         """
-        inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+        inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))
         widest = max(self.architecture.n_inputs, *self.architecture.hidden, 1)
         with torch.no_grad():
             parts = [self._forward(part.T) for part in inputs.split(max(1, MAX_CELLS // (widest * len(self))))]
-        outputs = torch.cat(parts, 2).transpose(1, 2).double()
+        outputs = torch.cat(parts, 2).transpose(1, 2)
         if not self.architecture.constant_noise:
             return outputs
         noise = self.values["raw_noise"].double().unsqueeze(1)
@@ -127,8 +126,8 @@ class Draws:
         """Weight ``(draws, out, in)`` and bias ``(draws, out, 1)`` of each layer."""
         dense = {}
         for name, shape in self.shapes().items():
-            dense[name] = torch.zeros(len(self), *shape)
-            dense[name].view(len(self), -1)[:, self.position[name]] = self.values[name].float()
+            dense[name] = torch.zeros(len(self), *shape, dtype=torch.float64)
+            dense[name].view(len(self), -1)[:, self.position[name]] = self.values[name].double()
         weights = [tensor for name, tensor in dense.items() if name.endswith("weight")]
         biases = [tensor.unsqueeze(2) for name, tensor in dense.items() if name.endswith("bias")]
         return list(zip(weights, biases, strict=True))

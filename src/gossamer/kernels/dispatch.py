@@ -91,14 +91,14 @@ def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) ->
 
 def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
-    return _kernel(x, where).moments(x, mean, std, bias, *where)
+    return _kernel(x, where, is_noisy=True).moments(x, mean, std, bias, *where)
 
 
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """One draw by the kernel in use; see :func:`gossamer.kernels.reference.noisy_product`."""
-    return _kernel(x, where).noisy_product(x, mean, std, bias, *where, floor=floor)
+    return _kernel(x, where, is_noisy=True).noisy_product(x, mean, std, bias, *where, floor=floor)
 
 
 def is_dense(x: Tensor, *where: *Placement) -> bool:
@@ -122,7 +122,7 @@ def way(weight: Tensor, *where: *Placement) -> str:
     return "dense" if _choice(weight.is_cpu, False, where) is reference else "sparse"
 
 
-def _kernel(x: Tensor, where: Placement) -> _Functions:
+def _kernel(x: Tensor, where: Placement, is_noisy: bool = False) -> _Functions:
     """The kernel to call; a sparse one passes what it cannot compute on to the reference."""
     _, shape, weight_map = where
     # Not while exporting: a program for batches of any size must not be chosen by the size of one.
@@ -131,7 +131,7 @@ def _kernel(x: Tensor, where: Placement) -> _Functions:
         if isinstance(weight_map, LinearMap):
             few = x.numel() < FEW * shape[1]
         elif isinstance(weight_map, ConvMap):
-            few = len(x) < FEW
+            few = is_noisy or len(x) < FEW  # noise of dense layers is torch's, whatever they are run by
     return _choice(x.is_cpu, few, where)
 
 
@@ -143,10 +143,9 @@ def _choice(is_cpu: bool, few: bool, where: Placement) -> _Functions:
         return reference
     size = math.prod(shape)
     n_active = size if position is None else len(position)
-    has_few_taps = (
-        isinstance(weight_map, ConvMap) and weight_map.groups == 1 and not weight_map.transposed
-        and n_active <= FEW_TAPS * shape[0] and not few and not torch.compiler.is_exporting()
-    )  # fmt: skip
+    is_plain_conv = isinstance(weight_map, ConvMap) and weight_map.groups == 1 and not weight_map.transposed
+    is_free = not few and not torch.compiler.is_exporting()
+    has_few_taps = is_plain_conv and is_free and n_active <= FEW_TAPS * shape[0]
     if position is None and not has_few_taps:
         return reference
     if torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export():  # ONNX has no operators of ours

@@ -67,7 +67,10 @@ def noisy_product(
 def explicit(where: Placement) -> Placement:
     """The placement with positions, also where all entries are active."""
     position, shape, weight_map = where
-    return where if position is not None else (_all(math.prod(shape)), shape, weight_map)
+    if position is None:
+        size = math.prod(shape)
+        position = torch.arange(size, dtype=torch.int32) if torch.compiler.is_compiling() else _all(size)
+    return position, shape, weight_map
 
 
 @functools.cache

@@ -135,8 +135,10 @@ class GaussianWeight(SparseWeight):
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε per entry."""
-        mean, std = self.mean, self._std_of_pass() if std is None else std
-        if not torch.is_grad_enabled() and kernels.is_seeded(mean):  # the same numbers as of several draws at once
+        is_pass, mean = std is None, self.mean
+        std = self._std_of_pass() if std is None else std
+        # The same numbers as of several draws at once. A pass may be traced, exported, or repeated for its gradient.
+        if not is_pass and not torch.is_grad_enabled() and kernels.is_seeded(mean):
             return kernels.sampled(mean, std.detach(), kernels.seeds((1,), generator))[0]
         if generator is None:  # randn_like can be traced, exported and mapped over draws; it takes no generator
             return torch.addcmul(mean, std, torch.randn_like(mean))
