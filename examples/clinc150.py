@@ -39,7 +39,7 @@ SETTINGS = {
     "full": [{"lr": lr} for lr in (1e-4, 3e-4, 1e-3)],
     "lora": [{"lr": lr} for lr in (1e-3, 2e-3, 5e-3)],
     "shira": [{"lr": lr} for lr in (3e-3, 1e-2, 3e-2)],
-    "adapt": [{"lr": 1e-2, "T": 1e-3}, {"lr": 1e-2, "T": None}, {"lr": 3e-2, "T": None}],  # None: the default
+    "adapt": [{"lr": 1e-2, "T": 1e-3}, {"lr": 1e-2, "T": 4.7e-3}, {"lr": 3e-2, "T": 4.7e-3}],
 }
 MEMBERS = {"lora": 5, "adapt": 5}  # of the methods that are shown as an ensemble, too
 TUNING = 100  # the seed that chooses

@@ -283,6 +283,13 @@ def test_the_loss_does_not_jump_at_an_update():
     assert sum(jumps) / len(jumps) < 0.02
 
 
+def test_changes_are_colder_than_a_network_from_scratch():
+    for make, n_data, expected in ((gossamer.adapt, 10_000, 1e-3), (gossamer.bayesianize, 10_000, 0.05)):
+        model = make(mlp(), 0.05)
+        optimizer = torch.optim.Adam(gossamer.param_groups(model))
+        assert gossamer.Curvature(model, optimizer, n_data=n_data).temperature == expected
+
+
 class DenseTensors(TorchDispatchMode):
     """Counts the tensors as large as a weight that are alive at once, other than those that were there before."""
 

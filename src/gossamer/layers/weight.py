@@ -7,6 +7,7 @@ for the product with an input and never sees a dense tensor.
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -65,6 +66,7 @@ class SparseWeight(nn.Module, ABC):
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # parameters and buffers with one number per active entry
     warms_states: ClassVar[bool] = False  # whether new entries have average optimizer states, instead of none
     has_rest: ClassVar[bool] = False  # whether entries that are not active may differ from zero
+    warmest: ClassVar[float] = math.inf  # temperature that Curvature chooses by itself
     mean: nn.Parameter
 
     def __init__(self, support: Support, mean: Tensor) -> None:

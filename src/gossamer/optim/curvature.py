@@ -288,7 +288,8 @@ def default_temperature(model: nn.Module, n_data: int) -> float:
     """T of a training with N examples and s active weights: √(N/s)/20, at most 0.05; with normalisation N/6s, 0.01.
 
     The more weights share an example, the more of them the KL of the ELBO pulls back to the prior. Held-out examples
-    chose the numbers, see the study of noise; :func:`gossamer.calibrate` fits the width.
+    chose the numbers, see the study of noise; :func:`gossamer.calibrate` fits the width. Changes of a pretrained
+    network have at most 0.001: more noise than that covers what it knows.
 
     Example:
         >>> import gossamer
@@ -296,9 +297,11 @@ def default_temperature(model: nn.Module, n_data: int) -> float:
         >>> default_temperature(model, 20), default_temperature(model, 600_000)
         (0.01, 0.05)
     """
-    per_weight = n_data / sum(weight.support.n_active for weight in sparse_weights(model).values())
+    weights = sparse_weights(model).values()
+    per_weight = n_data / sum(weight.support.n_active for weight in weights)
     is_normed = any(isinstance(module, NORMS) for module in model.modules())
-    return min(WARMEST_NORMED, per_weight / 6) if is_normed else min(WARMEST, math.sqrt(per_weight) / 20)
+    temperature = min(WARMEST_NORMED, per_weight / 6) if is_normed else min(WARMEST, math.sqrt(per_weight) / 20)
+    return min(temperature, *(weight.warmest for weight in weights))
 
 
 def _check(n_data: int, temperature: float | None, weight_decay: float | None, memory: float) -> None:
