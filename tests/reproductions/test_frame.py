@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gossamer import data, methods
+from gossamer import methods
 from gossamer.data import sun1
 from gossamer.metrics import LayerCost, dense_macs, training_macs
 from gossamer.models import resnet8, resnet50
@@ -56,8 +56,8 @@ def tiny(own_modules, monkeypatch):
 def few_examples(monkeypatch):
     """200 training points instead of 10,000, and next to none held out."""
     monkeypatch.setattr(sun1, "N_VAL", 10)
-    few = functools.partial(data.load, n_train=200, n_test=50)
-    monkeypatch.setattr(em_mcmc_table4, "data", type("Few", (), {"load": staticmethod(few)}))
+    for source in em_mcmc_table4.SOURCES.values():
+        monkeypatch.setattr(source, "load", functools.partial(source.load, n_train=200, n_test=50))
 
 
 def of(name, **told):
