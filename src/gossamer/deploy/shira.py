@@ -87,7 +87,7 @@ def read_shira(folder: Path | str, model: nn.Module, **options: Any) -> nn.Modul
         tensors = load_tensors(schema.read_bytes(file))
     except SafetensorError as error:
         raise ValueError(f"{file} is broken: {error}; {fix}") from error
-    names = [name.removeprefix(PREFIX) for name in tensors]
+    names = sorted(name.removeprefix(PREFIX) for name in tensors)  # a file has no order
     layers = [name.removesuffix(VALUES) for name in names if name.endswith(VALUES)]
     if config.get("peft_type") != "SHIRA" or not layers:
         raise ValueError(f"{folder} holds an adapter of kind {config.get('peft_type')!r}; {fix}")
