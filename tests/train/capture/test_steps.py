@@ -396,7 +396,7 @@ def test_graphs_that_draw_weights_compute_with_what_they_drew(caplog):
 def test_setting_up_a_graph_changes_nothing():
     graphs = training(device="cuda", captures=True, density=0.3)
     before = {name: tensor.clone() for name, tensor in graphs.model.state_dict().items()}
-    steps, (x, y) = graphs._capture(), graphs.batches[0]
+    steps, (x, y) = graphs.steps_by(graphs), graphs.batches[0]
     from gossamer.train.capture.steps import _Pass
 
     _Pass(steps, x, y, compiles=False)
