@@ -93,6 +93,12 @@ def worker(rank: int, folder: str) -> None:
     except ValueError as error:
         results["global"] = {"error": str(error)}
     torch.save(results, Path(folder) / f"rank{rank}.pt")
+    _part()
+
+
+def _part() -> None:
+    """Leave together: a rank that goes while the other is still connecting can end that process."""
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -109,7 +115,7 @@ def forward_then_meet(rank: int, folder: str) -> None:
     with torch.no_grad():
         error = (model(x) - F.linear(x, model.dense_mean(), model.bias)).abs().max()
     torch.save(error, Path(folder) / f"rank{rank}.pt")
-    dist.destroy_process_group()
+    _part()
 
 
 def count_broadcast(rank: int, folder: str) -> None:
@@ -119,7 +125,7 @@ def count_broadcast(rank: int, folder: str) -> None:
     cases = ((nn.BatchNorm1d(30), "gradient"), (nn.Identity(), "gradient"), (nn.Identity(), "curvature"))
     found = [_counted(rank, *case) for case in cases]
     torch.save(found, Path(folder) / f"rank{rank}.pt")
-    dist.destroy_process_group()
+    _part()
 
 
 def _counted(rank: int, norm: nn.Module, std: str) -> dict[str, Any]:
@@ -180,7 +186,7 @@ def choose(rank: int, folder: str) -> None:
     broken = {name: torch.full(weight.support.shape, torch.inf if rank else 1.0) for name, weight in weights.items()}
     results.append(not any(best.is_finite for best in best_of_all_ranks(broken, weights, 0.3).values()))
     torch.save(results, Path(folder) / f"rank{rank}.pt")
-    dist.destroy_process_group()
+    _part()
 
 
 SCORES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
