@@ -26,12 +26,7 @@ def reliability_tables(content: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def _counts(label: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Counts by row, and their sums.
-
-    Example:
-        >>> _counts("attack", ("tries",), [{"attack": "a", "tries": 2}, {"attack": "b", "tries": 3}]).rows[-1]
-        ['all', '5']
-    """
+    """Counts by row, and their sums."""
     cells = [[str(row[label]), *(integer(row[name]) for name in columns)] for row in rows]
     return Table("", "", (label, *columns), [*cells, ["all", *(integer(sum(row[c] for row in rows)) for c in columns)]])
 

@@ -75,7 +75,7 @@ def add_study_flags(parser: Parser) -> Parser:
     parser.add_flag("metric", str, "Metric of the held-out examples to search by.", "nll")
     parser.add_flag("pruner", Pruner, "How trials that look bad are stopped early.", "median")
     parser.add_flag("out", str | None, "Folder of the sweep; runs/<study> if not given.")
-    parser.add_flag("config", str | None, "A TOML or YAML file with any of these, and a table [search].")
+    parser.add_flag("config", str | None, "A TOML file with any of these, and a table [search].")
     parser.add_flag("checkpoint_seconds", float, "Seconds between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that a file may name.")
     parser.add_flag("quiet", None, "Show no progress.")

@@ -13,7 +13,7 @@ from gossamer.lab.report.axes import Axis
 from gossamer.lab.report.charts import Mark, Series, line, scatter
 from gossamer.lab.report.figure import Chart, Figure, Point
 from gossamer.lab.report.markup import Html, element
-from gossamer.lab.report.rows import BarRow, bars
+from gossamer.lab.report.plots import BarRow, bars
 from gossamer.lab.report.table import address, heading, sortable
 from gossamer.metrics import METRICS
 from gossamer_sweep.record import RANGE, SweepRecord, TrialRecord

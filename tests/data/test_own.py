@@ -9,8 +9,7 @@ import torch
 
 from gossamer import data
 from gossamer.data.own import arrays, texts
-from gossamer.data.own.files import FILES, read_frame
-from gossamer.data.own.frames import from_text
+from gossamer.data.own.files import FILES, from_text, read_frame
 from gossamer.data.own.record import TrainingDataNeededError, task_without_data
 from gossamer.likelihoods import Categorical, Gaussian
 

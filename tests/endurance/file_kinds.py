@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import yaml
 from torch import nn
 
 import gossamer
@@ -409,16 +408,6 @@ def _config_toml(root: Path) -> FileKind:
     return FileKind("--config, TOML", _toml(FLAGS), _alone(".toml", _flags), NAMED, *TOML, share=0.2)
 
 
-def _to_yaml(tree: Any) -> bytes:
-    return yaml.safe_dump(tree).encode()
-
-
-def _config_yaml(root: Path) -> FileKind:
-    return FileKind(
-        "--config, YAML", _to_yaml(FLAGS), _alone(".yaml", _flags), NAMED, yaml.safe_load, _to_yaml, share=0.2
-    )
-
-
 # Data.
 
 
@@ -671,7 +660,6 @@ KINDS: tuple[Callable[[Path], FileKind], ...] = (
     _trials,
     _recipe,
     _config_toml,
-    _config_yaml,
     functools.partial(_own_table, ".csv"),
     functools.partial(_own_table, ".tsv"),
     _parquet,

@@ -11,8 +11,7 @@ import torch
 
 from gossamer import methods
 from gossamer.estimators.draws import Architecture
-from gossamer.estimators.member_steps import MemberSteps, native_steps
-from gossamer.estimators.members import Members, SumOverMembers, WithoutFolds
+from gossamer.estimators.members import Members, MemberSteps, SumOverMembers, WithoutFolds, native_steps
 from gossamer.kernels import library, native_members
 from gossamer.layers import sparse_weights
 from gossamer.layers.modules import SparseLinear

@@ -20,7 +20,7 @@ from typing import Any
 
 from gossamer._text.names import imported, unknown
 from gossamer.data import own
-from gossamer.data._corruptions import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
+from gossamer.data._corruptions import CORRUPTIONS, PUBLISHED, SEVERITIES, corrupt, read_corrupted
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._fingerprint import changed, fingerprint
 from gossamer.data._images import CropFlip, Normalize, grey
@@ -29,6 +29,7 @@ from gossamer.types import Task
 
 __all__ = [
     "CORRUPTIONS",
+    "PUBLISHED",
     "SEVERITIES",
     "CropFlip",
     "DataNotFoundError",

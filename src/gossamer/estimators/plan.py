@@ -20,8 +20,14 @@ from gossamer._text.names import unknown
 from gossamer._text.progress import Progress
 from gossamer.distributed import OneProcess, OwnNoise
 from gossamer.estimators.draws import Architecture, Draws
-from gossamer.estimators.member_steps import native_steps
-from gossamer.estimators.members import Members, OfMembers, SumOverMembers, WithoutFolds, can_train_together
+from gossamer.estimators.members import (
+    Members,
+    OfMembers,
+    SumOverMembers,
+    WithoutFolds,
+    can_train_together,
+    native_steps,
+)
 from gossamer.estimators.table import Scaling
 from gossamer.files.schema import check_type
 from gossamer.likelihoods import Gaussian, RuleOfSuccession

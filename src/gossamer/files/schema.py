@@ -48,7 +48,6 @@ __all__ = [
 ]
 
 LARGEST = 2**26  # bytes of a file of text, whose content takes some ten times as much in memory
-DEPTH = 100  # of YAML
 WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
 WHOLE = 2**63  # no whole number in a file reaches it: neither numpy nor torch could hold it
 _Kind = TypeVar("_Kind")
@@ -70,7 +69,7 @@ Count = Annotated[int, Within(0)]
 
 
 def read(path: Path, hint: Any, fix: str, most: int = LARGEST) -> Any:
-    """The content of a JSON, YAML or (with any other ending) TOML file, checked.
+    """The content of a JSON or (with any other ending) TOML file, checked.
 
     Args:
         path: The file; whether it is there is left to ``open``.
@@ -102,11 +101,10 @@ def read_bytes(path: Path) -> bytes:
 
 def parse(path: Path, data: bytes, fix: str) -> Any:
     """The values that the text of a file means, by its ending."""
-    loads: dict[str, Any] = {".json": json.loads, ".jsonl": json.loads, ".yaml": _yaml, ".yml": _yaml}
-    meaning: Callable[[str], Any] = loads.get(path.suffix) or tomllib.loads
+    meaning: Callable[[str], Any] = json.loads if path.suffix in (".json", ".jsonl") else tomllib.loads
     try:
         return _bounded(meaning(data.decode()))
-    except (ValueError, RecursionError, OverflowError) as error:  # YAML has overflowing dates
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is broken: {' '.join(str(error).split())[:200]}; {fix}") from error
 
 
@@ -316,19 +314,3 @@ def _bounded(tree: Any) -> Any:
         if isinstance(item, int) and not -WHOLE <= item < WHOLE:
             raise ValueError(f"a whole number of {len(str(item))} digits")
     return tree
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    depth = 0
-    try:
-        for event in yaml.parse(text):  # an event at a time: its parser takes a time quadratic in the depth
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it has aliases (*name), which may grow without bound: write the values out")
-            if depth > DEPTH:
-                raise ValueError(f"more than {DEPTH} lists in each other")
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, AttributeError, LookupError) as error:  # the last two where a tag does not fit
-        raise ValueError(str(error)) from error

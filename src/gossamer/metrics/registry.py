@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from gossamer._text.formats import count, duration, integer, latency, macs, number, percent, plain, size
-from gossamer.metrics.metric import Metric, Place
-from gossamer.metrics.quality import QUALITY
+from gossamer.metrics.quality import QUALITY, Metric, Place
 
 __all__ = ["METRICS", "Metric", "add", "shown", "texts"]
 

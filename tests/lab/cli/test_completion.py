@@ -7,7 +7,7 @@ import pytest
 
 from gossamer import data, methods
 from gossamer.lab.cli import COMMANDS
-from gossamer.lab.cli.completion import SHELLS
+from gossamer.lab.cli.listing import SHELLS
 
 # Outside of a completion bash has no compopt; the function is called as bash calls it.
 PROGRAM = """

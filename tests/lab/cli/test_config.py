@@ -3,7 +3,6 @@
 import tomllib
 
 import pytest
-import yaml
 
 from gossamer.lab.record import Run
 
@@ -31,8 +30,6 @@ def test_what_is_printed_has_every_option_and_can_be_read(gossamer, write):
     assert config["options"]["removal"] == "snr_abs"  # a default
     assert "# not set: model, data_dir" in out
     assert gossamer("train", "--config", write(out), "--print-config") == (0, out, "")
-    as_yaml = write(yaml.safe_dump(config), "config.yaml")
-    assert gossamer("train", f"--config={as_yaml}", "--print-config") == (0, out, "")
 
 
 def test_a_run_trains_again_by_its_own_config(gossamer, finished, tmp_path):
@@ -106,13 +103,6 @@ def test_a_file_may_name_the_folder(gossamer, write, tmp_path):
 )
 def test_what_is_wrong_in_a_file(refused, write, text, message):
     assert message in refused(2, "train", "--config", write(text))
-
-
-def test_a_broken_yaml_file_and_one_that_holds_a_list(refused, write):
-    assert "config.yml is broken" in refused(2, "train", "--config", write("a: [1", "config.yml"))
-    assert "it must be a table; got list; write keys and values" in refused(
-        2, "train", "--config", write("- 1\n", "config.yml")
-    )
 
 
 def test_files_that_cannot_be_read(refused, tmp_path):

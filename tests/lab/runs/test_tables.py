@@ -12,7 +12,7 @@ from gossamer import methods
 from gossamer.data import load
 from gossamer.distributed import OneProcess
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
-from gossamer.estimators.member_steps import MemberSteps
+from gossamer.estimators.members import MemberSteps
 from gossamer.lab import Settings, load_run, train
 from gossamer.lab.runs.job import start
 from gossamer.lab.runs.tables import prepared

@@ -29,7 +29,7 @@ USAGE = """usage: gossamer COMMAND [...]
   train METHOD DATA [options]     train a run; DATA is a name, or your own: a file (table, arrays), a folder
                                   of images, or module:function; gossamer train METHOD --help lists options
   train --resume RUN              continue an interrupted run, to the bit
-  train --config FILE             train what a TOML or YAML file says (a run's config.toml, for example)
+  train --config FILE             train what a TOML file says (a run's config.toml, for example)
   evaluate RUN                    compute the metrics of a run again
   compare METHOD,METHOD… | FILE   several methods or a recipe, several seeds, one table and one report
   sweep METHOD --data DATA --study NAME --search OPTION=VALUES
@@ -54,16 +54,16 @@ Examples:
 
 COMMANDS = {  # name -> the function that runs it, as module:function of this or another package, imported on use
     "train": "train:train",
-    "evaluate": "evaluate:evaluate",
+    "evaluate": "queries:evaluate",
     "compare": "compare:compare",
     "sweep": "gossamer_sweep.command:sweep",
     "report": "queries:report",
-    "predict": "predict:predict",
+    "predict": "queries:predict",
     "export": "queries:export",
     "runs": "queries:runs",
     "list": "listing:list_names",
     "show": "queries:show",
-    "completion": "completion:completion",
+    "completion": "listing:completion",
 }
 
 

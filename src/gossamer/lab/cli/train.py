@@ -78,7 +78,7 @@ def _method_parser(method: str) -> Parser:
 def _add_settings(parser: Parser) -> Parser:
     parser.add_signature(Settings, "settings of the run", skip={"method", "data", "options"})
     parser.add_flag("out", str | None, "The run folder; runs/<date>-<method>-<data>-<seed> if not given.")
-    parser.add_flag("config", str | None, "A TOML or YAML file with any of these; flags given here win.")
+    parser.add_flag("config", str | None, "A TOML file with any of these; flags given here win.")
     parser.add_flag("print_config", None, "Print the configuration as TOML and stop.")
     return _add_way_of_running(parser)
 
@@ -192,7 +192,7 @@ class _Config(TypedDict, total=False):
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The keys of a TOML or YAML file; options of the method stand among the others."""
+    """The keys of a TOML file; options of the method stand among the others."""
     try:
         content: dict[str, Any] = schema.read(path, _Config, "write keys and values")
     except (OSError, ValueError) as error:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from gossamer._text.formats import Format, integer, is_number, number, percent
 from gossamer.lab.report.axes import Axis, PlotFrame
 from gossamer.lab.report.charts import Bars, Series, histogram, line
-from gossamer.lab.report.fields import Cloud, heat, matrix
 from gossamer.lab.report.figure import Figure, Point
 from gossamer.lab.report.markup import Html, element, join
-from gossamer.lab.report.rows import BarRow, DotRow, bars, dots
+from gossamer.lab.report.plots import BarRow, Cloud, DotRow, bars, dots, heat, matrix
 from gossamer.lab.report.runs import LoadedRun
 
 MOST_CLASSES = 32  # of a confusion matrix

@@ -17,7 +17,7 @@ from gossamer.lab.report.evaluation import SCORES, detections
 from gossamer.lab.report.figure import Figure, Point
 from gossamer.lab.report.markup import element
 from gossamer.lab.report.numbers import COVERAGE_AXES, coverage_points
-from gossamer.lab.report.rows import DotRow, dots
+from gossamer.lab.report.plots import DotRow, dots
 from gossamer.lab.report.runs import Group, LoadedRun, told
 from gossamer.lab.report.training import VALIDATION, Curve, fitted, loss_axis, losses
 from gossamer.metrics import METRICS, Metric

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gossamer._text.formats import integer, number, percent
 from gossamer.lab.report.axes import Axis
 from gossamer.lab.report.charts import DIAGONAL, Bars, Series, histogram, line
-from gossamer.lab.report.fields import Cloud, cloud
 from gossamer.lab.report.figure import Figure, Point
+from gossamer.lab.report.plots import Cloud, cloud
 from gossamer.lab.report.runs import LoadedRun
 
 NORMAL_90 = 1.645  # stds on either side of the mean that hold 90 % of a Gaussian

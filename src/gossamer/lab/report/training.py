@@ -11,7 +11,7 @@ from gossamer.lab.report.axes import Axis, PlotFrame
 from gossamer.lab.report.charts import Bars, Series, histogram, line
 from gossamer.lab.report.figure import Figure, Point
 from gossamer.lab.report.markup import Html, element
-from gossamer.lab.report.rows import BarRow, DotRow, bars, dots
+from gossamer.lab.report.plots import BarRow, DotRow, bars, dots
 from gossamer.lab.report.runs import LoadedRun
 from gossamer.metrics import METRICS, Metric
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from gossamer import data, metrics
 from gossamer._text.names import unknown
 from gossamer._text.progress import Progress
-from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, grey, read_corrupted
+from gossamer.data import CORRUPTIONS, PUBLISHED, SEVERITIES, corrupt, grey, read_corrupted
 from gossamer.data.own.files import FILES
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
@@ -92,7 +92,7 @@ def evaluate_corruptions(
     Args:
         run: The run folder, or the run as :func:`opened` gives it.
         source: ``"generated"`` corrupts the test images of the run (:func:`gossamer.data.corrupt`); anything else is
-            the folder of published files, such as CIFAR-10-C.
+            the folder of published files, such as CIFAR-10-C, of which all fifteen are read.
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
         quiet: Show no progress.
 
@@ -106,8 +106,9 @@ def evaluate_corruptions(
         raise RecordError(f"--corruptions {source}: there is no such folder; without one, images are corrupted here")
     clean = summarize(job.predict(job.task.test[0]), job.task, job.task.test[1])
     rows: dict[str, dict[str, list[float]]] = {}
-    with Progress("corruptions", len(CORRUPTIONS) * len(SEVERITIES), quiet=quiet) as progress:
-        for done, (name, severity, x, y) in enumerate(_corrupted(job, source), start=1):
+    names = CORRUPTIONS if source == GENERATED else PUBLISHED
+    with Progress("corruptions", len(names) * len(SEVERITIES), quiet=quiet) as progress:
+        for done, (name, severity, x, y) in enumerate(_corrupted(job, source, names), start=1):
             for metric, value in summarize(job.predict(x), job.task, y).items():
                 rows.setdefault(name, {}).setdefault(metric, []).append(value)
             progress.update(done, f"{name} {severity}".format)
@@ -117,10 +118,10 @@ def evaluate_corruptions(
     return {name: entry}
 
 
-def _corrupted(job: Job, source: str) -> Iterator[tuple[str, int, Tensor, Tensor]]:
+def _corrupted(job: Job, source: str, names: Iterable[str]) -> Iterator[tuple[str, int, Tensor, Tensor]]:
     """Name, severity, images and targets of every corruption."""
     x, y = job.task.test
-    for name in CORRUPTIONS:
+    for name in names:
         for severity in SEVERITIES:
             if source == GENERATED:
                 yield name, severity, corrupt(x, name, severity), y

@@ -96,7 +96,7 @@ def method_and_task(
     """What trains, on which task, and how steps are taken: on tables with rates and noise that suit them."""
     if not is_table(task):
         return methods.build(settings.method, task, steps, **settings.options), task, {}
-    from gossamer.estimators.member_steps import native_steps
+    from gossamer.estimators.members import native_steps
     from gossamer.estimators.plan import VARYING, rate_for_numbers
 
     rate = rate_for_numbers(settings.method, settings.options, task.likelihood)
