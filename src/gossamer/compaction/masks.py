@@ -51,14 +51,7 @@ def governed(model: nn.Module) -> dict[str, Governed]:
 
 @torch.no_grad()
 def without_masks(model: nn.Module) -> nn.Module:
-    """A copy of a network in which zero weights replace the masks, wherever they can.
-
-    Example:
-        >>> network = nn.Sequential(nn.Linear(3, 2), Masked(nn.ReLU(), torch.tensor([1.0, 0.0])), nn.Linear(2, 1))
-        >>> plain, x = without_masks(network), torch.randn(5, 3)
-        >>> type(plain[1]).__name__, plain[0].weight[1].any().item(), torch.equal(plain(x), network(x))
-        ('ReLU', False, True)
-    """
+    """A copy of a network in which zero weights replace the masks, wherever they can."""
     network = replica(model)
     found = _governed(network)
     needless: dict[int, nn.Module] = {}

@@ -95,13 +95,7 @@ def compact(model: nn.Module) -> nn.Module:
 
 
 class Select(nn.Module):
-    """Some of the entries along a dimension: the inputs that a network still reads.
-
-    Example:
-        >>> import torch
-        >>> Select(torch.tensor([0, 2]))(torch.tensor([[1.0, 2.0, 3.0]]))
-        tensor([[1., 3.]])
-    """
+    """Some of the entries along a dimension: the inputs that a network still reads."""
 
     index: Tensor
 

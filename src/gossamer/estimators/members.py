@@ -158,11 +158,8 @@ def native_steps(training: Training) -> Steps:
 class MemberSteps(Steps):
     """The steps of :class:`Members` with Gaussian weights.
 
-    Args:
-        model: The members.
-        optimizer: Adam, with the parameter groups of :func:`gossamer.param_groups`, in any state.
-        task: Its transform and likelihood are used.
-        penalty: A weighted KL.
+    ``optimizer`` is Adam, in any state, with the parameter groups of :func:`gossamer.param_groups`; ``penalty`` is a
+    weighted KL. Of the task its transform and likelihood are used.
     """
 
     def __init__(self, model: Members, optimizer: Optimizer, task: Task, penalty: Penalty) -> None:

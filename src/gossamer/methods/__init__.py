@@ -1,5 +1,7 @@
 """Methods: one file each, a function that names its parts. The folder is the registry.
 
+Each takes the task, with N training examples, the length of the training in steps, and options of its own.
+
 A method of your own needs no place in it: ``module:function`` names a function in any module that can be imported, for
 :func:`build`, on the command line and in the configuration of a run.
 """

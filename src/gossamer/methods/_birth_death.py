@@ -19,11 +19,7 @@ MOST_FLIPS = 3
 class BirthDeath:
     """A Markov chain over masks whose stationary distribution is exp(-N · loss) p(m), for the weights as they are.
 
-    Args:
-        masks: The masked activations of a network.
-        n_data: N, the number of examples over which the loss is a mean.
-        cost: (λ log N)⁵ of the prior, see :func:`log_prior`.
-        generator: Source of the moves, in the same state on all ranks.
+    ``cost`` is the (λ log N)⁵ of :func:`log_prior`; ``generator`` is in the same state on all ranks.
     """
 
     def __init__(self, masks: Sequence[Masked], n_data: float, cost: float, generator: torch.Generator) -> None:
@@ -101,12 +97,7 @@ class BirthDeath:
 
 
 def log_prior(n_active: int, width: int, cost: float) -> float:
-    """Log p(m) of a layer, up to a constant: -(λ log N)⁵ s² - log C(p, s); a layer without units is impossible.
-
-    Example:
-        >>> log_prior(2, 4, cost=0.5) + math.log(6), log_prior(0, 4, cost=0.5)
-        (-2.0, -inf)
-    """
+    """Log p(m) of a layer, up to a constant: -(λ log N)⁵ s² - log C(p, s); a layer without units is impossible."""
     return -cost * n_active**2 - math.log(math.comb(width, n_active)) if n_active else -math.inf
 
 
@@ -124,11 +115,6 @@ def log_probability(log_weights: Tensor, chosen: Tensor) -> float:
     """Log probability that a draw without replacement gives this set, in any order.
 
     Σ over the orders of Π_i w_i / (W - w of those before i).
-
-    Example:
-        >>> weights = torch.tensor([1.0, 2.0, 3.0]).log()  # 1/6 · 2/5 + 2/6 · 1/4
-        >>> round(math.exp(log_probability(weights, torch.tensor([0, 1]))), 4)
-        0.15
     """
     left: dict[frozenset[int], float] = {}  # log of the weight that is left when these are gone
 

@@ -25,10 +25,7 @@ def with_options_of(
 ) -> Callable[[Callable[..., Method]], Callable[..., Method]]:
     """Give a function of ``(task, steps, *, …, **options)`` the options of another method, and their descriptions.
 
-    Args:
-        parent: The other method.
-        without: Options of the other method that this one does not have.
-        defaults: Values of its own for some of the others.
+    ``without`` names options that it does not have, ``defaults`` are its own values for some of the others.
     """
 
     def give(function: Callable[..., Method]) -> Callable[..., Method]:
@@ -52,7 +49,8 @@ def with_options_of(
         method.__annotations__ = function.__annotations__ | {item.name: item.annotation for item in taken}
         described = dict(re.findall(r"^    (\w+)(:.*(?:\n {8}.*)*)", inspect.getdoc(parent) or "", re.MULTILINE))
         lines = [f"    {item.name}{described[item.name]}" for item in taken if item.name in described]
-        method.__doc__ = "\n".join([inspect.getdoc(function) or "", *lines])
+        own_doc = inspect.getdoc(function) or ""
+        method.__doc__ = "\n".join([own_doc, *([] if "\nArgs:" in own_doc else ["", "Args:"]), *lines])
         return method
 
     return give
@@ -173,14 +171,7 @@ class OwnKL(Penalty):
 
 
 def replace_layers(model: nn.Module, replacements: Mapping[int, nn.Module]) -> nn.Module:
-    """Put modules in the place of others, by ``id``, which they may contain; returns the network or what replaced it.
-
-    Example:
-        >>> layer = nn.Linear(2, 2)
-        >>> network = nn.Sequential(layer, nn.ReLU())
-        >>> type(replace_layers(network, {id(layer): nn.Sequential(nn.Dropout(), layer)})[0]).__name__
-        'Sequential'
-    """
+    """Put modules in the place of others, by ``id``; returns the network, or what replaced it."""
     for module in list(model.modules()):
         if id(module) not in replacements:
             for name, child in list(module.named_children()):

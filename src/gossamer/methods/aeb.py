@@ -78,8 +78,6 @@ def aeb(
     paper linear layers stay dense; its network has a single small one.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         density: Share of the weights that are not zero in the end.
         lr: Learning rate of the dense stage; 0.1. That of the second is 5 over its number of steps, as in the paper,
             and at most this.
@@ -133,13 +131,7 @@ def aeb(
 
 @dataclass(frozen=True)
 class Prior:
-    """Laplace(0, v₀) or N(0, v₁).
-
-    Example:
-        >>> prior = Prior(laplace_scale=0.005, normal_variance=1e-5)
-        >>> prior.probability(torch.tensor([0.0, 0.02]), 0.5)  # of the Gaussian
-        tensor([5.5783e-01, 1.4197e-07])
-    """
+    """Laplace(0, v₀) or N(0, v₁)."""
 
     laplace_scale: float
     normal_variance: float
@@ -209,13 +201,7 @@ class Beliefs:
 class EmpiricalBayes(Clocked):
     """Adds the gradient of the prior; after the optimizer's step, adapts the prior and cuts the smallest weights.
 
-    Args:
-        weights: The weights that become sparse, plain ones, by the name of their layer.
-        optimizer: The sampler that holds them.
-        prior: The two components.
-        clock: When, how fast, and how many weights stay.
-        weight: How much the prior counts in the loss, which is a mean: 1/N, or less.
-        learn_prior: Whether δ and s learn as well.
+    ``weight`` says how much the prior counts in the loss, which is a mean: 1/N, or less.
     """
 
     def __init__(

@@ -57,8 +57,6 @@ def bayes_compression(
     """Bayesian compression: Gaussian weights with a shared scale per unit or channel, of which the noisy ones go.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         lr: Learning rate of Adam; it falls along a line over the second half. The tutorial of the authors has 0.001 and
             a long training: after 900 steps on digits 0.001 had removed 3 % of the weights at most, 0.01 20 to 50 %.
         threshold: log α of a scale above which its group is removed, at the last step: at 0 the noise of a scale is as
@@ -96,14 +94,7 @@ def group_dim(shape: Sequence[int]) -> int:
 
 
 class ScaledWeight(GaussianWeight):
-    """A Gaussian weight times a Gaussian scale per group: w = z (μ_w + σ_w ε), z = μ_z + σ_z ε'.
-
-    Example:
-        >>> one = torch.ones(2)
-        >>> weight = ScaledWeight(Support((1, 2)), one, one, 2 * one, torch.zeros(2) + 1e-6)
-        >>> weight.expected().tolist(), weight.std.tolist()
-        ([2.0, 2.0], [2.0, 2.0])
-    """
+    """A Gaussian weight times a Gaussian scale per group: w = z (μ_w + σ_w ε), z = μ_z + σ_z ε'."""
 
     def __init__(self, support: Support, mean: Tensor, std: Tensor, scale_mean: Tensor, scale_std: Tensor) -> None:
         super().__init__(support, mean, std, prior_std=1.0)

@@ -43,8 +43,6 @@ def csghmc(
     """Cyclical SGHMC on the plain network; its posterior is a set of snapshots.
 
     Args:
-        task: The task; its number of training examples scales the noise.
-        steps: Length of the training.
         lr: Learning rate at the start of each cycle, l₀; 0.5.
         temperature: T in the hot part; 1 samples the posterior, the released code has 1/N.
         momentum: β; the paper's friction is 1 - β.

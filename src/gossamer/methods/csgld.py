@@ -28,8 +28,6 @@ def csgld(task: Task, steps: int, *, weight_decay: float = 5e-4, **options: Any)
     The options are those of :func:`gossamer.methods.csghmc.csghmc`, but for the momentum.
 
     Args:
-        task: The task; its number of training examples scales the noise.
-        steps: Length of the training.
         weight_decay: Precision of the normal prior over the number of examples, d.
     """
     return in_cycles(task, steps, partial(SGLD, weight_decay=weight_decay), **options)

@@ -38,8 +38,6 @@ def cv_adam(
     """CV-Adam: a Gaussian over every parameter, held by the optimizer.
 
     Args:
-        task: The task; its number of training examples weighs the prior and the entropy.
-        steps: Length of the training.
         lr: Learning rate at the start of a cosine; 0.3. In reference mode 1, at the start of each cycle.
         temperature: Weight of the KL: 1 is the ELBO, which underfits on digits as it does with ``vi``; 0.02 had the
             best NLL on held-out digits. In reference mode it is the paper's k, 1/N or 1/√N by preset.

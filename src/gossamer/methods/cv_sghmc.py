@@ -43,8 +43,6 @@ def cv_sghmc(
     """Cyclical SGHMC on the plain network; its posterior is a set of snapshots.
 
     Args:
-        task: The task; its number of training examples scales the noise.
-        steps: Length of the training.
         lr: Learning rate at the start of each cycle; 0.1, and 1 in reference mode.
         temperature: 1 samples the posterior, and needs a rate of 0.1 or less. For numbers it is 1, for classes 0.1,
             which had the better NLL on held-out digits. In reference mode it is the paper's k: 1/N for images, 1/√N in

@@ -43,8 +43,6 @@ def dpf(
     At ``until`` the mask is final. What it cuts can then never return, so it leaves the storage there.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         density: Share of the weights that stay in the end.
         lr: Learning rate at the start of a cosine; 0.2.
         momentum: Nesterov momentum of SGD.

@@ -45,8 +45,6 @@ def dsr(
     """DSR: a fixed number of active weights of the whole network, which move between its layers.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.1.
         momentum: Nesterov momentum of SGD.
@@ -81,15 +79,7 @@ def dsr(
 
 
 class Reparameterization(Redistribution):
-    """Removes what is below an adaptive threshold, and grows at random where most has survived.
-
-    Args:
-        model: A network of :func:`gossamer.sparsify`.
-        optimizer: The optimizer that holds its parameters.
-        threshold: H of the first update.
-        replacement_rate: Share of the active weights that should leave at an update.
-        **clock: ``update_period`` and ``last_step`` of :class:`Redistribution`.
-    """
+    """Removes what is below an adaptive threshold, and grows at random where most has survived."""
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, *, threshold: float, replacement_rate: float, **clock: Any

@@ -64,8 +64,6 @@ def em_mcmc(
     """EM-MCMC: a spike-and-slab sampler that prunes groups of weights as it goes; its posterior is a set of snapshots.
 
     Args:
-        task: The task; its number of training examples scales the noise.
-        steps: Length of the training.
         density: Share of weights that stay; reached along a cubic at ``until``.
         hard_threshold: Instead of a density, the score below which a group is pruned; by default a tenth of the mean
             square of its layer before training.

@@ -32,7 +32,6 @@ def ensemble(
     """An ensemble of networks trained by one method, whose posteriors are mixed.
 
     Args:
-        task: The task.
         steps: Length of the training of all members together; each has an equal share.
         member: Name of the method.
         members: K, how many networks.

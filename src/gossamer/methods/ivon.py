@@ -41,8 +41,6 @@ def ivon(
     """IVON: a Gaussian over every active parameter, held by the optimizer.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         density: Share of active weights; 1 leaves the network as it is.
         lr: Learning rate at the start of a cosine; the paper has 0.2 for 200 epochs of CIFAR, shorter trainings want
             more: 0.5 was better on held-out digits.

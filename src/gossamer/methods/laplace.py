@@ -57,7 +57,6 @@ def laplace(
 
     Args:
         task: The task: classes, or numbers with a known noise.
-        steps: Length of the training.
         structure: How H is stored: ``"full"``, ``"kron"`` (Kronecker factors) or ``"diag"``.
         tuning: How δ is chosen: by the NLL on the ``"held_out"`` examples, whose own figures are then too good,
             or by the marginal likelihood, ``"marglik"``. That is the paper's default, and far too wide where a network

@@ -41,8 +41,6 @@ def magnitude(
     on. In the paper it stays behind a mask, where no gradient reaches it.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         density: Share of the weights that stay in the end.
         lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.

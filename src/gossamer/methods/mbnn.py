@@ -78,7 +78,6 @@ def mbnn(
     """Masked Bayesian network: its units are born and die by Metropolis moves; its posterior is a set of snapshots.
 
     Args:
-        task: The task, with N training examples.
         steps: Length of the training; with HMC, in trajectories.
         sampler: How the weights are drawn: ``"hmc"`` takes ``leapfrog`` gradients of all examples per step, in float32
             whatever the precision of the training; ``"sgld"`` one of a batch. ``None`` is HMC for small networks and
@@ -167,15 +166,7 @@ class Cauchy(Penalty):
 
 
 class AfterBatches(Rule):
-    """A move of the masks after every so many steps of the optimizer, by the loss of the same batch.
-
-    Args:
-        model: The network with masks.
-        chain: The moves.
-        optimizer: The sampler of the weights.
-        begin: The last step before the first move.
-        period: Steps between two moves.
-    """
+    """A move of the masks after every so many steps of the optimizer, by the loss of the same batch."""
 
     def __init__(self, model: nn.Module, chain: BirthDeath, optimizer: Optimizer, begin: int, period: int) -> None:
         self.chain, self.begin, self.period, self.layers = chain, begin, period, governed(model)
@@ -208,13 +199,7 @@ class AfterBatches(Rule):
 class AfterTrajectories(Rule):
     """A trajectory of HMC on all examples instead of the optimizer's step, then moves of the masks.
 
-    Args:
-        model: The network with masks.
-        chain: The moves.
-        task: Its training examples and likelihood.
-        prior: The penalty of the loss.
-        leapfrog: Steps of a trajectory.
-        adapting: Trajectories over which their step size learns.
+    The step size learns over the first ``adapting`` trajectories.
     """
 
     def __init__(
@@ -275,15 +260,7 @@ def masks_of(model: nn.Module) -> list[Masked]:
 
 
 def with_masks(model: nn.Module, example: Tensor, start: float = 1.0) -> nn.Module:
-    """The network with a mask on each activation between its linear layers and convolutions, found by one pass.
-
-    Example:
-        >>> with_masks(nn.Sequential(nn.Linear(4, 10), nn.ReLU(), nn.Linear(10, 2)), torch.zeros(1, 4), start=0.8)[1]
-        Masked(
-          8 of 10 on, dim=-1
-          (activation): ReLU()
-        )
-    """
+    """The network with a mask on each activation between its linear layers and convolutions, found by one pass."""
     found: dict[nn.Module, tuple[int, int]] = {}
     dim = 0  # before the first layer
     calls = _calls(model, example)

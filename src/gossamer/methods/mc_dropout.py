@@ -56,8 +56,6 @@ def mc_dropout(
     """MC dropout: the network's own dropout layers, or one before each linear layer and convolution but the first.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         rate: p, the share of units that are dropped. ``None`` is what the network's own dropout layers have. In a
             network without any it is 0.1.
         lr: Learning rate of SGD at the start of a cosine; 0.1.
@@ -146,15 +144,7 @@ def dropout_layers(model: nn.Module) -> list[_DropoutNd]:
 
 
 def with_dropout(model: nn.Module, rate: float | None = None) -> nn.Module:
-    """The network, with dropout before each linear layer and convolution but the first if it has none.
-
-    Example:
-        >>> with_dropout(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))[2]
-        Sequential(
-          (0): Dropout(p=0.1, inplace=False)
-          (1): Linear(in_features=8, out_features=2, bias=True)
-        )
-    """
+    """The network, with dropout before each linear layer and convolution but the first if it has none."""
     if own := dropout_layers(model):
         for layer in own:
             layer.p = layer.p if rate is None else rate

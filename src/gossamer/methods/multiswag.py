@@ -24,7 +24,6 @@ def multiswag(task: Task, steps: int, *, members: int = 3, **options: Any) -> Me
     The other options are those of :func:`gossamer.methods.swag.swag`.
 
     Args:
-        task: The task.
         steps: Length of the training of all members together; each has an equal share, and its shares are of that.
         members: K, how many Gaussians.
     """

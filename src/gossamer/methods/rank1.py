@@ -63,8 +63,6 @@ def rank1(
     """Rank-1 BNN: K members that share their weights and differ by Gaussian factors of inputs and outputs.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         members: K, the components of the mixture.
         lr: Learning rate of SGD at the start of a cosine; 0.1, which the paper divides by 5 three times instead.
         momentum: Nesterov momentum.
@@ -221,12 +219,7 @@ class _Pair(NamedTuple):
 
 
 def with_factors(model: nn.Module, members: int, init_std: float = 0.0316, negative: float = 0.5) -> nn.Module:
-    """The network with factors at every linear layer and convolution.
-
-    Example:
-        >>> with_factors(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), members=2)[0].output.mean.shape
-        torch.Size([2, 8])
-    """
+    """The network with factors at every linear layer and convolution."""
     layers = [module for module in model.modules() if type(module) in LAYERS]
     if not layers:
         raise ValueError(

@@ -29,8 +29,6 @@ def rigl(
     """RigL: a fixed share of active weights, moved to where gradients are largest.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.

@@ -60,8 +60,6 @@ def sbp(
     """Structured Bayesian pruning: log-normal noise per unit and channel, of which the noisy ones are removed.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         lr: Learning rate of Adam; that of μ and log σ is ten times as large. It stays for five sixths of the training,
             then falls along a line. The paper has 1e-5 for networks that are trained already.
         threshold: Signal-to-noise ratio below which a group is removed, at the last step.
@@ -107,13 +105,7 @@ def _gates(weight: SparseWeight) -> tuple[nn.Parameter, nn.Parameter]:
 
 
 class GatedWeight(SparseWeight):
-    """Point weights times truncated log-normal noise per group: w = z θ, log z ~ N(μ, σ²) on [-20, 0].
-
-    Example:
-        >>> weight = GatedWeight(Support((1, 2)), torch.ones(2), torch.zeros(2), torch.tensor([-5.0, 5.0]))
-        >>> weight.snr() > 1
-        tensor([ True, False])
-    """
+    """Point weights times truncated log-normal noise per group: w = z θ, log z ~ N(μ, σ²) on [-20, 0]."""
 
     def __init__(self, support: Support, mean: Tensor, log_mean: Tensor, log_std: Tensor) -> None:
         super().__init__(support, mean)
@@ -167,10 +159,6 @@ def divergence(mean: Tensor, std: Tensor) -> Tensor:
     """KL of the truncated normal distribution of log z from the uniform one, in nats, for μ from -20 on.
 
     Where μ > b, Φ(β) and φ(β) underflow together: with t = -β and erfcx their ratio does not.
-
-    Example:
-        >>> divergence(torch.tensor([-10.0, 0.0]), torch.tensor([1000.0, 0.01])).round(decimals=3)
-        tensor([0.0000, 6.8750])
     """
     low, high = (LOW - mean) / std, (HIGH - mean) / std
     constant = math.log(HIGH - LOW) - 0.5 * math.log(2 * math.pi * math.e) - std.log()
@@ -189,13 +177,7 @@ def divergence(mean: Tensor, std: Tensor) -> Tensor:
 
 
 def moments(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """E z and E z², without overflow for any μ from -20 on and any σ.
-
-    Example:
-        >>> first, second = moments(torch.tensor([0.0]).double(), torch.tensor([1e4]).double())  # log z is uniform
-        >>> (20 * first).round(decimals=3), (40 * second).round(decimals=3)
-        (tensor([1.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
-    """
+    """E z and E z², without overflow for any μ from -20 on and any σ."""
     return _moment(mean, std, 1), _moment(mean, std, 2)
 
 
@@ -220,12 +202,7 @@ def _tail(t: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def drawn(mean: Tensor, std: Tensor, uniform: Tensor) -> Tensor:
-    """Value of log z by the inverse of its distribution function at ``uniform``; always inside [a, b].
-
-    Example:
-        >>> drawn(torch.tensor([5.0, -10.0]).double(), torch.tensor([1e-9, 1e9]).double(), torch.tensor([0.5, 0.5]))
-        tensor([  0., -10.], dtype=torch.float64)
-    """
+    """Value of log z by the inverse of its distribution function at ``uniform``; always inside [a, b]."""
     low, high = (LOW - mean) / std, (HIGH - mean) / std
     uniform = uniform.clamp(torch.finfo(uniform.dtype).tiny, 1.0)
     near = high.clamp_min(-FAR)

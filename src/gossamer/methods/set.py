@@ -27,10 +27,6 @@ def set(task: Task, steps: int, **options: Any) -> Method:
     after every epoch to the end: ζ, the ``replacement_rate``, falls along a cosine, and stops at ``until``. New weights
     start at zero, and under a learning rate that ends at zero the late ones would stay there. The paper's Erdős-Rényi
     graph is ``allocation="erk"``, which counts the kernel of a convolution as well.
-
-    Args:
-        task: The task.
-        steps: Length of the training.
     """
     return moving(steps, removal=share_of_sign, addition="random", **options)
 

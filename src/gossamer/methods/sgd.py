@@ -25,8 +25,6 @@ def sgd(
     """The plain network, trained by SGD with momentum or by Adam.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         optimizer: ``"sgd"`` or ``"adam"``.
         lr: Learning rate at the start of a cosine; 0.1 for SGD, 0.001 for Adam.
         momentum: Momentum of SGD.

@@ -54,8 +54,6 @@ def sm(
     rounds up and corrects later.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.1.
         momentum: Nesterov momentum of SGD, and β.
@@ -89,13 +87,7 @@ def sm(
 class SparseMomentum(Redistribution):
     """Removes the smallest weights, and grows by momentum: between layers by its mean size, within them by its size.
 
-    Args:
-        model: A network of :func:`gossamer.sparsify`.
-        optimizer: The optimizer that holds its parameters.
-        momentum: β of m.
-        weight_decay: λ of m, that of the optimizer.
-        rate: p, the share of the active weights that an update removes.
-        **clock: ``update_period`` and ``last_step`` of :class:`Redistribution`.
+    ``momentum`` is β of m, ``weight_decay`` λ, that of the optimizer, and ``rate`` p, the share that an update removes.
     """
 
     def __init__(

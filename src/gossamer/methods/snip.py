@@ -36,8 +36,6 @@ def snip(
     """SNIP: the weights to which the loss of a first batch is most sensitive, trained by SGD.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.1.
         momentum: Momentum of SGD.

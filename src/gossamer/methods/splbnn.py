@@ -61,7 +61,6 @@ def splbnn(
     """Mixture Gaussian prior: maximum a posteriori, pruned by it and refitted; the start with the best evidence.
 
     Args:
-        task: The task, with N training examples.
         steps: Length of the training, all starts together.
         starts: How many times to start, each with fresh weights and an equal part of the steps. The paper has 10 for
             its simulated examples and 1 for images. More than one needs a Hessian of all parameters that are left.
@@ -110,12 +109,7 @@ def splbnn(
 
 @dataclass(frozen=True)
 class MixturePrior:
-    """The prior of a weight: λ N(0, s₁²) + (1 - λ) N(0, s₀²).
-
-    Example:
-        >>> round(MixturePrior(1e-5, 0.01, 0.1).threshold, 4), round(MixturePrior(1e-5, 0.01, 1.0).threshold, 4)
-        (0.0528, 0.0568)
-    """
+    """The prior of a weight: λ N(0, s₁²) + (1 - λ) N(0, s₀²)."""
 
     inclusion: float
     spike_std: float
@@ -167,10 +161,7 @@ class MixturePenalty(Penalty):
 class Restart(Clocked):
     """Begins again at a step with fresh weights; its gradient is that of the old ones, and is dropped.
 
-    Args:
-        plain: A network of the same structure as the one that was converted; its ``reset_parameters`` draw.
-        optimizer: Whose state is forgotten.
-        at: The step, counted from 1.
+    ``plain`` has the structure of the network that was converted; its ``reset_parameters`` draw.
     """
 
     def __init__(self, plain: nn.Module, optimizer: Optimizer, at: int) -> None:

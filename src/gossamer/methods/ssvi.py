@@ -96,8 +96,6 @@ def ssvi(
     """SSVI: variational inference in a moving subspace of ``density`` times the weights.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         density: Share of active weights.
         lr: Learning rate at the start of a cosine; 0.1 for SGD and 0.02 for Adam, 0.01 in reference mode.
         optimizer: What trains the means, ``"sgd"`` (momentum 0.9) or ``"adam"``; ``None`` is SGD for networks with

@@ -57,8 +57,6 @@ def svbnn(
     """Spike-and-slab variational inference: every weight is zero with a probability that is learnt.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         lr: Learning rate of Adam; it falls along a line over the second half. 0.02 is from held-out digits; the paper
             has 5e-3 for 42,000 steps.
         inclusion_lr: Learning rate of the logits of φ; ``None`` is ``lr``, or more in a training of less than 2,000
@@ -121,14 +119,7 @@ def _checked(weight: SparseWeight) -> SpikeSlabWeight:
 
 
 class SpikeSlabWeight(GaussianWeight):
-    """Entries that are N(μ, σ²) with probability φ = s(logit) and zero otherwise.
-
-    Example:
-        >>> half, one = torch.zeros(1), torch.ones(1)
-        >>> weight = SpikeSlabWeight(Support((1, 1)), 2 * one, 1e-3 * one, logit=half, slab_std=1.0)
-        >>> weight.expected(), weight.std.detach().round(decimals=3)
-        (tensor([1.], grad_fn=<MulBackward0>), tensor([1.]))
-    """
+    """Entries that are N(μ, σ²) with probability φ = s(logit) and zero otherwise."""
 
     vectors = ("mean", "raw_std", "logit")
 

@@ -38,8 +38,6 @@ def swag(
     """SWAG: a Gaussian of low rank plus diagonal, fitted to the path of SGD.
 
     Args:
-        task: The task.
-        steps: Length of the training.
         lr: Learning rate until half of ``begin``; 0.1. From there it changes linearly until 0.9 of ``begin``.
         swag_lr: Learning rate from then on; 0.05.
         momentum: Momentum of SGD.

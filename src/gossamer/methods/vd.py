@@ -46,8 +46,6 @@ def vd(
     """Sparse variational dropout: a Gaussian over every weight, of which the noisy ones are removed.
 
     Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
         lr: Learning rate of Adam; it falls along a line over the second half. 0.01 is from held-out digits; the paper
             has 1e-5 for networks that are trained already.
         threshold: log α above which a weight is removed, at the last step.
@@ -76,13 +74,7 @@ def vd(
 
 
 class LogUniformWeight(GaussianWeight):
-    """A Gaussian weight with a log-uniform prior.
-
-    Example:
-        >>> weight = LogUniformWeight(Support((1, 2)), torch.ones(2), torch.tensor([0.1, 10.0]), prior_std=math.inf)
-        >>> weight.kl().item() > 2.9
-        True
-    """
+    """A Gaussian weight with a log-uniform prior."""
 
     def kl(self) -> Tensor:
         """KL(q ‖ prior), summed over the active entries, up to a constant."""

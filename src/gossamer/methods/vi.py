@@ -21,9 +21,5 @@ def vi(task: Task, steps: int, **options: Any) -> Method:
     """Dense VI: a Gaussian over every weight.
 
     The options are those of :func:`gossamer.methods.ssvi.ssvi` that mean something without a subspace.
-
-    Args:
-        task: The task, with N training examples.
-        steps: Length of the training.
     """
     return ssvi(task, steps, density=1.0, **options)

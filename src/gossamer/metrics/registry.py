@@ -173,12 +173,7 @@ def _unregistered(name: str) -> Metric:
 
 
 def texts(values: Mapping[str, float]) -> dict[str, str]:
-    """Measurements as text, by name.
-
-    Example:
-        >>> texts({"accuracy": 0.9391, "my_own": 0.25})
-        {'accuracy': '93.9 %', 'my_own': '0.25'}
-    """
+    """Measurements as text, by name."""
     return {
         name: METRICS[name].text(value) if name in METRICS else plain(number(value)) for name, value in values.items()
     }

@@ -64,11 +64,6 @@ def from_text(text: str, where: str, delimiter: str | None = None) -> Frame:
     r"""The table in a CSV text, whose first line has the names of the columns.
 
     The delimiter is the one of comma, semicolon and tab that the first line has most of, unless it is given.
-
-    Example:
-        >>> frame = from_text("age;town\n30;Ulm\n;Bonn\n", "example")
-        >>> frame["age"], frame["town"]
-        (array([30., nan]), array(['Ulm', 'Bonn'], dtype=object))
     """
     head = text.partition("\n")[0]
     delimiter = delimiter or max(",;\t", key=head.count)

@@ -22,14 +22,6 @@ class Lock:
     """Makes a folder and refuses it to every other process; the system releases the lock when this one ends.
 
     The locked file is never replaced or deleted by us: a lock on a file that has another name, or none, guards nothing.
-
-    Example:
-        >>> import tempfile
-        >>> folder = Path(tempfile.mkdtemp()) / "run"
-        >>> with Lock(folder), Lock(folder):
-        ...     pass
-        Traceback (most recent call last):
-        gossamer.lab.record.lock.TakenError: ... is being trained by another process: wait for it, or stop it
     """
 
     def __init__(self, folder: Path) -> None:

@@ -91,12 +91,7 @@ def learning(groups: Sequence[Group], scope: str) -> list[Figure | None]:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which points (cost, loss) are on the Pareto front, from the cheapest to the best: no other has less of both.
-
-    Example:
-        >>> front([(1.0, 0.5), (2.0, 0.3), (3.0, 0.4), (2.0, 0.6)])
-        [0, 1]
-    """
+    """Which points (cost, loss) are on the Pareto front, from the cheapest to the best: no other has less of both."""
     chosen: list[int] = []
     for place in sorted(range(len(points)), key=lambda i: points[i]):
         if not chosen or points[place][1] < points[chosen[-1]][1]:

@@ -191,11 +191,6 @@ class PeakMemory:
 
     All that happens between the two calls counts, also the evaluation of held-out examples and the writing of
     checkpoints. The system keeps one largest size per process, so a process that was larger before says nothing.
-
-    Example:
-        >>> memory = PeakMemory(torch.device("cpu"))
-        >>> (memory.growth() or 0) >= 0
-        True
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -262,12 +257,7 @@ def cost_of(
 
 
 def prediction_seconds(predict: Callable[[Tensor], object], x: Tensor) -> float:
-    """Median time of predicting one batch of inputs, its draws included.
-
-    Example:
-        >>> prediction_seconds(lambda x: x @ x.T, torch.zeros(500, 300)) > 0
-        True
-    """
+    """Median time of predicting one batch of inputs, its draws included."""
     # One thread's CPU time is disturbed least by other work on the machine.
     alone = torch.get_num_threads() == 1 and not torch.cuda.is_available()
     clock = time.thread_time if alone else time.perf_counter

@@ -329,13 +329,7 @@ def runs_of(entries: Mapping[str, Settings], seeds: int, out: Path) -> dict[str,
 
 
 def train_run(settings: Settings, folder: Path, *, quiet: bool = False) -> None:
-    """Train one of :func:`runs_of`, or continue it: any number of jobs can share the work, and ``compare`` collects it.
-
-    Args:
-        settings: How the run is trained.
-        folder: Its folder, in that of the comparison.
-        quiet: Show no progress.
-    """
+    """Train one of :func:`runs_of`, or continue it: any number of jobs share the work, and ``compare`` collects it."""
     refuse_other_settings(folder, settings)
     _make_folder(folder.parent)
     with trusting(*own_code(settings.to_config())):

@@ -28,13 +28,7 @@ Curves = dict[str, dict[str, list[Any]]]
 
 
 def class_curves(prediction: Prediction, y: Tensor) -> Curves:
-    """Of predicted classes: calibration, histograms split into right and wrong, and what is confused with what.
-
-    Example:
-        >>> prediction = Prediction(torch.tensor([[[2.0, 0.0], [0.0, 2.0], [1.0, 0.0]]]))
-        >>> class_curves(prediction, torch.tensor([0, 1, 1]))["confusion"]
-        {'label': [0, 1, 1], 'predicted': [0, 0, 1], 'count': [1, 1, 1]}
-    """
+    """Of predicted classes: calibration, histograms split into right and wrong, and what is confused with what."""
     probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
     confidence, predicted = probs.max(1)
     right, most = predicted == y, math.log(probs.shape[1])

@@ -52,12 +52,7 @@ def drawn(job: Job) -> dict[str, int]:
 
 
 def evaluate_temperature(run: Path | str | Job, n_draws: int | None = None) -> dict[str, Any]:
-    """The divisor of the logits that fits the held-out examples, and the test metrics without and with it.
-
-    Args:
-        run: The run folder, or the run as :func:`opened` gives it.
-        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
-    """
+    """The divisor of the logits that fits the held-out examples, and the test metrics without and with it."""
     job = opened(run, n_draws)
     _require_classes(job, "temperature scaling", "--conformal 0.9 calibrates intervals")
     x, y = split_of(job.task, "val")
@@ -71,17 +66,11 @@ def evaluate_temperature(run: Path | str | Job, n_draws: int | None = None) -> d
 
 
 def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int | None = None) -> dict[str, Any]:
-    """Coverage and size on the test data of sets or intervals that the held-out examples calibrated.
+    """Coverage and size on the test data of sets or intervals that the held-out examples calibrated, by level.
 
-    Args:
-        run: The run folder, or the run as :func:`opened` gives it.
-        level: The probability that is promised.
-        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
-
-    Returns:
-        By level: ``n_val``, ``n_test``, and ``kinds``, which has for classes ``lac`` and ``aps`` with ``coverage``,
-        ``mean_size`` and ``sizes`` (how many sets have 0, 1, … classes), for numbers ``predicted`` (the intervals of
-        the draws), ``scaled`` and ``shifted`` with ``coverage`` and ``mean_width`` in original units.
+    ``kinds`` of a level has for classes ``lac`` and ``aps`` with ``coverage``, ``mean_size`` and ``sizes`` (how many
+    sets have 0, 1, … classes), for numbers ``predicted`` (the intervals of the draws), ``scaled`` and ``shifted`` with
+    ``coverage`` and ``mean_width`` in original units.
     """
     job = opened(run, n_draws)
     x, y = split_of(job.task, "val")
@@ -96,15 +85,9 @@ def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int |
 def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws: int | None = None) -> dict[str, Any]:
     """Accuracy on the examples that a run is surest of, by every score of doubt.
 
-    Args:
-        run: The run folder, or the run as :func:`opened` gives it.
-        risk: The share of wrong answers to stay below, by a threshold that the held-out examples choose.
-        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
-
-    Returns:
-        By score: ``aurc``, ``excess_aurc`` (less that of the best possible order), and the curve, ``coverage`` and
-        ``accuracy``; with ``risk`` also ``selection``: ``risk``, ``confidence``, ``threshold``, and on the test data
-        the ``coverage`` and the ``error`` of the answers.
+    By score: ``aurc``, ``excess_aurc`` (less that of the best possible order), and the curve, ``coverage`` and
+    ``accuracy``. With a ``risk``, the share of wrong answers to stay below, also ``selection``: the threshold that the
+    held-out examples choose, and on the test data the ``coverage`` and the ``error`` of the answers.
     """
     job = opened(run, n_draws)
     _require_classes(job, "selective prediction", "--conformal 0.9 gives intervals instead")

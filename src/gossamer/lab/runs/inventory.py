@@ -14,15 +14,7 @@ DEPTH = 2  # runs/<run> and runs/<comparison>/<run>
 
 
 def find_runs(folder: Path | str) -> list[Run]:
-    """The runs in a folder and in its comparisons, the oldest first; the folder itself may be a run.
-
-    Example:
-        >>> import tempfile
-        >>> top = Path(tempfile.mkdtemp())
-        >>> run = Run.create(top / "compare-digits" / "ssvi-0", {"method": "ssvi"})
-        >>> [run.folder.name for run in find_runs(top)]
-        ['ssvi-0']
-    """
+    """The runs in a folder and in its comparisons, the oldest first; the folder itself may be a run."""
     folder = Path(folder)
     if not folder.is_dir():
         raise RecordError(f"{folder} does not exist: give the folder of your runs")

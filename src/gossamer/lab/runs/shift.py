@@ -29,16 +29,10 @@ SEED = 0  # made-up inputs are the same for every run, so that runs can be compa
 
 
 def evaluate_ood(run: Path | str | Job, names: Sequence[str], n_draws: int | None = None) -> dict[str, Any]:
-    """How well doubt separates inputs from outside from the test data of a run; recorded in the run.
+    """How well doubt separates inputs from outside from the test data of a run, by name of the set; kept in the run.
 
-    Args:
-        run: The run folder, or the run as :func:`opened` gives it.
-        names: Data sets, files or made-up inputs, see :func:`outside`.
-        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
-
-    Returns:
-        By name of the set: ``n``, ``n_test``, ``n_draws``, ``step``, ``note``, and ``scores``, which has AUROC, AUPR
-        both ways, FPR95 and histograms for each score.
+    ``names`` are data sets, files or made-up inputs, see :func:`outside`; ``scores`` has AUROC, AUPR both ways, FPR95
+    and histograms for each score.
     """
     job = opened(run, n_draws)
     sets = [outside(name, job.task, job.settings.data_dir) for name in names]  # all, before anything is predicted
@@ -87,17 +81,11 @@ def with_ood(folder: Path, names: Sequence[str], score: str | None = None) -> di
 def evaluate_corruptions(
     run: Path | str | Job, source: str = GENERATED, n_draws: int | None = None, *, quiet: bool = True
 ) -> dict[str, Any]:
-    """The metrics of a run on corrupted test images, at every severity; recorded in the run.
+    """The metrics of a run on corrupted test images, by source; kept in the run.
 
-    Args:
-        run: The run folder, or the run as :func:`opened` gives it.
-        source: ``"generated"`` corrupts the test images of the run (:func:`gossamer.data.corrupt`); anything else is
-            the folder of published files, such as CIFAR-10-C, of which all fifteen are read.
-        n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
-        quiet: Show no progress.
-
-    Returns:
-        By source: ``clean`` metrics, and ``corruptions``, a list of five for each metric of each corruption.
+    ``"generated"`` corrupts the test images of the run (:func:`gossamer.data.corrupt`); any other ``source`` is the
+    folder of published files, such as CIFAR-10-C, of which all fifteen are read. Beside the ``clean`` metrics,
+    ``corruptions`` has a list of five for each metric of each corruption.
     """
     job = opened(run, n_draws)
     if job.task.test[0].dim() != 4 or job.task.test[0].shape[1] not in (1, 3):
@@ -154,12 +142,8 @@ class Outside(NamedTuple):
 def outside(name: str, task: Task, data_dir: str | None = None) -> Outside:
     """The test inputs of a data set, the inputs of a file, or made-up ones, for a network that was trained on ``task``.
 
+    ``name`` is that of a data set, ``uniform`` or ``permuted`` (see :data:`MADE_UP`), or a file that ``predict`` reads.
     Images are resized, and turned into grey or colour, where the network needs it, and the note tells so.
-
-    Args:
-        name: A data set, ``uniform`` or ``permuted`` (see :data:`MADE_UP`), or a file that ``predict`` reads.
-        task: The task of the network.
-        data_dir: Folder of the files of data sets.
 
     Example:
         >>> from gossamer.data import digits
@@ -182,14 +166,7 @@ def is_file(name: str) -> bool:
 
 
 def as_stored(x: Tensor, task: Task, name: str = "the other set") -> tuple[Tensor, str]:
-    """Inputs of another task as this one stores them, and a note on what was changed.
-
-    Example:
-        >>> from gossamer.data import digits
-        >>> x, note = as_stored(torch.zeros(2, 3, 32, 32, dtype=torch.uint8), digits.load())
-        >>> x.shape, note
-        (torch.Size([2, 1, 8, 8]), 'made grey, resized from 32×32 to 8×8')
-    """
+    """Inputs of another task as this one stores them, and a note on what was changed."""
     stored = task.test[0]
     if x.shape[1:] == stored.shape[1:] and x.dtype == stored.dtype:
         return x, ""
