@@ -85,19 +85,9 @@ def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
         >>> round(classwise_ece(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 0, 1])), 4)
         0.05
     """
-    return float(ece_of_classes(probs, labels, n_bins).mean())
-
-
-def ece_of_classes(probs: Tensor, labels: Tensor, n_bins: int = 15) -> Tensor:
-    """Calibration error of the probability of each class, ``(classes,)``: the summands of :func:`classwise_ece`.
-
-    Example:
-        >>> ece_of_classes(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 1, 1])).round(decimals=4).tolist()
-        [0.3, 0.3]
-    """
     require_labels(probs, labels)
     target = labels[:, None] == torch.arange(probs.shape[1], device=labels.device)
-    return _ece_of_columns(probs.double(), target, n_bins)
+    return float(_ece_of_columns(probs.double(), target, n_bins).mean())
 
 
 def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:

@@ -271,18 +271,9 @@ def fake_curves(dice, accuracy, ece, n):
     bell = [math.exp(-((k - 22) ** 2) / 60) + 0.5 * math.exp(-((k - 9) ** 2) / 40) for k in range(40)]
     return {
         "reliability": {"edges": edges, "confidence": sure, "accuracy": right, "count": counts},
-        "confidence": {"edges": edges, "count": counts, "right": split(counts)},
         "entropy": {"edges": doubts, "count": doubtful, "right": split(doubtful)},
         "mutual_information": {"edges": [d / 8 for d in doubts], "count": doubtful, "right": split(doubtful)},
-        "classes": {
-            "count": [n // 10] * 10,
-            "predicted": [n // 10] * 10,
-            "right": [round(n / 10 * accuracy)] * 10,
-            "confidence": [min(1.0, accuracy + ece + dice.gauss(0, 0.01)) for _ in CLASSES],
-            "ece": [ece / 4] * 10,
-        },
         "confusion": confusion(accuracy, n // 10),
-        "sigma": {"edges": [-3 + k / 20 for k in range(41)], "count": [round(9000 * height) for height in bell]},
         "selective": {"coverage": coverage, "accuracy": [1 - (1 - accuracy) * c**2.2 for c in coverage]},
         "snr": {"edges": [-2.5 + k / 10 for k in range(41)], "count": [round(9000 * height) for height in bell]},
     }

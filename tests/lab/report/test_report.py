@@ -25,10 +25,10 @@ from gossamer_sweep import SweepRecord, write_sweep
 
 VOID = {"meta", "link", "img", "br"}
 LEARNING = {"loss", "val-accuracy", "kl"}
-CURVES = ("reliability", "selective", "confidence", "entropy", "mutual_information", "confusion")
-CLASSES = {name.replace("_", "-") for name in CURVES} | {"class-calibration"}
+CURVES = ("reliability", "selective", "entropy", "mutual_information", "confusion")
+CLASSES = {name.replace("_", "-") for name in CURVES}
 NUMBERS = {"predicted", "coverage", "residual", "std"}
-WEIGHTS = {"layers", "layer-std", "sigma", "updates", "snr"}
+WEIGHTS = {"layers", "layer-std", "updates", "snr"}
 IMAGES = {"surest-mistakes", "least-certain"}
 ALL = LEARNING | CLASSES | WEIGHTS | IMAGES
 
@@ -123,7 +123,7 @@ def test_every_headline_number_is_explained(pages):
         assert len(page.all("p", "meaning")) == len(page.all("div", "card")) > 3
 
 
-@pytest.mark.parametrize("name", [*CURVES, "sigma", "snr"])
+@pytest.mark.parametrize("name", [*CURVES, "snr"])
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_curve_that_is_absent_or_broken_is_left_out(fake, tmp_path, name, broken):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
@@ -145,7 +145,7 @@ def test_a_curve_that_is_absent_or_broken_is_left_out(fake, tmp_path, name, brok
     [
         ("layers", {"layers", "layer-std"}),
         ("examples", IMAGES),
-        ("curves", CLASSES | {"snr", "sigma"}),
+        ("curves", CLASSES | {"snr"}),
         ("class_names", set()),
         ("metrics", set()),
         ("cost", set()),
@@ -369,7 +369,7 @@ def test_an_evaluation_that_is_broken_makes_no_figure(fake, tmp_path, content):
 @pytest.mark.parametrize(
     ("file", "place", "value", "problem"),
     [
-        ("result.json", ("curves", "classes", "right"), [10**400], "a whole number of 401 digits"),
+        ("result.json", ("curves", "entropy", "right"), [10**400], "a whole number of 401 digits"),
         ("evaluation.json", ("conformal",), {"0.9": {"kinds": {"lac": 3}}}, "kinds/lac must be a table; got 3"),
         ("evaluation.json", ("conformal",), {"0.9": 3}, "conformal/0.9 must be a table; got 3"),
     ],
@@ -390,9 +390,9 @@ def test_absurd_values_are_refused_in_a_line(fake, tmp_path, file, place, value,
 def test_extreme_numbers_of_a_curve_are_drawn_or_left_out(fake, tmp_path, value):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
     for name, key in [
-        ("classes", "predicted"),
-        ("classes", "confidence"),
-        ("sigma", "count"),
+        ("entropy", "right"),
+        ("confusion", "count"),
+        ("snr", "count"),
         ("reliability", "count"),
     ]:
         change_result(folder, lambda result, at=name, of=key: result["curves"][at][of].__setitem__(0, value))
@@ -425,9 +425,9 @@ def test_every_figure_has_its_numbers_as_csv(pages, kind):
 def test_numbers_of_a_figure_are_those_of_the_run(fake, tmp_path):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
     page = Page(write_report([folder], tmp_path / "report.html"))
-    (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith('series,"Confidence')]
+    (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith('series,"Entropy')]
     rows = list(csv.DictReader(text.splitlines()))
-    curve = Run.open(folder).result()["curves"]["confidence"]
+    curve = Run.open(folder).result()["curves"]["entropy"]
     wrong = [c - r for c, r in zip(curve["count"], curve["right"], strict=True)]
     assert [float(row["Examples"]) for row in rows] == [*curve["right"], *wrong]
 

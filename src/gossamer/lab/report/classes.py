@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from gossamer._text.formats import Format, integer, is_number, number, percent
+from gossamer._text.formats import integer, is_number, number, percent
 from gossamer.lab.report.axes import Axis, PlotFrame
 from gossamer.lab.report.charts import Bars, Series, histogram, line
 from gossamer.lab.report.figure import Figure, Point
 from gossamer.lab.report.markup import Html, element, join
-from gossamer.lab.report.plots import BarRow, Cloud, DotRow, bars, dots, heat, matrix
+from gossamer.lab.report.plots import BarRow, Cloud, bars, heat, matrix
 from gossamer.lab.report.runs import LoadedRun
 
 MOST_CLASSES = 32  # of a confusion matrix
@@ -29,8 +29,6 @@ class Doubt(NamedTuple):
 
 
 _DOUBTS = {
-    "confidence": Doubt("Confidence", Axis("Confidence", percent), "A wrong prediction with high confidence is a "
-                        "mistake that the model does not see."),
     "entropy": Doubt("Entropy", Axis("Entropy, nats", number), "All uncertainty of a prediction, in nats."),
     "mutual_information": Doubt("Mutual information", Axis("Mutual information, nats", number),
                                 "The part of the entropy on which drawn networks disagree (epistemic)."),
@@ -47,8 +45,8 @@ _FIELDS = {
 
 def figures(run: LoadedRun) -> list[Figure | None]:
     """Those that the result has the numbers for."""
-    confidence, entropy, information = (_doubt(run, name, *doubt) for name, doubt in _DOUBTS.items())
-    return [_reliability(run), _selective(run), confidence, entropy, _confusion(run), _classes(run), information]
+    entropy, information = (_doubt(run, name, *doubt) for name, doubt in _DOUBTS.items())
+    return [_reliability(run), _selective(run), entropy, _confusion(run), information]
 
 
 def maps(run: LoadedRun) -> list[Figure]:
@@ -132,32 +130,16 @@ def _selective(run: LoadedRun) -> Figure | None:
 
 
 def _doubt(run: LoadedRun, name: str, title: str, axis: Axis, caption: str) -> Figure | None:
-    """Counts of right and wrong predictions on a log scale; of an earlier version's result, of all together."""
-    split, every = run.curve(name, "edges", "count", "right"), run.curve(name, "edges", "count")
-    if every is None or not sum(c for c in every[1] if c > 0) or every[0][-1] < 1e-5:  # as in a single network
+    """Counts of right and wrong predictions on a log scale."""
+    split = run.curve(name, "edges", "count", "right")
+    if split is None or not sum(c for c in split[1] if c > 0) or split[0][-1] < 1e-5:  # as in a single network
         return None
-    edges, counts = every
-    parts = {"all": counts}
-    if split is not None:
-        parts = {"right": split[2], "wrong": [c - r for c, r in zip(counts, split[2], strict=True)]}
-        caption, title = f"{_medians(edges, parts, axis.form)} {caption}", f"{title}, right and wrong"
+    edges, counts, right = split
+    parts = {"right": right, "wrong": [c - r for c, r in zip(counts, right, strict=True)]}
     bars = [Bars(key, some, [f"{integer(c)} {key}" for c in some], k) for k, (key, some) in enumerate(parts.items())]
     log = Axis("Examples", integer, 0.8, max(2.0, max(counts)) * 1.2, log=True)
-    return Figure(name.replace("_", "-"), title, caption, histogram(edges, bars, axis, log))
-
-
-def _medians(edges: Sequence[float], parts: Mapping[str, Sequence[float]], form: Format) -> str:
-    """The medians of both parts, to the middle of a bin."""
-    told = []
-    for label, counts in parts.items():
-        total, below = sum(counts), 0.0
-        for (low, high), count in zip(pairwise(edges), counts, strict=True):
-            below += count
-            if total and below >= total / 2:
-                middle = (low + high) / 2
-                told.append(f"{percent(middle, 0) if form is percent else number(middle, 2)} where it is {label}")
-                break
-    return f"Median {', '.join(told)}." if told else ""
+    chart = histogram(edges, bars, axis, log)
+    return Figure(name.replace("_", "-"), f"{title}, right and wrong", caption, chart)
 
 
 def _confusion(run: LoadedRun) -> Figure | None:
@@ -182,30 +164,6 @@ def _confusion(run: LoadedRun) -> Figure | None:
             for a, b, n in wrong[:_MOST_ROWS]]  # fmt: skip
     chart = bars(rows, ("label → predicted", "share of most"))
     return Figure("confusion", "Most frequent confusions", caption, chart, "rows")
-
-
-def _classes(run: LoadedRun) -> Figure | None:
-    """Accuracy of the predictions of each class (precision) beside their mean confidence."""
-    curve, names = run.curve("classes", "predicted", "right", "confidence", "ece"), run.class_names
-    if curve is None or len(names) != len(curve[0]):
-        return None
-    known = [
-        (name, *row) for name, *row in zip(names, *curve, strict=True) if row[0] > 0 and all(map(math.isfinite, row))
-    ]
-    kept = sorted(known, key=lambda row: -abs(row[3] - row[2] / row[1]))[:_MOST_ROWS]
-    rows = []
-    for name, n, right, sure, ece in (row for row in known if row in kept):
-        hover = f"{name}: {integer(n)} predictions, {percent(right / n)} right, mean confidence {percent(sure)}, "
-        hover += f"ECE of the class {percent(ece)}"
-        rows.append(DotRow(name, right / n, *wilson(right / n, n), hover, ring=sure))
-    if not rows:
-        return None
-    caption = (
-        "Of the predictions of a class, the share that is right (dot, 95\u202f% interval) and mean confidence (ring)."
-    )
-    caption += f" The {len(rows)} classes with the largest gaps." if len(known) > len(rows) else ""
-    chart = dots(rows, Axis("Share", percent, None, 1.0), ("class", "precision", "low", "high", "mean confidence"))
-    return Figure("class-calibration", "Calibration per class", caption, chart, "rows")
 
 
 def _clouds(points: Any, run: LoadedRun) -> list[tuple[str, Cloud]]:

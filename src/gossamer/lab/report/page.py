@@ -185,7 +185,7 @@ def _cards(run: LoadedRun) -> list[Html]:
     if not run.finished:
         return [card(key, METRICS[key].format(value)) for key in _SO_FAR if (value := run.last(key)) is not None]
     known = [(one, value) for one in shown("headline") if (value := run.value(one.name)) is not None]
-    return [card(one.name, one.format(value), _note(run, one.name), _dots(run, one.name)) for one, value in known]
+    return [card(one.name, one.format(value), _note(run, one.name)) for one, value in known]
 
 
 def _note(run: LoadedRun, key: str) -> str:
@@ -199,19 +199,6 @@ def _note(run: LoadedRun, key: str) -> str:
         return f"The weights of the dense network alone: {size(4 * total)}."
     dense = sum(layer["dense_macs"] for layer in run.layers if is_number(layer.get("dense_macs")))
     return f"The dense network: {macs(dense)}." if key == "inference_macs" and dense else ""
-
-
-def _dots(run: LoadedRun, key: str) -> Html | None:
-    """A hundred dots, of which the percentage of active weights is filled."""
-    total, active = run.value("total_parameters"), run.value("active_parameters")
-    if key != "active_parameters" or not total or active is None:
-        return None
-    taken = min(100, max(1, round(100 * active / total)))
-    chosen = {k * 61 % 100 for k in range(taken)}  # steps near the golden ratio spread evenly
-    kinds = ["taken" if k in chosen else "free" for k in range(100)]
-    places = [(3.0 + 6 * (k % 25), 3.0 + 6 * (k // 25)) for k in range(100)]
-    dots = [element("circle", cx=x, cy=y, r=1.9, class_=kind) for (x, y), kind in zip(places, kinds, strict=True)]
-    return element("svg", *dots, viewBox="0 0 150 24", class_="dots", aria_hidden="true")
 
 
 def _winners(groups: Sequence[Group]) -> list[Html]:

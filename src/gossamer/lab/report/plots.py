@@ -143,7 +143,7 @@ class BarRow(NamedTuple):
 
 
 class DotRow(NamedTuple):
-    """A value with a range around it, perhaps an inner range, small dots, and a ring for another value."""
+    """A value with a range around it, perhaps an inner range, and small dots."""
 
     label: str
     value: float
@@ -153,17 +153,11 @@ class DotRow(NamedTuple):
     colour: int = 0
     inner: tuple[float, float] | None = None
     specks: Sequence[float] = ()
-    ring: float | None = None
 
     @property
     def every(self) -> list[float]:
         """All numbers that are drawn."""
-        return [self.value, self.low, self.high, *(self.inner or ()), *self.specks, *self.rings]
-
-    @property
-    def rings(self) -> list[float]:
-        """The ring's value, if there is one."""
-        return [] if self.ring is None else [self.ring]
+        return [self.value, self.low, self.high, *(self.inner or ()), *self.specks]
 
 
 def bars(rows: Sequence[BarRow], columns: tuple[str, str]) -> Chart:
@@ -185,7 +179,7 @@ def bars(rows: Sequence[BarRow], columns: tuple[str, str]) -> Chart:
 
 
 def dots(rows: Sequence[DotRow], x: Axis, columns: Sequence[str]) -> Chart:
-    """One row per thing on a common axis; ``columns`` names label, value, low, high and, if there is one, the ring."""
+    """One row per thing on a common axis; ``columns`` names label, value, low and high."""
     pitch, left = _pitch(len(rows)), _room(rows)
     bottom = pitch * len(rows) + 10
     low, high, ticks = limits(x, [number for row in rows for number in row.every], 5)
@@ -196,7 +190,7 @@ def dots(rows: Sequence[DotRow], x: Axis, columns: Sequence[str]) -> Chart:
         drawn.append(element("text", text, x=scale(tick), y=bottom + 16, class_="tick middle"))
     drawn += [_dot_row(row, pitch * (place + 0.5) + 4, pitch, scale) for place, row in enumerate(rows)]
     drawn.append(element("text", x.name, x=WIDTH - 22, y=bottom + 34, class_="name end"))
-    data: list[tuple[Cell, ...]] = [(row.label, row.value, row.low, row.high, *row.rings, *row.specks) for row in rows]
+    data: list[tuple[Cell, ...]] = [(row.label, row.value, row.low, row.high, *row.specks) for row in rows]
     extra = max(len(one) for one in data) - len(columns)
     return Chart(join(drawn), (*columns, *(f"{x.label} {k + 1}" for k in range(extra))), data, height=bottom + 40)
 
@@ -218,7 +212,6 @@ def _dot_row(row: DotRow, middle: float, pitch: float, scale: Scale) -> Html:
             stroke(row.inner, "thick") if row.inner else None,
             *(circle(value, 2.2, f"speck {colour}") for value in row.specks),
             circle(row.value, 4.2, f"dot {colour}"),
-            *(circle(value, 4.2, "ring") for value in row.rings),
             hit(row.hover, 0.0, middle - pitch / 2, WIDTH, pitch),
         ]
     )

@@ -16,6 +16,7 @@ from gossamer.lab.record import Run
 from gossamer.lab.report.figure import Point
 from gossamer.metrics import Metric
 
+_MOST_CLASSES = 10_000  # a file may say anything
 _NOT_OPTIONS = {"seed", "out", "device", "data_dir", "workers", "threads"}
 """Keys of a configuration that may differ between repetitions of the same experiment."""
 
@@ -90,10 +91,10 @@ class LoadedRun:
     @property
     def class_names(self) -> list[str]:
         """Names by class number; numbers where the result has no names."""
-        names, counts = self.result.get("class_names"), mapping(mapping(self.result.get("curves")).get("classes"))
+        names, pairs = self.result.get("class_names"), self.rows("confusion", "label", "predicted")
         if isinstance(names, list) and names:
             return [str(name) for name in names]
-        return [str(k) for k in range(len(counts["count"]))] if isinstance(counts.get("count"), list) else []
+        return [str(k) for k in range(min(_MOST_CLASSES, int(max(map(max, pairs), default=-1.0)) + 1))]
 
     @property
     def layers(self) -> list[Mapping[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -47,8 +46,7 @@ def learning(run: LoadedRun) -> list[Figure | None]:
 
 def weights(run: LoadedRun) -> list[Figure | None]:
     """Where the active weights are, how they moved, and how certain each is."""
-    sigma, snr = (_powers(run, name, label) for name, label in (("sigma", "σ"), ("snr", "|μ| / σ")))
-    return [_density(run), _std_by_layer(run), sigma, snr, _updates(run)]
+    return [_density(run), _std_by_layer(run), _snr(run), _updates(run)]
 
 
 def losses(run: LoadedRun, along: str = "step") -> tuple[list[Point], list[Point]]:
@@ -145,39 +143,25 @@ def _std_by_layer(run: LoadedRun) -> Figure | None:
     return Figure("layer-std", "σ per layer", caption, chart, "rows")
 
 
-def _powers(run: LoadedRun, name: str, label: str) -> Figure | None:
-    """A histogram of log10, without empty ends, on a logarithmic axis."""
-    powers, heights = run.shares(name) or ([], [])
+def _snr(run: LoadedRun) -> Figure | None:
+    """A histogram of log10 |μ|/σ, without empty ends, on a logarithmic axis."""
+    powers, heights = run.shares("snr") or ([], [])
     filled = [place for place, height in enumerate(heights) if height > 2e-4]
     if not filled:
         return None
     heights = heights[filled[0] : filled[-1] + 1]
     edges = [10.0**power for power in powers[filled[0] : filled[-1] + 2]]
-    if name == "sigma":
-        title, over = "Distribution of σ", None
-        median = number(_median(edges, heights), 2)
-        caption = f"Posterior standard deviations of the active weights; median about {median}."
-    else:
-        title, over = "Signal-to-noise ratio", _at_one if edges[0] < 1 < edges[-1] else None
-        below = sum(h for high, h in zip(edges[1:], heights, strict=True) if high <= 1 + 1e-9)
-        caption = f"|μ|/σ of the active weights; {percent(below, 0)} are smaller than their own σ."
-    axes = Axis(label, number, edges[0], edges[-1], log=True), Axis("Share of active weights", percent, 0.0)
+    below = sum(h for high, h in zip(edges[1:], heights, strict=True) if high <= 1 + 1e-9)
+    caption = f"|μ|/σ of the active weights; {percent(below, 0)} are smaller than their own σ."
+    axes = Axis("|μ| / σ", number, edges[0], edges[-1], log=True), Axis("Share of active weights", percent, 0.0)
+    over = _at_one if edges[0] < 1 < edges[-1] else None
     chart = histogram(edges, [Bars("", heights, list(map(percent, heights)))], *axes, over)
-    return Figure(name, title, caption, chart)
+    return Figure("snr", "Signal-to-noise ratio", caption, chart)
 
 
 def _at_one(frame: PlotFrame) -> Html:
     path = f"M{frame.x(1):.1f} {frame.y.start:.1f}V{frame.y.end:.1f}"
     return element("path", d=path, class_="line reference")
-
-
-def _median(edges: Sequence[float], heights: Sequence[float]) -> float:
-    below = 0.0
-    for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
-        below += height
-        if below >= 0.5:
-            return math.sqrt(low * high)
-    return edges[-1]
 
 
 def _updates(run: LoadedRun) -> Figure | None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gossamer import metrics
 from gossamer.layers import sparse_weights
-from gossamer.metrics.classification import ece_of_classes
 from gossamer.posterior import GaussianPosterior, Prediction
 from gossamer.types import Posterior, Split, Task
 
@@ -30,18 +29,16 @@ Curves = dict[str, dict[str, list[Any]]]
 def class_curves(prediction: Prediction, y: Tensor) -> Curves:
     """Of predicted classes: calibration, histograms split into right and wrong, and what is confused with what."""
     probs, entropy, information = prediction.probs, prediction.entropy, prediction.mutual_information
-    confidence, predicted = probs.max(1)
+    predicted = probs.argmax(1)
     right, most = predicted == y, math.log(probs.shape[1])
     selective = metrics.selective_accuracy(prediction.double().probs, y)
     keep = _evenly(len(y), 200)  # more points would not show in a plot
     reliability = metrics.reliability_curve(probs, y)
     return {
         "reliability": {name: to_list(value) for name, value in reliability._asdict().items()},
-        "confidence": _split_histogram(confidence, right, 1.0),
         "entropy": _split_histogram(entropy, right, most),
         "mutual_information": _split_histogram(information, right, max(1e-6, float(information.max()))),
         "selective": {"coverage": to_list(selective.coverage[keep]), "accuracy": to_list(selective.accuracy[keep])},
-        "classes": _classes(probs, confidence, predicted, y),
         "confusion": _confusion(predicted, y, probs.shape[1]),
     }
 
@@ -77,16 +74,14 @@ def number_curves(prediction: Prediction, task: Task, y: Tensor) -> Curves:
 
 
 def weight_curves(posterior: Posterior) -> tuple[Curves, dict[str, list[float]]]:
-    """Distributions of log10 σ and log10 |μ|/σ over all random weights, and quantiles of σ by layer."""
+    """The distribution of log10 |μ|/σ over all random weights, and quantiles of σ by layer."""
     pairs = _random_weights(posterior)
     if not pairs:
         return {}, {}
-    stds = torch.cat([std for _, std in pairs.values()]).clamp_min(1e-12).log10()
     ratios = torch.cat([mean.abs() / std for mean, std in pairs.values()]).clamp(1e-4, 1e4).log10()
     levels = torch.tensor(QUANTILES, dtype=torch.float64)
     quantiles = {name: to_list(torch.quantile(_sample(std).cpu(), levels)) for name, (_, std) in pairs.items()}
-    limits = float(stds.min()), float(stds.max())
-    return {"sigma": _histogram(stds, limits, 60), "snr": _histogram(ratios, (-4.0, 4.0), 80)}, quantiles
+    return {"snr": _histogram(ratios, (-4.0, 4.0), 80)}, quantiles
 
 
 def grid_of(task: Task) -> tuple[Tensor, dict[str, Any]] | None:
@@ -179,22 +174,6 @@ def _log_histogram(values: Tensor, limits: tuple[float, float], unit: float) -> 
     """A histogram of log10 of the values, in original units."""
     shift = math.log10(unit)
     return _histogram(values[values > 0].log10() + shift, (limits[0] + shift - 1e-9, limits[1] + shift + 1e-9))
-
-
-def _classes(probs: Tensor, confidence: Tensor, predicted: Tensor, y: Tensor) -> dict[str, list[Any]]:
-    """By class: how many there are, were predicted and were right, the mean confidence of those predictions, and ECE.
-
-    As many are right of the examples of a class as of the predictions of it.
-    """
-    zeros = torch.zeros(probs.shape[1], dtype=torch.float64, device=probs.device)
-    times = torch.bincount(predicted, minlength=len(zeros))
-    return {
-        "count": torch.bincount(y, minlength=len(zeros)).tolist(),
-        "predicted": times.tolist(),
-        "right": torch.bincount(y[predicted == y], minlength=len(zeros)).tolist(),
-        "confidence": to_list(zeros.index_add(0, predicted, confidence.double()) / times),
-        "ece": to_list(ece_of_classes(probs, y)),
-    }
 
 
 def _confusion(predicted: Tensor, y: Tensor, n_classes: int) -> dict[str, list[Any]]:
