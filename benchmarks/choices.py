@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.tables import MISSING
 from benchmarks.trials import Trials
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.lab.runs.comparison import Comparison, Entry, mean_and_error
 from gossamer.metrics.registry import METRICS
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from gossamer import __version__
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.lab.record import write_atomically
 
 __all__ = ["FILES", "KIND", "citizen_tables", "outcome", "run_tests"]

@@ -34,7 +34,7 @@ from benchmarks.memory import MemoryCase, measure_memory
 from benchmarks.networks import NETWORKS, RESNET, UPDATES, NetworkCase, UpdateCase, measure_network, measure_updates
 from benchmarks.rivals import sparseprop_version
 from benchmarks.timing import THREAD, WALL
-from gossamer._text.progress import Progress
+from gossamer._text.terminal import Progress
 
 __all__ = ["FULL", "QUICK", "SECTIONS", "CpuPlan", "measure"]
 

@@ -15,7 +15,7 @@ import torch
 from benchmarks.timing import Stopwatch
 from gossamer import __version__
 from gossamer.kernels import library
-from gossamer.lab.record.environment import environment
+from gossamer.lab.record.contents import environment
 
 __all__ = ["describe", "describe_gpu", "surroundings"]
 

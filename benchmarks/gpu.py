@@ -36,7 +36,7 @@ from benchmarks.environment import surroundings
 from benchmarks.measurements import DRAWN, EXAMPLES, PLAIN, RELEASED, SSVI, Measurements, TrainingCost
 from benchmarks.networks import RESNET
 from benchmarks.timing import laps, milliseconds, undisturbed
-from gossamer._text.progress import Progress
+from gossamer._text.terminal import Progress
 from gossamer.models import resnet18
 from gossamer.types import Task
 

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import cells
 from benchmarks.tables import MISSING
 from benchmarks.trials import Trial, Trials
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.lab.record import RecordError, Run
 from gossamer.metrics.registry import METRICS
 from reproductions.pages import determined

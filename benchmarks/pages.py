@@ -24,7 +24,7 @@ from benchmarks.measurements import Measurements
 from benchmarks.state import StateBytes, state_table
 from benchmarks.tables import all_tables
 from benchmarks.trials import Trials
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.files import schema
 from gossamer.files.atomic import read_file
 from gossamer.lab.record import RecordError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer._text.formats import integer
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 
 __all__ = ["KINDS", "reliability_tables"]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from benchmarks import cells
 from benchmarks.memory import bytes_per_entry
 from gossamer import __version__, methods
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.files.atomic import json_by_rows
 from gossamer.lab.record import write_atomically
 from gossamer.layers import CurvatureWeight, sparse_weights

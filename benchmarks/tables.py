@@ -25,7 +25,7 @@ from benchmarks.measurements import (
 )
 from benchmarks.rivals import CSR, SPARSEPROP
 from benchmarks.timing import speedup, spread
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 
 __all__ = ["TABLES", "TRAINING_TABLES", "all_tables"]
 

@@ -31,7 +31,7 @@ from gossamer.data import DataNotFoundError, uci
 from gossamer.estimators import SparseBayesRegressor
 from gossamer.files.atomic import json_by_rows, read_file
 from gossamer.lab.record import write_atomically
-from gossamer.lab.record.environment import environment
+from gossamer.lab.record.contents import environment
 from gossamer.likelihoods import Gaussian
 from gossamer.metrics import gaussian_mixture_crps
 from gossamer.posterior import Prediction

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.data import uci
 
 __all__ = ["BEFORE", "GP", "KIND", "OURS", "PUBLISHED", "SETS", "Bar", "bars", "mean_ranks", "uci_tables"]

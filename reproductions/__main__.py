@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gossamer._text.formats import duration, macs, plain
 from gossamer._text.names import unknown
-from gossamer._text.tables import Table, columns
+from gossamer._text.terminal import Table, columns
 from gossamer.lab import Interrupted
 from gossamer.lab.record import RecordError
 from reproductions.cost import cost_of, macs_per_second

@@ -28,7 +28,7 @@ from gossamer.data._files import data_root
 from gossamer.files.atomic import json_by_rows, one_line, read_file, write_atomically
 from gossamer.lab import Settings, resume, train
 from gossamer.lab.record import Lock, RecordError, TakenError
-from gossamer.lab.record.environment import environment
+from gossamer.lab.record.contents import environment
 from gossamer.metrics import METRICS, Metric
 from gossamer.train.divergence import DivergenceError
 

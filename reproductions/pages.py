@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.files.atomic import write_atomically
 from gossamer.lab import Settings
 from gossamer.lab.record import Run as Folder

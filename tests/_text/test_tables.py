@@ -1,6 +1,6 @@
 """Tables as text, Markdown and LaTeX."""
 
-from gossamer._text.tables import Table, to_csv
+from gossamer._text.terminal import Table, to_csv
 
 TABLE = Table("Costs & gains", "In %.", ["set_1", "gain\n% ↑"], [["a|b", "5.0±0.1"], ["~^\\{}", "−1"]])
 

@@ -29,7 +29,7 @@ import torch
 
 from gossamer.files.atomic import json_by_rows
 from gossamer.lab.record import Run, write_atomically
-from gossamer.lab.record.environment import environment
+from gossamer.lab.record.contents import environment
 from gossamer.lab.runs.comparison import KEPT_ENVIRONMENT
 from gossamer.lab.runs.evaluation import evaluate_run
 from gossamer.lab.runs.folders import settings_of

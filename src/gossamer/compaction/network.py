@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer._text.tables import align
+from gossamer._text.terminal import align
 from gossamer.compaction.channels import Analysis, Channels, Survivors, analyse, columns, pads_with_zeros, plan, taps
 from gossamer.compaction.operations import Operation, operations
 from gossamer.layers import replica, sparse_weights

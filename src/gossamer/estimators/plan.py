@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gossamer import methods
 from gossamer._text.names import unknown
-from gossamer._text.progress import Progress
+from gossamer._text.terminal import Progress
 from gossamer.distributed import OneProcess, OwnNoise
 from gossamer.estimators.draws import Architecture, Draws
 from gossamer.estimators.members import (

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gossamer import kernels
-from gossamer._text.tables import align
+from gossamer._text.terminal import align
 from gossamer.layers.delta import DeltaWeight
 from gossamer.layers.modules import SparseModule
 from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone

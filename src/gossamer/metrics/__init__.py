@@ -1,17 +1,6 @@
 """Metrics as pure functions of tensors, the cost of a network, and the table of all of them, ``METRICS``."""
 
 from gossamer.likelihoods import gaussian_mixture_crps
-from gossamer.metrics.classification import (
-    accuracy,
-    brier,
-    classwise_ece,
-    ece,
-    ece_floor,
-    false_discovery_rate,
-    false_non_discovery_rate,
-    marginal_l2_debiased,
-    nll,
-)
 from gossamer.metrics.cost import LayerCost, dense_macs, flops, inference_macs, training_macs
 from gossamer.metrics.curves import (
     Histogram,
@@ -31,8 +20,21 @@ from gossamer.metrics.detection import (
     relative_mahalanobis,
     scores_of,
 )
+from gossamer.metrics.measures import (
+    accuracy,
+    brier,
+    classwise_ece,
+    coverage,
+    ece,
+    ece_floor,
+    false_discovery_rate,
+    false_non_discovery_rate,
+    marginal_l2_debiased,
+    mean_width,
+    nll,
+    rmse,
+)
 from gossamer.metrics.registry import METRICS, Metric, add, shown
-from gossamer.metrics.regression import coverage, mean_width, rmse
 
 __all__ = [
     "METRICS",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.metrics.classification import require_bins, require_labels
+from gossamer.metrics.measures import require_bins, require_labels
 
 
 class ReliabilityCurve(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from gossamer._text.formats import Format, number, percent, plain, with_error
-from gossamer.metrics import classification, curves, regression
+from gossamer.metrics import curves, measures
 from gossamer.posterior import Prediction
 from gossamer.types import Kind, Task
 
@@ -112,13 +112,13 @@ def _metric(
 @_metric("Accuracy", percent, "higher", CLASSES, EVERYWHERE, "Highest accuracy")
 def accuracy(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Share of the test examples that it gets right."""
-    return classification.accuracy(prediction.probs, y)
+    return measures.accuracy(prediction.probs, y)
 
 
 @_metric("RMSE", number, "lower", NUMBERS, EVERYWHERE, "Lowest RMSE", "RMSE")
 def rmse(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Root mean square distance between prediction and truth: the typical error."""
-    return task.target_std * regression.rmse(prediction.mean, y)
+    return task.target_std * measures.rmse(prediction.mean, y)
 
 
 @_metric("NLL", number, "lower", CLASSES + NUMBERS, EVERYWHERE, "Lowest NLL", "NLL")
@@ -131,31 +131,31 @@ def nll(prediction: Prediction, task: Task, y: Tensor) -> float:
 @_metric("ECE", percent, "lower", CLASSES, EVERYWHERE, "Lowest ECE", "ECE")
 def ece(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Expected calibration error: mean gap between confidence and accuracy; zero is perfect."""
-    return classification.ece(prediction.probs, y)
+    return measures.ece(prediction.probs, y)
 
 
 @_metric("ECE floor", percent, None, CLASSES, ("comparison",), heading="ECE floor")
 def ece_floor(prediction: Prediction, task: Task, y: Tensor) -> float:
     """The ECE that perfect calibration would have by chance on so few examples: one near it cannot be improved."""
-    return classification.ece_floor(prediction.probs)
+    return measures.ece_floor(prediction.probs)
 
 
 @_metric("Class-wise ECE", percent, "lower", CLASSES, heading="class-wise ECE")
 def classwise_ece(prediction: Prediction, task: Task, y: Tensor) -> float:
     """The same gap for the probability of every class, not of the chosen one only."""
-    return classification.classwise_ece(prediction.probs, y)
+    return measures.classwise_ece(prediction.probs, y)
 
 
 @_metric("Marginal L2 calibration error", percent, "lower", CLASSES, heading="marginal L2")
 def marginal_l2_debiased(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Root mean square gap over all classes, less what chance alone adds on a finite test set."""
-    return classification.marginal_l2_debiased(prediction.probs, y)
+    return measures.marginal_l2_debiased(prediction.probs, y)
 
 
 @_metric("Brier score", number, "lower", CLASSES, ("comparison",), heading="Brier")
 def brier(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Squared distance between its probabilities and the truth: 0 is perfect, 2 worst."""
-    return classification.brier(prediction.probs, y)
+    return measures.brier(prediction.probs, y)
 
 
 @_metric("AURC", percent, "lower", CLASSES, ("headline",), heading="AURC")
@@ -191,13 +191,13 @@ def crps(prediction: Prediction, task: Task, y: Tensor) -> float:
 @_metric("Coverage (90\u202f%)", percent, 0.9, NUMBERS, EVERYWHERE, "Coverage nearest 90\u202f%", "coverage")
 def coverage90(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Share of the truths inside its 90 % intervals; 90 % is ideal."""
-    return regression.coverage(*prediction.interval(0.9), y)
+    return measures.coverage(*prediction.interval(0.9), y)
 
 
 @_metric("Interval width (90\u202f%)", number, "lower", NUMBERS, heading="width")
 def width90(prediction: Prediction, task: Task, y: Tensor) -> float:
     """Average width of its 90 % intervals, in units of the target."""
-    return task.target_std * regression.mean_width(*prediction.interval(0.9))
+    return task.target_std * measures.mean_width(*prediction.interval(0.9))
 
 
 @_metric("Std", number, None, NUMBERS)

@@ -14,8 +14,7 @@ from torch import nn
 
 from gossamer._text.names import imported, unknown
 from gossamer.models.resnet import resnet8, resnet18, resnet34, resnet50, wide_resnet, wide_resnet28_10
-from gossamer.models.small import ConstantNoise, conv_net, mlp, pooled_conv_net, table, table_one_noise
-from gossamer.models.vit import vit_tiny
+from gossamer.models.small import ConstantNoise, conv_net, mlp, pooled_conv_net, table, table_one_noise, vit_tiny
 
 __all__ = [
     "ConstantNoise",

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gossamer._text.progress import Progress
+from gossamer._text.terminal import Progress
 from gossamer.lab import train
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gossamer._text.tables import to_csv
+from gossamer._text.terminal import to_csv
 from gossamer.data._files import DataNotFoundError
 from gossamer.data.own.arrays import read_array
 from gossamer.data.own.columns import Frame

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gossamer import __version__
 from gossamer._text.names import own_code, suggestion, trusting
-from gossamer._text.tables import printable
+from gossamer._text.terminal import printable
 from gossamer.lab.record import RecordError
 from gossamer.lab.runs.interrupt import Interrupted, RankLostError, handled_by
 

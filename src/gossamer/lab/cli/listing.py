@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer._text.names import suggestion
-from gossamer._text.tables import columns
+from gossamer._text.terminal import columns
 from gossamer.lab.cli import COMMANDS, UsageError
 
 LISTS = ("methods", "data", "models", "criteria", "recipes")

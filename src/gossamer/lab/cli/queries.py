@@ -7,7 +7,7 @@ import sys
 from typing import Any, Literal
 
 from gossamer._text.formats import plain
-from gossamer._text.tables import Table, columns, printable
+from gossamer._text.terminal import Table, columns, printable
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli.parser import Parser, add_reading_flags, folder, names_of, writable
 from gossamer.lab.record import RecordError, Run

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 from gossamer import methods
 from gossamer._text.names import refuse_foreign_code, unknown
-from gossamer._text.tables import columns
+from gossamer._text.terminal import columns
 from gossamer.files import schema
 from gossamer.lab.cli import UsageError
 from gossamer.lab.cli.parser import Parser, folder, with_underscores

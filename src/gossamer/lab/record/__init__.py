@@ -5,8 +5,8 @@ Files that grow do so by whole lines, and a line cut short by a crash is dropped
 """
 
 from gossamer.files.atomic import RecordError, to_toml, write_atomically
-from gossamer.lab.record.environment import environment
-from gossamer.lab.record.lock import Lock, TakenError
+from gossamer.lab.record.contents import environment
+from gossamer.lab.record.journal import Lock, TakenError
 from gossamer.lab.record.run import FORMAT, Run
 
 __all__ = ["FORMAT", "Lock", "RecordError", "Run", "TakenError", "environment", "to_toml", "write_atomically"]

@@ -1,9 +1,21 @@
-"""What the files of a run folder may hold (``docs/run-folder.md``): keys that are not named here are left alone."""
+"""What the files of a run folder may hold (``docs/run-folder.md``), and what its numbers depend on.
+
+Keys that are not named here are left alone.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
+from gossamer import __version__  # of the code that runs: what is installed may be another
 from gossamer.files.schema import Count, Finite, Within
 
 CONFIG, ENVIRONMENT, DATA = "config.toml", "environment.json", "data.json"
@@ -88,3 +100,81 @@ Files = TypedDict(
     },
 )
 """What a checkpoint keeps of the files beside it."""
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers of a run depend on, beside its configuration: versions, machine, commit, time and command."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": [re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", word) for word in sys.argv],  # URLs may hold passwords
+        "git_commit": _git_commit(),
+        "python": platform.python_version(),
+        "versions": {"gossamer": __version__, **{name: _version(name) for name in ("torch", "numpy")}},
+        "platform": platform.platform(),
+        "cpu": _cpu_model(),
+        "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "gpu": _gpu_name(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git_commit() -> str | None:
+    """Commit of the working directory, read from its files.
+
+    No git process is started: git executes what the configuration of a repository names (``core.fsmonitor``, filters,
+    hooks), and the repository may be an archive that somebody else packed.
+    """
+    with suppress(OSError, ValueError, StopIteration):
+        folder = next(path / ".git" for path in (Path.cwd(), *Path.cwd().parents) if (path / ".git").exists())
+        if folder.is_file():  # a worktree or a submodule
+            folder = folder.parent / _first_line(folder).removeprefix("gitdir: ")
+        common = folder / _first_line(folder / "commondir") if (folder / "commondir").is_file() else folder
+        return _resolve(_first_line(folder / "HEAD"), folder, common)
+    return None
+
+
+def _resolve(name: str, folder: Path, common: Path, depth: int = 5) -> str | None:
+    """The commit that ``ref: refs/…``, or a commit itself, names."""
+    if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", name):
+        return name
+    found = re.fullmatch(r"ref: (refs/[^\0]+)", name)
+    if found is None or ".." in found[1] or not depth:
+        return None
+    for place in (folder, common):
+        if (place / found[1]).is_file():
+            return _resolve(_first_line(place / found[1]), folder, common, depth - 1)
+    packed = (common / "packed-refs").read_text() if (common / "packed-refs").is_file() else ""
+    entry = re.search(rf"^([0-9a-f]+) {re.escape(found[1])}$", packed, re.MULTILINE)
+    return entry and _resolve(entry[1], folder, common, depth - 1)
+
+
+def _first_line(path: Path) -> str:
+    if not path.is_file():  # a named pipe would never end
+        raise FileNotFoundError(path)
+    return path.read_text().partition("\n")[0].strip()
+
+
+def _cpu_model() -> str:
+    with suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    with suppress(AttributeError, OSError, ValueError):  # no sysconf on Windows
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return None
+
+
+def _gpu_name() -> str | None:
+    torch = sys.modules.get("torch")  # not imported just for this
+    return str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else None

@@ -23,10 +23,9 @@ from gossamer.lab.record.contents import (
     Evaluation,
     Files,
     Result,
+    environment,
 )
-from gossamer.lab.record.environment import environment
-from gossamer.lab.record.journal import EMPTY, Journal
-from gossamer.lab.record.lock import LOCK, Lock
+from gossamer.lab.record.journal import EMPTY, LOCK, Journal, Lock
 
 FREE = ("data_dir", "device", "ranks")  # settings that say where a run trains, not what; its data has a fingerprint
 FORMAT = 1

@@ -7,8 +7,20 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from gossamer.lab.report.axes import HEIGHT, LETTER, WIDTH, Axis, PlotFrame, colour_class, make_frame, shorten, spread
-from gossamer.lab.report.figure import Cell, Chart, Point
+from gossamer.lab.report.axes import (
+    HEIGHT,
+    LETTER,
+    WIDTH,
+    Axis,
+    Cell,
+    Chart,
+    PlotFrame,
+    Point,
+    colour_class,
+    make_frame,
+    shorten,
+    spread,
+)
 from gossamer.lab.report.markup import Html, element, join
 
 _MOST_POINTS = 240

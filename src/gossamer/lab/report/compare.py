@@ -10,14 +10,12 @@ from statistics import fmean, stdev
 import numpy as np
 
 from gossamer._text.formats import Format, count, integer, is_number, macs, percent
-from gossamer.lab.report.axes import Axis, colour_class
+from gossamer.lab.report.axes import Axis, Figure, Point, colour_class
 from gossamer.lab.report.charts import DIAGONAL, MOST_NAMED, Mark, Series, line, scatter
-from gossamer.lab.report.classes import SELECTIVE_AXES, selective_points
 from gossamer.lab.report.evaluation import SCORES, detections
-from gossamer.lab.report.figure import Figure, Point
 from gossamer.lab.report.markup import element
-from gossamer.lab.report.numbers import COVERAGE_AXES, coverage_points
 from gossamer.lab.report.plots import DotRow, dots
+from gossamer.lab.report.predictions import COVERAGE_AXES, SELECTIVE_AXES, coverage_points, selective_points
 from gossamer.lab.report.runs import Group, LoadedRun, told
 from gossamer.lab.report.training import VALIDATION, Curve, fitted, loss_axis, losses
 from gossamer.metrics import METRICS, Metric

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer._text.formats import integer, is_number, number, percent, size
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.lab.report.markup import Html, element, join, png
 from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel

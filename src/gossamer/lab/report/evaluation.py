@@ -7,10 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from gossamer._text.formats import Format, integer, is_number, number, percent
-from gossamer._text.tables import Table
-from gossamer.lab.report.axes import Axis
+from gossamer._text.terminal import Table
+from gossamer.lab.report.axes import Axis, Figure
 from gossamer.lab.report.charts import Bars, histogram
-from gossamer.lab.report.figure import Figure
 from gossamer.lab.report.markup import Html
 from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel

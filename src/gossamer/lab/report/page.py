@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from gossamer._text.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.lab.record import RecordError, write_atomically
-from gossamer.lab.report import classes, compare, evaluation, numbers, training
+from gossamer.lab.report import compare, evaluation, predictions, training
+from gossamer.lab.report.axes import Figure
 from gossamer.lab.report.details import again, examples, measurements, notices
-from gossamer.lab.report.figure import Figure
 from gossamer.lab.report.markup import Html, element, join
 from gossamer.lab.report.runs import Group, LoadedRun, group, read
 from gossamer.lab.report.table import comparison, leaders
@@ -81,12 +81,12 @@ def document(title: str, body: Html) -> str:
 
 def _single(run: LoadedRun) -> tuple[str, Html]:
     title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
-    predictions = [*classes.maps(run), *numbers.figures(run), *classes.figures(run)]
+    of_predictions = [*predictions.maps(run), *predictions.number_figures(run), *predictions.class_figures(run)]
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
         headline(_cards(run)),
-        section("Predictions", predictions, _ON_PREDICTIONS),
+        section("Predictions", of_predictions, _ON_PREDICTIONS),
         section("Out of distribution", [*evaluation.outside(run), *evaluation.corrupted(run)], _ON_OUTSIDE),
         section("Held-out examples", evaluation.held_out(run), _ON_HELD_OUT),
         section("Examples", examples(run)),

@@ -11,7 +11,10 @@ from gossamer.lab.report.axes import (
     LETTER,
     WIDTH,
     Axis,
+    Cell,
+    Chart,
     PlotFrame,
+    Point,
     Scale,
     colour_class,
     limits,
@@ -20,7 +23,6 @@ from gossamer.lab.report.axes import (
     tick_labels,
 )
 from gossamer.lab.report.charts import Series, clipped, hit, path_of
-from gossamer.lab.report.figure import Cell, Chart, Point
 from gossamer.lab.report.markup import Html, element, join, png
 
 _HUE = (122, 79, 163)  # of maps, seen on white and on black

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gossamer._text.formats import column
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.lab.report.axes import colour_class
 from gossamer.lab.report.markup import Html, element, join
 from gossamer.lab.report.runs import Group, LoadedRun

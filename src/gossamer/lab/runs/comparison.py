@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 from gossamer._text.formats import column
 from gossamer._text.names import file_name, own_code, trusting
-from gossamer._text.tables import Table, to_csv
+from gossamer._text.terminal import Table, to_csv
 from gossamer.files.atomic import checked, json_by_rows, one_line, read_file, unwritable
 from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically

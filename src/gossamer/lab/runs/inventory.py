@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gossamer._text.formats import is_number
-from gossamer._text.tables import Table
+from gossamer._text.terminal import Table
 from gossamer.lab.record import RecordError, Run
 
 DEPTH = 2  # runs/<run> and runs/<comparison>/<run>

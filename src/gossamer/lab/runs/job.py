@@ -18,8 +18,7 @@ from torch import Tensor
 
 from gossamer import models
 from gossamer._text.names import needs
-from gossamer._text.progress import Progress
-from gossamer._text.tables import printable
+from gossamer._text.terminal import Progress, printable
 from gossamer.data import DataNotFoundError, describe_data
 from gossamer.data.own.record import TrainingDataNeededError
 from gossamer.distributed import OneProcess, OwnNoise, on_any_rank

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gossamer._text.formats import is_number
 from gossamer._text.names import needs
-from gossamer._text.progress import Progress
+from gossamer._text.terminal import Progress
 from gossamer.posterior.predict import Around
 
 SECONDS_OF_SILENCE = 5.0  # without a terminal: nobody waits for a line about less

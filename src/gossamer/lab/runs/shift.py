@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gossamer import data, metrics
 from gossamer._text.names import unknown
-from gossamer._text.progress import Progress
+from gossamer._text.terminal import Progress
 from gossamer.data import CORRUPTIONS, PUBLISHED, SEVERITIES, corrupt, grey, read_corrupted
 from gossamer.data.own.files import FILES
 from gossamer.evaluate import summarize

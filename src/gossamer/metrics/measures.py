@@ -1,4 +1,4 @@
-"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``, and of a selection against what matters.
+"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``, of a selection, of numbers and of intervals.
 
 Three numbers are called calibration error, and none can be turned into another: :func:`ece` (what most papers
 print), :func:`classwise_ece` and :func:`marginal_l2_debiased` (what the tables of SSVI print). All sums are in float64.
@@ -199,3 +199,34 @@ def _require_masks(selected: Tensor, relevant: Tensor) -> None:
     if selected.dim() != 1 or selected.shape != relevant.shape or not len(selected):
         shapes = f"{tuple(selected.shape)} and {tuple(relevant.shape)}"
         raise ValueError(f"selected and relevant must be (variables,), one or more of them; got {shapes}")
+
+
+def rmse(mean: Tensor, y: Tensor) -> float:
+    """Root mean squared error.
+
+    Example:
+        >>> rmse(torch.tensor([2.0, 8.0]), torch.tensor([1.0, 1.0]))
+        5.0
+    """
+    return float((mean.double() - y.reshape(mean.shape).double()).square().mean().sqrt())
+
+
+def coverage(low: Tensor, high: Tensor, y: Tensor) -> float:
+    """Share of the targets inside their intervals.
+
+    Example:
+        >>> coverage(torch.zeros(2), torch.ones(2), torch.tensor([0.5, 2.0]))
+        0.5
+    """
+    y = y.reshape(low.shape)
+    return float(((low <= y) & (y <= high)).double().mean())
+
+
+def mean_width(low: Tensor, high: Tensor) -> float:
+    """Mean width of the intervals; at the same coverage, narrower is better.
+
+    Example:
+        >>> mean_width(torch.zeros(2), torch.tensor([1.0, 2.0]))
+        1.5
+    """
+    return float((high.double() - low.reshape(high.shape).double()).mean())
