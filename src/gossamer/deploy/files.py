@@ -131,7 +131,6 @@ def _fixed(posterior: Posterior | nn.Module, n_draws: int) -> Posterior:
 
 
 def _of_posterior(posterior: Posterior) -> dict[str, Any]:
-    """A posterior as a tree for a file."""
     tree = {"posterior": code_name(type(posterior)), **posterior.to_tree()}
     if (model := tree.pop("network", None)) is not None:
         tree |= {"refreshes": _refreshes(posterior), **_of_network(model, with_state="states" not in tree)}
@@ -215,7 +214,6 @@ class _Saved(Saved):
 
 
 def _class(entries: Entries, key: str, base: type[_Kind]) -> type[_Kind]:
-    """The class that an entry names."""
     name = entries.get(key, str)
     return named_class(base, FORMERLY.get(name, name), f"{entries.path}: {entries.name}{key}")
 
@@ -313,7 +311,6 @@ def _slots(model: nn.Module) -> dict[str, _Slot | None]:
 
 
 def _checked(state: Entries, name: str, slot: _Slot | None) -> Any:
-    """An entry of a state as the network loads it."""
     entry = state.content[name]
     if not isinstance(name, str):
         raise state.error(str(name), "is not a name")

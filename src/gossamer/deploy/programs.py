@@ -144,7 +144,6 @@ class _Graph(nn.Module):
 
 
 def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]:
-    """The networks of a graph."""
     if what == "mean":
         adapted = any(
             weight.has_rest for network in posterior.networks() for weight in sparse_weights(network).values()

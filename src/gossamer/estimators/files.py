@@ -82,7 +82,6 @@ def read(path: Path, name: str) -> tuple[dict[str, Any], Kept]:
 
 
 def _check(kept: Kept, path: Path) -> None:
-    """Raise unless the parts of the file fit each other: then it can predict."""
     learnt, draws, groups, inputs = kept.learnt, kept.draws, kept.groups, kept.inputs
     n, importance = learnt["n_features_in_"], learnt["feature_importances_"]
     network, classes, names = draws.architecture, learnt.get("classes_"), learnt.get("feature_names_in_")
@@ -175,7 +174,6 @@ def _plain(value: Any) -> Any:
 
 
 def _restored(value: Any, path: Path) -> Any:
-    """The inverse of :func:`_plain`."""
     if isinstance(value, dict) and _ARRAY in value:
         stored = Entries(path, value)
         return _array(stored.get(_ARRAY, str), stored.get("items", Tensor | list), path)  # type: ignore[arg-type]

@@ -290,7 +290,6 @@ def _sparse(model: nn.Module) -> dict[str, GroupedWeight]:
 
 
 def _strength(model: nn.Module, n_data: int) -> float:
-    """The default of ``prior_weight``."""
     return (1.0 if is_normed(model) else 0.1) * min(1.0, n_data / EXAMPLES)
 
 

@@ -166,8 +166,6 @@ def em_mcmc(
 
 @dataclass(frozen=True)
 class _Times:
-    """Steps at which something begins or ends."""
-
     decay_from: int
     prune_from: int
     prune_until: int
@@ -225,14 +223,12 @@ def _ends(times: _Times, steps: int, feedback: bool) -> dict[str, Any]:
 
 
 def _threshold(value: float | OfFirst, weights: Mapping[str, GroupedWeight]) -> float | dict[str, float]:
-    """A mean square, or a share of that of each layer before training."""
     if not isinstance(value, OfFirst):
         return value
     return {name: value.share * float(weight.values().double().square().mean()) for name, weight in weights.items()}
 
 
 def _kept(at: Sequence[int], first: int, steps: int) -> list[int]:
-    """The snapshots after step ``first``."""
     kept = [step for step in at if step > first]
     if at and not kept:
         raise ValueError(

@@ -208,5 +208,4 @@ def _collate(transform: Callable[[Tensor], Tensor], rows: list[tuple[Tensor, Ten
 
 
 def _tensors(nested: Any) -> list[Tensor]:
-    """The tensors in lists of lists."""
     return [nested] if isinstance(nested, Tensor) else [tensor for part in nested for tensor in _tensors(part)]

@@ -162,7 +162,6 @@ def with_dropout(model: nn.Module, rate: float | None = None) -> nn.Module:
 
 
 def _with_rates(tree: Saved, model: nn.Module) -> nn.Module:
-    """The network with dropout at the rates of a file."""
     rates = tree.get("rates", list[Annotated[float, Within(0, 1)]])
     try:
         model = with_dropout(model)

@@ -229,7 +229,6 @@ def with_factors(model: nn.Module, members: int, init_std: float = 0.0316, negat
 
 
 def _with_members(tree: Saved, model: nn.Module) -> nn.Module:
-    """The network with factors for as many members as a file has."""
     if any(isinstance(module, Rank1) for module in model.modules()):
         return model
     tensors = {name: value for name, value in tree.each("states")[0].content.items() if isinstance(value, Tensor)}
@@ -252,6 +251,5 @@ def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def _along(values: Tensor, n_dims: int, channels: int) -> Tensor:
-    """``(batch, channels)`` with ones in all other dimensions."""
     ones = [1] * (n_dims - 2)
     return values.view(len(values), *ones, -1) if channels == -1 else values.view(len(values), -1, *ones)

@@ -35,8 +35,6 @@ PriorName = Literal["shared", "own"]
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the means are trained."""
-
     optimizer: OptimizerName
     lr: float
     noise: Noise = "local"
@@ -217,7 +215,6 @@ def ssvi(
 
 
 def _sparsify(model: nn.Module, density: float, allocation: str, noise: Noise) -> nn.Module:
-    """As :func:`gossamer.bayesianize`, without the noise."""
     return sparsify(model, density, allocation=allocation)
 
 
@@ -232,7 +229,6 @@ def _method(
     cycles: int,
     chosen: dict[str, Any],
 ) -> Method:
-    """The parts of a method that trains the means as planned."""
     n_averaged = int(plan.average * steps) if cycles == 1 else 0
     falling = cosine(plan.lr, steps - n_averaged, AVERAGE_LR * plan.lr if n_averaged else 0.0)
     schedule = falling if cycles == 1 else cyclical(plan.lr, steps, cycles)

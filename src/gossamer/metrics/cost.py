@@ -170,7 +170,6 @@ RULES: list[tuple[tuple[type[nn.Module], ...], MacRule]] = [
 
 
 def _owned(module: Any) -> list[str]:
-    """The weights of a layer by their names in it."""
     if isinstance(module, nn.RNNBase):
         return [name for name in module._flat_weights_names if name.startswith("weight")]
     if isinstance(module, nn.RNNCellBase):

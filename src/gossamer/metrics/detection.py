@@ -177,7 +177,6 @@ NUMBER_SCORES: Mapping[str, Score] = {
 
 
 def _checked(name: str, inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
-    """Both scores flat and in float64."""
     inside, outside = inside.flatten().double(), outside.flatten().double()
     if not len(inside) or not len(outside):
         raise ValueError(f"{name} needs a score of each kind; got {len(inside)} and {len(outside)}")

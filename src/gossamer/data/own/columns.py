@@ -133,7 +133,6 @@ class Columns:
 
     @property
     def _plain(self) -> Array:
-        """The columns of numbers."""
         return np.setdiff1d(np.arange(self.n_columns), list(self.levels), assume_unique=True)
 
     def _read(self, table: Any, categories: Collection[int] | None) -> tuple[Array, dict[int, Array]]:

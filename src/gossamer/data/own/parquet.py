@@ -71,7 +71,6 @@ def _started(file: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _columns(stream: IO[bytes]) -> Iterator[tuple[str, Array]]:
-    """Names and arrays, up to the end of the process."""
     while line := stream.readline(LARGEST):
         head = json.loads(line)
         if isinstance(head, dict) and "error" in head:

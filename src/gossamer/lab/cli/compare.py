@@ -87,7 +87,6 @@ def _print_jobs(plans: Sequence[DataPlan], given: Sequence[str], kind: str) -> i
 
 
 def _train_only(plans: Sequence[DataPlan], name: str, quiet: bool) -> int:
-    """Train one run of all, or continue it."""
     runs = _runs(plans)
     if name not in runs:
         raise UsageError(unknown("run of this comparison", name, runs))
@@ -111,7 +110,6 @@ def _base(plans: Sequence[DataPlan]) -> Path:
 
 
 def _without_jobs(given: Sequence[str]) -> list[str]:
-    """The command without ``--print_jobs``."""
     words, kept = with_underscores(given), list[str]()
     for last, word in zip(["", *words], words, strict=False):
         is_value = last == "--print_jobs" and word in ("shell", "slurm")
@@ -121,7 +119,6 @@ def _without_jobs(given: Sequence[str]) -> list[str]:
 
 
 def _finish(plan: DataPlan, comparison: Comparison, tell: Callable[..., None]) -> None:
-    """Write the report of one data set, and print where its files are."""
     if comparison.folders:
         from gossamer.lab.report import write_comparison
 
@@ -164,7 +161,6 @@ class DataPlan(NamedTuple):
 
 
 def _plans(options: Namespace) -> list[DataPlan]:
-    """A plan per data set; each of several has a folder in that of the comparison."""
     kept, recipe = writable("json", options.json), folder(options.methods)
     found = [_entries(options, data) for data in names_of(options.data) or [""]]
     names = [next(iter(entries.values())).data_name for entries, _ in found]

@@ -60,7 +60,6 @@ def described(kind: str) -> dict[str, str]:
 
 
 def _modules(room: str) -> dict[str, str]:
-    """The first line of each public module of a room."""
     paths = sorted((PACKAGE / room).glob("[!_]*.py"))
     return {path.stem: _first_line(ast.get_docstring(_tree(path))) for path in paths}
 
@@ -77,7 +76,6 @@ def _lines(path: Path) -> dict[str, str]:
 
 
 def _keys(path: Path, table: str) -> list[str]:
-    """The keys of a dictionary of a file."""
     for node in _tree(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if table in [target.id for target in targets if isinstance(target, ast.Name)]:
@@ -111,7 +109,6 @@ def completion(given: list[str]) -> int:
 
 
 def _whole_parser() -> Any:
-    """All commands and methods as one parser."""
     import shtab
 
     from gossamer import data, methods

@@ -107,12 +107,10 @@ def _choices(name: str, kind: Any) -> list[str]:
 
 
 def _as_typed(value: Any) -> str:
-    """A default as one would type it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _typed(text: str, kind: Any) -> Any:
-    """The value that a text means as a flag of a type."""
     try:
         return parse_value(text, kind)
     except ValueError as error:

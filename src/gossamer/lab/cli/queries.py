@@ -206,7 +206,6 @@ def add_evaluate_flags(parser: Parser) -> Parser:
 
 
 def _check(options: Any) -> None:
-    """Reject what cannot work before anything is loaded."""
     for name in ("risk", "conformal"):
         value = getattr(options, name)
         if value is not None and not 0 < value < 1:
@@ -214,7 +213,6 @@ def _check(options: Any) -> None:
 
 
 def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
-    """What was asked for beside the metrics, and the tables that show it."""
     asked = (options.ood, options.corruptions, options.temperature, options.selective, options.risk, options.conformal)
     if not any(asked):
         return {}

@@ -179,7 +179,6 @@ def positions(given: Sequence[str]) -> list[int]:
 
 
 def _settings(method: str, values: dict[str, Any]) -> Settings:
-    """Settings from parsed flags."""
     common = {item.name: values[item.name] for item in fields(Settings) if item.name not in ("method", "options")}
     options = {name: values[name] for name in methods.options_of(method) if values[name] is not None}
     return Settings(method, **common, options=options)

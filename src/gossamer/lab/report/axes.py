@@ -206,7 +206,6 @@ class Figure(NamedTuple):
         return element("figure", head, save, plot, id=f"figure-{self.slug}", class_=f"figure {self.shape}".strip())
 
     def _svg(self) -> Html:
-        """The drawing and its legend, with a title and a description for screen readers."""
         chart, ids = self.chart, [f"{self.slug}-title", f"{self.slug}-description"]
         told = [
             element("title", self.title, id=ids[0]),

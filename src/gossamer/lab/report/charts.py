@@ -255,7 +255,6 @@ def _end_labels(named: Sequence[Series], frame: PlotFrame) -> Html:
 
 
 def _last_value(one: Series, y: Axis, frame: PlotFrame) -> Html:
-    """The last value of a line, as a label."""
     px, py = one.points[-1]
     dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {colour_class(one.colour)}")
     return join([dot, element("text", y.form(py), x=frame.x(px) + 9, y=frame.y(py) + 4, class_="label")])

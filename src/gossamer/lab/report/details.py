@@ -122,7 +122,6 @@ def _row(example: Mapping[str, Any], run: LoadedRun) -> list[str]:
 
 
 def _example(example: Mapping[str, Any], run: LoadedRun) -> Html | None:
-    """One image and its prediction."""
     try:
         data = base64.b64encode(png(example["image"])).decode()
     except (KeyError, IndexError, TypeError, ValueError, OverflowError):

@@ -166,7 +166,6 @@ def _confusion(run: LoadedRun) -> Figure | None:
 
 
 def _clouds(points: Any, run: LoadedRun) -> list[tuple[str, Cloud]]:
-    """Test points by class."""
     if not isinstance(points, Mapping) or not all(isinstance(points.get(key), list) for key in "xy"):
         return []
     labels = points.get("label")

@@ -157,7 +157,6 @@ class Comparison:
         return [line for text in (self._said() + missing, *failed) for line in textwrap.wrap(text, WIDTH) or [""]]
 
     def _said(self) -> str:
-        """What the cells mean."""
         counts = {len(entry.results) for entry in self.entries}
         seeds = "the seeds" if len(counts) > 1 else f"{max(counts, default=0)} seeds"
         said = f"mean±standard error over {seeds}; costs are means" if max(counts, default=0) > 1 else "one seed"
@@ -165,7 +164,6 @@ class Comparison:
 
 
 def _trial(label: str, run: Run) -> dict[str, Any]:
-    """One run: its settings, what it reached and what that cost."""
     result = stored_result(run)
     if result is None:
         raise RecordError(f"{run.folder} is not finished: gossamer train --resume {run.folder} continues it")
@@ -339,7 +337,6 @@ def train_run(settings: Settings, folder: Path, *, quiet: bool = False) -> None:
 
 
 def _train_here(folder: Path, settings: Settings, quiet: bool) -> str:
-    """Train a run, or continue it; returns what went wrong, if anything did."""
     from gossamer.lab.runs.job import resume, train
 
     try:
@@ -354,7 +351,6 @@ def _train_here(folder: Path, settings: Settings, quiet: bool) -> str:
 
 
 def _collect(plan: Mapping[str, Mapping[Path, Settings]], quiet: bool, say: Callable[[str], None]) -> Comparison:
-    """Train what is not finished yet, and collect the results of all runs."""
     rows, trained = [], list[Path]()
     for label, runs in plan.items():
         failures = dict[str, list[str]]()  # what went wrong -> the seeds it happened to
@@ -439,7 +435,6 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 
 def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -> Comparison:
-    """The comparison with an AUROC of each run for each set from outside."""
     from gossamer.lab.runs.shift import with_ood
 
     found = [with_ood(folder, names, score) for folder in comparison.folders]

@@ -279,7 +279,6 @@ def _column(task: Task, j: int) -> str:
 
 
 def _as_images(path: Path | str, task: Task) -> dict[str, Any]:
-    """The shape that images must have, and whether they were resized."""
     if task.record is not None and task.record["kind"] == "images":
         return dict(task.record)
     stored = task.test[0]
@@ -315,7 +314,6 @@ def _checked(path: Path | str, x: Tensor, task: Task) -> Tensor:
 
 
 def _array(path: Path | str) -> npt.NDArray[Any]:
-    """The file as an array of numbers."""
     if path != "-" and _suffix(path) not in FILES:
         raise RecordError(f"{path}: inputs are read from {', '.join(FILES)} files, folders of images, or -")
     try:

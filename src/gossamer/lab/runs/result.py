@@ -90,7 +90,6 @@ def _other_predictions(job: Job, posterior: Posterior) -> dict[str, dict[str, fl
 
 
 def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
-    """Metrics of a prediction for the test data, and the curves and examples behind them."""
     y = task.test[1]
     result: dict[str, Any] = {"metrics": summarize(prediction, task, y)}
     if task.kind == "regression":
@@ -99,7 +98,6 @@ def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
 
 
 def _map(job: Job, posterior: Posterior, prediction: Prediction) -> dict[str, Any]:
-    """Inputs in a plane get a map of their uncertainty."""
     grid = curves.grid_of(job.task)
     if grid is None:
         return {}

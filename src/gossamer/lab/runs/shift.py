@@ -107,7 +107,6 @@ def evaluate_corruptions(
 
 
 def _corrupted(job: Job, source: str, names: Iterable[str]) -> Iterator[tuple[str, int, Tensor, Tensor]]:
-    """Name, severity, images and targets of every corruption."""
     x, y = job.task.test
     for name in names:
         for severity in SEVERITIES:
@@ -212,7 +211,6 @@ def _are_images(x: Tensor) -> bool:
 
 
 def _unit_range(x: Tensor) -> Tensor:
-    """Pixels from 0 to 1."""
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
 
 

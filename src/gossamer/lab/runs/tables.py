@@ -58,7 +58,6 @@ def suited(settings: Settings, task: Task) -> Settings:
 
 
 def _by_recipe(settings: Settings, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings and options that suit a table."""
     from gossamer.estimators import SparseBayesRegressor
     from gossamer.estimators.plan import has_one_rate, method_options, recipe_of
 
