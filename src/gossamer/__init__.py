@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from gossamer.sparsity import Subspace
     from gossamer.sparsity.convert import bayesianize, sparsify
     from gossamer.train import fit
-    from gossamer.train.sharding import shard
 
 __version__ = "0.3.0.dev0"
 
@@ -86,7 +85,6 @@ __all__ = [
     "priors",
     "save",
     "schedules",
-    "shard",
     "sparsify",
     "sparsity",
     "summary",
@@ -108,7 +106,6 @@ _HOMES = {
     "sparsity": ("Subspace",),
     "sparsity.convert": ("bayesianize", "sparsify"),
     "train": ("fit",),
-    "train.sharding": ("shard",),
 }
 
 

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import gossamer
+from gossamer.distributed import average_over_ranks
 from gossamer.layers import sparse_weights
 
 CASES = {"shard": True, "fully_shard": False}  # and whether the subspace moves
@@ -23,15 +24,20 @@ CASES = {"shard": True, "fully_shard": False}  # and whether the subspace moves
 def train(case: str, std: str, *, n_ranks: int = 1, noisy: bool = False) -> dict[str, Any]:
     """Twelve steps; without noise, two ranks must end where one process does."""
     rank = dist.get_rank() if n_ranks > 1 else 0
-    torch.manual_seed(rank if case == "shard" else 0)  # shard lets all ranks start from the first one's network
+    torch.manual_seed(0)  # all ranks start from the same network
     network = nn.Sequential(nn.Linear(12, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
     model = gossamer.bayesianize(nn.Sequential(network, nn.Linear(16, 3)), density=0.3, std=std)
     for weight in sparse_weights(model).values():
         weight.noisy = noisy
     if n_ranks > 1 and case == "shard":
-        gossamer.shard(model, [network], mesh=init_device_mesh("cpu", (n_ranks,)))
+        whole = {parameter for weight in sparse_weights(model).values() for parameter in weight.parameters()}
+        for part in (network, model):
+            fully_shard(part, ignored_params=whole, mesh=init_device_mesh("cpu", (n_ranks,)))
+        for parameter in whole:
+            parameter.register_post_accumulate_grad_hook(_average)
     elif n_ranks > 1:
         fully_shard(model, mesh=init_device_mesh("cpu", (n_ranks,)))
+    torch.manual_seed(rank)  # noise of their own
     optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1, momentum=0.9)
     if std == "curvature":
         gossamer.Curvature(model, optimizer, n_data=100)
@@ -58,6 +64,10 @@ def worker(rank: int, folder: str) -> None:
     results["noisy"] = train("shard", "curvature", n_ranks=2, noisy=True)
     torch.save(results, Path(folder) / f"rank{rank}.pt")
     dist.destroy_process_group()
+
+
+def _average(parameter: Tensor) -> None:
+    average_over_ranks(parameter.grad)
 
 
 def _whole(value: Tensor) -> Tensor:

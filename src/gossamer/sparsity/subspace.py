@@ -303,8 +303,8 @@ class Subspace(Clocked):
         if dist.is_available() and dist.is_initialized() and any(_is_sharded(w.mean) for w in self.weights.values()):
             raise ValueError(
                 "FSDP2 (fully_shard) splits the active entries of a weight between ranks, and a subspace moves them as "
-                "a whole: shard the rest of the network by gossamer.shard(model), train with DistributedDataParallel, "
-                "or shard without a Subspace"
+                "a whole: shard the rest of the network, with these in ignored_params (the guide to several machines), "
+                "train with DistributedDataParallel, or shard without a Subspace"
             )
         if self.scope == "global" and world_size() > 1:
             raise ValueError("a global budget changes parameters' shapes, which DDP cannot follow: use scope='layer'")
