@@ -1,5 +1,6 @@
 // The native kernels without Python, against plain loops in double precision: for valgrind, for the sanitizers with
 // their check for leaks, and for processors that are only emulated. See CONTRIBUTING.md.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -31,6 +32,12 @@ int gossamer_members_gradients(void* members, const float* x, int64_t rows, cons
                                int noisy, float scale, float* losses, int threads);
 void gossamer_members_dense(void* members, int64_t weight, float* out);
 void gossamer_members_adam(void* members, const double* options);
+int gossamer_top_mask(const void* score, int wide, int64_t n, int64_t k, uint8_t* mask);
+int64_t gossamer_look_through(float* grad, int64_t n, int64_t first, const void* position, int wide, int64_t stored,
+                              float* active, int64_t low, int64_t high, float least, int32_t* where, float* score);
+void gossamer_merge(const int64_t* a, int64_t n, const int64_t* b, int64_t m, int64_t* values, int64_t* order);
+void gossamer_locate(const int64_t* old, int64_t n, const int64_t* wanted, int64_t m, int64_t* slot, uint8_t* is_new);
+int64_t gossamer_places(const uint8_t* mask, int64_t n, int64_t* where);
 }
 
 struct Case {
@@ -366,6 +373,57 @@ static void check_samples() {
   }
 }
 
+// What an update of a subspace chooses by, against a stable sort; scores of few values tie.
+template <class Score>
+static void check_choices(int64_t n, int values) {
+  std::vector<Score> score(n);
+  for (Score& one : score) one = static_cast<Score>(rand() % values) / 3 - 1;
+  std::vector<int64_t> order(n);
+  for (int64_t i = 0; i < n; ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return score[a] > score[b]; });
+  for (int64_t k : {int64_t{0}, int64_t{1}, n / 3, n}) {
+    if (k > n) continue;
+    std::vector<uint8_t> mask(n, 7), wanted(n, 0);
+    for (int64_t i = 0; i < k; ++i) wanted[order[i]] = 1;
+    gossamer_top_mask(score.data(), sizeof(Score) == 8, n, k, mask.data());
+    std::vector<int64_t> where(k + 1), first(order.begin(), order.begin() + k), values(n), places(n), slot(n);
+    std::vector<uint8_t> is_new(n);
+    std::sort(first.begin(), first.end());
+    bool agree = mask == wanted && gossamer_places(mask.data(), n, where.data()) == k;
+    where.resize(k);
+    agree = agree && where == first;
+    std::vector<int64_t> rest(order.begin() + k, order.end());
+    std::sort(rest.begin(), rest.end());
+    gossamer_merge(first.data(), k, rest.data(), n - k, values.data(), places.data());
+    gossamer_locate(first.data(), k, values.data(), n, slot.data(), is_new.data());
+    for (int64_t i = 0; i < n; ++i) {
+      agree = agree && values[i] == i && (places[i] < k ? first[places[i]] : rest[places[i] - k]) == i;
+      agree = agree && is_new[i] == !mask[i] && (is_new[i] ? slot[i] == k : first[slot[i]] == i);
+    }
+    if (!agree) ++failures, std::printf("choices of %d among %d differ\n", static_cast<int>(k), static_cast<int>(n));
+  }
+}
+
+// A piece of a gradient, entries 10 to 10 + n, of which some are active and some can never be.
+static void check_pieces(int64_t n, float least) {
+  std::vector<float> grad = random_floats(n), before = grad, score(n);
+  std::vector<int32_t> position, where(n);
+  for (int32_t i = 0; i < n + 30; i += 1 + rand() % 9)
+    if (i < 14 || i >= 17) position.push_back(i);
+  std::vector<float> active(position.size(), -7.0f);
+  const int64_t count = gossamer_look_through(grad.data(), n, 10, position.data(), 0, position.size(), active.data(), 14,
+                                              17, least, where.data(), score.data());
+  int64_t found = 0;
+  bool agree = true;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto own = std::find(position.begin(), position.end(), i + 10);
+    if (own != position.end()) agree = agree && active[own - position.begin()] == std::fabs(before[i]);
+    const bool counts = own == position.end() && (i < 4 || i >= 7) && std::fabs(before[i]) >= least;
+    if (counts) agree = agree && where[found] == i && score[found] == std::fabs(before[i]), ++found;
+  }
+  if (!agree || found != count) ++failures, std::printf("a piece of %d entries differs\n", static_cast<int>(n));
+}
+
 int main() {
   check_samples();
   if (!gossamer_runs_here()) return std::puts("this processor cannot run these kernels"), 1;
@@ -379,6 +437,10 @@ int main() {
   for (double density : {0.0, 0.3, 1.0})
     for (int64_t rows : {1, 21, 64, 100})
       for (int kind = 0; kind < 4; ++kind) check_members(kind % 2, kind / 2, density, rows, rows > 21 ? 3 : 1);
+  for (int64_t n : {1, 2, 100, 3000})
+    for (int values : {1, 5, 30000}) check_choices<float>(n, values), check_choices<double>(n, values);
+  for (int64_t n : {1, 7, 8, 500})
+    for (float least : {-1.0f, 0.3f, 9.0f}) check_pieces(n, least);
   std::printf("version %d: %s, largest error %.1e\n", gossamer_version(), failures ? "FAILED" : "all agree", worst);
   return failures != 0;
 }

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.kernels.ordered import top_mask
 from gossamer.sparsity import selection
-from gossamer.sparsity.selection import Segments, top_mask
+from gossamer.sparsity.selection import Segments
 
 floats = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf, math.nan])  # the latter tie often
 

@@ -12,10 +12,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gossamer
 from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap
+from gossamer.kernels.ordered import top_mask
 from gossamer.layers import PointWeight, Support, sparse_weights
 from gossamer.sparsity import gradients as module
 from gossamer.sparsity.gradients import Shortlist
-from gossamer.sparsity.selection import top_mask
 
 # The map, the shape of the weight, of the input and of dL/dy.
 MAPS = {

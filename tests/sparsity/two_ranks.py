@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gossamer
+from gossamer.kernels.ordered import top_mask
 from gossamer.layers import SparseWeight, sparse_weights
 from gossamer.sparsity import candidates, selection
 from gossamer.sparsity.candidates import best_of_all_ranks
@@ -218,4 +219,4 @@ def _chosen(weight: SparseWeight, grad: torch.Tensor, kept: torch.Tensor) -> tor
     score, support = grad.flatten().abs(), weight.support
     score[support.position[kept].long()] = -1.0
     score[slice(*support.frozen)] = -1.0
-    return selection.top_mask(score, int((~kept).sum())).nonzero().flatten()
+    return top_mask(score, int((~kept).sum())).nonzero().flatten()

@@ -101,6 +101,12 @@ def noisy_product(
     return _kernel(x, where, is_noisy=True).noisy_product(x, mean, std, bias, *where, floor=floor)
 
 
+def sparse_product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor | None:
+    """As :func:`product`; ``None`` if the kernel in use would form the dense weight."""
+    kernel = _kernel(x, where)
+    return None if kernel is reference else kernel.product(x, mean, bias, *where)
+
+
 def is_dense(x: Tensor, *where: *Placement) -> bool:
     """Whether the kernel in use would form the dense weight."""
     return _kernel(x, where) is reference

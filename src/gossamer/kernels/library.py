@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 7  # of the signatures below; a library left over from another version is ignored
+VERSION = 8  # of the signatures below; a library left over from another version is ignored
 LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
@@ -44,6 +44,14 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "members_dense": (None, [_POINTER, _LONG, _POINTER]),
     "members_adam": (None, [_POINTER, _POINTER]),
+    "top_mask": (_INT, [_POINTER, _INT, _LONG, _LONG, _POINTER]),
+    "look_through": (
+        _LONG,
+        [_POINTER, _LONG, _LONG, _POINTER, _INT, _LONG, _POINTER, _LONG, _LONG, _FLOAT, _POINTER, _POINTER],
+    ),
+    "merge": (None, [_POINTER, _LONG, _POINTER, _LONG, _POINTER, _POINTER]),
+    "locate": (None, [_POINTER, _LONG, _POINTER, _LONG, _POINTER, _POINTER]),
+    "places": (_LONG, [_POINTER, _LONG, _POINTER]),
 }
 
 

@@ -114,6 +114,12 @@ def geometry(x: Tensor, shape: tuple[int, ...], weight_map: LinearMap | ConvMap)
     Groups, inputs, outputs; extents of input, output and kernel, stride, padding and dilation, three each; the first
     row of the weight that takes part, and how many rows it has.
     """
+    known = _geometry.__wrapped__ if torch.compiler.is_compiling() else _geometry
+    return known(() if isinstance(weight_map, LinearMap) else x.shape[1:], shape, weight_map)
+
+
+@functools.lru_cache(maxsize=1024)
+def _geometry(example: tuple[int, ...], shape: tuple[int, ...], weight_map: LinearMap | ConvMap) -> Geometry:
     if isinstance(weight_map, LinearMap):
         first, last = weight_map.rows or (0, shape[0])
         return (1, shape[1], last - first, *(1,) * 12, 0, 0, 0, 1, 1, 1, first, shape[0])
@@ -122,14 +128,14 @@ def geometry(x: Tensor, shape: tuple[int, ...], weight_map: LinearMap | ConvMap)
     def three(values: Sequence[int], neutral: int = 1) -> tuple[int, ...]:
         return (neutral,) * missing + tuple(values)
 
-    extent, kernel = three(x.shape[2:]), three(shape[2:])
+    extent, kernel = three(example[1:]), three(shape[2:])
     stride, dilation = three(weight_map.stride), three(weight_map.dilation)
     padding = three(weight_map.padding, 0)
     out = tuple(
         (extent[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 if extent[i] else -1
         for i in range(3)
     )
-    channels = (weight_map.groups, x.shape[1], shape[0])
+    channels = (weight_map.groups, example[0], shape[0])
     return (*channels, *extent, *out, *kernel, *stride, *padding, *dilation, 0, shape[0])
 
 

@@ -9,7 +9,6 @@ the active vectors and two tensors of the output's shape (variance and noise).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,24 +25,24 @@ Rows = tuple[int, int]  # the first, and one past the last
 VARIANCE_FLOOR = 1e-30
 
 
-class WeightMap(ABC):
+class WeightMap:
     """A product of an input and a weight that is linear in the weight."""
 
-    @abstractmethod
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """The product, plus the bias."""
+        raise NotImplementedError
 
     def square(self, x: Tensor) -> Tensor:
         """The input of the variance: x² elementwise, or the indices themselves."""
         return x * x
 
-    @abstractmethod
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor | None:
         """Gradient with respect to the input; ``None`` for an input of indices."""
+        raise NotImplementedError
 
-    @abstractmethod
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: Shape, rows: Rows | None = None) -> Tensor:
         """Gradient with respect to the dense weight of this ``shape``, or to one of its :meth:`row_ranges`."""
+        raise NotImplementedError
 
     def row_ranges(self, shape: Shape, most: int) -> list[Rows]:
         """The rows (along the first dimension) that take part, in ranges of one to ``most`` rows."""
@@ -231,6 +230,31 @@ def gather(dense: Tensor, position: Tensor | None) -> Tensor:
     """The entries of ``dense`` at the flat ``position``: the adjoint of :func:`scatter`."""
     flat = dense.reshape(-1)
     return flat if position is None else flat.index_select(0, position)
+
+
+def top_mask(score: Tensor, k: int) -> Tensor:
+    """Boolean mask of the ``k`` highest scores of a vector, see :mod:`gossamer.kernels.ordered`."""
+    if k == 0:
+        return torch.zeros_like(score, dtype=torch.bool)
+    score = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    # topk alone breaks ties as the device likes; by position, every rank, device and rerun chooses the same entries.
+    threshold = score.topk(k, sorted=False).values.amin()
+    above, tied = score > threshold, score == threshold
+    return above | (tied & (tied.cumsum(0) <= k - above.sum()))
+
+
+def look_through(
+    grad: Tensor, first: int, position: Tensor, active: Tensor, frozen: tuple[int, int], least: float
+) -> tuple[Tensor, Tensor, bool]:
+    """The entries of a part of a gradient that reach ``least``, see :mod:`gossamer.kernels.ordered`."""
+    score, is_finite = grad.abs_(), bool(grad.isfinite().all())
+    inside = ((position >= first) & (position < first + len(grad))).nonzero().flatten()
+    own = position[inside].long() - first
+    active[inside] = score[own]
+    low, high = (min(max(edge - first, 0), len(grad)) for edge in frozen)
+    score[own] = score[low:high] = -torch.inf
+    where = (score >= max(least, 0.0)).nonzero().flatten()
+    return where.to(position.dtype) + first, score[where], is_finite
 
 
 def check_length(name: str, vector: Tensor | None, n_active: int) -> None:

@@ -129,59 +129,48 @@ def replica(model: nn.Module, stand_ins: Mapping[int, Any] | None = None, *, sha
 
 
 class Identity:
-    """What a network consists of, to see later whether it is still the same: objects by identity, numbers by value.
+    """What a network consists of, to see later whether it is still the same objects.
 
     Nothing is kept alive but what cannot be referred to weakly. Modes, the numbers in tensors and all that is inside of
     ``opaque`` modules may change.
     """
 
     def __init__(self, model: nn.Module, opaque: type[nn.Module]) -> None:
-        self.opaque, self.opens = opaque, _Opens(opaque)
         self.gone: list[object] = []  # references to what is no more: another object may have its id
-        self.names, objects = self._parts(model)
-        self.alive = [_reference(value, self.gone.append) for value in objects if type(value) not in _PLAIN]
+        self.alive: list[object] = []
+        # What it holds, where in this are containers, and which of these are modules.
+        self.levels: list[tuple[list[int], list[int], list[int]]] = []
+        seen, level, modules = {id(model)}, [model], [0]
+        while level:
+            held = _referents(level, modules)
+            opened = {id(one): i for i, one in enumerate(held) if isinstance(one, _CONTAINERS)}
+            inside = [i for own, i in opened.items() if own not in seen and not isinstance(held[i], opaque)]
+            seen.update(opened)
+            self.alive += [_reference(one, self.gone.append) for one in held]
+            level = [held[i] for i in inside]
+            modules = [i for i, one in enumerate(level) if isinstance(one, nn.Module)]
+            self.levels.append((list(map(id, held)), inside, modules))
 
     def is_of(self, model: nn.Module) -> bool:
         """Whether ``model`` still consists of the same objects."""
-        return not self.gone and self._parts(model)[0] == self.names
-
-    def _parts(self, model: nn.Module) -> tuple[list[Any], list[Any]]:
-        """All that the network holds, level by level: identities, or values of what is plain; and the objects."""
-        names: list[Any] = []
-        objects: list[Any] = [model]
-        seen, level, opens = {id(model)}, [model], self.opens
-        while level:
-            # The garbage collector knows what an object refers to, and says it faster than Python could ask.
-            held = gc.get_referents(*[_without_mode(one) if isinstance(one, nn.Module) else one for one in level])
-            names += [one if type(one) in _PLAIN else id(one) for one in held]
-            level = []
-            for one in held:
-                if opens[type(one)] and id(one) not in seen:
-                    seen.add(id(one))
-                    level.append(one)
-            objects += held
-        return names, objects
+        level, modules = [model], [0]
+        for ids, inside, modules_inside in self.levels:
+            held = _referents(level, modules)
+            if list(map(id, held)) != ids:
+                return False
+            level, modules = [held[i] for i in inside], modules_inside
+        return not self.gone
 
 
-class _Opens(dict[type, bool]):
-    """Whether one looks into objects of a type."""
-
-    def __init__(self, opaque: type[nn.Module]) -> None:
-        self.opaque = opaque
-
-    def __missing__(self, kind: type) -> bool:
-        self[kind] = issubclass(kind, _CONTAINERS) and not issubclass(kind, self.opaque)
-        return self[kind]
-
-
-_PLAIN = frozenset((bool, int, float, str, type(None)))
 _CONTAINERS = (nn.Module, dict, list, tuple, set, frozenset, deque, partial, types.MethodType, _WrappedHook)
 
 
-def _without_mode(module: nn.Module) -> dict[str, Any]:
-    held = dict(vars(module))
-    held.pop("training", None)
-    return held
+def _referents(level: list[Any], modules: list[int]) -> list[Any]:
+    """What objects hold, ``modules`` without their mode: the garbage collector says it faster than Python could ask."""
+    level = level.copy()
+    for i in modules:
+        level[i] = dict(vars(level[i]), training=None)
+    return gc.get_referents(*level)
 
 
 def _reference(value: Any, gone: Callable[[object], None]) -> object:

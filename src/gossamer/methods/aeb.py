@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gossamer.kernels.ordered import top_mask
 from gossamer.methods._parts import apart, is_normed, noise_of_all_ranks, refresh_of
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
@@ -41,7 +42,6 @@ from gossamer.schedules import step_of
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
 from gossamer.sparsity.moves import after_steps
-from gossamer.sparsity.selection import top_mask
 from gossamer.types import Method, Rule, Schedule, Step, Task
 
 __all__ = ["aeb"]

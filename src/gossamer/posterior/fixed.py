@@ -72,7 +72,7 @@ class FixedDraws(Posterior):
     def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         with drawn_passes(self.model) as passes:
             count = self.n_drawn(n)
-            yield passes.given([rows[:count] for rows in self.values.values()]), [1] * count
+            yield passes.hold([rows[:count] for rows in self.values.values()]), [1] * count
 
     @property
     def n_bytes(self) -> int:

@@ -81,7 +81,7 @@ class _Part(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         values = [getattr(self, f"values{i}") for i in range(len(self.passes.weights))]
         with torch.no_grad():
-            outputs: Tensor = self.passes.given(values)(*args, **kwargs)
+            outputs: Tensor = self.passes.hold(values)(*args, **kwargs)
         self.passes.hold([])
         return outputs
 

@@ -42,11 +42,10 @@ def drawn_passes(model: nn.Module) -> Iterator[DrawnPasses]:
 
     They share its tensors, so they follow what training does to these.
     """
-    model = unwrapped(model)
     with _one_at_a_time:
         identity, passes = _kept.pop(model, (None, None))
     if identity is None or passes is None or not identity.is_of(model):
-        identity, passes = Identity(model, SparseWeight), DrawnPasses(model)
+        identity, passes = Identity(model, SparseWeight), DrawnPasses(unwrapped(model))
     try:
         yield passes
     finally:
@@ -87,10 +86,6 @@ class DrawnPasses(nn.Module):
         yield from ((self.hold([]), [1]) for _ in range(0 if self.weights else n))
         for tables in _tables(self.weights, n if self.weights else 0, generator):
             yield self.hold(tables), [1] * len(tables[0])
-
-    def given(self, values: list[Tensor]) -> nn.Module:
-        """This module with these values, ``(draws, n_active)`` of each weight."""
-        return self.hold(values)
 
     def sampled(self, n: int, generator: torch.Generator | None = None) -> list[Tensor]:
         """``n`` draws, ``(n, n_active)`` of each weight."""

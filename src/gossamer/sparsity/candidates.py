@@ -78,11 +78,10 @@ def _own_best(grad: Tensor, support: Support, count: int) -> Tensor:
     """Where the ``count`` largest inactive entries of this rank are, in as few bytes as tell it."""
     best = Best(support, count)
     length = _piece(len(grad), grad.device)
-    ranges = [(start, min(start + length, len(grad))) for start in range(0, len(grad), length)]
-    for (start, end), inside in zip(ranges, best.bounds(ranges), strict=True):
-        best.consider(start, grad[start:end].float().abs(), inside)
+    for start in range(0, len(grad), length):
+        best.consider(start, grad[start : start + length].float().abs())
     best.trim()
-    return best.where.to(torch.int32 if len(grad) <= torch.iinfo(torch.int32).max else torch.int64)
+    return best.where
 
 
 def _bound(means: Tensor, count: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from gossamer.kernels.ordered import top_mask
 from gossamer.layers import (
     CurvatureWeight,
     DenseWeight,
@@ -27,7 +28,6 @@ from gossamer.layers import (
 from gossamer.layers.summary import warn_of_the_rest
 from gossamer.sparsity.allocation import allocation as allocation_by_name
 from gossamer.sparsity.allocation import global_, uniform, uniform_reference
-from gossamer.sparsity.selection import top_mask
 from gossamer.types import Allocation, LayerStats, Mode, Noise, Std
 
 Init = Literal["fresh", "pretrained", "pretrained_random"]

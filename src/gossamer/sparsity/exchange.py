@@ -19,12 +19,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gossamer.distributed import from_first_rank
+from gossamer.kernels.ordered import merged, places, top_mask
 from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Shortlist, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
-from gossamer.sparsity.selection import Best, Segments, top_mask, works_together
+from gossamer.sparsity.selection import Best, Segments, works_together
 from gossamer.types import Criterion, WeightStats
 
 Scope = Literal["layer", "global"]
@@ -100,7 +101,7 @@ class Exchange:
             stays, active = kept[part], old[part] - before
             if alone[first]:
                 shortlist = shortlists[names[0]]
-                entries = torch.cat([active[stays], shortlist.best(stays)]).sort().values
+                entries, _ = merged(active.index_select(0, places(stays)), shortlist.best(stays))
                 largest.append(old.new_tensor(0.0 if shortlist.is_finite else torch.nan, dtype=torch.float32))
             else:
                 score, size = self._addition_scores(names, batch.weights[first:last], grads, dense)
@@ -108,7 +109,7 @@ class Exchange:
                 # Entries that stay score +∞, so that one top-k gives the whole new support.
                 score[active] = torch.where(stays, torch.inf, score[active])
                 one_budget = self.scope == "global"
-                entries = top_mask(score, sum(lengths)).nonzero()[:, 0] if one_budget else dense.top(score, lengths)
+                entries = places(top_mask(score, sum(lengths))) if one_budget else dense.top(score, lengths)
                 if not isinstance(self.addition, GradientCriterion):  # any other score may be random
                     from_first_rank(entries)
             found.append(entries + before)
@@ -166,7 +167,7 @@ def _lengths(batch: WeightBatch, number: Tensor) -> Segments:
 
 def removal_scores(criterion: Criterion, batch: WeightBatch) -> Tensor:
     """Scores of the active entries of all weights, finite."""
-    if criterion in ENTRYWISE and batch.is_one_kind:
+    if criterion in ENTRYWISE and batch.is_one_kind and works_together(batch.device):
         return _as_score(criterion(batch.stats()), batch.active.total, "removal")
     return torch.cat([_as_score(criterion(weight.stats()), len(weight.mean), "removal") for weight in batch.weights])
 

@@ -24,7 +24,7 @@ Weights = Mapping[str, SparseWeight]
 Grads = dict[str, Tensor]
 
 WHOLE = 1 << 27  # dense entries of the gradients that a GPU holds together: half a gigabyte in float32
-LEAST = 1 << 16  # entries of the gradient that are formed at a time: with fewer, the calls cost more than the memory
+LEAST = 1 << 17  # entries of the gradient that are formed at a time: with fewer, the calls cost more than the memory
 SHARE = 64  # of a large weight, this part of its gradient is formed at a time
 
 
@@ -249,11 +249,9 @@ class Shortlist(Passes):
         if not self.single:  # the sum of two gradients cannot be told from the best entries of each
             return True
         n_rows = max(LEAST, self.support.size // SHARE) // self.row_size
-        ranges = weight_map.row_ranges(self.shape, n_rows)
-        for (low, high), inside in zip(ranges, self._bounds(ranges), strict=True):
-            score = weight_map.weight_gradient(grad, x, self.shape, (low, high)).flatten().float().abs_()
-            self.found.is_finite = self.found.is_finite and bool(score.amax().isfinite())
-            self.found.consider(low * self.row_size, score, inside)
+        for rows in weight_map.row_ranges(self.shape, n_rows):
+            part = weight_map.weight_gradient(grad, x, self.shape, rows).flatten().float()
+            self.found.consider(rows[0] * self.row_size, part)
         return True
 
     @property
@@ -266,15 +264,10 @@ class Shortlist(Passes):
         self._consider_rest()
         return self.found.best(kept)
 
-    def _bounds(self, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The slices of the active entries that lie in ranges of rows."""
-        return self.found.bounds([(low * self.row_size, high * self.row_size) for low, high in ranges])
-
     def _consider_rest(self) -> None:
         """Rows that took no part in the loss have a gradient of zero, and zeros are candidates like all others."""
         for row in (self.count == 0).nonzero().flatten().tolist():
-            ((low, high),) = self._bounds([(row, row + 1)])
-            self.found.consider(row * self.row_size, self.found.active.new_zeros(self.row_size), (low, high))
+            self.found.consider(row * self.row_size, self.found.active.new_zeros(self.row_size))
             self.count[row] = 1
 
 

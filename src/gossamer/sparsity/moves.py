@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from gossamer.kernels.ordered import located
 from gossamer.layers import CurvatureWeight, DeltaWeight, GaussianWeight, PointWeight, SparseWeight
 from gossamer.layers.curvature import shrunk_curvature, std_of_curvature
 from gossamer.layers.gaussian import regrown_raw_std, std_of
 from gossamer.layers.weight import RegrowStd
-from gossamer.sparsity.selection import Segments
+from gossamer.sparsity.selection import Segments, works_together
 from gossamer.types import WeightStats
 
 MOST = 1 << 15  # weights: their numbers are sorted as 16-bit integers
@@ -77,7 +78,7 @@ class WeightBatch:
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
         """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
         first = self.weights[0]
-        if not self.is_one_kind:
+        if not (self.is_one_kind and works_together(self.device)):
             masks = kept.split(self.active.lengths)
             own = [weight.regrown(mask, regrow_std) for weight, mask in zip(self.weights, masks, strict=True)]
             names = dict.fromkeys(name for values in own for name in values)
@@ -105,7 +106,7 @@ class Moved(NamedTuple):
 
     entries: Segments  # how many each weight has
     position: Tensor  # sorted, in the numbers of their own weight
-    slot: Tensor  # where each of them was among all active entries
+    slot: Tensor  # where each of them was among all active entries; from their number on, one for each weight, nowhere
     is_new: Tensor  # which of them were nowhere
 
     @classmethod
@@ -113,8 +114,9 @@ class Moved(NamedTuple):
         """To the dense entries of these numbers, sorted; ``entries`` where weights change how many they have."""
         starts, old = batch.numbers
         entries = entries or batch.active
-        slot = torch.searchsorted(old, number).clamp_max_(len(old) - 1)
-        return cls(entries, number - entries.spread(starts), slot, old[slot] != number)
+        slot, is_new = located(old, number)
+        slot += is_new * entries.spread(torch.arange(len(batch.weights), device=batch.device))
+        return cls(entries, number - entries.spread(starts), slot, is_new)
 
 
 @torch.no_grad()
@@ -190,11 +192,9 @@ def _follow(
     if not present:
         return list(vectors)
     every = zip(vectors, batch.active.lengths, strict=True)
-    values = torch.cat([present[0].new_zeros(n) if vector is None else vector for vector, n in every])[to.slot]
-    if fill is None:
-        values.masked_fill_(to.is_new, 0.0)
-    else:
-        values = torch.where(to.is_new, to.entries.spread(fill).to(values.dtype), values)
+    fill = present[0].new_zeros(len(batch.weights)) if fill is None else fill.to(present[0].dtype)
+    values = torch.cat([*(present[0].new_zeros(n) if vector is None else vector for vector, n in every), fill])
+    values = values.index_select(0, to.slot)
     parts = list(values.split(to.entries.lengths))
     pairs = [(old, part) for old, part in zip(vectors, parts, strict=True) if old is not None]
     stays = [(old, part) for old, part in pairs if old.shape == part.shape]

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.distributed import world_size
+from gossamer.kernels.ordered import top_mask
 from gossamer.layers import SparseWeight, sparse_weights
 from gossamer.sparsity.allocation import apportion
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
-from gossamer.sparsity.selection import Segments, top_mask
+from gossamer.sparsity.selection import Segments
 
 __all__ = ["Redistribution"]
 

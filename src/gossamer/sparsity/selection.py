@@ -16,6 +16,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from gossamer.kernels.ordered import located, look_through, merged, places, top_mask
 from gossamer.layers import Support
 
 DEVICES = {"cuda"}
@@ -24,27 +25,6 @@ DEVICES = {"cuda"}
 def works_together(device: torch.device) -> bool:
     """Whether one kernel over all weights beats one after another on this kind of device."""
     return device.type in DEVICES
-
-
-def top_mask(score: Tensor, k: int) -> Tensor:
-    """Boolean mask of the ``k`` highest scores of a vector; of equal scores the first positions win.
-
-    Exactly ``k`` entries are true, always: NaN counts as -inf. No value leaves the device.
-
-    >>> top_mask(torch.tensor([1.0, 3.0, 3.0, float("nan"), 3.0]), 2)
-    tensor([False,  True,  True, False, False])
-    """
-    if score.dim() != 1 or not 0 <= k <= len(score):
-        raise ValueError(f"top_mask takes a vector and 0 <= k <= its length, got shape {tuple(score.shape)}, k = {k}")
-    if k == 0:
-        return torch.zeros_like(score, dtype=torch.bool)
-    score = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    # topk alone breaks ties as the device likes; by position, every rank, device and rerun chooses the same entries.
-    threshold = score.topk(k, sorted=False).values.amin()
-    if score.is_cpu and int((best := score >= threshold).sum()) == k:  # no ties; a GPU would have to be waited for
-        return best
-    above, tied = score > threshold, score == threshold
-    return above | (tied & (tied.cumsum(0) <= k - above.sum()))
 
 
 class Segments:
@@ -64,7 +44,9 @@ class Segments:
 
     def spread(self, values: Tensor) -> Tensor:
         """One value per segment as one per entry."""
-        return values[self._number]
+        if works_together(self.device):
+            return values[self._number]
+        return torch.cat([value.expand(n, *value.shape) for value, n in zip(values, self.lengths, strict=True)])
 
     def sums(self, values: Tensor) -> Tensor:
         """The sum of each segment, in an order of additions that every rank and rerun repeats; of columns, of each."""
@@ -72,6 +54,8 @@ class Segments:
 
     def counts(self, mask: Tensor) -> Tensor:
         """How many entries of each segment are true."""
+        if not works_together(self.device):
+            return torch.stack([part.count_nonzero() for part in mask.split(self.lengths)])
         up_to = mask.cumsum(0)[self._ends - 1]
         return up_to.diff(prepend=up_to.new_zeros(1))
 
@@ -95,7 +79,7 @@ class Segments:
         """Where :meth:`top_mask` is true, in order."""
         if works_together(self.device):
             return self.best(score, counts).sort().values
-        return self.top_mask(score, counts).nonzero().flatten()
+        return places(self.top_mask(score, counts))
 
     def best(self, score: Tensor, counts: Sequence[int]) -> Tensor:
         """As :meth:`top`, by sorts over all segments: those of a segment come together, the best first.
@@ -127,8 +111,8 @@ class Best:
 
     Example:
         >>> best = Best(Support((2, 3), torch.tensor([0, 4])), n_wanted=1)
-        >>> best.consider(0, torch.tensor([5.0, 1.0, 2.0]), (0, 1))
-        >>> best.consider(3, torch.tensor([3.0, 4.0, 1.0]), (1, 2))
+        >>> best.consider(0, torch.tensor([5.0, 1.0, 2.0]))
+        >>> best.consider(3, torch.tensor([3.0, 4.0, 1.0]))
         >>> best.best(kept=torch.tensor([True, False]))
         tensor([4])
     """
@@ -142,28 +126,20 @@ class Best:
         """Forget what was seen."""
         self.is_finite = True
         self.active = torch.zeros(len(self.position), device=self.position.device)
-        self.score, self.where = self.active[:0], self.position[:0].long()  # of inactive entries, by position
+        self.score, self.where = self.active[:0], self.position[:0]  # of inactive entries, by position
         self._threshold, self._end = -math.inf, 0
 
-    def bounds(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """The slices of the active entries that lie in ranges of all entries."""
-        edges = torch.tensor(ranges, device=self.position.device).to(self.position.dtype)
-        return [(low, high) for low, high in torch.searchsorted(self.position, edges).tolist()]
-
-    def consider(self, first: int, score: Tensor, inside: tuple[int, int]) -> None:
-        """Take in the scores of the entries from ``first`` on, which are overwritten; those ``inside`` are active."""
-        active = self.position[slice(*inside)].long() - first
-        self.active[slice(*inside)] = score[active]
-        score[active] = -torch.inf
-        low, high = (min(max(edge - first, 0), len(score)) for edge in self.support.frozen)
-        score[low:high] = -torch.inf
-        fresh = (score >= self._threshold).logical_and_(score > -torch.inf).nonzero().flatten()
-        self.where, self.score = torch.cat([self.where, fresh + first]), torch.cat([self.score, score[fresh]])
+    def consider(self, first: int, grad: Tensor) -> None:
+        """Take in |gradient| of the entries from ``first`` on, which is overwritten."""
+        known = (self.position, self.active, self.support.frozen)
+        where, score, is_finite = look_through(grad, first, *known, self._threshold)
+        self.is_finite = self.is_finite and is_finite
+        self.where, self.score = torch.cat([self.where, where]), torch.cat([self.score, score])
         if first < self._end:  # pieces may come in any order, but seldom do
             self.where, order = self.where.sort()
             self.score = self.score[order]
-        self._end = max(self._end, first + len(score))
-        if len(self.score) > 2 * self.n_wanted:  # not for every entry more
+        self._end = max(self._end, first + grad.numel())
+        if self.score.numel() > 2 * self.n_wanted:  # not for every entry more
             self.trim()
 
     def consider_only(self, where: Tensor, score: Tensor) -> None:
@@ -171,30 +147,29 @@ class Best:
         low, high = self.support.frozen
         counts = (score > 0) & ((where < low) | (where >= high))
         where, score = where[counts], score[counts]
-        at = torch.searchsorted(self.position, where.to(self.position.dtype)).clamp_max_(len(self.position) - 1)
-        is_active = self.position[at] == where
-        self.active[at[is_active]] = score[is_active]
-        self.where, self.score = where[~is_active], score[~is_active]
+        at, is_other = located(self.position.long(), where)
+        self.active[at[~is_other]] = score[~is_other]
+        self.where, self.score = where[is_other], score[is_other]
         self.trim()
 
     def trim(self) -> None:
         """Forget all inactive entries but the ``n_wanted`` best."""
-        if len(self.score) > self.n_wanted:
-            best = top_mask(self.score, self.n_wanted)
-            self.score, self.where = self.score[best], self.where[best]
+        if self.score.numel() > self.n_wanted:
+            best = places(top_mask(self.score, self.n_wanted))
+            self.score, self.where = self.score.index_select(0, best), self.where.index_select(0, best)
             self._threshold = float(self.score.amin()) if self.n_wanted else math.inf
 
     def best(self, kept: Tensor) -> Tensor:
         """Flat positions, sorted, of the entries to take in when those active ones stay that ``kept`` marks."""
-        removed = ~kept
-        where, order = torch.cat([self.where, self.position[removed].long()]).sort()
-        score = torch.cat([self.score, self.active[removed]])[order]
-        n_wanted = int(removed.sum())
+        removed = places(~kept)
+        where, order = merged(self.where.long(), self.position.index_select(0, removed).long())
+        score = torch.cat([self.score, self.active.index_select(0, removed)]).index_select(0, order)
+        n_wanted = len(removed)
         if len(self.where) < n_wanted:  # entries that were not named, and have a score of zero, may be among the best
             others = self._others(n_wanted)
-            where, order = torch.cat([where, others]).sort()
+            where, order = merged(where, others)
             score = torch.cat([score, torch.zeros_like(others, dtype=score.dtype)])[order]
-        return where[top_mask(score, n_wanted)]
+        return where.index_select(0, places(top_mask(score, n_wanted)))
 
     def _others(self, n_wanted: int) -> Tensor:
         """The first inactive entries beside those that are known."""

@@ -1,6 +1,7 @@
 // The functions that Python calls, with a C interface. The library is built once for each kind of processor.
 #include "backward.h"
 #include "members.h"
+#include "select.h"
 
 using namespace gossamer;
 
@@ -19,7 +20,7 @@ static char out_of_memory;  // its address stands for a plan that could not be s
 
 extern "C" {
 
-int gossamer_version() { return 7; }
+int gossamer_version() { return 8; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -193,4 +194,31 @@ void gossamer_members_adam(void* members, const double* options) {
   own.means.adam(options), own.stds.adam(options + 5), own.others.adam(options + 10);
   own.refresh();
 }
+
+// Marks the k highest of n scores, floats or, if `wide`, doubles; of equal ones the first. Returns 1 if there was not
+// enough memory, otherwise 0.
+int gossamer_top_mask(const void* score, int wide, int64_t n, int64_t k, uint8_t* mask) {
+  return status_of([&] {
+    wide ? top_mask(static_cast<const double*>(score), n, k, mask) : top_mask(static_cast<const float*>(score), n, k, mask);
+  });
+}
+
+// See look_through; `position` are 64-bit numbers if `wide`.
+int64_t gossamer_look_through(float* grad, int64_t n, int64_t first, const void* position, int wide, int64_t stored,
+                              float* active, int64_t low, int64_t high, float least, int32_t* where, float* score) {
+  const auto run = [&](auto* own) {
+    return look_through(grad, n, first, own, stored, active, low, high, least, where, score);
+  };
+  return wide ? run(static_cast<const int64_t*>(position)) : run(static_cast<const int32_t*>(position));
+}
+
+void gossamer_merge(const int64_t* a, int64_t n, const int64_t* b, int64_t m, int64_t* values, int64_t* order) {
+  merge(a, n, b, m, values, order);
+}
+
+void gossamer_locate(const int64_t* old, int64_t n, const int64_t* wanted, int64_t m, int64_t* slot, uint8_t* is_new) {
+  locate(old, n, wanted, m, slot, is_new);
+}
+
+int64_t gossamer_places(const uint8_t* mask, int64_t n, int64_t* where) { return places(mask, n, where); }
 }

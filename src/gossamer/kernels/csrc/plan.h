@@ -172,23 +172,31 @@ static bool index_active(Plan& plan, const Axis* axis, const Bordered& input, co
   plan.offset.resize(plan.active);
   plan.offset_back.resize(plan.active);
   plan.place_back.resize(plan.active);
-  std::vector<int32_t> key(plan.active);  // (input, phase)
-  for (int64_t j = 0; j < plan.active; ++j) {
-    const int64_t at = position[j] - s.first * row_size, output = at / row_size, rest = at - output * row_size;
-    const int64_t channel = output / outputs_per_group * per_group + rest / taps;
-    const int tap = static_cast<int>(rest % taps);
-    key[j] = static_cast<int32_t>(channel * plan.phases + tap_phase[tap]);
-    plan.offset[j] = static_cast<int32_t>(channel * plan.input_pitch + tap_offset[tap]);
-    ++plan.row[output + 1];
-    ++plan.row_back[key[j] + 1];
+  std::vector<int32_t> key(plan.active), own_tap(taps > 1 ? plan.active : 0);  // (input, phase)
+  int64_t at = 0, begin = s.first * row_size;  // of the row
+  for (int32_t output = 0; output < s.outputs; ++output, begin += row_size) {
+    const int64_t first_channel = static_cast<int64_t>(output / outputs_per_group) * per_group;
+    for (; at < plan.active && position[at] < begin + row_size; ++at) {
+      const int64_t rest = position[at] - begin;
+      int64_t channel = first_channel + rest;
+      int tap = 0;
+      if (taps > 1) {  // divisions cost more than all else here
+        const int64_t input = row_size <= INT32_MAX ? static_cast<uint32_t>(rest) / static_cast<uint32_t>(taps) : rest / taps;
+        channel = first_channel + input;
+        own_tap[at] = tap = static_cast<int>(rest - input * taps);
+      }
+      key[at] = static_cast<int32_t>(channel * plan.phases + tap_phase[tap]);
+      plan.offset[at] = static_cast<int32_t>(channel * plan.input_pitch + tap_offset[tap]);
+      ++plan.row_back[key[at] + 1];
+    }
+    plan.row[output + 1] = static_cast<int32_t>(at);
   }
-  for (size_t i = 1; i < plan.row.size(); ++i) plan.row[i] += plan.row[i - 1];
   for (size_t i = 1; i < plan.row_back.size(); ++i) plan.row_back[i] += plan.row_back[i - 1];
   std::vector<int32_t> next(plan.row_back.begin(), plan.row_back.end() - 1);
   for (int32_t output = 0; output < s.outputs; ++output)
     for (int32_t j = plan.row[output]; j < plan.row[output + 1]; ++j) {
       const int32_t to = next[key[j]]++;
-      const int tap = static_cast<int>((position[j] - (s.first + output) * row_size) % taps);
+      const int tap = taps > 1 ? own_tap[j] : 0;
       plan.place_back[to] = j;
       plan.offset_back[to] = static_cast<int32_t>(output * plan.grad_pitch + tap_offset_back[tap]);
     }
