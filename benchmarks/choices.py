@@ -44,16 +44,7 @@ RULES = (
 
 
 def choice_tables(name: str, trials: Trials) -> dict[str, Table]:
-    """Quality and cost as ``gossamer compare`` prints them, and a choice for each rule; none for other comparisons.
-
-    Example:
-        >>> from benchmarks.trials import Trial
-        >>> def trial(label, nll, cost):
-        ...     return Trial(label, 0, {}, {"nll": nll}, dict.fromkeys(NEEDED, cost))
-        >>> kept = Trials([trial("sgd", 0.3, 1.0), trial("vi", 0.2, 2.0), trial("ssvi", 0.25, 0.1)], {})
-        >>> [row[1] for row in choice_tables("all-methods-x", kept)["all-methods-x-choices"].rows]
-        ['vi', 'ssvi', 'ssvi', 'ssvi', 'ssvi', 'vi']
-    """
+    """Quality and cost as ``gossamer compare`` prints them, and a choice for each rule; none for other comparisons."""
     if not name.startswith(FILES):
         return {}
     entries = [

@@ -81,36 +81,20 @@ def alternate(
 
 
 def laps(work: Work, count: int, clock: Stopwatch = THREAD) -> list[float]:
-    """Milliseconds of each of ``count`` calls in a row, for a work whose calls differ.
-
-    Example:
-        >>> ticks = iter([0.0, 1.0, 1.0, 3.0])
-        >>> laps(lambda: None, 2, Stopwatch("fake", lambda: next(ticks)))
-        [1000.0, 2000.0]
-    """
+    """Milliseconds of each of ``count`` calls in a row, for a work whose calls differ."""
     with undisturbed():
         return [milliseconds(work, 1, clock) for _ in range(count)]
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles; a single value is all three.
-
-    Example:
-        >>> spread([1.0, 2.0, 3.0, 4.0, 5.0])
-        Spread(low=2.0, median=3.0, high=4.0)
-    """
+    """Median and quartiles; a single value is all three."""
     if len(values) < 2:
         return Spread(values[0], values[0], values[0])
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
 def speedup(reference: Sequence[float], own: Sequence[float]) -> Spread:
-    """Speed-up over the reference, from the ratios of the rounds.
-
-    Example:
-        >>> speedup([8.0, 6.0, 9.0], [2.0, 2.0, 3.0])
-        Spread(low=3.0, median=3.0, high=3.5)
-    """
+    """Speed-up over the reference, from the ratios of the rounds."""
     return spread([there / here for there, here in zip(reference, own, strict=True)])
 
 

@@ -39,14 +39,7 @@ class _Content(TypedDict):
 
 @dataclass(frozen=True)
 class Trials:
-    """The trials of a comparison in its order; ``failures`` has the reason for each method that failed.
-
-    Example:
-        >>> trials = Trials([Trial("ssvi", 0, {"epochs": 2}, {"accuracy": 0.9}, {})], {"python": "3.11.7"})
-        >>> import json
-        >>> Trials.from_dict(json.loads(trials.to_json())) == trials
-        True
-    """
+    """The trials of a comparison in its order; ``failures`` has the reason for each method that failed."""
 
     trials: Sequence[Trial]
     environment: Mapping[str, Any]

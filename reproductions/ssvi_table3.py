@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer import data, metrics
@@ -61,8 +62,8 @@ def _scores(job: Job, inputs: list[Tensor]) -> list[dict[str, Tensor]]:
     train, labels = job.task.train
     known = features(network, job.task, train)
     of_features = {
-        "neighbour": partial(metrics.neighbour_distance, known, k=min(NEIGHBOUR, len(known))),
-        "mahalanobis": partial(metrics.relative_mahalanobis, known, labels),
+        "neighbour": partial(neighbour_distance, known, k=min(NEIGHBOUR, len(known))),
+        "mahalanobis": partial(relative_mahalanobis, known, labels),
     }
     return [
         {
@@ -85,6 +86,36 @@ def features(network: nn.Module, task: Task, x: Tensor) -> Tensor:
         network(task.transform(rows.to(device)))
     handle.remove()
     return torch.cat(seen)
+
+
+def neighbour_distance(train: Tensor, x: Tensor, k: int = 50) -> Tensor:
+    """Distance to the ``k``-th nearest training example, a score of doubt (Sun et al., ICML 2022).
+
+    ``train`` and ``x`` are features, such as the inputs of the last layer; both are scaled to length 1.
+    """
+    if not 1 <= k <= len(train):
+        raise ValueError(f"k must be from 1 to the {len(train)} training examples; got {k}")
+    train, x = F.normalize(train.double()), F.normalize(x.double())
+    exact = "donot_use_mm_for_euclid_dist"  # the product of matrices loses the digits of small distances
+    return torch.cat([torch.cdist(rows, train, compute_mode=exact).kthvalue(k).values for rows in x.split(256)])
+
+
+def relative_mahalanobis(train: Tensor, labels: Tensor, x: Tensor) -> Tensor:
+    """Squared Mahalanobis distance to the nearest class, less that to all: a score of doubt (Ren et al., 2021).
+
+    All classes share one covariance.
+    """
+    train, x = train.double(), x.double()
+    means = torch.stack([train[labels == label].mean(0) for label in labels.unique()])
+    own = means[torch.searchsorted(labels.unique(), labels)]
+    nearest = torch.stack([_mahalanobis(train - own, x - mean) for mean in means]).amin(0)
+    return nearest - _mahalanobis(train - train.mean(0), x - train.mean(0))
+
+
+def _mahalanobis(centred: Tensor, x: Tensor) -> Tensor:
+    """Squared distances of ``x`` from 0 in the metric of the covariance of ``centred``, which may be singular."""
+    inverse = torch.linalg.pinv(centred.mT @ centred / len(centred), hermitian=True)
+    return torch.einsum("bi,ij,bj->b", x, inverse, x)
 
 
 def _metric(measure: str, side: str, score: str) -> Metric:

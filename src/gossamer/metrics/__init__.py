@@ -1,7 +1,7 @@
 """Metrics as pure functions of tensors, the cost of a network, and the table of all of them, ``METRICS``."""
 
 from gossamer.likelihoods import gaussian_mixture_crps
-from gossamer.metrics.cost import LayerCost, dense_macs, flops, inference_macs, training_macs
+from gossamer.metrics.cost import LayerCost, dense_macs, inference_macs, training_macs
 from gossamer.metrics.curves import (
     Histogram,
     ReliabilityCurve,
@@ -16,8 +16,6 @@ from gossamer.metrics.detection import (
     auroc,
     detect,
     fpr_at_recall,
-    neighbour_distance,
-    relative_mahalanobis,
     scores_of,
 )
 from gossamer.metrics.measures import (
@@ -57,16 +55,13 @@ __all__ = [
     "ece_floor",
     "false_discovery_rate",
     "false_non_discovery_rate",
-    "flops",
     "fpr_at_recall",
     "gaussian_mixture_crps",
     "histogram",
     "inference_macs",
     "marginal_l2_debiased",
     "mean_width",
-    "neighbour_distance",
     "nll",
-    "relative_mahalanobis",
     "reliability_curve",
     "rmse",
     "scores_of",

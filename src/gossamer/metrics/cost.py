@@ -36,16 +36,6 @@ class LayerCost(NamedTuple):
     formed: float = 0.0  # share of the entries that no product uses, but whose gradient is formed
 
 
-def flops(macs: float) -> float:
-    """Floating-point operations of ``macs`` MACs: a multiplication and an addition each.
-
-    Example:
-        >>> flops(0.5554e9)
-        1110800000.0
-    """
-    return 2 * macs
-
-
 def inference_macs(layers: Iterable[LayerCost]) -> float:
     """MACs of one forward pass of the mean network or of one draw: Σ d f.
 
@@ -56,29 +46,18 @@ def inference_macs(layers: Iterable[LayerCost]) -> float:
     return float(sum(_checked(layer).density * layer.dense_macs for layer in layers))
 
 
-def training_macs(layers: Iterable[LayerCost], update_period: float | None = None, until: float = 1.0) -> float:
-    """MACs of one training step, averaged over training: Σ (c d + formed) f + until · (1 − d) f / update_period.
+def training_macs(layers: Iterable[LayerCost]) -> float:
+    """MACs of one training step: Σ (c d + formed) f, with c = 6 for Bayesian layers and 3 for the others.
 
-    Args:
-        layers: The layers, with densities averaged over training; c is 6 for the Bayesian ones and 3 for the others.
-        update_period: Steps between two moves of the subspace; ``None``: it never moves.
-        until: The share of the training after which it stays.
+    Densities are averaged over the training.
 
     Example:
-        >>> layers = [LayerCost("stem", "Conv2d", 1000, 1.0), LayerCost("head", "Linear", 2000, 0.05, True)]
-        >>> training_macs(layers), training_macs(layers, update_period=100, until=0.5)
-        (3600.0, 3609.5)
+        >>> training_macs([LayerCost("stem", "Conv2d", 1000, 1.0), LayerCost("head", "Linear", 2000, 0.05, True)])
+        3600.0
     """
-    if update_period is not None and not update_period > 0:
-        raise ValueError(f"update_period must be positive or None; got {update_period}")
-    if not 0 <= until <= 1:
-        raise ValueError(f"until must be in [0, 1]; got {until}")
-    share = 0.0 if update_period is None else until / update_period
-    total = 0.0
-    for layer in layers:
-        products = 6 if _checked(layer).bayesian else 3
-        total += (products * layer.density + layer.formed + share * (1 - layer.density)) * layer.dense_macs
-    return total
+    return sum(
+        ((6 if _checked(layer).bayesian else 3) * layer.density + layer.formed) * layer.dense_macs for layer in layers
+    )
 
 
 def dense_macs(model: nn.Module, example: Any) -> dict[str, int]:

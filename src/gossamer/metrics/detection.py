@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.posterior import Prediction
@@ -92,51 +91,6 @@ def fpr_at_recall(score_in: Tensor, score_out: Tensor, recall: float = 0.95) -> 
     # Rounded first: 0.95 · 20 is 19, not the next float above it.
     threshold = inside.sort().values[math.ceil(round(recall * len(inside), 6)) - 1]
     return float((outside <= threshold).double().mean())
-
-
-def neighbour_distance(train: Tensor, x: Tensor, k: int = 50) -> Tensor:
-    """Distance to the ``k``-th nearest training example, a score of doubt (Sun et al., ICML 2022).
-
-    Args:
-        train: Features of training examples, ``(n, features)``, such as the inputs of the last layer.
-        x: Features of the examples to score, ``(batch, features)``. Both are scaled to length 1.
-        k: Which neighbour, from 1.
-
-    Example:
-        >>> neighbour_distance(torch.eye(2), torch.tensor([[3.0, 0.0], [1.0, 1.0]]), k=1)
-        tensor([0.0000, 0.7654], dtype=torch.float64)
-    """
-    if not 1 <= k <= len(train):
-        raise ValueError(f"k must be from 1 to the {len(train)} training examples; got {k}")
-    train, x = F.normalize(train.double()), F.normalize(x.double())
-    exact = "donot_use_mm_for_euclid_dist"  # the product of matrices loses the digits of small distances
-    return torch.cat([torch.cdist(rows, train, compute_mode=exact).kthvalue(k).values for rows in x.split(256)])
-
-
-def relative_mahalanobis(train: Tensor, labels: Tensor, x: Tensor) -> Tensor:
-    """Squared Mahalanobis distance to the nearest class, less that to all: a score of doubt (Ren et al., 2021).
-
-    Args:
-        train: Features of training examples, ``(n, features)``.
-        labels: Their classes, ``(n,)``. All classes share one covariance.
-        x: Features of the examples to score, ``(batch, features)``.
-
-    Example:
-        >>> train, labels = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]), torch.tensor([0, 0, 1, 1])
-        >>> relative_mahalanobis(train, labels, torch.tensor([[1.5], [0.0]]))
-        tensor([-0.9000,  9.0000], dtype=torch.float64)
-    """
-    train, x = train.double(), x.double()
-    means = torch.stack([train[labels == label].mean(0) for label in labels.unique()])
-    own = means[torch.searchsorted(labels.unique(), labels)]
-    nearest = torch.stack([_mahalanobis(train - own, x - mean) for mean in means]).amin(0)
-    return nearest - _mahalanobis(train - train.mean(0), x - train.mean(0))
-
-
-def _mahalanobis(centred: Tensor, x: Tensor) -> Tensor:
-    """Squared distances of ``x`` from 0 in the metric of the covariance of ``centred``, which may be singular."""
-    inverse = torch.linalg.pinv(centred.mT @ centred / len(centred), hermitian=True)
-    return torch.einsum("bi,ij,bj->b", x, inverse, x)
 
 
 def scores_of(prediction: Prediction) -> Mapping[str, Tensor]:
