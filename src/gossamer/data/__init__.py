@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gossamer._text.names import imported, unknown
 from gossamer.data import own
@@ -168,9 +167,5 @@ def _digest(part: Split) -> str:
     digest = hashlib.sha256()
     for tensor in part:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(_bytes(tensor))
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

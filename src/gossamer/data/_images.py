@@ -205,17 +205,12 @@ def _locate(images: ImageSet, root: Path, parts: Sequence[str]) -> tuple[Layout,
                 return layout, place
             if len(lost) < len(files):
                 incomplete.append(f"; {place} lacks {', '.join(lost)}")
-        looked.append(_described(layout, files))
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        looked.append(f"{layout.places[0]}/{files[0]}{more}".lstrip("/"))
     raise DataNotFoundError(
         f"{images.name} not found: looked for {'; or '.join(looked)} in {root}{''.join(incomplete)}. Published at "
         f"{images.source}. {WHERE}"
     )
-
-
-def _described(layout: Layout, files: Sequence[str]) -> str:
-    """The first of its places and files; a set in many files has many names."""
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return f"{layout.places[0]}/{files[0]}{more}".lstrip("/")
 
 
 def _read(images: ImageSet, layout: Layout, place: Path, parts: Sequence[str], verify: bool) -> dict[str, Part]:

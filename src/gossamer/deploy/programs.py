@@ -89,12 +89,14 @@ def export(
     there = next((tensor.device for tensor in graph.parameters()), args[0].device)
     args = tuple(part.to(there) for part in args)
     with torch.no_grad():
-        names = _names(graph(*args))
+        outputs = graph(*args)
+    names = list(outputs) if isinstance(outputs, dict) else ["output"]
     n_networks = known.n_drawn(n_draws) if what == "draws" else 1
     notes = _notes(graph, what, n_networks, () if task is None else task.class_names)
     with kernels.use("dense"), torch.no_grad(), _quiet():  # products by operators that every runtime has
         try:
-            program = _program(graph, args)
+            batch = torch.export.Dim("batch")
+            program = torch.export.export(graph, args, dynamic_shapes=(({0: batch},) * len(args),))  # of *args
             if format == "onnx":
                 _write_onnx(program, Path(file), len(args), names, notes)
             else:
@@ -171,15 +173,6 @@ def _gaussian(weight: CurvatureWeight) -> GaussianWeight:
     """The same distribution with the standard deviations themselves."""
     std = weight.std.detach()
     return GaussianWeight(weight.support, weight.mean.detach(), std, weight.prior_std, weight.mode, weight.noise)
-
-
-def _names(outputs: Tensor | dict[str, Tensor]) -> list[str]:
-    return list(outputs) if isinstance(outputs, dict) else ["output"]
-
-
-def _program(graph: nn.Module, args: tuple[Tensor, ...]) -> torch.export.ExportedProgram:
-    batch = torch.export.Dim("batch")
-    return torch.export.export(graph, args, dynamic_shapes=(({0: batch},) * len(args),))  # of *args
 
 
 def _notes(graph: _Graph, what: What, n_networks: int, class_names: Sequence[str]) -> dict[str, str]:

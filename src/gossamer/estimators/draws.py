@@ -144,12 +144,9 @@ class Draws:
 
 def held_out_loss(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> float:
     """Mean over weighted rows of the negative log density of their targets under all draws together."""
-    log_density = likelihood.log_predictive(_outputs(held, inputs, draws), targets_of(likelihood, held.y)).numpy()
+    outputs = draws.outputs(inputs.only(draws.columns.numpy()).apply(held.x))
+    log_density = likelihood.log_predictive(outputs, targets_of(likelihood, held.y)).numpy()
     return -float(np.average(log_density, weights=held.weight))
-
-
-def _outputs(held: Rows, inputs: Scaling, draws: Draws) -> Tensor:
-    return draws.outputs(inputs.only(draws.columns.numpy()).apply(held.x))
 
 
 def _skeleton(architecture: Architecture) -> nn.Module:

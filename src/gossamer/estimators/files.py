@@ -85,7 +85,8 @@ def _check(kept: Kept, path: Path) -> None:
     learnt, draws, groups, inputs = kept.learnt, kept.draws, kept.groups, kept.inputs
     n, importance = learnt["n_features_in_"], learnt["feature_importances_"]
     network, classes, names = draws.architecture, learnt.get("classes_"), learnt.get("feature_names_in_")
-    n_inputs = _n_inputs(kept)
+    levels = kept.columns.levels.values()  # a row of the table becomes so many numbers:
+    n_inputs = kept.columns.n_columns - len(levels) + kept.columns.missing.size + sum(map(len, levels))
     for holds, field in [
         (importance.shape == (n,) and _is_finite(importance), "learnt/feature_importances_"),
         (kept.columns.n_columns == n and kept.columns.is_consistent(), "columns"),
@@ -101,12 +102,6 @@ def _check(kept: Kept, path: Path) -> None:
     ]:
         if not holds:
             raise ValueError(f"{path}: {field} does not fit the other entries; {FIX}")
-
-
-def _n_inputs(kept: Kept) -> int:
-    """How many numbers a row of the table becomes."""
-    levels = kept.columns.levels.values()
-    return kept.columns.n_columns - len(levels) + kept.columns.missing.size + sum(map(len, levels))
 
 
 def _n_targets(kept: Kept) -> bool:

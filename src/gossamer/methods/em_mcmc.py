@@ -110,7 +110,8 @@ def em_mcmc(
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         weights = grouped_weights(model)
-        common = _common(chosen, weights, kind)
+        has_conv = any(weight.is_conv for weight in weights.values())
+        common = _common(chosen, weights, kind, has_conv)
         common |= {"total_steps": steps, "update_period": update_period_for(steps, update_period)}
         prune = Prune(
             model,
@@ -118,7 +119,7 @@ def em_mcmc(
             threshold=_threshold(chosen.hard_threshold, weights) if density is None else None,
             target_density=None if density is None else cubic(1.0, density, times.prune_from, times.prune_until),
             scope="global" if chosen.cold_first and common["groups"] == "weight" else "layer",
-            criterion=_criterion(chosen, weights, is_reference),
+            criterion="signed_range" if is_reference and has_conv else chosen.criterion,
             warmup=times.prune_from / steps,
             **_ends(times, steps, feedback),
             **common,
@@ -199,16 +200,10 @@ def _spike_decay(chosen: Pruning, times: _Times, variance: float, feedback: bool
     return first_given(chosen.feedback_spike_decay, max(narrow, min(lifted, 1 / rate)))  # steps must stay stable
 
 
-def _common(chosen: Pruning, weights: Mapping[str, GroupedWeight], group: str) -> dict[str, Any]:
+def _common(chosen: Pruning, weights: Mapping[str, GroupedWeight], group: str, has_conv: bool) -> dict[str, Any]:
     """What is grouped, and which layers stay whole: the released code never prunes the linear layers of a CNN."""
-    has_conv = any(weight.is_conv for weight in weights.values())
     whole = [name for name, weight in weights.items() if has_conv and not weight.is_conv and not chosen.prune_linear]
     return {"groups": None if group == "channel" else group, "exclude": whole}
-
-
-def _criterion(chosen: Pruning, weights: Mapping[str, GroupedWeight], is_reference: bool) -> str | None:
-    is_released = is_reference and any(weight.is_conv for weight in weights.values())
-    return "signed_range" if is_released else chosen.criterion
 
 
 def _ends(times: _Times, steps: int, feedback: bool) -> dict[str, Any]:

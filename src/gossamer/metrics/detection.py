@@ -109,17 +109,13 @@ def scores_of(prediction: Prediction) -> Mapping[str, Tensor]:
     return {name: score(exact) for name, score in kind.items()}
 
 
-def _max_probability(prediction: Prediction) -> Tensor:
-    return -prediction.confidence
-
-
 def _energy(prediction: Prediction) -> Tensor:
     dim = prediction.class_dim + (prediction.class_dim >= 0)  # the draws come before the network's own dimensions
     return -prediction.outputs.logsumexp(dim).mean(0)
 
 
 CLASS_SCORES: Mapping[str, Score] = {
-    "max_probability": _max_probability,
+    "max_probability": lambda prediction: -prediction.confidence,
     "entropy": lambda prediction: prediction.entropy,
     "mutual_information": lambda prediction: prediction.mutual_information,
     "energy": _energy,

@@ -158,7 +158,10 @@ def evaluate(given: list[str]) -> int:
     """Print the metrics of a run, computed again, and what else was asked for."""
     title = "The metrics of a run, computed again; out-of-distribution detection, corruptions, calibration."
     options = add_evaluate_flags(Parser("gossamer evaluate", title)).parse(given)
-    _check(options)
+    for name in ("risk", "conformal"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < 1:
+            raise UsageError(f"--{name} must be between 0 and 1, as 0.9 for 90 %; got {value}")
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
     from gossamer.lab.runs.evaluation import evaluate_run
     from gossamer.metrics.registry import texts
@@ -203,13 +206,6 @@ def add_evaluate_flags(parser: Parser) -> Parser:
         group=more,
     )
     return add_reading_flags(parser)
-
-
-def _check(options: Any) -> None:
-    for name in ("risk", "conformal"):
-        value = getattr(options, name)
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"--{name} must be between 0 and 1, as 0.9 for 90 %; got {value}")
 
 
 def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:

@@ -40,7 +40,8 @@ def train(given: list[str]) -> int:
             *methods.options_of(method),
             "out",
         ]
-        parser = _method_parser(method)
+        title = (methods.find(method).__doc__ or method).splitlines()[0].replace("``", "")
+        parser = add_method_flags(Parser(f"gossamer train {method}", title), method)
         flags = flags_of(file or "", content, known, lambda flags: parser.parse(["data", *flags]))
         names = [] if data is None or positions(given) else [str(data)]
         options = parser.parse([*names, *flags, *given])  # the last of two flags wins
@@ -68,11 +69,6 @@ def add_common_flags(parser: Parser) -> Parser:
     """What can be said about training by any method."""
     parser.add_flag("resume", str | None, "Continue the run in this folder, to the bit.")
     return _add_settings(parser)
-
-
-def _method_parser(method: str) -> Parser:
-    title = (methods.find(method).__doc__ or method).splitlines()[0].replace("``", "")
-    return add_method_flags(Parser(f"gossamer train {method}", title), method)
 
 
 def _add_settings(parser: Parser) -> Parser:

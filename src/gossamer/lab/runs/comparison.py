@@ -107,7 +107,9 @@ class Comparison:
         first = len(self._as_table([]).head)
         bold = {(row, first + place) for place, column in enumerate(columns) for row in _best(column.metric, rows)}
         table = self._as_table(columns)
-        return table._replace(title=f"{title}." if title else "", note=_sentence(self._said())).to_latex(bold)
+        note = self._said()
+        note = f"{note[:1].upper()}{note[1:]}."
+        return table._replace(title=f"{title}." if title else "", note=note).to_latex(bold)
 
     def to_csv(self) -> str:
         """As CSV, with the standard errors in columns of their own."""
@@ -115,7 +117,10 @@ class Comparison:
 
     def to_json(self) -> str:
         """As JSON; a number that is not finite is null."""
-        rows = [{key: _finite(value) for key, value in row.items()} for row in self.table()]
+        rows = [
+            {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in row.items()}
+            for row in self.table()
+        ]
         return json.dumps(rows, indent=1) + "\n"
 
     def to_trials(self) -> str:
@@ -226,10 +231,6 @@ def _best(metric: Metric, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     return [i for i, value in distance.items() if value == min(distance.values())]
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
-
-
 def _rank(metric: Metric) -> int:
     """How soon a column gives way to others where there is not enough room; 0 never does."""
     return GIVE_WAY.index(metric.name) + 1 if metric.name in GIVE_WAY else 0
@@ -257,10 +258,6 @@ def mean_and_error(results: Sequence[Mapping[str, Any]], name: str) -> tuple[flo
 
 def _measured(entry: Entry) -> list[str]:
     return [name for result in entry.results for name in result["metrics"]]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def compare(

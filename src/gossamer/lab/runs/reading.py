@@ -244,7 +244,7 @@ is an extrapolation'
     parts = []
     for j in lost.any(0).nonzero().flatten().tolist():
         rows = flat[lost[:, j], j]
-        examples = f"{int(_rows_of(lost[:, j], x).sum())} of {len(x)} examples"
+        examples = f"{int(lost[:, j].reshape(len(x), -1).any(1).sum())} of {len(x)} examples"
         told = f"{examples} have {float(rows.min()):.4g} … {float(rows.max()):.4g}"
         parts.append(f"{_column(task, j)}{told}, the training {float(low[j]):.4g} … {float(high[j]):.4g}")
     more = f", and {len(parts) - 3} columns more" if len(parts) > 3 else ""
@@ -265,10 +265,6 @@ def _range(x: Tensor, task: Task) -> tuple[Tensor, Tensor, Tensor]:
         n_numbers = len(task.record["columns"]["names"]) - len(task.record["columns"]["levels"])
         return low[:n_numbers], high[:n_numbers], flat[:, :n_numbers]
     return low, high, flat
-
-
-def _rows_of(lost: Tensor, x: Tensor) -> Tensor:
-    return lost.reshape(len(x), -1).any(1)
 
 
 def _column(task: Task, j: int) -> str:

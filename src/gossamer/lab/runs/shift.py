@@ -172,7 +172,7 @@ def as_stored(x: Tensor, task: Task, name: str = "the other set") -> tuple[Tenso
     if not (_are_images(x) and _are_images(stored)):
         ours, theirs = tuple(stored.shape[1:]), tuple(x.shape[1:])
         raise RecordError(f"{name} has examples of shape {theirs}, {task.name} has {ours}: choose another set")
-    pixels, notes = _unit_range(x), list[str]()
+    pixels, notes = x.float() / 255 if x.dtype == torch.uint8 else x.float(), list[str]()
     if x.shape[1] > stored.shape[1]:
         pixels = grey(pixels)
         notes.append("made grey")
@@ -182,7 +182,9 @@ def as_stored(x: Tensor, task: Task, name: str = "the other set") -> tuple[Tenso
     if x.shape[2:] != stored.shape[2:]:
         pixels = F.interpolate(pixels, size=stored.shape[2:], mode="bilinear", antialias=True)
         notes.append("resized from {}×{} to {}×{}".format(*x.shape[2:], *stored.shape[2:]))
-    return _in_bytes(pixels) if stored.dtype == torch.uint8 else pixels.to(stored.dtype), ", ".join(notes)
+    if stored.dtype == torch.uint8:
+        pixels = (pixels * 255).round().clamp(0, 255)
+    return pixels.to(stored.dtype), ", ".join(notes)
 
 
 def _uniform(task: Task, generator: torch.Generator) -> Tensor:
@@ -208,11 +210,3 @@ permuted independently among the examples."""
 
 def _are_images(x: Tensor) -> bool:
     return x.dim() == 4 and x.shape[1] in (1, 3)
-
-
-def _unit_range(x: Tensor) -> Tensor:
-    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
-
-
-def _in_bytes(pixels: Tensor) -> Tensor:
-    return (pixels * 255).round().clamp(0, 255).to(torch.uint8)
