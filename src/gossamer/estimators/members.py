@@ -28,16 +28,6 @@ from gossamer.train import Steps, Training
 from gossamer.train.capture.flat_weights import flatten
 from gossamer.types import Kind, Likelihood, Penalty, Posterior, Task, identity
 
-__all__ = [
-    "MemberSteps",
-    "Members",
-    "OfMembers",
-    "SumOverMembers",
-    "WithoutFolds",
-    "can_train_together",
-    "native_steps",
-]
-
 
 def can_train_together(network: nn.Module) -> bool:
     """Whether a converted network has Gaussian weights with local noise only, and a budget for each of them."""

@@ -32,21 +32,6 @@ from typing import (
     is_typeddict,
 )
 
-__all__ = [
-    "Count",
-    "Entries",
-    "Finite",
-    "Within",
-    "check",
-    "check_type",
-    "describe_type",
-    "made",
-    "parse",
-    "parse_value",
-    "read",
-    "read_bytes",
-]
-
 LARGEST = 2**26  # bytes of a file of text, whose content takes some ten times as much in memory
 WORDS = {"none": None, "null": None, "true": True, "yes": True, "false": False, "no": False}
 WHOLE = 2**63  # no whole number in a file reaches it: neither numpy nor torch could hold it

@@ -116,8 +116,7 @@ def aeb(
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         clock = SecondStage(begin, length, density)
-        usual = (1.0 if is_normed(model) else 0.1) * min(1.0, task.n_data / EXAMPLES)
-        strength = usual if prior_weight is None else prior_weight
+        strength = _strength(model, task.n_data) if prior_weight is None else prior_weight
         return [EmpiricalBayes(_sparse(model), optimizer, prior, clock, strength / task.n_data, learn_prior)]
 
     kept = [steps - (steps // 10) * i // samples for i in range(samples)]
@@ -288,6 +287,10 @@ def _sparse(model: nn.Module) -> dict[str, GroupedWeight]:
     weights = grouped_weights(model)
     stem = next((name for name, weight in weights.items() if weight.is_conv), None)
     return {name: weight for name, weight in weights.items() if name != stem or len(weights) == 1}
+
+
+def _strength(model: nn.Module, n_data: int) -> float:
+    return (1.0 if is_normed(model) else 0.1) * min(1.0, n_data / EXAMPLES)
 
 
 def _rates(first: float, second: float, begin: int, length: int) -> Schedule:

@@ -105,11 +105,6 @@ class Tally:
         finally:
             handle.remove()
 
-    def see_memory(self, growth: int | None) -> None:
-        """Raise the peak of memory."""
-        if growth is not None:
-            self.peak_memory = max(growth, self.peak_memory or 0)
-
     def means(self) -> dict[str, float]:
         """The means since the last call, over all ranks, which must call this together."""
         totals = average_over_ranks(torch.stack(list(self.sums.values()))).tolist()

@@ -334,7 +334,8 @@ def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
 
 
 def _save(job: Job) -> None:
-    job.tally.see_memory(job.memory.growth())
+    if (growth := job.memory.growth()) is not None:
+        job.tally.peak_memory = max(growth, job.tally.peak_memory or 0)
     device = job.training.fabric.device
     state = {"training": job.training.state_dict(), "tally": job.tally.state_dict(device)}  # every rank contributes
     if job.run is not None:

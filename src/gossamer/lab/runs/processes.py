@@ -55,7 +55,7 @@ class Starter(NamedTuple):
 def outer_starter() -> Starter | None:
     """``torchrun``, or ``srun`` with more than one task; ``None`` where a process starts the others itself."""
     told = os.environ
-    if under_torchrun():
+    if dist.is_available() and dist.is_torchelastic_launched():
         return Starter("torchrun", int(told["WORLD_SIZE"]), int(told.get("GROUP_WORLD_SIZE", 1)))
     if int(told.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # which a batch script that does not use srun has not
         return Starter("srun", int(told["SLURM_STEP_NUM_TASKS"]), int(told.get("SLURM_STEP_NUM_NODES", 1)))
@@ -128,11 +128,6 @@ def together(folder: Path | None, n_ranks: int) -> Iterator[None]:
 def is_first_process() -> bool:
     """Whether this process speaks for the training: not another rank of it."""
     return int(next((os.environ[name] for name in NUMBER if name in os.environ), 0)) == 0
-
-
-def under_torchrun() -> bool:
-    """Whether ``torchrun`` has started this process."""
-    return dist.is_available() and dist.is_torchelastic_launched()
 
 
 def may_be_restarted() -> bool:

@@ -24,8 +24,6 @@ from gossamer.lab.runs.result import restored, stored_record, stored_result
 from gossamer.posterior import Prediction, at_temperature
 from gossamer.types import Task
 
-__all__ = ["outside_range", "predict_run", "read_inputs", "show"]
-
 MARGIN = 0.1  # of the width of the training range: the largest of many new values exceeds it by a little
 
 
