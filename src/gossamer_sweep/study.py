@@ -24,7 +24,7 @@ from gossamer.data import fingerprint
 from gossamer.files.atomic import one_line
 from gossamer.lab.record import Lock, RecordError, Run, TakenError
 from gossamer.lab.runs.folders import refuse_other_settings
-from gossamer.lab.runs.interrupt import Interrupted, SeenEnough
+from gossamer.lab.runs.progress import Interrupted, SeenEnough
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
 from gossamer.lab.runs.tables import prepared
 from gossamer.metrics import METRICS

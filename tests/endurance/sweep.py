@@ -33,8 +33,8 @@ from gossamer.lab.record.contents import environment
 from gossamer.lab.runs.comparison import KEPT_ENVIRONMENT
 from gossamer.lab.runs.evaluation import evaluate_run
 from gossamer.lab.runs.folders import settings_of
-from gossamer.lab.runs.interrupt import SeenEnough
 from gossamer.lab.runs.job import train
+from gossamer.lab.runs.progress import SeenEnough
 from gossamer_sweep.record import SweepRecord, TrialRecord
 
 __all__ = ["Kill", "Outcome", "attack"]

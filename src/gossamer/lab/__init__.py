@@ -13,8 +13,8 @@ from gossamer._text.names import trusting
 if TYPE_CHECKING:
     from gossamer.lab.runs.comparison import Comparison, compare, read_recipe
     from gossamer.lab.runs.evaluation import evaluate_run
-    from gossamer.lab.runs.interrupt import Interrupted
     from gossamer.lab.runs.job import resume, train
+    from gossamer.lab.runs.progress import Interrupted
     from gossamer.lab.runs.reading import predict_run, show
     from gossamer.lab.runs.result import TrainedRun, load_run
     from gossamer.lab.runs.settings import Settings
@@ -37,7 +37,7 @@ __all__ = [
 
 _HOMES = {
     "comparison": ("Comparison", "compare", "read_recipe"),
-    "interrupt": ("Interrupted",),
+    "progress": ("Interrupted",),
     "job": ("resume", "train"),
     "evaluation": ("evaluate_run",),
     "reading": ("predict_run", "show"),

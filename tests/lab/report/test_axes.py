@@ -3,9 +3,8 @@
 import pytest
 
 from gossamer._text.formats import number
-from gossamer.lab.report.axes import Scale, log_ticks, nice_ticks, shorten, spread, tick_labels
 from gossamer.lab.report.charts import thin
-from gossamer.lab.report.markup import element, join
+from gossamer.lab.report.drawing import Scale, element, join, log_ticks, nice_ticks, shorten, spread, tick_labels
 
 
 def test_a_scale_maps_its_ends_and_what_is_between():

@@ -14,10 +14,9 @@ import pytest
 
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.report import write_report
-from gossamer.lab.report.axes import Axis
 from gossamer.lab.report.charts import Mark, scatter
 from gossamer.lab.report.compare import costs
-from gossamer.lab.report.markup import png
+from gossamer.lab.report.drawing import Axis, png
 from gossamer.lab.report.runs import group, read
 from gossamer.lab.report.table import leaders
 from gossamer.metrics import METRICS

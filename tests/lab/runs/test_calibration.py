@@ -14,8 +14,8 @@ from gossamer.evaluate import predict_inputs, summarize
 from gossamer.lab import Settings, resume, train, trusting
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.evaluation import evaluate_conformal, evaluate_run
-from gossamer.lab.runs.interrupt import Interrupted
 from gossamer.lab.runs.job import settings_of
+from gossamer.lab.runs.progress import Interrupted
 from gossamer.lab.runs.reading import predict_run
 from gossamer.layers import sparse_weights
 from gossamer.models import mlp

@@ -20,9 +20,9 @@ from gossamer.lab import Interrupted, Settings, resume
 from gossamer.lab import train as train_run
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs import job
-from gossamer.lab.runs.interrupt import RankLostError
 from gossamer.lab.runs.job import restore, settings_of, start
 from gossamer.lab.runs.processes import as_started
+from gossamer.lab.runs.progress import RankLostError
 from gossamer.train import checkpoint
 
 pytestmark = pytest.mark.skipif(

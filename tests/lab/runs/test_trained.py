@@ -12,7 +12,7 @@ from gossamer import models
 from gossamer.evaluate import predict_inputs, summarize
 from gossamer.lab import Settings, evaluate_run, train, trusting
 from gossamer.lab.record import RecordError
-from gossamer.lab.runs.interrupt import Interrupted
+from gossamer.lab.runs.progress import Interrupted
 from gossamer.layers import sparse_weights
 
 

@@ -20,7 +20,7 @@ from gossamer import __version__
 from gossamer._text.names import own_code, suggestion, trusting
 from gossamer._text.terminal import printable
 from gossamer.lab.record import RecordError
-from gossamer.lab.runs.interrupt import Interrupted, RankLostError, handled_by
+from gossamer.lab.runs.progress import Interrupted, RankLostError, handled_by
 
 __all__ = ["COMMANDS", "UsageError", "main"]
 

@@ -7,21 +7,23 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from gossamer.lab.report.axes import (
+from gossamer.lab.report.drawing import (
     HEIGHT,
     LETTER,
     WIDTH,
     Axis,
     Cell,
     Chart,
+    Html,
     PlotFrame,
     Point,
     colour_class,
+    element,
+    join,
     make_frame,
     shorten,
     spread,
 )
-from gossamer.lab.report.markup import Html, element, join
 
 _MOST_POINTS = 240
 _LOWEST = HEIGHT - 50  # of labels: below them are the ticks

@@ -7,23 +7,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gossamer._text.formats import integer, number, percent
-from gossamer.lab.report.axes import (
+from gossamer.lab.report.charts import Series, clipped, hit, path_of
+from gossamer.lab.report.drawing import (
     LETTER,
     WIDTH,
     Axis,
     Cell,
     Chart,
+    Html,
     PlotFrame,
     Point,
     Scale,
     colour_class,
+    element,
+    join,
     limits,
     make_frame,
+    png,
     shorten,
     tick_labels,
 )
-from gossamer.lab.report.charts import Series, clipped, hit, path_of
-from gossamer.lab.report.markup import Html, element, join, png
 
 _HUE = (122, 79, 163)  # of maps, seen on white and on black
 _NAME = 12  # letters of a class

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gossamer._text.formats import integer, is_number, number, percent
-from gossamer.lab.report.axes import Axis, Figure, PlotFrame, Point
 from gossamer.lab.report.charts import DIAGONAL, Bars, Series, histogram, line
-from gossamer.lab.report.markup import Html, element, join
+from gossamer.lab.report.drawing import Axis, Figure, Html, PlotFrame, Point, element, join
 from gossamer.lab.report.plots import BarRow, Cloud, bars, cloud, heat, matrix
 from gossamer.lab.report.runs import LoadedRun
 

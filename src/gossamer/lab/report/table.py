@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 from gossamer._text.formats import column
 from gossamer._text.terminal import Table
-from gossamer.lab.report.axes import colour_class
-from gossamer.lab.report.markup import Html, element, join
+from gossamer.lab.report.drawing import Html, colour_class, element, join
 from gossamer.lab.report.runs import Group, LoadedRun
 from gossamer.metrics import Metric, shown
 

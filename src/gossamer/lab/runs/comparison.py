@@ -19,7 +19,7 @@ from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically
 from gossamer.lab.record.contents import CONFIG
 from gossamer.lab.runs.folders import refuse_other_settings
-from gossamer.lab.runs.interrupt import Interrupted
+from gossamer.lab.runs.progress import Interrupted
 from gossamer.lab.runs.result import stored_result
 from gossamer.lab.runs.settings import Settings
 from gossamer.metrics.registry import METRICS, Metric, shown

@@ -35,7 +35,6 @@ from gossamer.lab.runs.folders import (
     refuse_other_settings,
     settings_of,
 )
-from gossamer.lab.runs.interrupt import Interrupted, SeenEnough, Stop, stop_signals
 from gossamer.lab.runs.processes import (
     as_started,
     check_restarts,
@@ -46,7 +45,16 @@ from gossamer.lab.runs.processes import (
     part,
     together,
 )
-from gossamer.lab.runs.progress import Log, draws_shown, event_log, showing_draws
+from gossamer.lab.runs.progress import (
+    Interrupted,
+    Log,
+    SeenEnough,
+    Stop,
+    draws_shown,
+    event_log,
+    showing_draws,
+    stop_signals,
+)
 from gossamer.lab.runs.result import build_result, stored_record
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.lab.runs.tables import method_and_task, prepared, with_errors, with_inputs
@@ -88,7 +96,7 @@ def train(
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
         tensorboard: Whether to write the numbers of each epoch, and the final ones, for TensorBoard as well.
         watch: Called with the row of each epoch before its checkpoint; where it returns false, training stops with a
-            checkpoint and raises :class:`~gossamer.lab.runs.interrupt.SeenEnough`. For one process, not for ranks.
+            checkpoint and raises :class:`~gossamer.lab.runs.progress.SeenEnough`. For one process, not for ranks.
         lock: The lock on ``out``, if the caller holds it.
 
     Returns:

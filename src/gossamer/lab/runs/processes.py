@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from gossamer._text.names import needs
 from gossamer.distributed import OneProcess, world_size
-from gossamer.lab.runs.interrupt import RankLostError
+from gossamer.lab.runs.progress import RankLostError
 from gossamer.lab.runs.settings import Settings
 
 if TYPE_CHECKING:
