@@ -622,14 +622,11 @@ def _corrupted(root: Path) -> FileKind:
 
 def _uci(root: Path) -> FileKind:
     rng = np.random.default_rng(0)
-    table, order = rng.normal(size=(308, 7)).round(2), rng.permutation(308)
-    parts = {"features": range(6), "target": [6], "train_0": order[:277], "test_0": order[277:]}
+    table = rng.normal(size=(308, 7)).round(2)
 
     def prepare(folder: Path) -> Reader:
         place = folder / "uci" / "yacht" / "data"
         place.mkdir(parents=True, exist_ok=True)
-        for name, numbers in parts.items():
-            (place / f"index_{name}.txt").write_text("".join(f"{number}\n" for number in numbers))
 
         def reader(blob: bytes) -> Any:
             (place / "data.txt").write_bytes(blob)

