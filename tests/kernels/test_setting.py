@@ -8,7 +8,7 @@ from torch import nn
 
 import gossamer
 from gossamer import kernels
-from gossamer.kernels import in_use, use
+from gossamer.kernels import in_use, library, native, reference, use
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,21 @@ def test_an_unknown_kernel_is_refused_and_nothing_changes():
     with pytest.raises(ValueError, match="kernel must be one of"):
         kernels.use("fast")
     assert in_use() == "auto"
+
+
+@pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
+@pytest.mark.parametrize(("density", "noisy", "plain"), [(0.3, 1, 1), (0.5, 1, 0), (0.6, 0, 0)])
+def test_half_of_the_entries_are_multiplied_sparsely_where_there_is_noise(density, noisy, plain, monkeypatch):
+    """A dense layer with noise has two products, so it loses at higher densities."""
+    made = []
+    for kernel in (native, reference):
+        for name in ("product", "noisy_product"):
+            own, way = getattr(kernel, name), "sparse" if kernel is native else "dense"
+            monkeypatch.setattr(kernel, name, lambda *a, o=own, w=way, **k: (made.append(w), o(*a, **k))[1])
+    layer = gossamer.bayesianize(nn.Linear(40, 50), density=density)
+    layer(torch.randn(32, 40))
+    gossamer.predict(layer, torch.randn(32, 40), kind="mean")
+    assert ["sparse" in part for part in (made[:1], made[1:])] == [noisy, plain]
 
 
 def test_compiled_layers_follow_it_without_a_break_in_their_graph():

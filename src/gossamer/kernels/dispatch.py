@@ -32,6 +32,7 @@ Sink = Callable[[Tensor, Tensor, WeightMap], object]
 # spends its time reading weights, and the sparse kernel has to read indices as well.
 MOST_DENSE = 0.35
 MOST_DENSE_OF_FEW = 0.2
+MOST_DENSE_NOISY = 0.5  # with noise of the outputs a dense layer has two products
 FEW = 8
 # Active entries per output channel up to which a convolution of several images is faster by the sparse kernel, even
 # where all are active: dense ones were made for many channels.
@@ -138,10 +139,10 @@ def _kernel(x: Tensor, where: Placement, is_noisy: bool = False) -> _Functions:
             few = x.numel() < FEW * shape[1]
         elif isinstance(weight_map, ConvMap):
             few = is_noisy or len(x) < FEW  # noise of dense layers is torch's, whatever they are run by
-    return _choice(x.is_cpu, few, where)
+    return _choice(x.is_cpu, few, where, MOST_DENSE_NOISY if is_noisy else MOST_DENSE)
 
 
-def _choice(is_cpu: bool, few: bool, where: Placement) -> _Functions:
+def _choice(is_cpu: bool, few: bool, where: Placement, most: float = MOST_DENSE) -> _Functions:
     position, shape, weight_map = where
     embeds = isinstance(weight_map, EmbeddingMap)
     setting = _last_set if torch.compiler.is_compiling() else _setting.get()
@@ -162,7 +163,7 @@ def _choice(is_cpu: bool, few: bool, where: Placement) -> _Functions:
     sparse = lookup if embeds else native
     if setting == "sparse" or has_few_taps:
         return sparse
-    if n_active > MOST_DENSE * size or (embeds and size < LEAST_LOOKUP):
+    if n_active > most * size or (embeds and size < LEAST_LOOKUP):
         return reference
     return reference if few and isinstance(weight_map, LinearMap) and n_active > MOST_DENSE_OF_FEW * size else sparse
 
