@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from gossamer import methods
+from gossamer import data, methods
 from gossamer._text.names import unknown
 from gossamer.files.schema import check_type, parse_value
-from gossamer.lab.runs.settings import Settings
+from gossamer.lab.runs.settings import USUAL, Settings, with_defaults
 from gossamer_sweep.record import RANGE
 
 if TYPE_CHECKING:
@@ -76,6 +77,25 @@ def with_values(settings: Settings, chosen: Mapping[str, Any]) -> Settings:
     of_run = {name: value for name, value in chosen.items() if name in _settings()}
     of_method = {name: value for name, value in chosen.items() if name not in of_run}
     return replace(settings, **of_run, options={**settings.options, **of_method})
+
+
+def command_of(settings: Settings, always: Collection[str] = ()) -> str:
+    """The command that trains these settings, as a shell takes it; what has its default is only told ``always``.
+
+    Example:
+        >>> print(command_of(Settings("ssvi", "two_moons", epochs=5, options={"lr": 0.01, "optimizer": "adam"})))
+        gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
+    """
+    usual: dict[str, Any] = {item.name: item.default for item in fields(Settings)}
+    if not data.may_choose(settings.data):  # otherwise what is left out is chosen by the data
+        usual |= with_defaults(settings.method, USUAL)
+    config = settings.to_config()
+    told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}
+    flags = []
+    for key, value in (told | config["options"]).items():
+        if value != usual.get(key) or key in always:
+            flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])
 
 
 def _kind(method: str, name: str) -> Any:

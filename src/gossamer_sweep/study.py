@@ -25,13 +25,13 @@ from gossamer.files.atomic import one_line
 from gossamer.lab.record import Lock, RecordError, Run, TakenError
 from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.progress import Interrupted, SeenEnough
-from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, command_of
+from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
 from gossamer.lab.runs.tables import prepared
 from gossamer.metrics import METRICS
 from gossamer.train.divergence import DivergenceError
 from gossamer.types import Task
 from gossamer_sweep.record import State, SweepRecord, TrialRecord
-from gossamer_sweep.space import Space, with_values
+from gossamer_sweep.space import Space, command_of, with_values
 
 if TYPE_CHECKING:
     import optuna

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -218,22 +216,3 @@ def _with_held_out(task: Task) -> Task:
 def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a method: those given, and the defaults of the others."""
     return {name: default for name, (_, default) in methods.options_of(method).items()} | dict(options)
-
-
-def command_of(settings: Settings, always: Collection[str] = ()) -> str:
-    """The command that trains these settings, as a shell takes it; what has its default is only told ``always``.
-
-    Example:
-        >>> print(command_of(Settings("ssvi", "two_moons", epochs=5, options={"lr": 0.01, "optimizer": "adam"})))
-        gossamer train ssvi two_moons --epochs 5 --lr 0.01 --optimizer adam
-    """
-    usual: dict[str, Any] = {item.name: item.default for item in fields(Settings)}
-    if not data.may_choose(settings.data):  # otherwise what is left out is chosen by the data
-        usual |= with_defaults(settings.method, USUAL)
-    config = settings.to_config()
-    told = {key: value for key, value in config.items() if key not in ("method", "data", "options")}
-    flags = []
-    for key, value in (told | config["options"]).items():
-        if value != usual.get(key) or key in always:
-            flags += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
-    return shlex.join(["gossamer", "train", settings.method, settings.data, *flags])
