@@ -67,16 +67,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """The base class of the classifier and the regressor, with the parameters that they share."""
 
     _likelihood: ClassVar[Likelihood]
-    _saved: ClassVar[Sequence[str]] = (
-        "n_features_in_",
-        "feature_names_in_",
-        "feature_importances_",
-        "n_steps_",
-        "n_samples_seen_",
-        "loss_curve_",
-        "validation_curve_",
-        "conformal_scores_",
-    )
+    _needed: ClassVar[Sequence[str]] = ()  # what a subclass cannot predict without, of all that is learnt
 
     method: str = "ssvi"
     _: KW_ONLY
@@ -147,7 +138,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         kept = {
-            "learnt": {name: getattr(self, name) for name in self._saved if hasattr(self, name)},
+            "learnt": {name: getattr(self, name) for name in files.Learnt.__annotations__ if hasattr(self, name)},
             "columns": asdict(self._columns),
             "groups": packed(self.groups_),
             "draws": asdict(self._draws),
@@ -162,11 +153,10 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Read an estimator that :meth:`save` wrote."""
         parameters, kept = files.read(Path(path), cls.__name__)
         estimator = made(cls, parameters, f"{path}, parameters,", files.FIX)
-        for name in cls._saved:
-            if name not in kept.learnt and name not in SparseBayesEstimator._saved:
-                raise ValueError(f"{path}: learnt/{name} is missing; {files.FIX}")
-            if name in kept.learnt:
-                setattr(estimator, name, kept.learnt[name])  # type: ignore[literal-required]
+        if missing := set(cls._needed) - kept.learnt.keys():
+            raise ValueError(f"{path}: learnt/{min(missing)} is missing; {files.FIX}")
+        for name in files.Learnt.__annotations__.keys() & kept.learnt.keys():
+            setattr(estimator, name, kept.learnt[name])  # type: ignore[literal-required]
         estimator.groups_ = unpacked(kept.groups)
         estimator._draws, estimator._inputs, estimator._targets = kept.draws, kept.inputs, kept.targets
         estimator._stream, estimator._columns = kept.stream, kept.columns

@@ -74,7 +74,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
     """
 
     _likelihood = Categorical()
-    _saved = (*SparseBayesEstimator._saved, "classes_")
+    _needed = ("classes_",)
 
     class_weight: dict[Any, float] | Literal["balanced"] | None = field(default=None, kw_only=True)
 

@@ -57,7 +57,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     """
 
     _likelihood = Gaussian()
-    _saved = (*SparseBayesEstimator._saved, "_y_ndim", "largest_error_")
+    _needed = ("_y_ndim", "largest_error_")
 
     noise: Literal["constant", "varying"] | None = field(default=None, kw_only=True)
 
