@@ -138,7 +138,9 @@ def unreadable(path: Path, error: OSError) -> RecordError:
 
 
 def unwritable(path: Path, error: OSError) -> RecordError:
-    """The error for a file that cannot be written."""
+    """The error for a file that cannot be written, or a folder that cannot be made."""
+    if isinstance(error, FileExistsError):
+        return RecordError(f"{path} is a file, not a folder: give another --out")
     causes = {
         errno.ENOSPC: "the disk is full; free some space and resume",
         errno.EDQUOT: "the disk quota is used up; free some space and resume",

@@ -165,8 +165,6 @@ class Lock:
             while not self.is_held():  # the folder was removed between the two calls, and perhaps made again
                 os.close(self._file)
                 self._file = self._take()
-        except FileExistsError:
-            raise RecordError(f"{self.folder} is a file, not a folder: give another --out") from None
         except OSError as error:
             raise unwritable(self.folder, error) from error
         return self

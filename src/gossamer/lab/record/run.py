@@ -74,8 +74,6 @@ class Run:
         text = atomic.to_toml({"format": FORMAT} | {key: value for key, value in config.items() if key != "format"})
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise RecordError(f"{folder} is a file, not a folder: give another --out") from None
         except OSError as error:
             raise atomic.unwritable(folder, error) from error
         refuse_taken(folder)

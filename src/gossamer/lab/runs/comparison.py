@@ -375,8 +375,6 @@ def _make_folder(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
-    except FileExistsError:
-        raise RecordError(f"{out} is a file, not a folder: give another --out") from None
     except OSError as error:
         raise unwritable(out, error) from error
 
