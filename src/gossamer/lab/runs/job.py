@@ -309,8 +309,7 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
         saves, goes_on = wants_stop or is_due or is_last, True
         if is_epoch or saves:
-            if training.fabric.device.type == "cuda":  # queued steps count as training
-                torch.cuda.synchronize(training.fabric.device)
+            _wait(training)
             training.check()  # before anything is written down
         tally.add(values, work, time.perf_counter() - start)
         means = tally.means() if is_epoch else {}  # every rank contributes
@@ -332,6 +331,12 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             raise SeenEnough(job.folder)
         work = work_of(weights, training)
         start = time.perf_counter()
+
+
+def _wait(training: Training) -> None:
+    """Wait until a GPU has finished its queued steps, so that their time counts as training."""
+    if training.fabric.device.type == "cuda":
+        torch.cuda.synchronize(training.fabric.device)
 
 
 def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
