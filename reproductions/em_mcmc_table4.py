@@ -218,7 +218,8 @@ def rows(key: int) -> list[Row]:
     made += [row(f"{name}, one start", tuned(name, example.hidden, 1)) for name in METHODS]
     made += [row(f"{name}, 24-12", tuned(name, list(example.wide), 1, "_wide")) for name in METHODS]
     rivals = {"hidden": example.hidden, "starts": 1, "batch_size": 500, "first_seed": 0}
-    for name, epochs, options in (("SPLBNN", 300, {"starts": 3, "lr": 0.02}), ("SVBNN", 100, {"lr": 0.01})):
+    starts = 1 if key == 2 else 3  # there thousands of weights are left, too many for the Hessian of an evidence
+    for name, epochs, options in (("SPLBNN", 300, {"starts": starts, "lr": 0.02}), ("SVBNN", 100, {"lr": 0.01})):
         made.append(row(name, {"method": name.lower(), "epochs": epochs, "options": options, **rivals}, name))
     return made + [row(name.capitalize(), {"method": name}) for name in BASELINES]
 
