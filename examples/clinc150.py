@@ -39,10 +39,10 @@ from gossamer.posterior.calibration import at_temperature, fit_temperature
 
 HEAD_LR = 1e-2  # of the new head, beside whatever else is trained
 SETTINGS = {  # what each method may choose from
-    "adapt": [{"lr": lr, "T": T} for lr, T in ((3e-3, 1e-3), (5e-3, 1e-3), (5e-3, 5e-3), (1e-2, 1e-3))],
+    "adapt": [{"lr": lr, "T": 1e-3} for lr in (1e-3, 2e-3, 3e-3, 5e-3)],
     "lora": [{"lr": lr} for lr in (5e-4, 1e-3, 2e-3, 4e-3)],
-    "full": [{"lr": lr} for lr in (3e-5, 1e-4, 2e-4, 4e-4)],
-    "shira": [{"lr": lr} for lr in (1e-3, 2e-3, 4e-3, 8e-3)],
+    "full": [{"lr": lr} for lr in (1e-5, 3e-5, 1e-4, 2e-4)],
+    "shira": [{"lr": lr} for lr in (5e-4, 1e-3, 2e-3, 4e-3)],
     "head": [{"lr": lr} for lr in (3e-3, 1e-2, 2e-2, 5e-2)],
 }
 MEMBERS = {"adapt": 5, "lora": 5}  # of the methods that are shown as an ensemble, too

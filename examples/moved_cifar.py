@@ -94,7 +94,9 @@ def pretrained(options: Any) -> Path:
         split = read(options.data / "cifar100.npz", "train", options.device)
         fit(net.train(), optimizer, split, options.before, 0, size=256)
         x, y = read(options.data / "cifar100.npz", "test", options.device)
-        print(f"pretrained: {(logits(net.eval(), x).argmax(1) == y.cpu()).double().mean():.3f} of CIFAR-100", flush=True)
+        print(
+            f"pretrained: {(logits(net.eval(), x).argmax(1) == y.cpu()).double().mean():.3f} of CIFAR-100", flush=True
+        )
         torch.save(net.state_dict(), file)
     return file
 
