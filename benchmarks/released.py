@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from gossamer.layers import GaussianWeight, SparseLayer
-from gossamer.layers.gaussian import REFERENCE_FLOOR
+from gossamer.layers.weight import REFERENCE_FLOOR
 from gossamer.schedules import cosine
 from gossamer.types import Schedule
 

@@ -21,7 +21,7 @@ from benchmarks.measurements import sparse
 from benchmarks.timing import Work
 from gossamer.kernels import WeightMap
 from gossamer.layers import GaussianWeight, SparseModule
-from gossamer.layers.gaussian import REFERENCE_FLOOR
+from gossamer.layers.weight import REFERENCE_FLOOR
 from gossamer.priors import normal_kl
 from gossamer.sparsity.convert import bayesianize
 

@@ -116,7 +116,7 @@ def _shares(method: str, options: str) -> tuple[float, float]:
     layers = []
     for name, count in macs.items():
         weight = weights.get(name)
-        noisy = weight is not None and weight.n_products == 2
+        noisy = weight is not None and weight.noises_outputs and weight.noise == "local"
         active, formed = work.get(name, (sizes[name], 0))
         layers.append(LayerCost(name, "", count, active / sizes[name], noisy, formed / sizes[name]))
     dense = [layer._replace(density=1.0, formed=0.0) for layer in layers]

@@ -13,7 +13,15 @@ from torch.func import functional_call
 
 import gossamer
 from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
-from gossamer.layers.curvature import AS_IS, LEAST_MEMORY, move_means, shrinkage_of, shrunk_curvature
+from gossamer.layers.curvature import (
+    AS_IS,
+    LEAST_MEMORY,
+    learn,
+    move_means,
+    rate_of,
+    shrinkage_of,
+    shrunk_curvature,
+)
 
 LAYERS = {
     "linear": (lambda: nn.Linear(6, 5), (4, 6)),
@@ -34,7 +42,7 @@ def mlp(noise="local", dtype=torch.float32) -> nn.Module:
 
 
 def estimates(model: nn.Module) -> list[torch.Tensor | None]:
-    return [weight.take_estimate() for weight in sparse_weights(model).values()]
+    return [weight.estimates.take(weight.mean) for weight in sparse_weights(model).values()]
 
 
 # ---------------------------------------------------------------------- what a backward pass estimates
@@ -57,7 +65,7 @@ def test_the_estimate_of_drawn_weights_is_gradient_times_noise_over_std(name):
     plain.zero_grad()
     plain(x).square().mean().backward()
     torch.testing.assert_close(weight.mean.grad, plain.weight.mean.grad)
-    torch.testing.assert_close(weight.take_estimate(), plain.weight.mean.grad * noise / std)
+    torch.testing.assert_close(weight.estimates.take(weight.mean), plain.weight.mean.grad * noise / std)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -79,7 +87,7 @@ def test_the_estimate_of_local_noise_is_twice_the_gradient_of_the_variance(name)
     torch.testing.assert_close(expected, y)
     y.square().mean().backward()
     expected.square().mean().backward()
-    torch.testing.assert_close(layer.weight.take_estimate(), 2 * variance.grad)
+    torch.testing.assert_close(layer.weight.estimates.take(layer.weight.mean), 2 * variance.grad)
 
 
 @pytest.mark.parametrize("noise", ["local", "weights"])
@@ -91,7 +99,7 @@ def test_estimates_are_unbiased(noise):
     for _ in range(n):
         layer.zero_grad()
         layer(x).square().mean().backward()
-        found.append(layer.weight.take_estimate())
+        found.append(layer.weight.estimates.take(layer.weight.mean))
     found = torch.stack(found)
     exact = layer.support.gather((2 * x.square().sum(0) / 20).expand(5, 6))
     error = (found.mean(0) - exact) / (found.std(0) / math.sqrt(n))
@@ -125,10 +133,10 @@ def test_a_weight_that_was_frozen_when_it_was_attached_listens_once_it_is_not():
     layer.mean.requires_grad_(False)
     layer.weight.attach(0.01)
     layer(torch.randn(3, 6)).square().sum().backward()
-    assert layer.weight.take_estimate() is None
+    assert layer.weight.estimates.take(layer.weight.mean) is None
     layer.mean.requires_grad_(True)
     layer(torch.randn(3, 6)).square().sum().backward()
-    assert layer.weight.take_estimate().any()
+    assert layer.weight.estimates.take(layer.weight.mean).any()
 
 
 # ---------------------------------------------------------------------- the running mean
@@ -183,7 +191,7 @@ def test_the_variance_stays_positive_and_finite_whatever_comes(dtype):
     weight = attached(lambda: nn.Linear(100, 200), dtype=dtype).weight
     for _ in range(300):
         size = 10.0 ** torch.empty_like(weight.curvature).uniform_(-40, 38)
-        weight.learn(torch.randn_like(size) * size, torch.randn_like(size) * size)
+        learn(weight, torch.randn_like(size) * size, torch.randn_like(size) * size)
         assert weight.curvature.isfinite().all()
         assert (weight.shrunk + weight.damping > 0).all()
         assert weight.std.isfinite().all()
@@ -201,7 +209,7 @@ def test_a_first_large_estimate_does_not_survive():
     weight = attached(lambda: nn.Linear(6, 5)).weight
     for number in range(300):
         estimate = torch.full_like(weight.curvature, 1e3 if number < 10 else 1.0)
-        weight.learn(estimate, estimate.sqrt())
+        learn(weight, estimate, estimate.sqrt())
     torch.testing.assert_close(weight.shrunk, torch.ones_like(weight.shrunk), rtol=0.1, atol=0.0)
 
 
@@ -210,8 +218,8 @@ def test_the_memory_is_a_share_of_the_training_so_far():
     weight.attach(0.01, memory=0.5)
     rates = []
     for _ in range(30):
-        rates.append(weight.rate)
-        weight.learn(torch.zeros_like(weight.curvature), torch.zeros_like(weight.curvature))
+        rates.append(rate_of(weight))
+        learn(weight, torch.zeros_like(weight.curvature), torch.zeros_like(weight.curvature))
     assert weight.n_estimates == 30
     assert rates == [1 / min(n + 2, LEAST_MEMORY + 0.5 * n) for n in range(30)]
     assert rates[0] == 0.5
@@ -270,15 +278,15 @@ def test_a_new_entry_has_the_mean_curvature_of_those_that_stay():
 def test_copies_are_the_same_gaussian_and_do_not_learn():
     model = mlp()
     model(torch.randn(3, 6)).square().sum().backward()
-    model[0].weight.learn(*torch.rand(2, *model[0].weight.curvature.shape))
+    learn(model[0].weight, *torch.rand(2, *model[0].weight.curvature.shape))
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         weight = twin[0].weight
         assert torch.equal(weight.std, model[0].weight.std)
         assert weight.get_extra_state().equal(model[0].weight.get_extra_state())
         assert weight.learner is None
-        assert weight.estimate is None
+        assert weight.estimates.leaf is None
         twin(torch.randn(3, 6)).square().sum().backward()
-        assert weight.take_estimate() is None
+        assert weight.estimates.take(weight.mean) is None
 
 
 def test_the_curvature_stays_in_float32_or_better():
@@ -290,12 +298,12 @@ def test_the_curvature_stays_in_float32_or_better():
     assert torch.equal(model[0].weight.curvature, exact)
     assert model[0].std.dtype == model[0].mean.dtype == torch.bfloat16
     model(torch.randn(3, 6, dtype=torch.bfloat16)).square().sum().backward()
-    assert model[0].weight.take_estimate().dtype == torch.float32
+    assert model[0].weight.estimates.take(model[0].weight.mean).dtype == torch.float32
     model.double()
     assert model[0].weight.curvature.dtype == torch.float64
     model.zero_grad()
     model(torch.randn(3, 6, dtype=torch.float64)).square().sum().backward()
-    assert model[0].weight.take_estimate().dtype == torch.float64
+    assert model[0].weight.estimates.take(model[0].weight.mean).dtype == torch.float64
 
 
 @pytest.mark.parametrize("noise", ["local", "weights"])
@@ -330,7 +338,7 @@ def test_gradients_by_torch_func():
 
 def test_a_state_says_everything():
     model, other = mlp(), gossamer.bayesianize(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), 0.5)
-    model[0].weight.learn(*torch.rand(2, *model[0].weight.curvature.shape))
+    learn(model[0].weight, *torch.rand(2, *model[0].weight.curvature.shape))
     other.load_state_dict(model.state_dict())
     for one, two in zip(sparse_weights(model).values(), sparse_weights(other).values(), strict=True):
         assert torch.equal(one.std, two.std)

@@ -9,6 +9,7 @@ from torch import nn
 
 import gossamer
 from gossamer.layers import sparse_weights
+from gossamer.layers.curvature import learn
 
 # Odd sizes, so that nothing else (inputs, outputs, biases) has the size of a weight by chance.
 MODELS = {
@@ -106,7 +107,7 @@ def test_nothing_dense_outlives_a_pass(make, draw_input, convert):
     assert not dense()
     for weight in sparse_weights(model).values():
         if convert in (learning, drawing):
-            weight.learn(weight.take_estimate(), weight.mean.grad)
+            learn(weight, weight.estimates.take(weight.mean), weight.mean.grad)
     assert not dense()
     for weight in sparse_weights(model).values():
         assert weight.mean.grad.shape == weight.mean.shape

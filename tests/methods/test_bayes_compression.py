@@ -41,7 +41,7 @@ def test_the_first_scales_are_those_of_the_tutorial():
 def test_the_divergence_of_the_weights_is_the_same_for_every_scale(z):
     weight = a_weight((3, 4))
     conditional = kl_divergence(
-        Normal(z * weight.mean, abs(z) * weight.learnt_std), Normal(0.0, abs(z) * torch.ones(12))
+        Normal(z * weight.mean, abs(z) * weight.learnt_std()), Normal(0.0, abs(z) * torch.ones(12))
     )
     scales = log_uniform_kl(weight.scale_mean, weight.scale_std)  # tests/methods/test_vd.py integrates it
     torch.testing.assert_close(weight.kl(), conditional.sum() + scales.sum())

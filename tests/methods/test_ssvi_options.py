@@ -20,7 +20,7 @@ def test_new_weights_have_the_std_that_was_asked_for(tmp_path):
     assert main(["train", "ssvi", "digits", *flags, "--out", str(tmp_path), "--quiet", "--n_draws", "2"]) == 0
     (update,) = [row for row in Run.open(tmp_path).updates() if row["step"] == 29]
     for name, weight in sparse_weights(load_run(tmp_path).posterior.model).items():
-        new = (weight.mean.abs() < 1e-20) & torch.isclose(weight.learnt_std, torch.tensor(0.004), rtol=1e-5)
+        new = (weight.mean.abs() < 1e-20) & torch.isclose(weight.learnt_std(), torch.tensor(0.004), rtol=1e-5)
         assert int(new.sum()) == update["replaced"].get(name, 0)
     assert sum(update["replaced"].values()) > 0
 

@@ -74,7 +74,7 @@ def test_it_finds_the_support_of_a_sparse_linear_model():
     # Given the support the slab hardly shrinks: least squares, with a standard error of 1/√300 each.
     solution = torch.linalg.lstsq(x[:, [3, 17, 31]], y).solution[:, 0]
     assert (model.mean - solution).abs().max() < 300**-0.5
-    torch.testing.assert_close(model.weight.learnt_std, torch.full((3,), 300**-0.5), rtol=0.25, atol=0)
+    torch.testing.assert_close(model.weight.learnt_std(), torch.full((3,), 300**-0.5), rtol=0.25, atol=0)
 
 
 def test_the_rest_is_stored_alone_and_compacts():

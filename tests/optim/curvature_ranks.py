@@ -32,7 +32,7 @@ def worker(rank: int, folder: str) -> None:
         network(torch.randn(16, 8)).square().mean().backward()
         if number == 1:
             result["before"] = [weight.curvature.clone() for weight in weights]
-            result["estimates"] = [weight.estimate.grad.clone() for weight in weights]
+            result["estimates"] = [weight.estimates.leaf.grad.clone() for weight in weights]
         optimizer.step()
         if number == 1:
             result["after"] = [weight.curvature.clone() for weight in weights]

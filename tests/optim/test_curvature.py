@@ -21,7 +21,7 @@ import gossamer
 from gossamer import methods
 from gossamer.data import two_moons
 from gossamer.layers import sparse_weights
-from gossamer.layers.curvature import move_means
+from gossamer.layers.curvature import move_means, rate_of
 from gossamer.models import mlp
 from gossamer.optim.curvature import default_temperature
 from gossamer.train import Training
@@ -79,7 +79,7 @@ def same(one: nn.Module, other: nn.Module) -> None:
 
 
 def pending(model: nn.Module) -> list[Tensor]:
-    return [weight.estimate.grad.clone() for weight in sparse_weights(model).values()]
+    return [weight.estimates.leaf.grad.clone() for weight in sparse_weights(model).values()]
 
 
 # ---------------------------------------------------------------------- one step
@@ -125,6 +125,32 @@ def test_two_passes_that_add_up_both_count():
     two.loss().backward()
     for first, second in zip(pending(one.model), pending(two.model), strict=True):
         torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_refused_step_has_no_say_where_the_rules_are_told_that_gradients_are_cleared(set_to_none, moves):
+    """Neither estimates nor dense gradients: single passes are not followed then."""
+
+    def stepped(refused: int | None) -> nn.Module:
+        loop = Loop(moves=moves)
+        rules = [loop.curvature] + ([loop.subspace] if moves else [])
+        for number in range(1, 8):
+            for attempt in range(2 if number == refused else 1):
+                loop.n = 0 if attempt == 0 and number == refused else number
+                loop.optimizer.zero_grad(set_to_none)
+                for rule in rules:
+                    rule.zero_grad()
+                loop.loss().backward()
+            for rule in rules:
+                rule(Step(number, loop.model, loop.optimizer, loop.loss))
+            loop.optimizer.step()
+        assert not moves or len(loop.subspace.record) == 2
+        return loop.model
+
+    plain = stepped(None)
+    for refused in (2, 3, 5, 6):  # before, at and after updates
+        same(plain, stepped(refused))
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
@@ -377,7 +403,7 @@ def test_estimates_follow_the_entries(allocation, order):
         expected = []
         for weight in sparse_weights(loop.model).values():
             h, v = weight.curvature.clone(), weight.grad_square.clone()
-            move_means(h, v, weight.estimate.grad, weight.mean.grad, weight.rate)
+            move_means(h, v, weight.estimates.leaf.grad, weight.mean.grad, rate_of(weight))
             expected.append(dict(zip(weight.support.position.tolist(), h.tolist(), strict=True)))
         old = [set(entries) for entries in expected]
         for part in order.split(", "):

@@ -60,7 +60,7 @@ def test_it_finds_the_factor_by_which_the_variances_are_wrong(regression, scale)
     # 5,000 examples is 2 %, and the search stops within 10 %.
     assert 1 / 1.3 < found.temperature / best < 1.3
     assert factors(model) == {found.temperature}
-    torch.testing.assert_close(model.weight.std, model.weight.learnt_std * math.sqrt(found.temperature))
+    torch.testing.assert_close(model.weight.std, model.weight.learnt_std() * math.sqrt(found.temperature))
 
 
 def classifier(std="curvature", **options):
@@ -185,8 +185,8 @@ def test_captured_steps_do_not_know_of_it(std):
     gossamer.calibrate(model, *examples(), widths=[0.25])
     flat = FlatWeights(model, torch.float32)
     weights = sparse_weights(model).values()
-    torch.testing.assert_close(flat.std, torch.cat([weight.learnt_std for weight in weights]))
-    assert all((weight.std < 0.9 * weight.learnt_std).all() for weight in weights)
+    torch.testing.assert_close(flat.std, torch.cat([weight.learnt_std() for weight in weights]))
+    assert all((weight.std < 0.9 * weight.learnt_std()).all() for weight in weights)
     flat.close()
 
 

@@ -127,8 +127,8 @@ class Replayed:
         yield from self.training.model.parameters()
         for weight in sparse_weights(self.training.model).values():
             yield from weight.dense_copy.leaves if weight.dense_copy is not None else ()
-            if isinstance(weight, CurvatureWeight) and weight.estimate is not None:
-                yield weight.estimate
+            if isinstance(weight, CurvatureWeight) and weight.estimates.leaf is not None:
+                yield weight.estimates.leaf
 
     def replay(self) -> None:
         before = [(leaf, leaf.grad) for leaf in self.static]

@@ -27,11 +27,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer.kernels.reference import Function
 from gossamer.layers.gaussian import GaussianWeight, mean_among, std_of
@@ -87,8 +86,7 @@ class CurvatureWeight(GaussianWeight):
         self.prior_seed, self.prior_spread = 0, 0.0  # of the prior's mean, which is zero without a spread
         self._prior_mean: tuple[Tensor | None, Any, Tensor] | None = None  # and the positions that it was computed for
         self.learner: object = None  # who takes the estimates; the last one that asked
-        self.estimate: Tensor | None = None  # while h learns: zeros whose gradient is the sum of the estimates
-        self._sum: GradientSum | None = None
+        self.estimates = Estimates()
         # In float32 at least, whatever the network is in: a running mean moves by less than bfloat16 can show.
         std = std.to(torch.promote_types(std.dtype, torch.float32))
         self.register_buffer("curvature", curvature_of_std(std, self.noise_scale, self.damping))
@@ -117,34 +115,28 @@ class CurvatureWeight(GaussianWeight):
             self._prior_mean = position, now, (self.prior_spread * numbers).to(self.mean)
         return self._prior_mean[2]
 
-    @property
-    def deviation(self) -> Tensor:
-        """μ - m, the distance from the mean of the prior."""
-        return self.mean - self.prior_mean if self.prior_spread else self.mean
-
     def kl(self) -> Tensor:
         """KL(q ‖ prior) of what training learns, before any calibration: summed over the active entries, in nats."""
-        return normal_kl(self.deviation, self.learnt_std, self.prior_std)
+        return normal_kl(self.mean - self.prior_mean, self.learnt_std(), self.prior_std)
 
-    @property
-    def learnt_std(self) -> Tensor:
+    def learnt_std(self, factor: float = 1.0) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
-        return self.scaled_std(1.0)
-
-    def scaled_std(self, factor: float) -> Tensor:
-        mean, shrunk, variance = self.mean, self.shrunk, factor * self.noise_scale
+        held: Any = self._parameters
+        mean, shrunk, variance = held["mean"], self.shrunk, factor * self.noise_scale
         if self.learner is None or not (torch.is_grad_enabled() and mean.requires_grad):
             return std_of_curvature(shrunk, variance, self.damping).to(mean.dtype)
-        if self.estimate is None or self.estimate.shape != shrunk.shape:  # was frozen, or has another length
-            self._listen()
-        std: Tensor = _Std.apply(self.estimate, shrunk, variance, self.damping)
+        leaf = self.estimates.leaf
+        if leaf is None or leaf.shape != shrunk.shape:  # was frozen, or has another length
+            leaf = self.estimates.listen(mean, shrunk)
+        std: Tensor = _Std.apply(leaf, shrunk, variance, self.damping)
         return std.to(mean.dtype)
 
     @property
     def shrunk(self) -> Tensor:
         """h, from the running means and what is known of their noise."""
-        like = self.curvature  # a state may have been assigned in another precision
-        return shrunk_curvature(like, self.grad_square.to(like.dtype), self.shrinkage.to(like.dtype))
+        held: Any = self._buffers
+        like = held["curvature"]  # a state may have been assigned in another precision
+        return shrunk_curvature(like, held["grad_square"].to(like.dtype), held["shrinkage"].to(like.dtype))
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
@@ -163,7 +155,7 @@ class CurvatureWeight(GaussianWeight):
         σ is the same before and after the first call, but not wider than the prior. Later calls keep h, which does not
         depend on T and N; the estimates then go to the last ``learner``.
         """
-        std, prior_std = self.learnt_std, self.prior_std
+        std, prior_std = self.learnt_std(), self.prior_std
         self.learner = learner or object()
         self.noise_scale = noise_scale
         self.damping = noise_scale / prior_std**2 if damping is None else damping
@@ -172,39 +164,8 @@ class CurvatureWeight(GaussianWeight):
             self.n_estimates = 0
             self.set_std(std)
             self.curvature.clamp_min_(0)
-        self._listen()
-
-    def take_estimate(self) -> Tensor | None:
-        """The sum of the estimates of the backward passes that ``mean.grad`` holds; ``None`` if there was none."""
-        taken = None if self.estimate is None or self.mean.grad is None else self.estimate.grad
-        self.set_estimate(None)
-        return taken
-
-    def set_estimate(self, estimate: Tensor | None) -> None:
-        """What :meth:`take_estimate` is to return, unless a backward pass adds to it."""
-        if estimate is not None and (self.estimate is None or self.estimate.shape != estimate.shape):
-            self._listen()
-        if self.estimate is not None:
-            self.estimate.grad = estimate
-
-    @property
-    def rate(self) -> float:
-        """1 - b of the running mean: it averages over a share of the estimates so far, and at least over some."""
-        return 1 / min(self.n_estimates + 2, LEAST_MEMORY + self.memory * self.n_estimates)
-
-    def learn(self, estimate: Tensor, grad: Tensor) -> None:
-        """Move h towards an estimate, given the gradient of the means without the prior's part."""
-        move_means(self.curvature, self.grad_square, estimate, grad, self.rate)
-        self.count_estimate(estimate)
-
-    def count_estimate(self, estimate: Tensor) -> None:
-        """One more estimate is in the running means."""
-        rate = self.rate
-        self.n_estimates += 1
-        if self.n_estimates in EARLY or self.n_estimates % PERIOD == 0:
-            since = min(PERIOD, self.n_estimates - max((n for n in EARLY if n < self.n_estimates), default=0))
-            means = self.curvature, self.grad_square
-            self.shrinkage = shrinkage_of(*means, estimate, self.shrinkage, rate, since)
+        self.estimates.follows = True
+        self.estimates.listen(self.mean, self.curvature)
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0 and the mean curvature of its layer, or at the curvature of a given σ."""
@@ -212,15 +173,9 @@ class CurvatureWeight(GaussianWeight):
         fill = mean_among(self.curvature, among)
         return {
             "mean": self.mean.detach().new_zeros(()),
-            "curvature": self.regrown_curvature(fill, regrow_std),
+            "curvature": regrown_curvature(self, fill, regrow_std),
             "grad_square": mean_among(self.grad_square, among),
         }
-
-    def regrown_curvature(self, mean: Tensor, regrow_std: RegrowStd | None) -> Tensor:
-        """Curvature of a new entry, given the mean of those that stay."""
-        if regrow_std is None or isinstance(regrow_std, str):
-            return mean
-        return mean.new_full((), self.noise_scale / regrow_std**2 - self.damping)
 
     def get_extra_state(self) -> Tensor:
         return self._extra_state(self.shrinkage.tolist())
@@ -267,7 +222,7 @@ class CurvatureWeight(GaussianWeight):
         return IDLE if self.learner is None else COUNTED
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"learner": None, "estimate": None, "_sum": None, "_prior_mean": None}
+        return super().__getstate__() | {"learner": None, "estimates": Estimates(), "_prior_mean": None}
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = self.curvature, self.grad_square, self.shrinkage
@@ -276,21 +231,82 @@ class CurvatureWeight(GaussianWeight):
             device = self.curvature.device
             self.curvature, self.grad_square, self.shrinkage = (one.to(device) for one in before)
         if self.learner is not None:
-            self._listen()  # on the new device
+            self.estimates.listen(self.mean, self.curvature)  # on the new device
         return self
 
-    def _listen(self) -> None:
-        """Collect estimates in the gradient of a leaf that stands beside h."""
+
+class Estimates:
+    """The sum of the estimates ĥ of the backward passes that ``mean.grad`` holds: the gradient of a leaf beside h.
+
+    Each pass is followed, since a loop may clear ``mean.grad`` between two of them. Where it clears the estimates at
+    the same time, it sets ``follows`` to false before :meth:`listen`.
+    """
+
+    def __init__(self) -> None:
+        self.leaf: Tensor | None = None
+        self.follows = True
+        self._sum: GradientSum | None = None
+
+    def listen(self, mean: nn.Parameter, like: Tensor) -> Tensor | None:
+        """Begin anew, with a leaf of this length, type and device."""
         if self._sum is not None:
             self._sum.detach()
-        self._sum = self.estimate = None
-        if not self.mean.requires_grad:  # a frozen weight listens when it is used again
-            return
+        self._sum = self.leaf = None
+        if not mean.requires_grad:  # a frozen weight listens when it is used again
+            return None
         # An expanded zero takes the memory of one number.
-        zero = torch.zeros((), dtype=self.curvature.dtype, device=self.curvature.device)
-        self.estimate = zero.expand(self.curvature.shape).requires_grad_()
-        self._sum = GradientSum(self.mean, partial(self.set_estimate, None))
-        self._sum.attach(self.estimate)
+        self.leaf = torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape).requires_grad_()
+        if self.follows:
+            self._sum = GradientSum(mean, self.clear)
+            self._sum.attach(self.leaf)
+        return self.leaf
+
+    def clear(self) -> None:
+        """Forget the passes so far."""
+        if self.leaf is not None:
+            self.leaf.grad = None
+
+    def take(self, mean: nn.Parameter) -> Tensor | None:
+        """The sum, to begin another; ``None`` if there was no pass."""
+        taken = None if self.leaf is None or mean.grad is None else self.leaf.grad
+        self.clear()
+        return taken
+
+    def put(self, estimate: Tensor | None, mean: nn.Parameter) -> None:
+        """What :meth:`take` is to return, unless a backward pass adds to it."""
+        if estimate is not None and (self.leaf is None or self.leaf.shape != estimate.shape):
+            self.listen(mean, estimate)
+        if self.leaf is not None:
+            self.leaf.grad = estimate
+
+
+def learn(weight: CurvatureWeight, estimate: Tensor, grad: Tensor) -> None:
+    """Move h towards an estimate, given the gradient of the means without the prior's part."""
+    held: Any = weight._buffers
+    move_means(held["curvature"], held["grad_square"], estimate, grad, rate_of(weight))
+    count_estimate(weight, estimate)
+
+
+def rate_of(weight: CurvatureWeight) -> float:
+    """1 - b of the running mean: it averages over a share of the estimates so far, and at least over some."""
+    return 1 / min(weight.n_estimates + 2, LEAST_MEMORY + weight.memory * weight.n_estimates)
+
+
+def count_estimate(weight: CurvatureWeight, estimate: Tensor) -> None:
+    """One more estimate is in the running means."""
+    rate = rate_of(weight)
+    weight.n_estimates += 1
+    if weight.n_estimates in EARLY or weight.n_estimates % PERIOD == 0:
+        since = min(PERIOD, weight.n_estimates - max((n for n in EARLY if n < weight.n_estimates), default=0))
+        means = weight.curvature, weight.grad_square
+        weight.shrinkage = shrinkage_of(*means, estimate, weight.shrinkage, rate, since)
+
+
+def regrown_curvature(weight: CurvatureWeight, mean: Tensor, regrow_std: RegrowStd | None) -> Tensor:
+    """Curvature of a new entry, given the mean of those that stay."""
+    if regrow_std is None or isinstance(regrow_std, str):
+        return mean
+    return mean.new_full((), weight.noise_scale / regrow_std**2 - weight.damping)
 
 
 def std_of_curvature(curvature: Tensor, variance: float | Tensor, damping: float | Tensor) -> Tensor:
@@ -328,7 +344,7 @@ def shrunk_curvature(curvature: Tensor, square: Tensor, shrinkage: Tensor) -> Te
         >>> shrunk_curvature(torch.tensor([-3.0, 1.0, 3.0]), square, torch.tensor([1.0, 0.5, 0.1]))
         tensor([0.1000, 1.5000, 2.0000])
     """
-    factor, share, least = shrinkage[:3]
+    factor, share, least, _ = shrinkage.unbind()
     return torch.maximum(torch.lerp(factor * square, curvature, share), least * square)
 
 

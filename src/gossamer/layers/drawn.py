@@ -56,7 +56,9 @@ class SparseDrawn(SparseModule):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         # As arguments, so that what is formed again has the numbers of the forward pass, also inside functional_call.
         sources = [getattr(self, name) for name in self._names]
-        values = [source.values() if isinstance(source, SparseWeight) else source for source in sources]
+        values = [
+            source.this_pass(drawn=True).values if isinstance(source, SparseWeight) else source for source in sources
+        ]
         # Neither the compiler nor torch.func supports a checkpoint; the compiler drops and recomputes as it likes.
         traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
         if torch.is_grad_enabled() and not traced:

@@ -83,7 +83,7 @@ class FixedWeight(SparseWeight):
         values: Tensor = self.mean
         return values
 
-    def this_pass(self) -> Pass:
+    def this_pass(self, *, drawn: bool = False) -> Pass:
         return Pass(self.mean)
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:

@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from gossamer import kernels
 from gossamer.kernels.reference import Function
 from gossamer.layers.support import Support
-from gossamer.layers.weight import Pass, RegrowStd, SparseWeight, sparse_weights
+from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights
 from gossamer.priors import normal_kl
 from gossamer.types import Mode, Noise, Penalty, Schedule
 
 STD_FLOOR = 1e-30  # far below any noise that counts; its inverse leaves room for the factor of a scaled loss
-REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
 
 
 class GaussianWeight(SparseWeight):
@@ -51,6 +50,7 @@ class GaussianWeight(SparseWeight):
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean", "raw_std")
+    noises_outputs = True
     raw_std: nn.Parameter
 
     def __init__(
@@ -63,9 +63,7 @@ class GaussianWeight(SparseWeight):
         noise: Noise = "local",
     ) -> None:
         super().__init__(support, mean)
-        self.mode: Mode = mode
-        self.noise: Noise = noise
-        self.calibration = 1.0  # factor of the variances, fitted after training (gossamer.calibrate)
+        self.mode, self.noise = mode, noise
         self._start(std, prior_std)
 
     @classmethod
@@ -82,21 +80,12 @@ class GaussianWeight(SparseWeight):
     @property
     def std(self) -> Tensor:
         """σ of draws and evaluations: as learnt, times the root of the calibration."""
-        return self.scaled_std(self.calibration)
+        return self.learnt_std(self.calibration)
 
-    @property
-    def learnt_std(self) -> Tensor:
+    def learnt_std(self, factor: float = 1.0) -> Tensor:
         """σ = softplus(raw_std), never below a floor, so that its logarithm and the gradient of it are finite."""
-        return self.scaled_std(1.0)
-
-    def scaled_std(self, factor: float) -> Tensor:
-        """σ, its variance times a factor."""
         std = std_of(self.raw_std)
         return std if factor == 1 else std * math.sqrt(factor)
-
-    def _std_of_pass(self) -> Tensor:
-        """σ of a draw in the pass at hand."""
-        return self.scaled_std(1.0 if self.learns else self.calibration)
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
@@ -105,38 +94,18 @@ class GaussianWeight(SparseWeight):
         self.raw_std.copy_(inverse_softplus(std))
 
     @property
-    def draws_weights(self) -> bool:
-        """Whether a training pass draws the weights rather than the outputs."""
-        return self.noise == "weights"
-
-    @property
-    def n_products(self) -> int:
-        """One with drawn weights; for noise of the outputs one of the means and one of the variances."""
-        return 1 if self.draws_weights else 2
-
-    @property
     def objection(self) -> str | None:
         """Why the KL does not belong into the loss; ``None`` where it does."""
         return None
 
     def kl(self) -> Tensor:
         """KL(q ‖ prior) of what training learns, before any calibration: summed over the active entries, in nats."""
-        return normal_kl(self.mean, self.learnt_std, self.prior_std)
-
-    def noisy_pass(self, mean: Tensor, learns: bool) -> Pass:
-        """Noise of outputs or of weights, as ``noise`` says; training must not depend on a calibration."""
-        if self.training and self.noise == "weights":
-            return Pass(self.sample())
-        return Pass(mean, self.scaled_std(1.0 if learns else self.calibration), self.floor)
-
-    @property
-    def floor(self) -> float | None:
-        return REFERENCE_FLOOR if self.mode == "reference" else None
+        return normal_kl(self.mean, self.learnt_std(), self.prior_std)
 
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """``mean + std · ε``, one ε per entry."""
         is_pass, mean = std is None, self.mean
-        std = self._std_of_pass() if std is None else std
+        std = self.learnt_std(self.width) if std is None else std
         # The same numbers as of several draws at once. A pass may be traced, exported, or repeated for its gradient.
         if not is_pass and not torch.is_grad_enabled() and kernels.is_seeded(mean):
             return kernels.sampled(mean, std.detach(), kernels.seeds((1,), generator))[0]
@@ -147,13 +116,12 @@ class GaussianWeight(SparseWeight):
 
     def get_extra_state(self) -> Tensor:
         """What the distribution is besides its vectors: a tensor, as safetensors stores nothing else."""
-        flags = self.mode == "reference", self.draws_weights
+        flags = self.mode == "reference", self.noise == "weights"
         return torch.tensor([self.prior_std, *map(float, flags), self.calibration], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        prior_std, reference, draws_weights, *rest = state.tolist()
-        self.prior_std = prior_std
-        self.mode = "reference" if reference else "default"
+        self.prior_std, is_reference, draws_weights, *rest = state.tolist()
+        self.mode = "reference" if is_reference else "default"
         self.noise = "weights" if draws_weights else "local"
         self.calibration = rest[0] if rest else 1.0  # version 0.2 has none
 

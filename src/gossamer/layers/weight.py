@@ -20,7 +20,9 @@ from gossamer import kernels
 from gossamer.kernels import LinearMap, WeightMap
 from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.support import Support
-from gossamer.types import WeightStats
+from gossamer.types import Mode, Noise, WeightStats
+
+REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
 
 # What can be read off a sparse weight as off a tensor: the answer is that of a draw. All else of a tensor is refused.
 READABLE = frozenset((
@@ -43,13 +45,11 @@ OPERATORS = (
 class Pass(NamedTuple):
     """What a weight computes with in the pass at hand: decided once, when its layer is called.
 
-    ``values`` are the means or a draw of the active entries. With ``std`` the outputs have noise of their own, and
-    ``floor`` is then added to their variance.
+    ``values`` are the means or a draw of the active entries. With ``std`` the outputs have noise of their own.
     """
 
     values: Tensor
     std: Tensor | None = None
-    floor: float | None = None
 
 
 RegrowStd = Literal["mean", "mean_raw"] | float
@@ -67,6 +67,10 @@ class SparseWeight(nn.Module, ABC):
     warms_states: ClassVar[bool] = False  # whether new entries have average optimizer states, instead of none
     has_rest: ClassVar[bool] = False  # whether entries that are not active may differ from zero
     warmest: ClassVar[float] = math.inf  # temperature that Curvature chooses by itself
+    noises_outputs: ClassVar[bool] = False  # whether a pass may draw noise of the outputs instead of weights
+    noise: Noise = "local"  # of the two, what training passes draw: "local" is noise of the outputs
+    mode: Mode = "default"  # "reference" keeps the released code's floor inside the square root of a variance
+    calibration = 1.0  # factor of the variances, fitted after training (gossamer.calibrate)
     mean: nn.Parameter
 
     def __init__(self, support: Support, mean: Tensor) -> None:
@@ -94,37 +98,20 @@ class SparseWeight(nn.Module, ABC):
     def std(self) -> Tensor | None:
         """σ of the active entries; ``None`` for a weight without a distribution."""
 
-    @property
-    def learnt_std(self) -> Tensor | None:
-        """σ as training knows it: without the calibration that ``std`` may have."""
+    def learnt_std(self, factor: float = 1.0) -> Tensor | None:
+        """σ as training knows it, its variance times a ``factor``: ``std`` has the calibration."""
         return self.std
-
-    @property
-    def draws_weights(self) -> bool:
-        """Whether a training pass draws weights, once for all examples, where a kind can also draw outputs."""
-        return False
-
-    @property
-    def floor(self) -> float | None:
-        """What is added to the variance of outputs with noise of their own."""
-        return None
-
-    @property
-    def n_products(self) -> int:
-        """How many products with its input a training pass makes."""
-        return 1
 
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The map applied to ``x`` and this weight, with this weight's noise or at its means."""
-        support = self.support
-        if support.origin is not None:
-            support.check_average()
+        support: Any = self._modules["support"]
         x, plain = without_autocast(x)
         where = (support.position, support.shape, weight_map)
+        floor = REFERENCE_FLOOR if self.mode == "reference" else None
         with plain:
-            if self.dense_copy is not None and (self.training or not self.draws_weights):
-                return self.dense_copy.multiply(x, bias, weight_map, noisy=self.is_noisy, floor=self.floor)
-            values, std, floor = self.this_pass()
+            if self.dense_copy is not None and (self.training or self.noise == "local"):
+                return self.dense_copy.multiply(x, bias, weight_map, noisy=self.is_noisy, floor=floor)
+            values, std = self.this_pass()
             if std is None:
                 y = kernels.product(x, values, bias, *where)
             else:
@@ -133,16 +120,18 @@ class SparseWeight(nn.Module, ABC):
                 return y
             return kernels.watch(y, x, weight_map, self.probe, self.sink)
 
-    def this_pass(self) -> Pass:
-        """What the pass at hand computes with."""
-        learns = self.learns
-        if not self.noisy or (learns and self.trains_at_mean):
+    def this_pass(self, *, drawn: bool = False) -> Pass:
+        """What the pass at hand computes with; ``drawn`` weights also where its outputs could have the noise."""
+        # A module looks for these in Python, and every pass of every layer asks for them.
+        held: Any = self._parameters
+        support: Any = self._modules["support"]
+        if support.origin is not None:
+            support.check_average()
+        if not self.is_noisy:
             return Pass(self.expected())
-        return self.noisy_pass(self.mean, learns)
-
-    def noisy_pass(self, mean: Tensor, learns: bool) -> Pass:
-        """What a pass with noise computes with; ``learns`` says whether it is one of training."""
-        return Pass(self.sample())
+        if drawn or not self.noises_outputs or (self.training and self.noise == "weights"):
+            return Pass(self.sample())
+        return Pass(held["mean"], self.learnt_std(self.width))
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
@@ -174,7 +163,7 @@ class SparseWeight(nn.Module, ABC):
         """
         if self.dense_copy is not None:
             return self.dense_copy.drawn(self.is_noisy)
-        return self.placed(self.values(), self.probe)
+        return self.placed(self.this_pass(drawn=True).values, self.probe)
 
     def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
         """The dense weight with these values of its active entries, differentiable."""
@@ -192,21 +181,15 @@ class SparseWeight(nn.Module, ABC):
         """The dense weight with nothing active, to be written into."""
         return self.mean.detach().new_zeros(self.shape)
 
-    def values(self) -> Tensor:
-        """One draw of the active entries, differentiable; the means where a pass uses these."""
-        if self.support.origin is not None:
-            self.support.check_average()
-        return self.sample() if self.is_noisy else self.expected()
-
     @property
     def is_noisy(self) -> bool:
         """Whether the pass at hand draws noise."""
-        return self.noisy and not (self.trains_at_mean and self.learns)
+        return self.noisy and not (self.trains_at_mean and _learns(self))
 
     @property
-    def learns(self) -> bool:
-        """Whether the pass at hand is one of training: in training mode, and recording gradients."""
-        return self.training and torch.is_grad_enabled()
+    def width(self) -> float:
+        """Factor of the variances in the pass at hand: what is trained must not depend on a calibration."""
+        return 1.0 if _learns(self) else self.calibration
 
     def dense_mean(self) -> Tensor:
         """The dense tensor of means."""
@@ -218,7 +201,7 @@ class SparseWeight(nn.Module, ABC):
 
     def stats(self) -> WeightStats:
         """What a criterion sees, detached."""
-        std = self.learnt_std
+        std = self.learnt_std()
         return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
 
     def arm(self, sink: kernels.Sink | None = None) -> None:
@@ -317,6 +300,11 @@ class SparseWeight(nn.Module, ABC):
             vector.data = vector.data.new_zeros(n_active)
             vector.grad = None
         self.support.position = self.support.position.new_zeros(n_active)
+
+
+def _learns(weight: SparseWeight) -> bool:
+    """Whether the pass at hand is one of training: in training mode, and recording gradients."""
+    return weight.training and torch.is_grad_enabled()
 
 
 def _linear_arguments(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any, Any]:

@@ -109,13 +109,13 @@ class ScaledWeight(GaussianWeight):
     @property
     def scale_std(self) -> Tensor:
         """σ_z."""
-        return std_of(self.scale_raw_std) * math.sqrt(1.0 if self.learns else self.calibration)
+        return std_of(self.scale_raw_std) * math.sqrt(self.width)
 
     @property
     def std(self) -> Tensor:
         """Standard deviation of the weights as they multiply inputs: √(μ_z² σ_w² + σ_z² μ_w² + σ_z² σ_w²)."""
         mean, variance = self.spread(self.scale_mean.square()), self.spread(self.scale_std.square())
-        own = self._std_of_pass().square()
+        own = self.learnt_std(self.width).square()
         return (mean * own + variance * self.mean.square() + variance * own).sqrt()
 
     def spread(self, values: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class ScaledWeight(GaussianWeight):
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
         """One draw of scales and weights; ``std``, that of their product, is of no use for it."""
         noise = torch.empty_like(self.scale_mean).normal_(generator=generator)
-        weights = super().sample(generator, self._std_of_pass())
+        weights = super().sample(generator, self.learnt_std(self.width))
         return weights * self.spread(self.scale_mean + self.scale_std * noise)
 
     def kl(self) -> Tensor:
@@ -147,11 +147,13 @@ class ScaledWeight(GaussianWeight):
             return y if bias is None else y + bias.view(channels).to(y)
         x, plain = without_autocast(x)
         with plain:
-            return kernels.product(x, self.values(), bias, self.support.position, self.support.shape, weight_map)
+            return kernels.product(
+                x, self.this_pass(drawn=True).values, bias, self.support.position, self.support.shape, weight_map
+            )
 
-    def this_pass(self) -> Pass:
-        """The weights alone: their scales multiply inputs or outputs."""
-        return self.noisy_pass(self.mean, self.learns) if self.is_noisy else Pass(self.mean)
+    def this_pass(self, *, drawn: bool = False) -> Pass:
+        """The weights alone, unless they are drawn: their scales multiply inputs or outputs."""
+        return super().this_pass(drawn=drawn) if self.is_noisy or drawn else Pass(self.mean)
 
     def _scales(self, shape: torch.Size) -> Tensor:
         mean = self.scale_mean.expand(shape)

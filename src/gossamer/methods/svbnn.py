@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, sparse_weights
-from gossamer.layers.weight import Pass, RegrowStd
+from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import OwnKL, apart, refresh_of
 from gossamer.posterior import InLayers
 from gossamer.schedules import linear, warmup
@@ -122,6 +122,7 @@ class SpikeSlabWeight(GaussianWeight):
     """Entries that are N(μ, σ²) with probability φ = s(logit) and zero otherwise."""
 
     vectors = ("mean", "raw_std", "logit")
+    noises_outputs = False
 
     def __init__(self, support: Support, mean: Tensor, std: Tensor, logit: Tensor, slab_std: float) -> None:
         super().__init__(support, mean, std, slab_std)
@@ -137,7 +138,7 @@ class SpikeSlabWeight(GaussianWeight):
     def std(self) -> Tensor:
         """√(φ(σ² + μ²) - φ²μ²), of spike and slab together."""
         inclusion = self.logit.sigmoid()
-        return (inclusion * (self._std_of_pass().square() + (1 - inclusion) * self.mean.square())).sqrt()
+        return (inclusion * (self.learnt_std(self.width).square() + (1 - inclusion) * self.mean.square())).sqrt()
 
     def expected(self) -> Tensor:
         """φ μ."""
@@ -149,22 +150,15 @@ class SpikeSlabWeight(GaussianWeight):
         soft = ((self.logit + uniform.logit(eps=1e-7)) / TEMPERATURE).sigmoid()
         hard = (soft > 0.5).to(soft.dtype)
         included = hard + (soft - soft.detach())  # the value of one, the gradient of the other
-        return included * super().sample(generator, self._std_of_pass())
+        return included * super().sample(generator, self.learnt_std(self.width))
 
     def kl(self) -> Tensor:
-        inclusion, std, slab = self.logit.sigmoid(), self.learnt_std, self.prior_std
+        inclusion, std, slab = self.logit.sigmoid(), self.learnt_std(), self.prior_std
         log_rest = math.log(-math.expm1(self.log_prior))  # log(1 - λ)
         spike = inclusion * (F.logsigmoid(self.logit) - self.log_prior)
         spike = spike + (1 - inclusion) * (F.logsigmoid(-self.logit) - log_rest)
         normal = math.log(slab) - std.log() + (std.square() + self.mean.square()) / (2 * slab**2) - 0.5
         return (spike + inclusion * normal).sum()
-
-    @property
-    def n_products(self) -> int:
-        return 1
-
-    def noisy_pass(self, mean: Tensor, learns: bool) -> Pass:
-        return Pass(self.sample())
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry is in the slab as likely as not."""

@@ -78,9 +78,9 @@ class LogUniformWeight(GaussianWeight):
 
     def kl(self) -> Tensor:
         """KL(q ‖ prior), summed over the active entries, up to a constant."""
-        return log_uniform_kl(self.mean, self.learnt_std).sum()
+        return log_uniform_kl(self.mean, self.learnt_std()).sum()
 
 
 def _log_noise(weight: SparseWeight) -> Tensor:
     assert isinstance(weight, GaussianWeight)
-    return log_noise(weight.mean, weight.learnt_std)
+    return log_noise(weight.mean, weight.learnt_std())

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from gossamer.distributed import average_over_ranks, world_size
 from gossamer.layers import CurvatureWeight, sparse_weights
+from gossamer.layers.curvature import learn
 from gossamer.optim.batches_seen import watch_batches
 from gossamer.types import Rule, Step
 
@@ -36,6 +37,9 @@ DECAYED_TWICE = (
     "the optimizer decays the means by {decay:g}, and gossamer.Curvature by its own weight_decay, so the prior counts "
     "twice. Leave the means to the second: gossamer.param_groups(model) has no weight decay"
 )
+
+
+Learning = dict[CurvatureWeight, nn.Parameter]  # weights with their means
 
 
 class Curvature(Rule):
@@ -121,7 +125,7 @@ class Curvature(Rule):
             if own_prior:
                 weight.prior_seed, weight.prior_spread = seed + number, weight.prior_std
             weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
-        self._has_learnt = self._is_done = False
+        self._has_learnt = self._is_done = self._is_cleared = False
         trained = [mean for mean in held if mean.requires_grad]
         self._first = _FirstStep(trained[0]) if trained else None
         for one in self.optimizers:
@@ -131,7 +135,7 @@ class Curvature(Rule):
     def __getstate__(self) -> dict[str, Any]:
         """For a copy, of which the first step is over."""
         learning = {weight: mean for weight, mean in self.weights.items() if weight.learner is self}
-        return self.__dict__ | {"_first": None, "_hooks": [], "weights": learning}
+        return self.__dict__ | {"_first": None, "_hooks": [], "_is_cleared": False, "weights": learning}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy: its optimizers have no hooks, and its weights no learner."""
@@ -140,6 +144,15 @@ class Curvature(Rule):
             weight.learner = self
         for one in self.optimizers:
             one.register_step_pre_hook(self._before_step)
+
+    def zero_grad(self) -> None:
+        if not self._is_cleared:  # no single pass need be followed from now on
+            self._is_cleared = True
+            for weight, mean in self.weights.items():
+                weight.estimates.follows = False
+                weight.estimates.listen(mean, weight.curvature)
+        for weight in self.weights:
+            weight.estimates.clear()
 
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`: learn before a rule moves the entries; the optimizer's step does the rest.
@@ -175,9 +188,9 @@ class Curvature(Rule):
     @torch.no_grad()
     def _act(self, optimizer: Optimizer) -> None:
         """Take the estimates of the last backward passes into h, and add the prior's gradient to that of the means."""
-        weights, is_done, self._is_done = self._learning(optimizer), self._is_done, False
+        learning, is_done, self._is_done = self._learning(optimizer), self._is_done, False
         found_inf = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips such a step itself
-        if not weights or (found_inf is not None and bool(found_inf)):
+        if not learning or (found_inf is not None and bool(found_inf)):
             return
         still_scaled = getattr(optimizer, "grad_scale", None)  # a fused optimizer also divides by the scale itself
         # An average over ranks divides, too.
@@ -187,35 +200,36 @@ class Curvature(Rule):
         if is_first:
             self._first = None
         if not is_done:
-            self._learn(weights, still_scaled)
-        if is_first and not self._has_learnt and all(weight.noisy and not weight.trains_at_mean for weight in weights):
+            self._learn(learning, still_scaled)
+        if is_first and not self._has_learnt and all(weight.noisy and not weight.trains_at_mean for weight in learning):
             warnings.warn(UNREACHED, stacklevel=5)
         factor = 1.0 if still_scaled is None else float(still_scaled)
-        for weight in weights:
-            if weight.mean.grad is not None:
-                weight.mean.grad.add_(weight.deviation, alpha=weight.damping * factor)
+        for weight, mean in learning.items():
+            if mean.grad is not None:
+                mean.grad.add_(_deviation(weight, mean), alpha=weight.damping * factor)
 
     def _prior(self, optimizer: Optimizer) -> Any:
         """δ/2 ‖μ - m‖², whose gradient :meth:`_act` adds."""
-        learning = [weight for weight in self._learning(optimizer) if weight.mean.grad is not None]
-        return sum(0.5 * weight.damping * weight.deviation.detach().square().sum() for weight in learning)
+        used = [(weight, mean) for weight, mean in self._learning(optimizer).items() if mean.grad is not None]
+        return sum(0.5 * weight.damping * _deviation(weight, mean.detach()).square().sum() for weight, mean in used)
 
     @torch.no_grad()
-    def _learn(self, weights: list[CurvatureWeight], still_scaled: Tensor | None = None) -> None:
+    def _learn(self, learning: Learning, still_scaled: Tensor | None = None) -> None:
         scale: Any = still_scaled
         if scale is None and self.scaler is not None:
             scale = self.scaler.get_scale()
-        for weight, estimate in self._average({weight: weight.take_estimate() for weight in weights}).items():
-            if estimate is not None and weight.mean.grad is not None:
+        estimates = self._average({weight: weight.estimates.take(mean) for weight, mean in learning.items()})
+        for (weight, mean), estimate in zip(learning.items(), estimates.values(), strict=True):
+            if estimate is not None and mean.grad is not None:
                 # A scaler has divided the gradients already, unless a fused optimizer is to do it.
-                grad = weight.mean.grad if still_scaled is None else weight.mean.grad / still_scaled
-                weight.learn(estimate if scale is None else estimate / scale, grad)
+                grad = mean.grad if still_scaled is None else mean.grad / still_scaled
+                learn(weight, estimate if scale is None else estimate / scale, grad)
                 self._has_learnt = True
 
-    def _learning(self, optimizer: Optimizer) -> list[CurvatureWeight]:
+    def _learning(self, optimizer: Optimizer) -> Learning:
         """The weights whose estimates are due at a step of this optimizer; captured steps take them themselves."""
         pairs = self._held_by(optimizer)
-        return [w for w, mean in pairs if mean.requires_grad and w.learner is self and w.dense_copy is None]
+        return {w: mean for w, mean in pairs if mean.requires_grad and w.learner is self and w.dense_copy is None}
 
     def _held_by(self, optimizer: Optimizer) -> list[tuple[CurvatureWeight, nn.Parameter]]:
         """The weights whose means this optimizer holds, and these means."""
@@ -239,6 +253,11 @@ class Curvature(Rule):
         *parts, shares = average_over_ranks(torch.cat([*own, own[0].new_tensor(used)])).split([*sizes, len(used)])
         means = zip(estimates, parts, shares.tolist(), strict=True)
         return {weight: mean if share > 0 else None for weight, mean, share in means}
+
+
+def _deviation(weight: CurvatureWeight, mean: Tensor) -> Tensor:
+    """μ - m, the distance from the mean of the prior."""
+    return mean - weight.prior_mean if weight.prior_spread else mean
 
 
 def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:

@@ -36,14 +36,15 @@ class GradientCollector:
         self.single: set[str] = set()  # weights that were seen to have one gradient per step
         self.shortlists: dict[str, Shortlist] = {}
         self.watched: dict[str, Passes] = {}
-        self._armed: list[Passes] = []
+        self.follows = True  # the single passes, as long as a loop may clear gradients without a word
+        self.armed: list[Passes] = []
         self._gathered: Grads | None = None  # of a step that the optimizer has made
 
     def watch(self, weights: Weights) -> None:
         """Find out in the coming step which weights have one gradient: theirs can be looked through in pieces."""
         for name, weight in weights.items():
             if weight.dense_copy is None:
-                weight.sink = self.watched[name] = Passes(weight)
+                weight.sink = self.watched[name] = Passes(weight, self.follows)
             else:
                 self.single.discard(name)
 
@@ -58,20 +59,26 @@ class GradientCollector:
         """Ask the coming backward passes for dense gradients; they add up, as ``.grad`` does."""
         self._train_at_mean(self.at_mean)
         self.shortlists = {
-            name: Shortlist(weight, int(rate * weight.support.n_active))
+            name: Shortlist(weight, int(rate * weight.support.n_active), self.follows)
             for name, weight in weights.items()
             if in_pieces and name in self.single
         }
         for name, weight in weights.items():
             weight.arm(self.shortlists.get(name))
             if weight.dense_copy is None:  # otherwise its gradient is always that of the last pass
-                passes = self.shortlists.get(name) or Passes(weight)
+                passes = self.shortlists.get(name) or Passes(weight, self.follows)
                 passes.attach()
-                self._armed.append(passes)
+                self.armed.append(passes)
+
+    def zero_grad(self) -> None:
+        """Forget the passes so far: their gradients are cleared, here and before every step from now on."""
+        self.follows = False
+        for passes in (*self.armed, *self.watched.values()):
+            passes.clear()
 
     def optimizer_stepped(self) -> None:
         """Take the gradient that the optimizer has just used; passes from here to the update are not part of it."""
-        if any(passes.has_gathered for passes in self._armed):
+        if any(passes.has_gathered for passes in self.armed):
             self._gathered = self.disarm()
 
     def disarm(self) -> Grads:
@@ -80,9 +87,9 @@ class GradientCollector:
         if gathered is not None:
             return gathered
         self._train_at_mean(False)
-        for passes in self._armed:
+        for passes in self.armed:
             passes.detach()
-        self._armed = []
+        self.armed = []
         return collect(self.weights)
 
     def take_shortlists(self) -> dict[str, Shortlist]:
@@ -163,24 +170,27 @@ class Passes:
     """Follows the backward passes whose sum ``weight.mean.grad`` holds, so that the dense gradient is that of the same.
 
     A pass that does not reach ``mean`` (``torch.autograd.grad`` of the input) does not count. As a sink this only
-    counts how often each row of the weight took part.
+    counts how often each row of the weight took part. With ``follows`` false, whoever clears ``mean.grad`` calls
+    :meth:`clear` as well.
     """
 
-    def __init__(self, weight: SparseWeight) -> None:
+    def __init__(self, weight: SparseWeight, follows: bool = True) -> None:
         self.weight, self.shape = weight, weight.support.shape
         self.count = torch.zeros(self.shape[0], dtype=torch.uint8)
-        self._sum = GradientSum(weight.mean, self.clear)
+        self._sum = GradientSum(weight.mean, self.clear) if follows else None
         self._probe: Tensor | None = None
         self._is_over = False
 
     def attach(self) -> None:
         """Follow the passes that reach the mean or the probe, also where no sink is called."""
         self._probe = self.weight.probe
-        self._sum.attach(self._probe)
+        if self._sum is not None:
+            self._sum.attach(self._probe)
 
     def detach(self) -> None:
         """Follow no further pass."""
-        self._sum.detach()
+        if self._sum is not None:
+            self._sum.detach()
         self._is_over = True
 
     def clear(self) -> None:
@@ -193,7 +203,8 @@ class Passes:
         """Count the rows that take part in this product; whether it counts at all."""
         if self._is_over or not self._reaches_mean():
             return False
-        self._sum.entered(grad)
+        if self._sum is not None:
+            self._sum.entered(grad)
         for low, high in weight_map.row_ranges(self.shape, self.shape[0]):
             self.count[low:high].add_(1).clamp_(max=2)
         return True
@@ -230,8 +241,8 @@ class Passes:
 class Shortlist(Passes):
     """A sink that keeps the ``n_wanted`` entries of largest |gradient|, if no row has a second gradient."""
 
-    def __init__(self, weight: SparseWeight, n_wanted: int) -> None:
-        super().__init__(weight)
+    def __init__(self, weight: SparseWeight, n_wanted: int, follows: bool = True) -> None:
+        super().__init__(weight, follows)
         self.found = Best(weight.support, n_wanted)
         self.support, self.n_wanted = weight.support, n_wanted
         self.row_size = math.prod(self.shape[1:])

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gossamer.kernels.ordered import located
 from gossamer.layers import CurvatureWeight, DeltaWeight, GaussianWeight, PointWeight, SparseWeight
-from gossamer.layers.curvature import shrunk_curvature, std_of_curvature
+from gossamer.layers.curvature import regrown_curvature, shrunk_curvature, std_of_curvature
 from gossamer.layers.gaussian import regrown_raw_std, std_of
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.selection import Segments, works_together
@@ -44,7 +44,7 @@ class WeightBatch:
         known = all(
             type(weight) in (GaussianWeight, CurvatureWeight, DeltaWeight, PointWeight) for weight in self.weights
         )
-        kinds = {(type(w), w.mode if isinstance(w, GaussianWeight) else None, w.mean.dtype) for w in self.weights}
+        kinds = {(type(w), w.mode, w.mean.dtype) for w in self.weights}
         return known and len(kinds) == 1 and len(self.weights) < MOST
 
     def vector(self, name: str) -> Tensor:
@@ -73,7 +73,10 @@ class WeightBatch:
             return std_of_curvature(shrunk, curved[0].noise_scale, curved[0].damping).to(curved[0].mean.dtype)
         if gaussians and not curved:
             return std_of(self.vector("raw_std"))
-        return self.vector("learnt_std") if gaussians else None
+        if not gaussians:
+            return None
+        with torch.no_grad():
+            return torch.cat([weight.learnt_std() for weight in gaussians])
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None) -> dict[str, Tensor]:
         """Value of a new entry of each weight for each vector, ``(weights,)``, given which entries are kept."""
@@ -95,7 +98,8 @@ class WeightBatch:
             columns = torch.stack([self.vector("curvature"), self.vector("grad_square")], 1)
             both = torch.where(among[:, None], columns, 0)
             means, squares = (self.active.sums(both) / self.active.counts(among)[:, None]).T
-            fills = [w.regrown_curvature(mean, regrow_std) for w, mean in zip(self.weights, means, strict=True)]
+            curved = [weight for weight in self.weights if isinstance(weight, CurvatureWeight)]
+            fills = [regrown_curvature(w, mean, regrow_std) for w, mean in zip(curved, means, strict=True)]
             return {"mean": zero, "curvature": torch.stack(fills), "grad_square": squares}
         raw_std = regrown_raw_std(self.vector("raw_std"), first.regrows(regrow_std), average)
         return {"mean": zero, "raw_std": raw_std.expand_as(zero)}
@@ -127,7 +131,7 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
     stay the same objects, and the tensors of the optimizers' states are replaced. ``regrown`` has the value of a new
     entry of each weight for each vector, ``(weights,)``.
     """
-    pending = [weight.take_estimate() if isinstance(weight, CurvatureWeight) else None for weight in batch.weights]
+    pending = [w.estimates.take(w.mean) if isinstance(w, CurvatureWeight) else None for w in batch.weights]
     for name, fill in regrown.items():
         parameters = [getattr(weight, name) if name in weight.vectors else None for weight in batch.weights]
         for optimizer in optimizers:
@@ -147,7 +151,7 @@ def move(batch: WeightBatch, to: Moved, regrown: Mapping[str, Tensor], optimizer
     nothing = torch.full((len(batch.weights),), torch.nan, device=batch.device)  # is no estimate for a new entry
     for weight, estimate in zip(batch.weights, _follow(batch, to, pending, nothing), strict=True):
         if isinstance(weight, CurvatureWeight):
-            weight.set_estimate(estimate)
+            weight.estimates.put(estimate, weight.mean)
     _set_positions(batch, to)
 
 

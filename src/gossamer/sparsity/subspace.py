@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from gossamer.distributed import average_over_ranks, from_first_rank, world_size
-from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
+from gossamer.layers import CurvatureWeight, Support, sparse_weights
 from gossamer.layers.curvature import IDLE
 from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
@@ -130,7 +130,7 @@ class Subspace(Clocked):
         if not everything:
             raise ValueError("this model has no sparse weights: convert it with gossamer.bayesianize(model) first")
         self.model, self.optimizers = model, list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
-        self.is_reference = any(w.mode == "reference" for w in everything.values() if isinstance(w, GaussianWeight))
+        self.is_reference = any(weight.mode == "reference" for weight in everything.values())
         shares = any(weight.support.shares_budget for weight in everything.values())
         self.scope: Scope = scope or ("global" if shares else "layer")
         self.weights = {name: weight for name, weight in everything.items() if _can_move(weight.support, self.scope)}
@@ -195,6 +195,11 @@ class Subspace(Clocked):
         self._prepare()
         return moved
 
+    def zero_grad(self) -> None:
+        collector = self._collector
+        if collector.follows or collector.armed or collector.watched:
+            collector.zero_grad()
+
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`: the released code skips the optimizer at an update."""
         if self._watch is not None:  # a loop over rules leaves nothing out
@@ -246,7 +251,7 @@ class Subspace(Clocked):
         if self._is_due(self.index + 1):
             self._collector.arm(self._trained(), self.rate(self.index + 1), in_pieces=self._streams())
             means = {id(weight.mean) for weight in self.weights.values()}
-            for one in self.optimizers:
+            for one in self.optimizers if self._collector.follows else ():
                 if not means.isdisjoint(map(id, _parameters(one))):  # with its step the gradient is spent
                     self._hooks.append(after_steps(one, _weakly(self._collector.optimizer_stepped)))
         elif self._is_due(self.index + 2) and self._streams():

@@ -80,6 +80,8 @@ def take_step(
         Negative log-likelihood and penalty of the batch before the step, detached.
     """
     steps.set_rates(rates)
+    for rule in rules:
+        rule.zero_grad()
     nll, penalty, again = steps.gradients(x, y, number)
     check(nll + penalty)
     step, acts, is_spent = Step(number, steps.model, steps.optimizer, again), False, False

@@ -288,7 +288,7 @@ def _layers(training: Training, posterior: Posterior, task: Task) -> tuple[list[
         total = (math.prod(shape) if shape else 0) if weight is None else weight.support.size
         active = work[name][0] if name in work else total
         kind = type(modules.get(name, plain)).__name__ if weight is None else kinds[id(weight)]
-        is_noisy = weight is not None and weight.n_products == 2
+        is_noisy = weight is not None and weight.noises_outputs and weight.noise == "local"
         layer = LayerCost(name, kind, macs, active / total if total else 1.0, is_noisy)
         layers.append(layer)
         size = {"shape": shape, "active": active, "total": total}

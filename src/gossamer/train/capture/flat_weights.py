@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.layers import CurvatureWeight, DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
-from gossamer.layers.curvature import move_means, shrunk_curvature, std_of_curvature
+from gossamer.layers.curvature import count_estimate, move_means, rate_of, shrunk_curvature, std_of_curvature
 from gossamer.layers.gaussian import raw_std_gradient, std_of
 from gossamer.priors import normal_kl_gradients, normal_kl_sum
 
@@ -43,7 +43,7 @@ class FlatWeights:
         gaussians = [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
         if len({weight.noise for weight in gaussians}) > 1:
             raise ValueError("a working copy needs weights with one kind of noise, local or of weights")
-        self.draws_weights = any(weight.draws_weights for weight in gaussians)
+        self.draws_weights = any(weight.noise == "weights" for weight in gaussians)
         self.has_variance = self.is_gaussian and not self.draws_weights
         lengths = [weight.support.n_active for weight in self.weights]
         # Each weight starts at a multiple of 16 bytes, so that kernels may load eight entries at once.
@@ -116,7 +116,7 @@ class FlatWeights:
         """How far the coming pass moves the running means of the curvature: not at all if it has no noise."""
         learning = [w for w in self.weights if isinstance(w, CurvatureWeight) and w.mean.requires_grad]
         for weight in learning[:1]:
-            self.rate.fill_(weight.rate if noisy else 0.0)
+            self.rate.fill_(rate_of(weight) if noisy else 0.0)
             if not self.noise_scale.dim():  # one for all weights, which may have changed its temperature
                 self.noise_scale.fill_(weight.noise_scale)
 
@@ -126,7 +126,7 @@ class FlatWeights:
             estimates = self.estimate.split([len(weight.mean) for weight in self.weights])
             for weight, estimate in zip(self.weights, estimates, strict=True):
                 if isinstance(weight, CurvatureWeight) and weight.mean.requires_grad:
-                    weight.count_estimate(estimate)
+                    count_estimate(weight, estimate)
             self._take_shrinkage()
 
     @torch.no_grad()

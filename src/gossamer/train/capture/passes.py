@@ -125,6 +125,8 @@ class _Pass:
         def run() -> None:
             for parameter in self.parameters:
                 parameter.grad = None
+            for weight in self.learning:
+                weight.estimates.clear()
             nll = steps.objective(self.x, self.y)()
             nll = nll if steps.alone else steps.share * nll
             penalty = steps.scale * steps.penalty.unscaled(steps.model) if with_penalty else torch.zeros_like(nll)
@@ -137,7 +139,7 @@ class _Pass:
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):  # shapes never change
             self.graph = Graph(run, steps.model.buffers()) if steps.captures else None
         self.grads = [parameter.grad for parameter in self.parameters]
-        self.estimates = [None if weight.estimate is None else weight.estimate.grad for weight in self.learning]
+        self.estimates = [None if w.estimates.leaf is None else w.estimates.leaf.grad for w in self.learning]
 
     def run(self, x: Tensor, y: Tensor) -> Tensor:
         """The pass of a batch, into the gradients that the optimizer reads; returns nll and penalty."""
@@ -150,5 +152,5 @@ class _Pass:
             for parameter, grad in zip(self.parameters, self.grads, strict=True):
                 parameter.grad = grad  # zero_grad() has let go of them
             for weight, estimate in zip(self.learning, self.estimates, strict=True):
-                weight.set_estimate(estimate)  # and so has whoever learns from it
+                weight.estimates.put(estimate, weight.mean)  # and so has whoever learns from it
         return self.values
