@@ -86,7 +86,7 @@ def adapt(
         >>> net.body, net.classifier = nn.Linear(100, 50), nn.Linear(50, 3)
         >>> x, before = torch.randn(4, 100), net.body.weight
         >>> net = gossamer.adapt(net, density=0.01)
-        >>> gossamer.active_parameters(net), net.body.weight.base.data_ptr() == before.data_ptr()
+        >>> gossamer.layers.active_parameters(net), net.body.weight.base.data_ptr() == before.data_ptr()
         (50, True)
         >>> [name for name, parameter in net.named_parameters() if parameter.requires_grad]
         ['body.weight.mean', 'classifier.weight', 'classifier.bias']
@@ -251,15 +251,23 @@ def patch(model: nn.Module, seed: int | None = None) -> Patch:
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     drawn: Patch = {}
     with torch.no_grad():
-        values = {w: w.held(w.expected() if generator is None else w.sample(generator, w.std)) for w in weights}
+        changes = {w: w.expected() if generator is None else w.sample(generator, w.std) for w in weights}
+        values = {weight: weight.rest.entries(weight.support, change) for weight, change in changes.items()}
         for name, part in _parts(model):
             if isinstance(part, tuple):
                 weight, transposed = part
                 if weight in values:  # tied weights are one parameter of the plain network
-                    drawn[name] = weight.support.positions_in(transposed), values.pop(weight)
+                    drawn[name] = _positions(weight.support, transposed), values.pop(weight)
             else:
                 drawn[name] = None, part.detach().clone()
     return drawn
+
+
+def _positions(support: Support, transposed: bool) -> Tensor:
+    """The positions in the weight or in its transpose, in the order of the entries."""
+    position = support.positions(torch.device("cpu") if support.position is None else support.position.device)
+    n_rows, n_columns = support.shape if transposed else (1, 1)
+    return position % n_columns * n_rows + position // n_columns if transposed else position
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_wei
 from gossamer.layers.curvature import (
     AS_IS,
     LEAST_MEMORY,
+    attach,
     learn,
     move_means,
     rate_of,
@@ -33,7 +34,7 @@ def attached(build, noise="local", dtype=torch.float64, **options) -> nn.Module:
     torch.manual_seed(0)
     layer = gossamer.bayesianize(build(), density=0.5, noise=noise, std="curvature", **options).to(dtype)
     for weight in sparse_weights(layer).values():
-        weight.attach(noise_scale=0.01)
+        attach(weight, noise_scale=0.01)
     return layer
 
 
@@ -131,7 +132,7 @@ def test_a_weight_that_was_frozen_when_it_was_attached_listens_once_it_is_not():
     torch.manual_seed(0)
     layer = gossamer.bayesianize(nn.Linear(6, 5), density=0.5)
     layer.mean.requires_grad_(False)
-    layer.weight.attach(0.01)
+    attach(layer.weight, 0.01)
     layer(torch.randn(3, 6)).square().sum().backward()
     assert layer.weight.estimates.take(layer.weight.mean) is None
     layer.mean.requires_grad_(True)
@@ -215,7 +216,7 @@ def test_a_first_large_estimate_does_not_survive():
 
 def test_the_memory_is_a_share_of_the_training_so_far():
     weight = attached(lambda: nn.Linear(6, 5)).weight
-    weight.attach(0.01, memory=0.5)
+    attach(weight, 0.01, memory=0.5)
     rates = []
     for _ in range(30):
         rates.append(rate_of(weight))
@@ -241,14 +242,14 @@ def test_before_it_learns_a_weight_is_the_gaussian_it_was_made_as():
 def test_attaching_keeps_the_std_up_to_that_of_the_prior():
     std = torch.tensor([0.1, 0.5, 2.0])
     weight = CurvatureWeight(Support((1, 3)), torch.zeros(3), std, prior_std=1.0)
-    weight.attach(0.01)
+    attach(weight, 0.01)
     torch.testing.assert_close(weight.std.detach(), torch.tensor([0.1, 0.5, 1.0]))
     assert weight.prior_std == pytest.approx(1.0)
-    weight.attach(0.04, damping=0.01)  # h stays, σ follows
+    attach(weight, 0.04, damping=0.01)  # h stays, σ follows
     torch.testing.assert_close(weight.std.detach(), (0.04 / (weight.curvature + 0.01)).sqrt())
     assert weight.prior_std == pytest.approx(2.0)
     before = weight.curvature.clone()
-    weight.attach(0.04, damping=0.01)
+    attach(weight, 0.04, damping=0.01)
     assert torch.equal(weight.curvature, before)
 
 
@@ -432,7 +433,7 @@ def test_the_kl_objects_to_being_in_the_loss():
     model = gossamer.bayesianize(nn.Linear(6, 5), density=0.5)
     with pytest.warns(UserWarning, match=r"do not learn: give them gossamer.Curvature.* std='gradient'"):
         gossamer.kl(model)
-    model.weight.attach(0.01)
+    attach(model.weight, 0.01)
     with pytest.warns(UserWarning, match="count it twice"):
         gossamer.kl(model)
     with torch.no_grad():

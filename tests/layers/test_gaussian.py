@@ -15,6 +15,7 @@ import gossamer
 from gossamer.kernels import LinearMap
 from gossamer.layers import GaussianWeight, PointWeight, SparseWeight, Support, inverse_softplus
 from gossamer.layers.gaussian import STD_FLOOR
+from gossamer.layers.weight import stats_of
 from gossamer.priors import normal_kl
 
 HALF = [torch.bfloat16, torch.float16]
@@ -151,11 +152,11 @@ def test_dense_views_and_stats():
     flat = weight.dense_mean().flatten()
     assert torch.equal(flat[weight.support.position.long()], weight.mean)
     assert int((flat != 0).sum()) == int((weight.dense_std() > 0).sum()) == 7
-    stats = weight.stats()
+    stats = stats_of(weight)
     assert not stats.mean.requires_grad
     assert not stats.std.requires_grad
     point = PointWeight(Support((2, 2), torch.tensor([0, 3])), torch.tensor([1.0, 2.0]))
-    assert point.stats().std is None
+    assert stats_of(point).std is None
     assert not point.dense_std().any()
     assert point.sample() is point.mean
 

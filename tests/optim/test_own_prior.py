@@ -11,7 +11,7 @@ import gossamer
 from gossamer import methods
 from gossamer.data import two_moons
 from gossamer.layers import Support, sparse_weights
-from gossamer.layers.curvature import AS_IS, CurvatureWeight
+from gossamer.layers.curvature import AS_IS, CurvatureWeight, attach
 from gossamer.layers.normals import normals_at
 from gossamer.models import mlp
 from gossamer.train import Training
@@ -156,7 +156,7 @@ def test_each_member_has_an_anchor_of_its_own(build):
 def test_numbers_of_a_state_say_what_they_are():
     """12 without a mean of the prior, 14 with one; 4 and 8 in files of earlier versions."""
     weight = CurvatureWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.3), prior_std=0.7)
-    weight.attach(0.01, 0.02)
+    attach(weight, 0.01, 0.02)
     weight.shrinkage = torch.tensor([0.5, 0.25, 0.05, 2.0])
     weight.prior_seed, weight.prior_spread = 9, 0.7
     whole = weight.get_extra_state()

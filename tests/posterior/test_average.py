@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import gossamer
 from gossamer.layers import PointWeight, Support
 from gossamer.layers.modules import SparseLinear
+from gossamer.layers.weight import resize
 from gossamer.posterior.average import InAverage
 from gossamer.train import checkpoint
 
@@ -40,7 +41,7 @@ def test_another_number_of_entries():
     model = layer([0, 1, 5], [1.0, 2.0, 8.0])
     average = gossamer.averaged(model, decay=0.5)
     average.update_parameters(model)
-    model.weight.resize(2)
+    resize(model.weight, 2)
     move(model, [1, 2], [4.0, 6.0])
     average.update_parameters(model)
     assert average.module.dense_mean().tolist() == [[0.0, 3.0, 3.0, 0.0, 0.0, 0.0]]

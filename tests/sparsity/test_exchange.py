@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gossamer
 from gossamer.layers import CurvatureWeight, sparse_weights
+from gossamer.layers.curvature import attach
 from gossamer.schedules import constant
 from gossamer.sparsity import exchange, gradients, selection
 from gossamer.sparsity.criteria import magnitude
@@ -66,7 +67,7 @@ def learn(model) -> None:
     """Standard deviations from curvature are said to learn, so that nobody warns; nobody gives estimates."""
     for weight in sparse_weights(model).values():
         if isinstance(weight, CurvatureWeight):
-            weight.attach(0.01, damping=5e-4)
+            attach(weight, 0.01, damping=5e-4)
 
 
 def with_gradients(model, number: int, levels: int = 0) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 import gossamer
 from gossamer import distributed
 from gossamer.layers import sparse_weights
+from gossamer.layers.weight import stats_of
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.criteria import REMOVAL, snr_abs, snr_abs_reference
 from gossamer.types import Step
@@ -217,7 +218,7 @@ def test_compare_records_intersection_over_union():
     subspace = gossamer.Subspace(
         model, optimizer, total_steps=10, update_period=1, replacement_rate=constant(0.3), compare=names
     )
-    stats = model.weight.stats()
+    stats = stats_of(model.weight)
 
     def removed(score):
         return {slot for _, slot in sorted((float(s), -slot) for slot, s in enumerate(score))[:30]}

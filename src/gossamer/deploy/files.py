@@ -64,7 +64,7 @@ def save(
     """Write a posterior or a network, plain or converted, to one safetensors file; :func:`load` reads it.
 
     Args:
-        posterior: What :func:`gossamer.fit` or :func:`gossamer.load_run` returned, or a network.
+        posterior: What :func:`gossamer.fit` or :func:`gossamer.lab.load_run` returned, or a network.
         file: Where to; replaced if it exists.
         dtype: Precision of what is stored: ``"bf16"`` takes half the bytes, and three digits remain. ``None`` is that
             of the network.
@@ -78,7 +78,7 @@ def save(
         >>> model = gossamer.bayesianize(network(), density=0.05)
         >>> file = save(model, Path(tempfile.mkdtemp()) / "digits.safetensors", dtype="bf16")
         >>> again = load(file, network())
-        >>> gossamer.active_parameters(again) == gossamer.active_parameters(model)
+        >>> gossamer.layers.active_parameters(again) == gossamer.layers.active_parameters(model)
         True
     """
     if not isinstance(posterior, nn.Module | Posterior):

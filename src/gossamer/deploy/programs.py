@@ -52,7 +52,7 @@ def export(
     """Write a network that runs without Gossamer, for batches of any size.
 
     Args:
-        posterior: What :func:`gossamer.fit` or :func:`gossamer.load_run` returned, or a network.
+        posterior: What :func:`gossamer.fit` or :func:`gossamer.lab.load_run` returned, or a network.
         file: Where to, an ``.onnx`` or a ``.pt2`` file.
         x: A batch of two or more examples, as the network reads them; not needed with ``task``.
         format: ``"onnx"``, for onnxruntime and others (``gossamer[onnx]``), or ``"torch-export"``, a program that
@@ -70,7 +70,8 @@ def export(
         >>> import tempfile, gossamer
         >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)), density=0.2)
         >>> x, path = torch.randn(2, 8), Path(tempfile.mkdtemp()) / "network.pt2"
-        >>> file = export(model, path, x, format="torch-export", what="draws", likelihood=gossamer.Categorical())
+        >>> likelihood = gossamer.likelihoods.Categorical()
+        >>> file = export(model, path, x, format="torch-export", what="draws", likelihood=likelihood)
         >>> sorted(torch.export.load(file).module()(torch.randn(5, 8)))
         ['entropy', 'mutual_information', 'probs']
     """
@@ -148,7 +149,7 @@ class _Graph(nn.Module):
 def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]:
     if what == "mean":
         adapted = any(
-            weight.has_rest for network in posterior.networks() for weight in sparse_weights(network).values()
+            weight.rest is not None for network in posterior.networks() for weight in sparse_weights(network).values()
         )
         return [OfOneDraw(posterior.mean_network() if adapted else frozen(posterior))]
     if what == "draws":

@@ -21,6 +21,7 @@ from gossamer.adaptation import adapt
 from gossamer.files import schema
 from gossamer.files.atomic import write_atomically
 from gossamer.layers import DeltaWeight, SparseModule, sparse_weights
+from gossamer.layers.weight import resize
 
 __all__ = ["read_shira", "write_shira"]
 
@@ -102,7 +103,7 @@ def read_shira(folder: Path | str, model: nn.Module, **options: Any) -> nn.Modul
         for name, (position, values) in entries.items():
             weight, std = weights[name], weights[name].std[:1].clone()
             weight.support.check(position)
-            weight.resize(len(position))
+            resize(weight, len(position))
             weight.support.set_position(position)
             weight.mean.copy_(values)
             weight.set_std(std.expand(len(position)))

@@ -91,7 +91,7 @@ def read(path: Path, kind: str, number: int) -> Entries:
     entries = Entries(path, content)
     found = entries.get("kind", str) if "kind" in content else "gossamer checkpoint"
     if found != kind:
-        reader = READERS.get(found, "gossamer.load_run(folder of the run)")
+        reader = READERS.get(found, "gossamer.lab.load_run(folder of the run)")
         raise ValueError(f"{path} holds a {found}, not a {kind}: read it with {reader}")
     if (given := entries.get("format", int)) > number:
         version = entries.get("gossamer", str)

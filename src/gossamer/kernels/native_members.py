@@ -31,7 +31,7 @@ class MemberShape:
         columns: How many the targets have: those of numbers, or one for the class; one more for the weights of rows, if
             any; and with ``folded`` one for the number of the member that ignores a row.
         folded: Whether members ignore rows.
-        reach: How far a target may be from its mean, as for :class:`gossamer.Gaussian`.
+        reach: How far a target may be from its mean, as for :class:`gossamer.likelihoods.Gaussian`.
     """
 
     members: int

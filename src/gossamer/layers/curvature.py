@@ -26,18 +26,17 @@ which is also what keeps h + δ positive. At T = 1 w is near one; in a cold or a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gossamer.kernels.reference import Function
-from gossamer.layers.gaussian import GaussianWeight, mean_among, std_of
+from gossamer.layers.gaussian import GaussianWeight, set_options, std_of
 from gossamer.layers.normals import normals_at
 from gossamer.layers.passes import GradientSum
 from gossamer.layers.support import version_of
-from gossamer.layers.weight import RegrowStd
+from gossamer.layers.weight import RegrowStd, mean_among
 from gossamer.priors import normal_kl
 
 LEAST_MEMORY = 10  # estimates: the first ones are those of a network that knows nothing yet
@@ -69,7 +68,7 @@ class CurvatureWeight(GaussianWeight):
         >>> weight = CurvatureWeight(Support((2, 2)), torch.zeros(4), torch.full((4,), 0.5), prior_std=1.0)
         >>> weight.std, weight.curvature
         (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([3., 3., 3., 3.]))
-        >>> weight.attach(noise_scale=0.01)
+        >>> attach(weight, noise_scale=0.01)
         >>> weight.std.detach(), weight.curvature, weight.damping
         (tensor([0.5000, 0.5000, 0.5000, 0.5000]), tensor([0.0300, 0.0300, 0.0300, 0.0300]), 0.01)
     """
@@ -95,13 +94,9 @@ class CurvatureWeight(GaussianWeight):
         self.register_buffer("shrinkage", self.curvature.new_tensor(AS_IS), persistent=False)
 
     @property
-    def prior_std(self) -> float:
+    def prior_std(self) -> float:  # type: ignore[override]
         """Standard deviation of the prior, √(T / Nδ)."""
         return math.sqrt(self.noise_scale / self.damping)
-
-    @prior_std.setter
-    def prior_std(self, value: float) -> None:
-        self.damping = self.noise_scale / value**2
 
     @property
     def prior_mean(self) -> Tensor:
@@ -117,11 +112,11 @@ class CurvatureWeight(GaussianWeight):
 
     def kl(self) -> Tensor:
         """KL(q ‖ prior) of what training learns, before any calibration: summed over the active entries, in nats."""
-        return normal_kl(self.mean - self.prior_mean, self.learnt_std(), self.prior_std)
+        return normal_kl(deviation(self, self.mean), self.learnt_std(), self.prior_std)
 
     def learnt_std(self, factor: float = 1.0) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
-        held: Any = self._parameters
+        held: Any = self._parameters or vars(self)  # replicas of nn.DataParallel have no parameters
         mean, shrunk, variance = held["mean"], self.shrunk, factor * self.noise_scale
         if self.learner is None or not (torch.is_grad_enabled() and mean.requires_grad):
             return std_of_curvature(shrunk, variance, self.damping).to(mean.dtype)
@@ -146,27 +141,6 @@ class CurvatureWeight(GaussianWeight):
         self.grad_square.clamp_min_(NO_SQUARE)
         self.curvature.copy_(curvature_of_std(std.to(self.curvature), self.noise_scale, self.damping))
 
-    @torch.no_grad()
-    def attach(
-        self, noise_scale: float, damping: float | None = None, memory: float = 0.1, learner: object = None
-    ) -> None:
-        """Learn h from now on, with T/N and δ as given; the prior stays as it is where δ is ``None``.
-
-        σ is the same before and after the first call, but not wider than the prior. Later calls keep h, which does not
-        depend on T and N; the estimates then go to the last ``learner``.
-        """
-        std, prior_std = self.learnt_std(), self.prior_std
-        self.learner = learner or object()
-        self.noise_scale = noise_scale
-        self.damping = noise_scale / prior_std**2 if damping is None else damping
-        self.calibration, self.memory = 1.0, memory
-        if self.n_estimates < 0:
-            self.n_estimates = 0
-            self.set_std(std)
-            self.curvature.clamp_min_(0)
-        self.estimates.follows = True
-        self.estimates.listen(self.mean, self.curvature)
-
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0 and the mean curvature of its layer, or at the curvature of a given σ."""
         among = kept | ~kept.any()  # all of them where none is kept
@@ -177,18 +151,18 @@ class CurvatureWeight(GaussianWeight):
             "grad_square": mean_among(self.grad_square, among),
         }
 
-    def get_extra_state(self) -> Tensor:
-        return self._extra_state(self.shrinkage.tolist())
-
-    def _extra_state(self, shrinkage: Sequence[float]) -> Tensor:
+    def get_extra_state(self, *shrinkage: float) -> Tensor:
         """12 numbers: 4 of any Gaussian, 4 of the curvature, and 4 of its noise; 2 more if the prior has a mean."""
+        shrinkage = shrinkage or tuple(self.shrinkage.tolist())
         numbers = [self.noise_scale, self.damping, self.memory, self.n_estimates, *shrinkage]
         numbers += [self.prior_seed, self.prior_spread] if self.prior_spread else []
         return torch.cat([super().get_extra_state(), torch.tensor(numbers, dtype=torch.float64)])
 
     def set_extra_state(self, state: Tensor) -> None:
         of_gaussian, own, shrinkage, of_prior = state.tensor_split((4, 8, 12))
-        super().set_extra_state(of_gaussian)
+        prior_std, *options = of_gaussian.tolist()
+        self.damping = self.noise_scale / prior_std**2
+        set_options(self, *options)
         seed, self.prior_spread = of_prior.tolist() or (0, 0.0)
         self.prior_seed, self._prior_mean = int(seed), None
         if not len(own):  # of std="gradient"
@@ -215,7 +189,7 @@ class CurvatureWeight(GaussianWeight):
 
     def stored(self) -> dict[str, Tensor]:
         """The curvature as σ uses it, and nothing that only training needs."""
-        return {"mean": self.mean.detach(), "curvature": self.shrunk, "_extra_state": self._extra_state(AS_IS)}
+        return {"mean": self.mean.detach(), "curvature": self.shrunk, "_extra_state": self.get_extra_state(*AS_IS)}
 
     @property
     def objection(self) -> str | None:
@@ -238,8 +212,7 @@ class CurvatureWeight(GaussianWeight):
 class Estimates:
     """The sum of the estimates ĥ of the backward passes that ``mean.grad`` holds: the gradient of a leaf beside h.
 
-    Each pass is followed, since a loop may clear ``mean.grad`` between two of them. Where it clears the estimates at
-    the same time, it sets ``follows`` to false before :meth:`listen`.
+    Each pass is followed, since a loop may clear ``mean.grad`` between two of them, until it calls :meth:`zero_grad`.
     """
 
     def __init__(self) -> None:
@@ -261,6 +234,13 @@ class Estimates:
             self._sum.attach(self.leaf)
         return self.leaf
 
+    def zero_grad(self) -> None:
+        """Forget the passes so far, now and whenever ``mean.grad`` is cleared."""
+        if self._sum is not None:
+            self._sum.detach()
+        self.follows, self._sum = False, None
+        self.clear()
+
     def clear(self) -> None:
         """Forget the passes so far."""
         if self.leaf is not None:
@@ -278,6 +258,37 @@ class Estimates:
             self.listen(mean, estimate)
         if self.leaf is not None:
             self.leaf.grad = estimate
+
+
+@torch.no_grad()
+def attach(
+    weight: CurvatureWeight,
+    noise_scale: float,
+    damping: float | None = None,
+    memory: float = 0.1,
+    learner: object = None,
+) -> None:
+    """Learn h from now on, with T/N and δ as given; the prior stays as it is where δ is ``None``.
+
+    σ is the same before and after the first call, but not wider than the prior. Later calls keep h, which does not
+    depend on T and N; the estimates then go to the last ``learner``.
+    """
+    std, prior_std = weight.learnt_std(), weight.prior_std
+    weight.learner = learner or object()
+    weight.noise_scale = noise_scale
+    weight.damping = noise_scale / prior_std**2 if damping is None else damping
+    weight.calibration, weight.memory = 1.0, memory
+    if weight.n_estimates < 0:
+        weight.n_estimates = 0
+        weight.set_std(std)
+        weight.curvature.clamp_min_(0)
+    weight.estimates.follows = True
+    weight.estimates.listen(weight.mean, weight.curvature)
+
+
+def deviation(weight: CurvatureWeight, mean: Tensor) -> Tensor:
+    """μ - m, the distance from the mean of the prior."""
+    return mean - weight.prior_mean if weight.prior_spread else mean
 
 
 def learn(weight: CurvatureWeight, estimate: Tensor, grad: Tensor) -> None:

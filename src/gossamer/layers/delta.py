@@ -7,9 +7,9 @@ otherwise. An entry that is not active has exactly that value.
 
 from __future__ import annotations
 
-import copy
 import zlib
 from collections.abc import Container
+from functools import cached_property
 from typing import Any, Self
 
 import torch
@@ -48,9 +48,9 @@ class DeltaWeight(CurvatureWeight):
         ([[1.0, 2.5], [3.0, 4.0]], True)
     """
 
-    warms_states = has_rest = True
+    warms_states = True
     warmest = 1e-3  # by held-out examples, see examples/turned_digits.py: more noise covers what the network knows
-    base: Tensor
+    rest: Rest
 
     def __init__(
         self, support: Support, base: Tensor, std: float = 1.0, prior_std: float = 1.0, noise: Noise = "local"
@@ -59,96 +59,99 @@ class DeltaWeight(CurvatureWeight):
         wide = torch.promote_types(base.dtype, torch.float32)
         mean = torch.zeros(support.n_active, dtype=wide, device=base.device)
         super().__init__(support, mean, torch.full_like(mean, std), prior_std, noise=noise)
-        self._hold(base.detach())
+        self.rest = Rest(base.detach())
 
     @classmethod
     def blank(cls, support: Support, like: Tensor) -> Self:
         """No change yet of the weight ``like``."""
         return cls(support, like)
 
-    def _hold(self, base: Tensor) -> None:
-        # Neither parameter nor buffer: nothing trains, averages, broadcasts, copies or saves it.
-        self.__dict__["base"], self.base_version = base, version_of(base)
-        self._fingerprint: int | None = None
+    @property
+    def base(self) -> Tensor:
+        """The pretrained weight."""
+        return self.rest.base
 
     @property
     def dtype(self) -> torch.dtype:
         """That of the dense weight."""
         return self.base.dtype
 
-    @property
-    def fingerprint(self) -> int:
-        """A checksum of the base."""
-        if self._fingerprint is None:
-            self._fingerprint = checksum(self.base)
-        return self._fingerprint
-
-    def check_base(self) -> None:
-        """Raise if someone has written to the base."""
-        if not torch.compiler.is_compiling() and version_of(self.base) != self.base_version:
-            raise RuntimeError(
-                f"the pretrained weight of shape {tuple(self.shape)} was changed after gossamer.adapt, and its deltas "
-                "belong to what it was: change or load the network first, then adapt it"
-            )
-
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
         """The product with the base, which learns nothing, and with the sparse change."""
         x, plain = without_autocast(x)
         with plain:
-            frozen = self.product_of_rest(x, bias, weight_map)
+            frozen = self.rest.product(x, bias, weight_map)
             return frozen + super().multiply(x, None, weight_map).to(frozen.dtype)
-
-    def product_of_rest(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        self.check_base()
-        base, is_number = self.base, x.is_floating_point()
-        return weight_map(
-            x, base.to(x.dtype) if is_number else base, bias.to(x.dtype) if bias is not None and is_number else bias
-        )
-
-    def drawn(self) -> Tensor:
-        changed = super().drawn()
-        return changed if self.dense_copy is None else (self.base + changed).to(self.base.dtype)
-
-    def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
-        self.check_base()
-        return (self.base + super().placed(values, probe)).to(self.base.dtype)
-
-    def held(self, values: Tensor) -> Tensor:
-        flat, position = self.base.reshape(-1), self.support.positions(self.base.device)
-        return (flat[position] + values).to(flat.dtype)
-
-    def vacant(self) -> Tensor:
-        self.check_base()
-        return self.base.clone(memory_format=torch.contiguous_format)
 
     def set_extra_state(self, state: Tensor) -> None:
         super().set_extra_state(state[:-1])
 
-    def _extra_state(self, *args: Any) -> Tensor:
-        return torch.cat([super()._extra_state(*args), torch.tensor([self.fingerprint], dtype=torch.float64)])
+    def get_extra_state(self, *shrinkage: float) -> Tensor:
+        fingerprint = torch.tensor([self.rest.fingerprint], dtype=torch.float64)
+        return torch.cat([super().get_extra_state(*shrinkage), fingerprint])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         extra = state_dict.get(prefix + "_extra_state")
-        if extra is not None and int(extra[-1]) != self.fingerprint:
+        if extra is not None and int(extra[-1]) != self.rest.fingerprint:
             raise ValueError(f"{prefix.removesuffix('.')} {OTHER_BASE}")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self.check_base()
+        self.rest.check()
         super()._apply(fn, recurse)
-        self._hold(fn(self.base))
+        self.rest = Rest(fn(self.base))
         return self
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._hold(self.base)
+
+class Rest:
+    """What a weight holds beside its active entries: a frozen dense base, in the layout of the layer.
+
+    It is neither parameter nor buffer: nothing trains, averages, broadcasts, copies or saves it.
+    """
+
+    def __init__(self, base: Tensor) -> None:
+        self.base, self.version = base, version_of(base)
+
+    def check(self) -> None:
+        """Raise if someone has written to the base."""
+        if not torch.compiler.is_compiling() and version_of(self.base) != self.version:
+            raise RuntimeError(
+                f"the pretrained weight of shape {tuple(self.base.shape)} was changed after gossamer.adapt, and its "
+                "deltas belong to what it was: change or load the network first, then adapt it"
+            )
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A checksum of the base."""
+        return checksum(self.base)
+
+    def product(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
+        """The product of an input with the base, with the bias in it."""
+        self.check()
+        if not x.is_floating_point():
+            return weight_map(x, self.base, bias)
+        return weight_map(x, self.base.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+    def plus(self, change: Tensor) -> Tensor:
+        """The dense weight."""
+        self.check()
+        return (self.base + change).to(self.base.dtype)
+
+    def entries(self, support: Support, change: Tensor) -> Tensor:
+        """The active entries of the dense weight."""
+        flat = self.base.reshape(-1)
+        return (flat[support.positions(flat.device)] + change).to(flat.dtype)
+
+    def copy(self) -> Tensor:
+        """The base as a tensor to be written into."""
+        self.check()
+        return self.base.clone(memory_format=torch.contiguous_format)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        memo[id(self.base)] = self.base
-        twin = object.__new__(type(self))
-        memo[id(self)] = twin
-        twin.__dict__.update(copy.deepcopy(self.__getstate__(), memo))
-        return twin
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.base,)
 
 
 def freeze(model: nn.Module, trained: Container[int]) -> None:

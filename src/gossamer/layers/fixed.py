@@ -59,11 +59,11 @@ class FixedWeight(SparseWeight):
         where = (support.position, support.shape, weight_map)
         with plain:
             if torch._C._functorch.is_batchedtensor(self.mean):
-                rest = self.source.product_of_rest(x, bias, weight_map)
+                rest = None if self.source.rest is None else self.source.rest.product(x, bias, weight_map)
                 y = kernels.mapped(x, self.mean, bias if rest is None else None, *where)
                 y = y if rest is None else rest + y.to(rest.dtype)
             else:
-                found = None if self.source.has_rest else kernels.sparse_product(x, self.mean, bias, *where)
+                found = None if self.source.rest is not None else kernels.sparse_product(x, self.mean, bias, *where)
                 y = self._dense_product(x, bias, weight_map) if found is None else found
         if not torch.compiler.is_exporting():  # where a batch has any size
             self.n_outputs = max(self.n_outputs, y.numel())

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gossamer import kernels
 from gossamer.kernels.reference import Function
 from gossamer.layers.support import Support
-from gossamer.layers.weight import RegrowStd, SparseWeight, sparse_weights
+from gossamer.layers.weight import RegrowStd, SparseWeight, mean_among, sparse_weights
 from gossamer.priors import normal_kl
 from gossamer.types import Mode, Noise, Penalty, Schedule
 
@@ -120,10 +120,8 @@ class GaussianWeight(SparseWeight):
         return torch.tensor([self.prior_std, *map(float, flags), self.calibration], dtype=torch.float64)
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.prior_std, is_reference, draws_weights, *rest = state.tolist()
-        self.mode = "reference" if is_reference else "default"
-        self.noise = "weights" if draws_weights else "local"
-        self.calibration = rest[0] if rest else 1.0  # version 0.2 has none
+        self.prior_std, *options = state.tolist()
+        set_options(self, *options)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if prefix + "curvature" in state_dict and "curvature" not in self.vectors:
@@ -145,6 +143,13 @@ class GaussianWeight(SparseWeight):
     def regrows(self, regrow_std: RegrowStd | None) -> RegrowStd:
         """How σ of a new entry is chosen: as the user asked, or by the default of the mode."""
         return regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
+
+
+def set_options(weight: GaussianWeight, is_reference: float, draws_weights: float, calibration: float = 1.0) -> None:
+    """What a saved state says besides the prior; version 0.2 has no calibration."""
+    weight.mode = "reference" if is_reference else "default"
+    weight.noise = "weights" if draws_weights else "local"
+    weight.calibration = calibration
 
 
 def kl(model: nn.Module) -> Tensor:
@@ -256,11 +261,6 @@ def std_of(raw_std: Tensor) -> Tensor:
 def raw_std_gradient(raw_std: Tensor, std_gradient: Tensor) -> Tensor:
     """The gradient of the raw std from that of σ: softplus' is the sigmoid."""
     return std_gradient * raw_std.sigmoid()
-
-
-def mean_among(values: Tensor, among: Tensor) -> Tensor:
-    """The mean of the marked values, without indexing, which would wait for the GPU."""
-    return torch.where(among, values, 0).sum() / among.sum()
 
 
 class _Softplus(Function):

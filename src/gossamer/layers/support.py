@@ -81,7 +81,7 @@ class Support(nn.Module):
         self.shape = tuple(shape)
         self.frozen = frozen
         self.shares_budget = shares_budget
-        self.register_buffer("position", None if position is None else position.to(self._dtype()))
+        self.register_buffer("position", None if position is None else position.to(_dtype(self.shape)))
 
     @property
     def size(self) -> int:
@@ -106,18 +106,6 @@ class Support(nn.Module):
         """The active entries of a dense tensor."""
         return kernels.gather(dense, self.position)
 
-    def spread(self, values: Tensor, dim: int) -> Tensor:
-        """A number for each index along a dimension of the dense weight -> one for each active entry.
-
-        Example:
-            >>> Support((2, 3), torch.tensor([1, 5])).spread(torch.tensor([10.0, 20.0, 30.0]), dim=1)
-            tensor([20., 30.])
-        """
-        if self.position is None and self.frozen[0] == self.frozen[1]:
-            return values.view(-1, *[1] * (len(self.shape) - dim - 1)).expand(self.shape).flatten()
-        step = math.prod(self.shape[dim + 1 :])
-        return values[self.explicit(values.device).long() // step % self.shape[dim]]
-
     def explicit(self, device: torch.device) -> Tensor:
         """The positions; if every entry was active and none were stored, they are stored from now on."""
         self.position = self.positions(device)
@@ -128,14 +116,8 @@ class Support(nn.Module):
         if self.position is not None:
             return self.position
         start, stop = self.frozen
-        every = torch.arange(math.prod(self.shape), dtype=self._dtype(), device=device)
+        every = torch.arange(math.prod(self.shape), dtype=_dtype(self.shape), device=device)
         return torch.cat([every[:start], every[stop:]])
-
-    def positions_in(self, transposed: bool) -> Tensor:
-        """The positions in the weight or in its transpose, in the order of the entries."""
-        position = self.positions(torch.device("cpu") if self.position is None else self.position.device)
-        n_rows, n_columns = self.shape if transposed else (1, 1)
-        return position % n_columns * n_rows + position // n_columns if transposed else position
 
     def set_position(self, position: Tensor) -> None:
         """Replace the positions; in place where the number of them is the same, so that captured graphs stay valid."""
@@ -190,9 +172,23 @@ class Support(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("origin", "_copies")}
 
-    def _dtype(self) -> torch.dtype:
-        # Half the bytes of int64, and enough for any weight below two thousand million entries.
-        return torch.int32 if math.prod(self.shape) <= torch.iinfo(torch.int32).max else torch.int64
+
+def _dtype(shape: tuple[int, ...]) -> torch.dtype:
+    # Half the bytes of int64, and enough for any weight below two thousand million entries.
+    return torch.int32 if math.prod(shape) <= torch.iinfo(torch.int32).max else torch.int64
+
+
+def spread(support: Support, values: Tensor, dim: int) -> Tensor:
+    """A number for each index along a dimension of the dense weight -> one for each active entry.
+
+    Example:
+        >>> spread(Support((2, 3), torch.tensor([1, 5])), torch.tensor([10.0, 20.0, 30.0]), dim=1)
+        tensor([20., 30.])
+    """
+    if support.position is None and support.frozen[0] == support.frozen[1]:
+        return values.view(-1, *[1] * (len(support.shape) - dim - 1)).expand(support.shape).flatten()
+    step = math.prod(support.shape[dim + 1 :])
+    return values[support.explicit(values.device).long() // step % support.shape[dim]]
 
 
 def leave_broadcast(network: nn.Module) -> None:

@@ -8,38 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from gossamer import kernels
-from gossamer.kernels import LinearMap, WeightMap
+from gossamer.kernels import WeightMap
 from gossamer.layers.dense_copy import DenseCopy
 from gossamer.layers.support import Support
+from gossamer.layers.tensor_view import TensorView, read
 from gossamer.types import Mode, Noise, WeightStats
 
 REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
-
-# What can be read off a sparse weight as off a tensor: the answer is that of a draw. All else of a tensor is refused.
-READABLE = frozenset((
-    "T", "H", "mT", "mH", "t", "transpose", "permute", "view", "reshape", "flatten", "squeeze", "unsqueeze",
-    "expand", "repeat", "chunk", "split", "unbind", "narrow", "select", "index_select", "gather", "diagonal",
-    "clone", "detach", "contiguous", "tolist", "numpy", "item", "norm", "abs", "square", "sqrt", "pow",
-    "exp", "log", "neg", "sign", "sum", "prod", "var", "max", "min", "amax", "amin", "argmax", "argmin",
-    "any", "all", "clamp", "round", "mul", "add", "sub", "div", "matmul", "mm", "mv", "bmm", "count_nonzero",
-    "nonzero", "isfinite", "isnan", "isinf", "topk", "sort", "quantile", "median", "softmax", "sigmoid",
-    "tanh", "type_as", "stride", "is_contiguous",
-))  # fmt: skip
-OF_SHAPE = ("ndim", "dim", "size", "numel")  # as of the dense tensor
-OF_ENTRIES = ("dtype", "device", "requires_grad", "is_cuda", "is_floating_point", "is_complex", "element_size")
-OPERATORS = (
-    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__",
-    "__matmul__", "__rmatmul__", "__pow__", "__neg__", "__abs__", "__getitem__",
-)  # fmt: skip
 
 
 class Pass(NamedTuple):
@@ -56,22 +38,20 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 """How σ of a new entry is set: the mean std of its layer, the mean raw std (as in the released code), or a number."""
 
 
-class SparseWeight(nn.Module, ABC):
+class SparseWeight(TensorView):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
-    The last five attributes are set from outside for some passes, and not copied: :class:`gossamer.Subspace` sets
+    The last six attributes are set from outside for some passes, and not copied: :class:`gossamer.Subspace` sets
     ``probe`` and ``sink`` for the backward pass before an update.
     """
 
     vectors: ClassVar[tuple[str, ...]] = ("mean",)  # parameters and buffers with one number per active entry
     warms_states: ClassVar[bool] = False  # whether new entries have average optimizer states, instead of none
-    has_rest: ClassVar[bool] = False  # whether entries that are not active may differ from zero
     warmest: ClassVar[float] = math.inf  # temperature that Curvature chooses by itself
     noises_outputs: ClassVar[bool] = False  # whether a pass may draw noise of the outputs instead of weights
     noise: Noise = "local"  # of the two, what training passes draw: "local" is noise of the outputs
     mode: Mode = "default"  # "reference" keeps the released code's floor inside the square root of a variance
     calibration = 1.0  # factor of the variances, fitted after training (gossamer.calibrate)
-    mean: nn.Parameter
 
     def __init__(self, support: Support, mean: Tensor) -> None:
         super().__init__()
@@ -93,18 +73,8 @@ class SparseWeight(nn.Module, ABC):
             "gossamer.save(…, n_draws=20)"
         )
 
-    @property
-    @abstractmethod
-    def std(self) -> Tensor | None:
-        """σ of the active entries; ``None`` for a weight without a distribution."""
-
-    def learnt_std(self, factor: float = 1.0) -> Tensor | None:
-        """σ as training knows it, its variance times a ``factor``: ``std`` has the calibration."""
-        return self.std
-
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map applied to ``x`` and this weight, with this weight's noise or at its means."""
-        support: Any = self._modules["support"]
+        support: Any = self._modules["support"]  # read from here, as a module is slow to find its attributes
         x, plain = without_autocast(x)
         where = (support.position, support.shape, weight_map)
         floor = REFERENCE_FLOOR if self.mode == "reference" else None
@@ -121,9 +91,6 @@ class SparseWeight(nn.Module, ABC):
             return kernels.watch(y, x, weight_map, self.probe, self.sink)
 
     def this_pass(self, *, drawn: bool = False) -> Pass:
-        """What the pass at hand computes with; ``drawn`` weights also where its outputs could have the noise."""
-        # A module looks for these in Python, and every pass of every layer asks for them.
-        held: Any = self._parameters
         support: Any = self._modules["support"]
         if support.origin is not None:
             support.check_average()
@@ -131,7 +98,7 @@ class SparseWeight(nn.Module, ABC):
             return Pass(self.expected())
         if drawn or not self.noises_outputs or (self.training and self.noise == "weights"):
             return Pass(self.sample())
-        return Pass(held["mean"], self.learnt_std(self.width))
+        return Pass(self.mean, self.learnt_std(self.width))
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
@@ -145,64 +112,14 @@ class SparseWeight(nn.Module, ABC):
         """What predictions need of its state, by name and without the support: files hold this of a trained network."""
         return {name: entry for name, entry in self.state_dict().items() if not name.startswith("support.")}
 
-    def expected(self) -> Tensor:
-        """E w of the active entries: what a network at its means computes with."""
-        return self.mean
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of the dense weight."""
-        return torch.Size(self.support.shape)
-
-    def drawn(self) -> Tensor:
-        """One draw of the dense weight, differentiable; the means where a pass uses these.
-
-        Code that takes the weight for a tensor gets one: ``weight.t()``, ``x @ weight``, ``weight.norm()`` each make a
-        draw of their own. ``F.linear(x, weight, bias)`` computes as the layer does. ``weight.mean`` and ``weight.std``
-        are not methods but the vectors of the active entries. Nothing can be written.
-        """
-        if self.dense_copy is not None:
-            return self.dense_copy.drawn(self.is_noisy)
-        return self.placed(self.this_pass(drawn=True).values, self.probe)
-
-    def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
-        """The dense weight with these values of its active entries, differentiable."""
-        return self.support.scatter(values, probe)
-
-    def product_of_rest(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor | None:
-        """What a pass adds to the product with the active entries, with the bias in it; ``None`` if nothing."""
-        return None
-
-    def held(self, values: Tensor) -> Tensor:
-        """What the dense weight holds at its active entries, given their values."""
-        return values
-
-    def vacant(self) -> Tensor:
-        """The dense weight with nothing active, to be written into."""
-        return self.mean.detach().new_zeros(self.shape)
-
     @property
     def is_noisy(self) -> bool:
-        """Whether the pass at hand draws noise."""
-        return self.noisy and not (self.trains_at_mean and _learns(self))
+        return self.noisy and not (self.trains_at_mean and self.training and torch.is_grad_enabled())
 
     @property
     def width(self) -> float:
         """Factor of the variances in the pass at hand: what is trained must not depend on a calibration."""
-        return 1.0 if _learns(self) else self.calibration
-
-    def dense_mean(self) -> Tensor:
-        """The dense tensor of means."""
-        return self.placed(self.expected())
-
-    def dense_std(self) -> Tensor:
-        """The dense tensor of stds, zeros where nothing is active (everywhere, for a weight without a distribution)."""
-        return self.support.scatter(torch.zeros_like(self.mean) if self.std is None else self.std)
-
-    def stats(self) -> WeightStats:
-        """What a criterion sees, detached."""
-        std = self.learnt_std()
-        return WeightStats(mean=self.mean.detach(), std=None if std is None else std.detach())
+        return 1.0 if self.training and torch.is_grad_enabled() else self.calibration
 
     def arm(self, sink: kernels.Sink | None = None) -> None:
         """Collect the dense gradient in the next backward passes, by way of the ``sink`` wherever it can be called."""
@@ -225,39 +142,7 @@ class SparseWeight(nn.Module, ABC):
             held = self.__dict__.get(kind, ())
             if name in held:
                 return held[name]
-        if name in OF_ENTRIES:
-            return getattr(self.mean, name)
-        if name in OF_SHAPE:
-            return getattr(self.mean.detach().new_empty(()).expand(self.shape), name)
-        if name in READABLE:
-            return getattr(self.drawn(), name)
-        if hasattr(Tensor, name) and not name.startswith("_"):
-            raise AttributeError(
-                f"a sparse weight has no {name!r}: it can be read as a tensor, not written to. Its numbers are in the "
-                "parameters of the layer's weight (weight.mean), and weight.dense_mean() is the dense tensor"
-            )
-        return super().__getattr__(name)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Having this also keeps torch's transformer layers from their fused paths, which read dense weights.
-        kwargs = kwargs or {}
-        name = getattr(function, "__name__", "")
-        if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or kwargs.get("out") is not None:
-            raise TypeError(
-                f"{name} would write to a {cls.__name__}, which can only be read as a tensor: write to its parameters "
-                "(weight.mean), or change the plain model before its conversion"
-            )
-        if function is F.linear:
-            x, weight, bias = _linear_arguments(*args, **kwargs)
-            if isinstance(weight, SparseWeight) and not isinstance(x, SparseWeight):
-                return weight.multiply(x, bias, LinearMap())
-        draws: dict[SparseWeight, Tensor] = {}  # one draw per call, also where a weight is given twice
-
-        def dense(item: Any) -> Any:
-            return draws.setdefault(item, item.drawn()) if isinstance(item, SparseWeight) else item
-
-        return function(*tree_map(dense, args), **tree_map(dense, kwargs))
+        return read(self, name)
 
     def __getstate__(self) -> dict[str, Any]:
         passing = {"probe": None, "sink": None, "dense_copy": None, "noisy": True, "trains_at_mean": False}
@@ -284,39 +169,34 @@ class SparseWeight(nn.Module, ABC):
                 )
                 return
             if len(position) != self.support.n_active:
-                self.resize(len(position))
+                resize(self, len(position))
         elif self.support.position is not None and len(state_dict.get(prefix + "mean", ())) == self.support.size:
-            self.resize(self.support.size)  # and one that was not cut into one that was
+            resize(self, self.support.size)  # and one that was not cut into one that was
             self.support.position = None
         super()._load_from_state_dict(state_dict, prefix, *args)
         if position is not None:
             self.support.origin = None  # positions and entries of one network
 
-    def resize(self, n_active: int) -> None:
-        """Give every vector the length ``n_active`` (contents undefined); the parameters stay the same objects."""
-        assert self.support.position is not None
-        for name in self.vectors:
-            vector = getattr(self, name)
-            vector.data = vector.data.new_zeros(n_active)
-            vector.grad = None
-        self.support.position = self.support.position.new_zeros(n_active)
+
+def mean_among(values: Tensor, among: Tensor) -> Tensor:
+    """The mean of the marked values, without indexing, which would wait for the GPU."""
+    return torch.where(among, values, 0).sum() / among.sum()
 
 
-def _learns(weight: SparseWeight) -> bool:
-    """Whether the pass at hand is one of training: in training mode, and recording gradients."""
-    return weight.training and torch.is_grad_enabled()
+def stats_of(weight: SparseWeight) -> WeightStats:
+    """What a criterion sees, detached."""
+    std = weight.learnt_std()
+    return WeightStats(mean=weight.mean.detach(), std=None if std is None else std.detach())
 
 
-def _linear_arguments(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any, Any]:
-    return input, weight, bias
-
-
-def _operator(name: str) -> Any:
-    return lambda self, *args: getattr(self.drawn(), name)(*args)
-
-
-for _name in OPERATORS:  # Python looks for these in the class only
-    setattr(SparseWeight, _name, _operator(_name))
+def resize(weight: SparseWeight, n_active: int) -> None:
+    """Give every vector the length ``n_active`` (contents undefined); the parameters stay the same objects."""
+    assert weight.support.position is not None
+    for name in weight.vectors:
+        vector = getattr(weight, name)
+        vector.data = vector.data.new_zeros(n_active)
+        vector.grad = None
+    weight.support.position = weight.support.position.new_zeros(n_active)
 
 
 class PointWeight(SparseWeight):

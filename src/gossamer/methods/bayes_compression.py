@@ -29,6 +29,7 @@ from gossamer import kernels
 from gossamer.kernels import ConvMap, LinearMap, WeightMap
 from gossamer.layers import DenseWeight, GaussianWeight, SparseWeight, Support, inverse_softplus, param_groups
 from gossamer.layers.gaussian import std_of
+from gossamer.layers.support import spread
 from gossamer.layers.weight import Pass, without_autocast
 from gossamer.methods._parts import OwnKL, refresh_of
 from gossamer.posterior import InLayers
@@ -120,7 +121,7 @@ class ScaledWeight(GaussianWeight):
 
     def spread(self, values: Tensor) -> Tensor:
         """A number per group -> one per active entry."""
-        return self.support.spread(values, group_dim(self.support.shape))
+        return spread(self.support, values, group_dim(self.support.shape))
 
     def expected(self) -> Tensor:
         """μ_z μ_w."""

@@ -29,6 +29,7 @@ from torch.optim import Adam
 from torch.special import erfc, erfcx, ndtri
 
 from gossamer.layers import DenseWeight, SparseWeight, Support, sparse_weights
+from gossamer.layers.support import spread
 from gossamer.layers.weight import RegrowStd
 from gossamer.methods._parts import OwnKL, apart, refresh_of
 from gossamer.posterior import InLayers, Last
@@ -124,7 +125,7 @@ class GatedWeight(SparseWeight):
 
     def spread(self, values: Tensor) -> Tensor:
         """A number per group -> one per active entry."""
-        return self.support.spread(values.to(self.mean.dtype), INPUTS)
+        return spread(self.support, values.to(self.mean.dtype), INPUTS)
 
     def snr(self) -> Tensor:
         """E z / √Var z of each group; float64 cannot tell more than about 10⁸ from infinity."""

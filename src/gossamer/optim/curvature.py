@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from gossamer.distributed import average_over_ranks, world_size
 from gossamer.layers import CurvatureWeight, sparse_weights
-from gossamer.layers.curvature import learn
+from gossamer.layers.curvature import attach, deviation, learn
 from gossamer.optim.batches_seen import watch_batches
 from gossamer.types import Rule, Step
 
@@ -32,14 +32,10 @@ UNREACHED = (
     "no backward pass has reached the standard deviations, so they do not learn: call loss.backward(), not "
     "torch.autograd.grad(loss, parameters)"
 )
-
 DECAYED_TWICE = (
     "the optimizer decays the means by {decay:g}, and gossamer.Curvature by its own weight_decay, so the prior counts "
     "twice. Leave the means to the second: gossamer.param_groups(model) has no weight decay"
 )
-
-
-Learning = dict[CurvatureWeight, nn.Parameter]  # weights with their means
 
 
 class Curvature(Rule):
@@ -124,8 +120,8 @@ class Curvature(Rule):
         for number, weight in enumerate(self.weights):
             if own_prior:
                 weight.prior_seed, weight.prior_spread = seed + number, weight.prior_std
-            weight.attach(self.temperature / n_data, weight_decay, memory, learner=self)
-        self._has_learnt = self._is_done = self._is_cleared = False
+            attach(weight, self.temperature / n_data, weight_decay, memory, learner=self)
+        self._has_learnt = self._is_done = False
         trained = [mean for mean in held if mean.requires_grad]
         self._first = _FirstStep(trained[0]) if trained else None
         for one in self.optimizers:
@@ -135,7 +131,7 @@ class Curvature(Rule):
     def __getstate__(self) -> dict[str, Any]:
         """For a copy, of which the first step is over."""
         learning = {weight: mean for weight, mean in self.weights.items() if weight.learner is self}
-        return self.__dict__ | {"_first": None, "_hooks": [], "_is_cleared": False, "weights": learning}
+        return self.__dict__ | {"_first": None, "_hooks": [], "weights": learning}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a copy: its optimizers have no hooks, and its weights no learner."""
@@ -146,13 +142,8 @@ class Curvature(Rule):
             one.register_step_pre_hook(self._before_step)
 
     def zero_grad(self) -> None:
-        if not self._is_cleared:  # no single pass need be followed from now on
-            self._is_cleared = True
-            for weight, mean in self.weights.items():
-                weight.estimates.follows = False
-                weight.estimates.listen(mean, weight.curvature)
         for weight in self.weights:
-            weight.estimates.clear()
+            weight.estimates.zero_grad()
 
     def __call__(self, step: Step) -> bool:
         """As a rule of :func:`gossamer.fit`: learn before a rule moves the entries; the optimizer's step does the rest.
@@ -206,15 +197,15 @@ class Curvature(Rule):
         factor = 1.0 if still_scaled is None else float(still_scaled)
         for weight, mean in learning.items():
             if mean.grad is not None:
-                mean.grad.add_(_deviation(weight, mean), alpha=weight.damping * factor)
+                mean.grad.add_(deviation(weight, mean), alpha=weight.damping * factor)
 
     def _prior(self, optimizer: Optimizer) -> Any:
         """δ/2 ‖μ - m‖², whose gradient :meth:`_act` adds."""
-        used = [(weight, mean) for weight, mean in self._learning(optimizer).items() if mean.grad is not None]
-        return sum(0.5 * weight.damping * _deviation(weight, mean.detach()).square().sum() for weight, mean in used)
+        used = {weight: mean.detach() for weight, mean in self._learning(optimizer).items() if mean.grad is not None}
+        return sum(0.5 * weight.damping * deviation(weight, mean).square().sum() for weight, mean in used.items())
 
     @torch.no_grad()
-    def _learn(self, learning: Learning, still_scaled: Tensor | None = None) -> None:
+    def _learn(self, learning: dict[CurvatureWeight, nn.Parameter], still_scaled: Tensor | None = None) -> None:
         scale: Any = still_scaled
         if scale is None and self.scaler is not None:
             scale = self.scaler.get_scale()
@@ -226,7 +217,7 @@ class Curvature(Rule):
                 learn(weight, estimate if scale is None else estimate / scale, grad)
                 self._has_learnt = True
 
-    def _learning(self, optimizer: Optimizer) -> Learning:
+    def _learning(self, optimizer: Optimizer) -> dict[CurvatureWeight, nn.Parameter]:
         """The weights whose estimates are due at a step of this optimizer; captured steps take them themselves."""
         pairs = self._held_by(optimizer)
         return {w: mean for w, mean in pairs if mean.requires_grad and w.learner is self and w.dense_copy is None}
@@ -253,11 +244,6 @@ class Curvature(Rule):
         *parts, shares = average_over_ranks(torch.cat([*own, own[0].new_tensor(used)])).split([*sizes, len(used)])
         means = zip(estimates, parts, shares.tolist(), strict=True)
         return {weight: mean if share > 0 else None for weight, mean, share in means}
-
-
-def _deviation(weight: CurvatureWeight, mean: Tensor) -> Tensor:
-    """μ - m, the distance from the mean of the prior."""
-    return mean - weight.prior_mean if weight.prior_spread else mean
 
 
 def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from gossamer.layers import GaussianWeight, SparseWeight, replica
+from gossamer.layers.weight import resize, stats_of
 from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.in_layers import InLayers, Refreshing
 from gossamer.types import Collector, Posterior
@@ -125,7 +126,7 @@ def _average(mine: SparseWeight, other: SparseWeight, new: float) -> None:
         stays = old[slot] == position
         values = {name: torch.where(stays, value[slot], 0) for name, value in values.items()}
         if len(position) != len(old):
-            mine.resize(len(position))
+            resize(mine, len(position))
         mine.support.set_position(position)
     result = {name: value.lerp(latest[name].to(value), new) for name, value in values.items()}
     mine.mean.copy_(result["mean"])
@@ -134,5 +135,5 @@ def _average(mine: SparseWeight, other: SparseWeight, new: float) -> None:
 
 
 def _moments(weight: SparseWeight) -> dict[str, Tensor]:
-    stats = weight.stats()
+    stats = stats_of(weight)
     return {"mean": stats.mean} if stats.std is None else {"mean": stats.mean, "var": stats.std.square()}

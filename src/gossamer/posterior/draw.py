@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gossamer.layers import SparseModule, SparseWeight, replica
 from gossamer.layers.delta import BASE
@@ -46,7 +46,7 @@ class DrawnNetwork:
         weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
         for weight in weights:
             weight.support.check_average()
-        self._dense = {weight: nn.Parameter(weight.vacant(), weight.mean.requires_grad) for weight in weights}
+        self._dense = {weight: nn.Parameter(_vacant(weight), weight.mean.requires_grad) for weight in weights}
         self._std = {weight: None if weight.std is None else weight.std.detach() for weight in weights}
         self.network = replica(model, {id(module): module.to_plain(self._dense) for module in _outermost(model)})
         _forget_conversion(self.network)
@@ -58,7 +58,8 @@ class DrawnNetwork:
     def redraw(self, generator: torch.Generator | None = None, *, at_mean: bool = False) -> nn.Module:
         """Write a fresh draw (or the means) into the network and return it."""
         for weight, dense in self._dense.items():
-            values = weight.held(weight.expected() if at_mean else weight.sample(generator, self._std[weight]))
+            values = weight.expected() if at_mean else weight.sample(generator, self._std[weight])
+            values = values if weight.rest is None else weight.rest.entries(weight.support, values)
             position = weight.support.position
             if position is None:
                 dense.copy_(values.view_as(dense))
@@ -69,6 +70,11 @@ class DrawnNetwork:
             if not dense.is_contiguous():
                 dense.copy_(flat.view_as(dense))
         return self.network
+
+
+def _vacant(weight: SparseWeight) -> Tensor:
+    """The dense weight with nothing active, to be written into."""
+    return weight.mean.detach().new_zeros(weight.support.shape) if weight.rest is None else weight.rest.copy()
 
 
 def _outermost(module: nn.Module) -> list[SparseModule]:

@@ -22,15 +22,15 @@ def frozen(posterior: Posterior | nn.Module, n_draws: int | None = None) -> nn.M
     Args:
         posterior: A converted network, or a posterior of such networks.
         n_draws: ``None`` takes the means, and the outputs are those of the network. Otherwise so many draws are made
-            now, and the outputs are ``(draws, batch, …)``, as :class:`gossamer.Prediction` takes them.
+            now, and the outputs are ``(draws, batch, …)``, as :class:`gossamer.posterior.Prediction` takes them.
 
     Example:
         >>> import gossamer
         >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(8, 50), nn.ReLU(), nn.Linear(50, 3)), density=0.1)
-        >>> network = gossamer.frozen(model, n_draws=20)
-        >>> gossamer.Prediction(network(torch.randn(4, 8))).mutual_information.shape
+        >>> network = gossamer.posterior.frozen(model, n_draws=20)
+        >>> gossamer.posterior.Prediction(network(torch.randn(4, 8))).mutual_information.shape
         torch.Size([4])
-        >>> gossamer.frozen(model)(torch.randn(4, 8)).shape
+        >>> gossamer.posterior.frozen(model)(torch.randn(4, 8)).shape
         torch.Size([4, 3])
     """
     if not isinstance(posterior, nn.Module | Posterior):

@@ -106,7 +106,7 @@ class InLayers(OneNetwork, Collector):
             yield from passes.draws(n, self.generator)
 
     def fixed(self, n: int) -> Posterior | None:
-        restless = any(weight.has_rest for weight in sparse_weights(self.model).values())
+        restless = any(weight.rest is not None for weight in sparse_weights(self.model).values())
         return None if self.refresh is not None or restless else FixedDraws.of(self.model, n, self.generator)
 
     @property

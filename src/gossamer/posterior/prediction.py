@@ -39,8 +39,8 @@ class Prediction:
     def samples(self) -> Tensor:
         """Class probabilities of each draw, ``(draws, batch, classes)``; of numbers, their predicted means."""
         if self.has_numbers:
-            return self._values()[0]
-        self._check_classes()
+            return _values(self)[0]
+        _check_classes(self)
         if self.likelihood is not None:
             return self.likelihood.probs(self.outputs, self._dim)
         return at_least_float32(self.outputs).softmax(self._dim)
@@ -48,7 +48,7 @@ class Prediction:
     @property
     def probs(self) -> Tensor:
         """Class probabilities, the mean over the draws, ``(batch, classes)``."""
-        self._check_classes()
+        _check_classes(self)
         return self.samples.mean(0)
 
     @property
@@ -59,7 +59,7 @@ class Prediction:
     @property
     def expected_entropy(self) -> Tensor:
         """Mean entropy of the draws, ``(batch,)``: uncertainty that more data could not remove."""
-        self._check_classes()
+        _check_classes(self)
         return _entropy(self.samples, self._dim).mean(0)
 
     @property
@@ -75,17 +75,17 @@ class Prediction:
     @property
     def mean(self) -> Tensor:
         """Predicted mean, ``(batch, targets)``."""
-        return self._values()[0].mean(0)
+        return _values(self)[0].mean(0)
 
     @property
     def epistemic_std(self) -> Tensor:
         """Standard deviation of the draws' means: how much the draws disagree."""
-        return self._values()[0].std(0, correction=0)
+        return _values(self)[0].std(0, correction=0)
 
     @property
     def aleatoric_std(self) -> Tensor:
         """Root mean square of the noise of the targets over the draws; zero without a likelihood."""
-        return self._values()[1].square().mean(0).sqrt()
+        return _values(self)[1].square().mean(0).sqrt()
 
     @property
     def std(self) -> Tensor:
@@ -100,7 +100,7 @@ class Prediction:
         """
         if not 0 < level < 1:
             raise ValueError(f"level is a probability between 0 and 1, got {level}")
-        self._values()  # which classes do not have
+        _values(self)  # which classes do not have
         if self.likelihood is None:
             return gaussian_interval(self.mean.unsqueeze(0), self.std.unsqueeze(0), level)
         return self.likelihood.interval(self.outputs, level)
@@ -121,25 +121,25 @@ class Prediction:
         """Dimension of the classes in ``outputs``."""
         return self.class_dim + 1 if self.class_dim >= 0 else self.outputs.dim() + self.class_dim
 
-    def _values(self) -> tuple[Tensor, Tensor]:
-        if self.likelihood is None:
-            values = at_least_float32(self.outputs)
-            return values, torch.zeros_like(values)
-        if self.likelihood.kind == "classification":
-            raise ValueError(
-                "a categorical prediction has probs, not a mean; for regression pass likelihood=Gaussian(…)"
-            )
-        return self.likelihood.moments(self.outputs)
 
-    def _check_classes(self) -> None:
-        if self.has_numbers:
-            raise ValueError("a prediction of numbers has a mean and a std, not class probabilities")
-        if not self.has_classes:
-            raise ValueError(
-                f"outputs of shape {tuple(self.outputs.shape)} (draws, batch, …) have no classes at dimension "
-                f"{self.class_dim} of the network's output. A classifier needs one output a class, two for yes or no; "
-                "for regression ask for mean and std"
-            )
+def _values(prediction: Prediction) -> tuple[Tensor, Tensor]:
+    if prediction.likelihood is None:
+        values = at_least_float32(prediction.outputs)
+        return values, torch.zeros_like(values)
+    if prediction.likelihood.kind == "classification":
+        raise ValueError("a categorical prediction has probs, not a mean; for regression pass likelihood=Gaussian(…)")
+    return prediction.likelihood.moments(prediction.outputs)
+
+
+def _check_classes(prediction: Prediction) -> None:
+    if prediction.has_numbers:
+        raise ValueError("a prediction of numbers has a mean and a std, not class probabilities")
+    if not prediction.has_classes:
+        raise ValueError(
+            f"outputs of shape {tuple(prediction.outputs.shape)} (draws, batch, …) have no classes at dimension "
+            f"{prediction.class_dim} of the network's output. A classifier needs one output a class, two for yes or "
+            "no; for regression ask for mean and std"
+        )
 
 
 def _entropy(probs: Tensor, dim: int) -> Tensor:

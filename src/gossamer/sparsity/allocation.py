@@ -24,7 +24,9 @@ def uniform(layers: Sequence[LayerStats], density: float) -> list[int]:
     [12, 100]
     """
     _check_density(density)
-    return [layer.size if layer.keep_dense else _at_least_one(round(density * layer.size), layer) for layer in layers]
+    return [
+        layer.size if layer.keep_dense else min(layer.size, max(1, round(density * layer.size))) for layer in layers
+    ]
 
 
 def erk(layers: Sequence[LayerStats], density: float) -> list[int]:
@@ -76,11 +78,6 @@ def allocation(choice: str | Allocation) -> Allocation:
 def _check_density(density: float) -> None:
     if not 0 < density <= 1:
         raise ValueError(f"density is the share of active entries, in (0, 1], got {density}")
-
-
-def _at_least_one(count: int, layer: LayerStats) -> int:
-    """At least one entry, but none where all entries of the layer are frozen."""
-    return min(layer.size, max(1, count))
 
 
 def _share(layers: Sequence[LayerStats], density: float, weights: Sequence[Fraction]) -> list[int]:

@@ -96,7 +96,7 @@ def bayesianize(
     Example:
         >>> import gossamer
         >>> model = gossamer.bayesianize(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)), density=0.1)
-        >>> gossamer.active_parameters(model), model[0].mean.shape, model[0].support.shape
+        >>> gossamer.layers.active_parameters(model), model[0].mean.shape, model[0].support.shape
         (1894, torch.Size([1638]), (256, 64))
     """
     check_choice("mode", mode, get_args(Mode))

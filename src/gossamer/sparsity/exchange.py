@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from gossamer.distributed import from_first_rank
 from gossamer.kernels.ordered import merged, places, top_mask
 from gossamer.layers import SparseWeight
-from gossamer.layers.weight import RegrowStd
+from gossamer.layers.weight import RegrowStd, stats_of
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Shortlist, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
@@ -169,7 +169,7 @@ def removal_scores(criterion: Criterion, batch: WeightBatch) -> Tensor:
     """Scores of the active entries of all weights, finite."""
     if criterion in ENTRYWISE and batch.is_one_kind and works_together(batch.device):
         return _as_score(criterion(batch.stats()), batch.active.total, "removal")
-    return torch.cat([_as_score(criterion(weight.stats()), len(weight.mean), "removal") for weight in batch.weights])
+    return torch.cat([_as_score(criterion(stats_of(weight)), len(weight.mean), "removal") for weight in batch.weights])
 
 
 def keep(score: Tensor, active: Segments, rate: float, scope: Scope) -> tuple[Tensor, list[int]]:

@@ -8,6 +8,7 @@ instead: from zero, Adam's first steps for a new entry would be several times as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ class WeightBatch:
         self.names, self.weights = list(weights), list(weights.values())
         self.device = self.weights[0].mean.device
         self.active = Segments([len(weight.mean) for weight in self.weights], self.device)
-        self.sizes = [weight.shape.numel() for weight in self.weights]
+        self.sizes = [math.prod(weight.support.shape) for weight in self.weights]
 
     @property
     def is_one_kind(self) -> bool:

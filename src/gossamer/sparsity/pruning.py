@@ -80,7 +80,7 @@ class Prune(Clocked):
         ...     model(torch.randn(8, 50)).square().mean().backward()
         ...     checked = prune.step()
         ...     optimizer.step()
-        >>> gossamer.active_parameters(model), optimizer.state[model.mean]["momentum_buffer"].shape
+        >>> gossamer.layers.active_parameters(model), optimizer.state[model.mean]["momentum_buffer"].shape
         (100, torch.Size([100]))
     """
 

@@ -52,7 +52,7 @@ class Redistribution(Clocked):
         >>> model = gossamer.sparsify(plain, density=0.1)
         >>> optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
         >>> rule = ToTheLargest(model, optimizer, update_period=lambda step: 1, last_step=10)
-        >>> rule.step(), gossamer.active_parameters(model)
+        >>> rule.step(), gossamer.layers.active_parameters(model)
         (True, 120)
     """
 

@@ -105,7 +105,7 @@ class Subspace(Clocked):
         ...     model(torch.randn(8, 50)).square().mean().backward()
         ...     optimizer.step()
         ...     moved = subspace.step()
-        >>> gossamer.active_parameters(model), [update["step"] for update in subspace.record]
+        >>> gossamer.layers.active_parameters(model), [update["step"] for update in subspace.record]
         (50, [5, 10])
     """
 
@@ -156,7 +156,7 @@ class Subspace(Clocked):
         self._is_resumed = self.index > 0  # by a clock alone
         self._is_first, self._curved = True, [w for w in everything.values() if isinstance(w, CurvatureWeight)]
         self._postponed = False
-        self._check_parts()
+        _check_parts(self)
         _agree(self.weights)
         leave_broadcast(model)
         self._hooks: list[RemovableHandle] = []
@@ -278,7 +278,7 @@ class Subspace(Clocked):
         seen = trained.keys() if self.addition is random else grads.keys() | shortlists.keys() | bests.keys()
         weights = {name: weight for name, weight in trained.items() if name in seen}
         changes = None
-        if not weights and any(_has_gradient(weight.mean) for weight in trained.values()):
+        if not weights and any(w.mean.grad is not None and bool(w.mean.grad.any()) for w in trained.values()):
             reason = UNSEEN
             warnings.warn(HOW_TO_BE_SEEN, stacklevel=4)
         elif self._collector.are_sums(shortlists, grads, rate):
@@ -302,35 +302,6 @@ class Subspace(Clocked):
                 "returns the loss, or use addition='sampled_gradient'"
             )
         return mean_absolute(self.model, self._trained(), closure, self._n_draws)
-
-    def _check_parts(self) -> None:
-        """Fail here rather than at the first update."""
-        if dist.is_available() and dist.is_initialized() and any(_is_sharded(w.mean) for w in self.weights.values()):
-            raise ValueError(
-                "FSDP2 (fully_shard) splits the active entries of a weight between ranks, and a subspace moves them as "
-                "a whole: shard the rest of the network, with these in ignored_params (the guide to several machines), "
-                "train with DistributedDataParallel, or shard without a Subspace"
-            )
-        if self.scope == "global" and world_size() > 1:
-            raise ValueError("a global budget changes parameters' shapes, which DDP cannot follow: use scope='layer'")
-        if any(weight.mean.requires_grad for weight in self.weights.values()) and not self._trained():
-            raise ValueError(
-                "the optimizer holds none of this model's sparse weights: build it from gossamer.param_groups(model), "
-                "after the conversion"
-            )
-        held = {id(parameter) for optimizer in self.optimizers for parameter in _parameters(optimizer)}
-        trained = {f"{n}.{part}".lstrip("."): p for n, w in self._trained().items() for part, p in w.named_parameters()}
-        missing = [name for name, parameter in trained.items() if parameter.requires_grad and id(parameter) not in held]
-        if missing:
-            names = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
-            warnings.warn(
-                f"no optimizer of this subspace holds {names}: if another one trains what moves here, give both, "
-                "Subspace(model, [first, second]); otherwise freeze it with requires_grad_(False)",
-                stacklevel=3,
-            )
-        for criterion in (self.removal, *self.compare.values()):
-            if self.weights and criterion in REMOVAL.values():  # these say what they miss
-                removal_scores(criterion, WeightBatch(self.weights))
 
 
 class _OptimizerClock:
@@ -406,10 +377,6 @@ def _agree(weights: Weights) -> None:
             weight.support.set_position(from_first_rank(weight.support.position.clone()))
 
 
-def _has_gradient(mean: Tensor) -> bool:
-    return mean.grad is not None and bool(mean.grad.any())
-
-
 def _checked_rate(rate: float, when: str = "") -> float:
     if not 0 <= rate <= 1:
         raise ValueError(f"replacement_rate is a share of the active entries, in [0, 1]; got {rate}{when}")
@@ -418,6 +385,36 @@ def _checked_rate(rate: float, when: str = "") -> float:
 
 def _rate(start: float, last_step: int | None) -> Schedule:
     return constant(start) if last_step is None else cosine(start, max(1, last_step))
+
+
+def _check_parts(subspace: Subspace) -> None:
+    """Fail here rather than at the first update."""
+    if dist.is_available() and dist.is_initialized() and any(_is_sharded(w.mean) for w in subspace.weights.values()):
+        raise ValueError(
+            "FSDP2 (fully_shard) splits the active entries of a weight between ranks, and a subspace moves them as "
+            "a whole: shard the rest of the network, with these in ignored_params (the guide to several machines), "
+            "train with DistributedDataParallel, or shard without a Subspace"
+        )
+    if subspace.scope == "global" and world_size() > 1:
+        raise ValueError("a global budget changes parameters' shapes, which DDP cannot follow: use scope='layer'")
+    if any(weight.mean.requires_grad for weight in subspace.weights.values()) and not subspace._trained():
+        raise ValueError(
+            "the optimizer holds none of this model's sparse weights: build it from gossamer.param_groups(model), "
+            "after the conversion"
+        )
+    held = {id(parameter) for optimizer in subspace.optimizers for parameter in _parameters(optimizer)}
+    trained = {f"{n}.{part}".lstrip("."): p for n, w in subspace._trained().items() for part, p in w.named_parameters()}
+    missing = [name for name, parameter in trained.items() if parameter.requires_grad and id(parameter) not in held]
+    if missing:
+        names = ", ".join(missing[:3]) + (", …" if missing[3:] else "")
+        warnings.warn(
+            f"no optimizer of this subspace holds {names}: if another one trains what moves here, give both, "
+            "Subspace(model, [first, second]); otherwise freeze it with requires_grad_(False)",
+            stacklevel=3,
+        )
+    for criterion in (subspace.removal, *subspace.compare.values()):
+        if subspace.weights and criterion in REMOVAL.values():  # these say what they miss
+            removal_scores(criterion, WeightBatch(subspace.weights))
 
 
 def _check(

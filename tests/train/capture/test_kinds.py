@@ -6,6 +6,7 @@ from torch import nn
 
 import gossamer
 from gossamer import methods
+from gossamer.layers.curvature import attach
 from gossamer.likelihoods import Categorical
 from gossamer.train import Training
 from gossamer.train.capture import CapturedSteps
@@ -107,7 +108,7 @@ def test_weights_of_several_temperatures_keep_their_own():
     torch.manual_seed(0)
     model = gossamer.bayesianize(nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 4)), density=0.5)
     for layer, noise_scale in ((model[0], 1e-3), (model[2], 1e-4)):
-        layer.weight.attach(noise_scale)
+        attach(layer.weight, noise_scale)
     expected = torch.cat([model[0].std, model[2].std]).detach()
     flat = FlatWeights(model, torch.float32)
     flat.set_rate(noisy=True)
