@@ -3,8 +3,6 @@
 A narrow no-break space stands between a number and its unit; :func:`plain` is for places that want ASCII.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """Names that users type: looked up, and corrected where a known one is near."""
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import importlib

@@ -5,8 +5,6 @@ alone writes it and f(0) = 0, its rows may be zero instead of the mask: m f(z) =
 and keeps its mask.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """``compact``: a smaller plain network with the same outputs."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any

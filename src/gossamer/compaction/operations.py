@@ -1,7 +1,5 @@
 """The operations of a traced network, by what they do to channels."""
 
-from __future__ import annotations
-
 import operator
 from collections import Counter
 from collections.abc import Callable

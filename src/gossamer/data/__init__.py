@@ -8,8 +8,6 @@ Sets that are read from files look in ``root``, else in the folder named by the 
 else in ``data/`` of the working directory. Nothing is ever downloaded.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib

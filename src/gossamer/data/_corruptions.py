@@ -9,8 +9,6 @@ Random numbers come from numpy's ``RandomState``, whose streams never change. Im
 however many images follow it.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable

@@ -5,8 +5,6 @@ A reader of a format takes the bytes of a file and the part (``"train"`` or ``"t
 runs code from a file.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import itertools

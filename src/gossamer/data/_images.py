@@ -1,7 +1,5 @@
 """Image sets: files in any of their published forms -> a Task of bytes (n, channels, height, width)."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """CIFAR-10: photographs, 32×32 pixels in colour, 10 classes, 50,000 + 10,000 (Krizhevsky 2009)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gossamer.data._files import read_cifar_pickle

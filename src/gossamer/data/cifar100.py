@@ -3,8 +3,6 @@
 The images come in a fixed random order of their own, not that of the files: copies sorted by class are in circulation.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gossamer.data._files import read_cifar_pickle

@@ -1,7 +1,5 @@
 """Handwritten digits, 8×8 pixels, 10 classes, 1,797 images (embedded in scikit-learn: nothing is downloaded)."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Fashion-MNIST: pieces of clothing, 28×28 grey pixels, 10 classes, 60,000 + 10,000 (Xiao, Rasul and Vollgraf 2017)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gossamer.data._images import ImageSet, Normalize, idx_layout, load_images, npz_layout

@@ -11,8 +11,6 @@ The inputs of all three examples are made here (section 5): x_i = (e + z_i) / �
 two have correlation 1/2. The papers truncate e and z_i at ±10, which one draw in 10²² would reach; here they are not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ again from the full house numbers and are not equal byte for byte; the task is t
 so should be the results. SVHN is for non-commercial use.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gossamer.data._files import DataNotFoundError, read_mat

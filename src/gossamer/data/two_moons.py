@@ -1,7 +1,5 @@
 """Two moons: two interleaved half circles in the plane, with noise; 2 classes, generated."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A set is a file ``uci/<published name>/data/data.txt``. The published splits are
 the seed 1, so that the files of indices beside it are not read.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A file has the numbers and how the network was converted; the code of the networ
 stored, their positions as differences in the smallest integers that hold them.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ drawn networks and combines their predictions. None of them needs Gossamer to ru
 numbers it holds and what its classes are called: in ONNX as the model's metadata, otherwise in ``gossamer.json`` in it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

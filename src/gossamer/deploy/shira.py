@@ -4,8 +4,6 @@ A SHiRA layer is W₀ + Δ, too, and Δ has r (n_in + n_out) entries, with one r
 get more entries, which are zero; they are left out when an adapter is read.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

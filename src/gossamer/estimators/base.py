@@ -1,7 +1,5 @@
 """What both estimators share: fitting, the inputs that matter, saving and loading."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A classifier of the rows of a table, with probabilities."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 

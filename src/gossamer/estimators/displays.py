@@ -1,7 +1,5 @@
 """Pictures of a fitted estimator, in the style of scikit-learn's displays; they need matplotlib."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 

@@ -16,8 +16,6 @@ exact, and only interactions of three or more have a Monte Carlo error. All inpu
 levels of a category, the sign that a value is missing) are set together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Fitted estimators in safetensors files: no pickle, so reading a file cannot run code."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ the passes and all gradients, one for Adam. What is trained lies in flat buffers
 optimizer's moments are slices, so that rules and checkpoints see what they always see.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

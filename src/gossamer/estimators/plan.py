@@ -3,8 +3,6 @@
 Parameters are checked when an estimator is fitted, since scikit-learn sets them without asking.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

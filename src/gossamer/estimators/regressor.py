@@ -1,7 +1,5 @@
 """A regressor for the rows of a table, with standard deviations and intervals."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 

@@ -1,7 +1,5 @@
 """Files that survive crashes: replaced atomically."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -5,8 +5,6 @@ positions of active weights, are stored as their differences, in the integers th
 number of a width stands for a part of a difference that is wider. A checksum tells a damaged file from an intact one.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

@@ -6,8 +6,6 @@ A method of your own needs no place in it: ``module:function`` names a function 
 :func:`build`, on the command line and in the configuration of a run.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

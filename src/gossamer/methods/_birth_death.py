@@ -1,7 +1,5 @@
 """Metropolis moves of masks: units of all layers are born and die (Kong et al., ICML 2023, section 3.2)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import permutations

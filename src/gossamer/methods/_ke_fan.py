@@ -1,7 +1,5 @@
 """The settings of Ke and Fan (arXiv 2210.12957): named presets, and the cycles of their released code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """Parts that several methods share."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping

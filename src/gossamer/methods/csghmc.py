@@ -11,8 +11,6 @@ is v/√l, whose distribution stays the same while the rate falls (:mod:`gossame
 sampler as Ke and Fan set it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -8,8 +8,6 @@ With N examples, a mean loss of gradient g, weight decay d and temperature T (Al
 Departure: T is 1, that of the posterior. The released code has 1/N, a posterior N times as narrow.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ The network stays plain: its parameters are the means, the optimizer holds the s
 they are learnt; ``mode="reference"`` takes the paper's steps, by which they hardly move (:mod:`gossamer.optim.scales`).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, preset_of, released_rate

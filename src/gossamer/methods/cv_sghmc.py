@@ -6,8 +6,6 @@ noise of mini-batches cools; the networks at the end of the cycles are the draws
 hyper-parameters, cycles and snapshots.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

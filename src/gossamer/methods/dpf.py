@@ -7,8 +7,6 @@ pruned point m ⊙ w, and moves all weights: one that was cut too early grows un
 step t is s_t = s (1 - (1 - t/t₁)³).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

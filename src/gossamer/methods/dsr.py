@@ -5,8 +5,6 @@ left, at random entries and with the value zero. H is doubled when fewer than 0.
 when more than 1.1 of it did.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

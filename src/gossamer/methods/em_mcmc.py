@@ -10,8 +10,6 @@ examples and weight decay d. On small data that is more than the weights started
 a ranking by size tells such weights from those that matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

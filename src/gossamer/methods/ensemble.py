@@ -7,8 +7,6 @@ what its method alone would predict. The length of the training is that of all m
 each take K · E epochs, so a comparison at the same number of epochs is one at the same cost.
 """
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from typing import Any

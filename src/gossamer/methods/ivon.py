@@ -5,8 +5,6 @@ has the equations). With a density below 1 only the active weights are stored, w
 smallest |m| leave, the largest gradients at the drawn weights come in, and start with the first curvature.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from gossamer.methods._parts import noise_of_all_ranks, refresh_of, update_period_for

@@ -3,8 +3,6 @@
 The sparsity after step t is s_t = s (1 - (1 - (t - t₀) / (t₁ - t₀))³) between the steps t₀ and t₁.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

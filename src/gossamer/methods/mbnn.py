@@ -20,8 +20,6 @@ training of a thousand steps most would die then. A layer keeps one unit at leas
 parameter of the network, without a conjugate step of its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

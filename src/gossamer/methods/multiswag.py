@@ -5,8 +5,6 @@
 A deep ensemble with the covariance around each member. The length of the training is that of all members together.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from gossamer.methods._parts import with_options_of

@@ -19,8 +19,6 @@ component; here the i-th example of a batch, which is shuffled, belongs to compo
 for the cost of one network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple, Self

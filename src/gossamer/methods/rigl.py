@@ -1,7 +1,5 @@
 """RigL (Evci et al., ICML 2020): deterministic sparse training, drop by magnitude, grow by gradient."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

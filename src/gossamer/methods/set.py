@@ -4,8 +4,6 @@ Of each layer a share ζ of the positive weights, the smallest, and a share ζ o
 removed, and as many entries drawn at random become active, at zero.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The plain network, trained by SGD or Adam: the baseline of every other method."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch.optim import SGD, Adam

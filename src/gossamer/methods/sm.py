@@ -9,8 +9,6 @@ With the momentum m ← β m + g + λ w of all entries, the inactive ones too, �
 p falls along a cosine. A layer of more than 80 % density with a c above the average loses no more than it has zeros.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

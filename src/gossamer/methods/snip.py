@@ -7,8 +7,6 @@ One departure: what stays of a layer is scaled to the norm that the layer had, s
 every fresh network of :func:`gossamer.sparsify`. Without it the first hundreds of steps at 5 % hardly learn.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -16,8 +16,6 @@ Departures: biases and normalisation have the slab as their prior and stay; the 
 start, since with few examples it would remove all initial weights (for CIFAR the authors do the same, at half).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ means. With ``std="gradient"`` they are parameters that Adam trains, with the KL
 the released code's hyper-parameters and arithmetic, with which they do not learn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -9,8 +9,6 @@ The rates are those of the paper's wide ResNets; its PreResNet on CIFAR-10 has `
 Statistics of batch normalisation are made anew from 512 training examples, where the paper takes all.
 """
 
-from __future__ import annotations
-
 from torch.optim import SGD
 
 from gossamer.methods._parts import refresh_of, whole

@@ -11,8 +11,6 @@ normalisation stay as they are. The released code clips log α to [-8, 8], which
 nothing is clipped.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

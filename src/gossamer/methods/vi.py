@@ -3,8 +3,6 @@
 The dense baseline of SSVI (Li et al., ICLR 2024): the same layers, objective and schedules at density 1.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from gossamer.methods._parts import with_options_of

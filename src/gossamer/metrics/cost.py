@@ -10,8 +10,6 @@ last one. One MAC is two FLOPs: tables should say which they show.
 Only products with weights, and between queries, keys and values, are counted: no biases, norms or activations.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter

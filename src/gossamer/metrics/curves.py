@@ -1,7 +1,5 @@
 """Curves behind the numbers: reliability, accuracy under abstention, histograms."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -5,8 +5,6 @@ positive; here ``aupr_out`` takes the outside as positive, ``aupr_in`` the insid
 outside that passes a threshold which 95 % of the inside pass (Liang et al. 2018, "FPR at 95 % TPR").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

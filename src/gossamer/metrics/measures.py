@@ -4,8 +4,6 @@ Three numbers are called calibration error, and none can be turned into another:
 print), :func:`classwise_ece` and :func:`marginal_l2_debiased` (what the tables of SSVI print). All sums are in float64.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

@@ -4,8 +4,6 @@ A function takes the prediction, the task and the targets; the decorator adds th
 metric to the library, add a function here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

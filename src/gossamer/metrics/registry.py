@@ -3,8 +3,6 @@
 A metric of your own is one call of :func:`add`; it is then computed, compared and reported like the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -5,8 +5,6 @@
 torch.Size([2, 3])
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

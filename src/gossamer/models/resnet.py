@@ -4,8 +4,6 @@ For small images the stem is a 3 x 3 convolution of stride 1 without max-pooling
 pre-activation blocks (Zagoruyko and Komodakis, 2016).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -5,8 +5,6 @@ training rows is the *record* of the task: plain values for JSON, from which the
 ``texts`` is for functions of the user's own, which know their tokenizer.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Arrays in a NumPy ``.npz`` file: ``x`` and ``y``, or ``x_train``, ``y_train``, ``x_test`` and ``y_test``."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 A row here is all that a new kind of file needs: it can then be trained on, predicted, written and used as another set.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

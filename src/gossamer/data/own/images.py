@@ -1,7 +1,5 @@
 """A folder of images with one sub-folder per class, perhaps below ``train/`` and ``test/``; Pillow reads the files."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

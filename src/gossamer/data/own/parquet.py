@@ -4,8 +4,6 @@ polars ends its process if a file asks for more memory than there is, and a smal
 runs where it may die, in bounded memory (:mod:`gossamer.data.own.parquet_process`); only JSON and numbers come back.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

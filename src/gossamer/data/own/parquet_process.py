@@ -4,8 +4,6 @@ The file is its standard input. For each column it writes a line of JSON, then t
 a line with the error. It is run by its path and imports nothing of Gossamer, which would bring torch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

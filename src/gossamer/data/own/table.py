@@ -1,7 +1,5 @@
 """A table in a file, one example per row: categories one-hot, missing numbers imputed with an indicator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The tokenizer is the user's, so the data are named as a function of theirs, ``module:function``, which calls ``load``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

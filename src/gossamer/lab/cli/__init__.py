@@ -3,8 +3,6 @@
 Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted with a checkpoint to continue from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

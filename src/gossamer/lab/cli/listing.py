@@ -3,8 +3,6 @@
 The lines are read from the source: importing it would take seconds.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Flags from signatures: names, types, defaults and help of a function's arguments become those of a command."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import inspect

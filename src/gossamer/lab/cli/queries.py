@@ -1,7 +1,5 @@
 """Commands that read runs: ``runs``, ``show``, ``report``, ``export``, ``predict`` and ``evaluate``."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """``gossamer train``: a new run from flags and a configuration file, or an interrupted one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

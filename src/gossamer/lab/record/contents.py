@@ -3,8 +3,6 @@
 Keys that are not named here are left alone.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -1,7 +1,5 @@
 """What guards a run folder while it is written: journals that know what they hold, and a lock."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Charts as inline SVG, coloured by the page: lines, histograms and a scatter, each with its data as a table."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Figures of several runs: dots with error bars, quality against cost, and a curve per method with a band."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from operator import methodcaller

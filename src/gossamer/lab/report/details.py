@@ -1,7 +1,5 @@
 """The parts of the page without a chart: notices, test images, all measurements, and how to run it again."""
 
-from __future__ import annotations
-
 import base64
 import math
 import shlex

@@ -1,7 +1,5 @@
 """What ``gossamer evaluate`` measured after a training: its tables, which the command prints, too, and its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Any

@@ -1,7 +1,5 @@
 """The layout of the page, for one run and for several."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Charts of named rows, with bars or with values and ranges, and of a plane: points, a matrix of counts, a map."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from typing import NamedTuple

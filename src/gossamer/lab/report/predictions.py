@@ -1,7 +1,5 @@
 """Figures of predictions: of classes, of numbers, and of inputs in a plane."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Run folders as the report reads them, and groups of runs that differ only by their seed."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -1,7 +1,5 @@
 """Tables: plain ones under a title, ones that a heading sorts, and that of a comparison with its runs folded below."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Figures of a training and of the weights that it left: losses and metrics by step, density, σ, updates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """What the report draws of a prediction and of a posterior: arrays of bounded size, however large the test set is."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 The held-out split chooses, the test split judges; ``evaluation.json`` of the run keeps what was found.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, get_args
 

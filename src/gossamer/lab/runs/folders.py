@@ -1,7 +1,5 @@
 """The folder of a run: a name for a new one, its settings, and the refusal of one that holds something else."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from collections.abc import Mapping

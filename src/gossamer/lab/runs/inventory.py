@@ -1,7 +1,5 @@
 """Which runs there are in a folder, and how far each is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path

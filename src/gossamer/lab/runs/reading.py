@@ -1,7 +1,5 @@
 """Reading a run: a summary of it, and its predictions for new inputs, which are read from a file and checked."""
 
-from __future__ import annotations
-
 import math
 import shlex
 import warnings

@@ -1,7 +1,5 @@
 """How a run behaves away from its training data: other data sets, corrupted images. Recorded in ``evaluation.json``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Estimators are imported here only where there is a table: they need scikit-learn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
