@@ -51,7 +51,8 @@ def test_all_forms_of_the_table_have_the_same_numbers(comparison):
     assert [row["method"] for row in rows] == ["sgd", "vi", "ssvi", "rigl"]
     assert text[-1] == "mean±standard error over 2 seeds; costs are means"
     for row, strings, cells, line in zip(rows, by_csv, markdown[2:], text[2:6], strict=True):
-        assert {key: float(strings[key]) for key in row if key != "method"} == {
+        # Memory may be known for one seed alone: then it has no error.
+        assert {key: float(strings[key]) if strings[key] else None for key in row if key != "method"} == {
             key: value for key, value in row.items() if key != "method"
         }
         named = dict(zip(markdown[0], cells, strict=True))
