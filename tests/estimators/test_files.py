@@ -83,7 +83,7 @@ def test_what_cannot_be_written_or_read(short, numbers, tmp_path):
     (tmp_path / "other").write_bytes(to_bytes({"step": 3}))
     with pytest.raises(
         ValueError,
-        match=r"other holds a gossamer checkpoint.*read it with gossamer\.load_run",
+        match=r"other holds a gossamer checkpoint.*read it with gossamer\.lab\.load_run",
     ):
         SparseBayesRegressor.load(tmp_path / "other")
     with pytest.raises(FileNotFoundError):
