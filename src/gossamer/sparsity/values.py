@@ -12,25 +12,6 @@ import torch
 from torch import Tensor
 
 
-def magnitude_value(mean: Tensor, std: Tensor) -> Tensor:
-    """|μ|.
-
-    >>> magnitude_value(torch.tensor([-2.0]), torch.tensor([1.0]))
-    tensor([2.])
-    """
-    return mean.abs()
-
-
-def snr_value(mean: Tensor, std: Tensor) -> Tensor:
-    """|μ|/σ.
-
-    >>> snr_value(torch.tensor([-2.0]), torch.tensor([4.0]))
-    tensor([0.5000])
-    """
-    _, _, a = _terms(mean, std)
-    return a.to(mean)
-
-
 def expected_abs_value(mean: Tensor, std: Tensor) -> Tensor:
     """E|θ| = |μ| + σδ(a) (SSVI, eq. 6); both terms are positive.
 
@@ -39,17 +20,6 @@ def expected_abs_value(mean: Tensor, std: Tensor) -> Tensor:
     """
     size, spread, a = _terms(mean, std)
     return (size + spread * _excess(a)).to(mean)
-
-
-def snr_abs_value(mean: Tensor, std: Tensor) -> Tensor:
-    """SNR(|θ|) = (a + δ) / sqrt(1 - 2aδ - δ²) (SSVI, eq. 7, without its cancellation).
-
-    >>> snr_abs_value(torch.tensor([0.0, 3.0]), torch.tensor([1.0, 1.0]))
-    tensor([1.3236, 3.0077])
-    """
-    _, _, a = _terms(mean, std)
-    variance, _ = _abs_cumulants(a)
-    return ((a + _excess(a)) / variance.sqrt()).to(mean)
 
 
 def log_expected_exp_value(mean: Tensor, std: Tensor, rate: float = 1.0) -> Tensor:
@@ -65,15 +35,6 @@ def log_expected_exp_value(mean: Tensor, std: Tensor, rate: float = 1.0) -> Tens
     return (rate * size + t**2 / 2 + _reflection(a, t).log1p()).to(mean)
 
 
-def expected_exp_value(mean: Tensor, std: Tensor, rate: float = 1.0) -> Tensor:
-    """E e^{λ|θ|}; infinite once its log passes 88.7 in float32.
-
-    >>> expected_exp_value(torch.tensor([0.0]), torch.tensor([1.0]))
-    tensor([2.7743])
-    """
-    return log_expected_exp_value(in_float64(mean), in_float64(std), rate).exp().to(mean)
-
-
 def log_snr_exp_value(mean: Tensor, std: Tensor, rate: float = 1.0) -> Tensor:
     """The log of SNR(e^{λ|θ|}): -log(e^D - 1)/2, D = log E e^{2λ|θ|} - 2 log E e^{λ|θ|}.
 
@@ -83,15 +44,6 @@ def log_snr_exp_value(mean: Tensor, std: Tensor, rate: float = 1.0) -> Tensor:
     _, spread, a = _terms(mean, std)
     gap = _log_moment_gap(a, _check_rate(rate) * spread)
     return (-(gap + (-torch.expm1(-gap)).log()) / 2).to(mean)
-
-
-def snr_exp_value(mean: Tensor, std: Tensor, rate: float = 1.0) -> Tensor:
-    """SNR(e^{λ|θ|}) = E e^{λ|θ|} / sqrt(Var e^{λ|θ|}); zero once λσ passes 14.4 in float32.
-
-    >>> snr_exp_value(torch.tensor([5.0]), torch.tensor([1.0]))
-    tensor([0.7629])
-    """
-    return log_snr_exp_value(in_float64(mean), in_float64(std), rate).exp().to(mean)
 
 
 def _check_rate(rate: float) -> float:
