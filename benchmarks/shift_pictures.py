@@ -20,13 +20,11 @@ from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, digits
 from gossamer.lab.report.evaluation import mean_by_severity
 from gossamer.lab.runs.evaluation import evaluate_selective, opened
 from gossamer.lab.runs.shift import evaluate_corruptions, evaluate_ood
-from reproductions import corruptions
 from reproductions.drawing import draw, tidy
 
 
 def main(folder: Path) -> None:
     """Train, evaluate, then draw into ``folder``."""
-    corruptions.add()
     settings = lab.Settings("ssvi", "digits", epochs=20, device="cpu", options={"density": 0.1})
     with tempfile.TemporaryDirectory() as place:
         job = opened(lab.train(settings, Path(place) / "run", quiet=True).folder)

@@ -16,7 +16,6 @@ from gossamer.lab.report.evaluation import mean_by_severity
 from gossamer.lab.runs.evaluation import opened
 from gossamer.lab.runs.shift import evaluate_corruptions
 from gossamer.metrics import METRICS, Metric
-from reproductions import corruptions
 from reproductions.drawing import PALETTE, draw, tidy
 from reproductions.frame import Claim, Kept, Measures, Result, Row, Told, trained
 from reproductions.rows import NAMES, ssvi_row
@@ -32,7 +31,6 @@ def corrupted(told: Told, folder: Path, lock: Lock) -> Measures:
     if ":" in told["data"]:
         x, y = job.task.test
         job.task = job.task._replace(test=(x[:SMALL_TEST], y[:SMALL_TEST]))
-    corruptions.add()
     (entry,) = evaluate_corruptions(job).values()
     for name in SHOWN:
         by_severity = mean_by_severity(entry, name)

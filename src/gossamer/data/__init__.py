@@ -21,7 +21,7 @@ import torch
 
 from gossamer._text.names import imported, unknown
 from gossamer.data import own
-from gossamer.data._corruptions import CORRUPTIONS, PUBLISHED, SEVERITIES, corrupt, read_corrupted
+from gossamer.data._corruptions import CORRUPTIONS, SEVERITIES, corrupt, read_corrupted
 from gossamer.data._files import DataNotFoundError
 from gossamer.data._images import CropFlip, Normalize, grey
 from gossamer.data.own import describe as describe_data
@@ -29,7 +29,6 @@ from gossamer.types import Split, Task
 
 __all__ = [
     "CORRUPTIONS",
-    "PUBLISHED",
     "SEVERITIES",
     "CropFlip",
     "DataNotFoundError",

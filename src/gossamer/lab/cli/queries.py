@@ -192,7 +192,7 @@ def add_evaluate_flags(parser: Parser) -> Parser:
         nargs="?",
         const="generated",
         metavar="FOLDER",
-        help="Corruptions of the test images at 5 severities, or those of published files (CIFAR-10-C) in a folder.",
+        help="15 corruptions of the test images at 5 severities, or those of published files (CIFAR-10-C) in a folder.",
     )
     parser.add_flag("temperature", None, "Temperature scaling of the logits on the held-out split.", group=more)
     parser.add_flag("selective", None, "Accuracy when the network may abstain, by score.", group=more)

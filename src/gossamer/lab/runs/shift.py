@@ -1,6 +1,6 @@
 """How a run behaves away from its training data: other data sets, corrupted images. Recorded in ``evaluation.json``."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from gossamer import data, metrics
 from gossamer._text.names import unknown
 from gossamer._text.terminal import Progress
-from gossamer.data import CORRUPTIONS, PUBLISHED, SEVERITIES, corrupt, grey, read_corrupted
+from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, grey, read_corrupted
 from gossamer.data.own.files import FILES
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
@@ -82,7 +82,7 @@ def evaluate_corruptions(
     """The metrics of a run on corrupted test images, by source; kept in the run.
 
     ``"generated"`` corrupts the test images of the run (:func:`gossamer.data.corrupt`); any other ``source`` is the
-    folder of published files, such as CIFAR-10-C, of which all fifteen are read. Beside the ``clean`` metrics,
+    folder of published files, such as CIFAR-10-C. Beside the ``clean`` metrics,
     ``corruptions`` has a list of five for each metric of each corruption.
     """
     job = opened(run, n_draws)
@@ -92,9 +92,8 @@ def evaluate_corruptions(
         raise RecordError(f"--corruptions {source}: there is no such folder; without one, images are corrupted here")
     clean = summarize(job.predict(job.task.test[0]), job.task, job.task.test[1])
     rows: dict[str, dict[str, list[float]]] = {}
-    names = CORRUPTIONS if source == GENERATED else PUBLISHED
-    with Progress("corruptions", len(names) * len(SEVERITIES), quiet=quiet) as progress:
-        for done, (name, severity, x, y) in enumerate(_corrupted(job, source, names), start=1):
+    with Progress("corruptions", len(CORRUPTIONS) * len(SEVERITIES), quiet=quiet) as progress:
+        for done, (name, severity, x, y) in enumerate(_corrupted(job, source), start=1):
             for metric, value in summarize(job.predict(x), job.task, y).items():
                 rows.setdefault(name, {}).setdefault(metric, []).append(value)
             progress.update(done, f"{name} {severity}".format)
@@ -104,9 +103,9 @@ def evaluate_corruptions(
     return {name: entry}
 
 
-def _corrupted(job: Job, source: str, names: Iterable[str]) -> Iterator[tuple[str, int, Tensor, Tensor]]:
+def _corrupted(job: Job, source: str) -> Iterator[tuple[str, int, Tensor, Tensor]]:
     x, y = job.task.test
-    for name in names:
+    for name in CORRUPTIONS:
         for severity in SEVERITIES:
             if source == GENERATED:
                 yield name, severity, corrupt(x, name, severity), y
