@@ -4,8 +4,6 @@ The network stays as it is, in its own precision. A small share of the entries o
 N(μ, σ²) with the prior N(0, s₀²), and the subspace moves: an entry that is removed has its pretrained value again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence

@@ -11,8 +11,6 @@ A *score* says how badly a candidate answer fits the prediction; a set holds all
 ⌈(n + 1) level⌉-th smallest score of the n true answers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Literal

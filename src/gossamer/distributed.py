@@ -3,8 +3,6 @@
 Without a process group there is one rank; several are started by torchrun or Lightning Fabric.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager

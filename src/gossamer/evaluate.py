@@ -1,7 +1,5 @@
 """The quality of drawn networks on a split of a task."""
 
-from __future__ import annotations
-
 import contextlib
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Likelihoods p(y | network output): the loss, and the predictive density of several draws."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

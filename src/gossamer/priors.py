@@ -1,7 +1,5 @@
 """Divergences from priors, as functions of the mean and the standard deviation of each weight."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

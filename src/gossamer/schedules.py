@@ -1,7 +1,5 @@
 """Schedules: functions step -> value. Every rate in the library is a number or a schedule."""
 
-from __future__ import annotations
-
 import math
 
 from gossamer.types import Schedule

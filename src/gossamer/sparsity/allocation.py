@@ -4,8 +4,6 @@ Layers with ``keep_dense`` keep all their entries, which do not count against th
 layer gets at least one entry: an empty layer would cut the network in two. Fractions keep the counts exact.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The clock of a rule: how many steps it has seen, which is all that most rules need for an exact resume."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gossamer.types import Rule, Step

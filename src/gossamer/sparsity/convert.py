@@ -1,7 +1,5 @@
 """Conversion of any ``nn.Module`` into a sparse Bayesian network, or into a sparse deterministic one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Sequence
 from contextlib import nullcontext

@@ -5,8 +5,6 @@ least, because bfloat16 would round different weights into ties, and in float64 
 exact.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Pruning at one step of a training, by what the weights have learnt until then."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

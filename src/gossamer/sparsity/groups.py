@@ -9,8 +9,6 @@ first of them. The order in which groups go is total: those of equal score go by
 cuts the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ network computes with the group at zero, so gradients are those of the pruned ne
 that is held back, and at a later check the group may return.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ divides as many new ones among the layers, and takes those of the highest score 
 last integer, and no layer is left empty.
 """
 
-from __future__ import annotations
-
 import sys
 from abc import abstractmethod
 from collections.abc import Callable

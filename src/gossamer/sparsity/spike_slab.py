@@ -9,8 +9,6 @@ where the sampler's current weights replace the expectation over the posterior. 
 changes: δ0/N instead of δ1/N.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Notation: a = |μ|/σ, t = λσ, φ and Q are the density and the upper tail of 
 E|θ| = |μ| + σδ. Everything is computed in float64 and returned in the dtype of ``mean``.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
