@@ -25,7 +25,7 @@ def pages(fake, tmp_path_factory):
         "coloured": [fake.fake_run(root / "coloured", coloured=True, steps=7800)],
         "unfinished": [fake.fake_run(root / "un finished", finished=False, steps=7800)],
         "regression": [fake.fake_regression(root / "regression")],
-        "plane": [fake.fake_plane(root / "plane")],
+        "rows": [fake.fake_rows(root / "rows")],
         "evaluated": [fake.fake_evaluated(root / "evaluated")],
         "outside": [fake.fake_ood(root / "outside")],
         "several": fake.fake_comparison(root / "several"),

@@ -19,7 +19,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-KINDS = ["single", "coloured", "unfinished", "regression", "plane", "evaluated", "outside", "several", "sweep"]
+KINDS = ["single", "coloured", "unfinished", "regression", "rows", "evaluated", "outside", "several", "sweep"]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gossamer.lab.runs import curves
-from gossamer.likelihoods import Categorical, Gaussian
+from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Task
 
@@ -102,24 +102,3 @@ def test_one_network_has_no_epistemic_std_and_many_points_are_thinned():
     found = curves.number_curves(single, task, y)
     assert "epistemic_std" not in found
     assert len(found["points"]["mean"]) == curves.N_POINTS
-
-
-@pytest.mark.parametrize("likelihood", [Categorical(), Gaussian()])
-def test_inputs_in_a_plane_get_a_map(likelihood):
-    x = torch.tensor([[0.0, 10.0], [1.0, 30.0], [0.5, 20.0]])
-    y = torch.tensor([0, 1, 1]) if isinstance(likelihood, Categorical) else torch.zeros(3, 1)
-    task = Task((x, y), (x, y), (x, y), likelihood, 2)
-    grid, limits = curves.grid_of(task)
-    assert limits["x"] == [-0.25, 1.25]
-    assert limits["y"] == [5, 35]
-    assert grid[0].tolist() == [-0.25, 35]  # rows start at the top left
-    predictions = [Prediction(torch.randn(2, len(some), 2), likelihood) for some in (grid, x)]
-    found = curves.map_of(predictions[0], limits, predictions[1], task)
-    first = "entropy" if isinstance(likelihood, Categorical) else "std"
-    assert len(found[first]) == limits["side"] ** 2
-    assert len(found["points"]["x"]) == 3
-
-
-def test_other_inputs_get_no_map():
-    split = torch.zeros(3, 4), torch.zeros(3, 1)
-    assert curves.grid_of(Task(split, split, split, Gaussian(), 2)) is None

@@ -78,7 +78,7 @@ def document(title: str, body: Html) -> str:
 
 def _single(run: LoadedRun) -> tuple[str, Html]:
     title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
-    of_predictions = [*predictions.maps(run), *predictions.number_figures(run), *predictions.class_figures(run)]
+    of_predictions = [*predictions.number_figures(run), *predictions.class_figures(run)]
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),

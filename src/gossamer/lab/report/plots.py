@@ -1,6 +1,5 @@
-"""Charts of named rows, with bars or with values and ranges, and of a plane: points, a matrix of counts, a map."""
+"""Charts of named rows, with bars or with values and ranges, points with intervals, a matrix of counts."""
 
-import base64
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,12 +20,10 @@ from gossamer.lab.report.drawing import (
     join,
     limits,
     make_frame,
-    png,
     shorten,
     tick_labels,
 )
 
-_HUE = (122, 79, 163)  # of maps, seen on white and on black
 _NAME = 12  # letters of a class
 
 
@@ -85,30 +82,6 @@ def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
             drawn += [_cell(count, count / total, place == column, box, hover)] if count else []
     rows: list[tuple[Cell, ...]] = [(name, *row) for name, row in zip(names, counts, strict=True)]
     return Chart(join(drawn), ("label \\ predicted", *names), rows, height=top + high * len(names) + 6)
-
-
-def heat(name: str, values: Sequence[float], side: int, x: Axis, y: Axis, clouds: Sequence[tuple[str, Cloud]]) -> Chart:
-    """Values on a square grid as a coloured map, strongest at the highest, with named points on it."""
-    x_low, x_high, y_low, y_high = (float(end) for axis in (x, y) for end in (axis.low, axis.high) if end is not None)
-    frame = make_frame(x, y, [x_low, x_high], [y_low, y_high])
-    top = max(max(values), 1e-12)
-    shades = [[[*_HUE, round(225 * max(0.0, value) / top)] for value in values[k * side : (k + 1) * side]]
-              for k in range(side)]  # fmt: skip
-    picture = element(
-        "image",
-        href="data:image/png;base64," + base64.b64encode(png(shades)).decode(),
-        x=frame.x(x_low),
-        y=frame.y(y_high),
-        width=frame.x(x_high) - frame.x(x_low),
-        height=frame.y(y_low) - frame.y(y_high),
-        preserveAspectRatio="none",
-    )
-    dots = [_specks(one, frame) for _, one in clouds if one.points]
-    step_x, step_y = ((b - a) / (side - 1) for a, b in ((x_low, x_high), (y_low, y_high)))
-    rows = [(x_low + k % side * step_x, y_high - k // side * step_y, value) for k, value in enumerate(values)]
-    names = [(label, one.colour) for label, one in clouds]
-    drawing = join([clipped(join([picture, *dots]), frame), frame.drawing])
-    return Chart(drawing, (x.label, y.label, name), rows, names)
 
 
 def _specks(cloud: Cloud, frame: PlotFrame) -> Html:

@@ -1,14 +1,13 @@
-"""Figures of predictions: of classes, of numbers, and of inputs in a plane."""
+"""Figures of predictions: of classes and of numbers."""
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gossamer._text.formats import integer, is_number, number, percent
+from gossamer._text.formats import integer, number, percent
 from gossamer.lab.report.charts import DIAGONAL, Bars, Series, histogram, line
 from gossamer.lab.report.drawing import Axis, Figure, Html, PlotFrame, Point, element, join
-from gossamer.lab.report.plots import BarRow, Cloud, bars, cloud, heat, matrix
+from gossamer.lab.report.plots import BarRow, Cloud, bars, cloud, matrix
 from gossamer.lab.report.runs import LoadedRun
 
 MOST_CLASSES = 32  # of a confusion matrix
@@ -30,41 +29,11 @@ _DOUBTS = {
                                 "The part of the entropy on which drawn networks disagree (epistemic)."),
 }  # fmt: skip
 
-_FIELDS = {
-    "entropy": ("Entropy", "nats; all uncertainty"),
-    "mutual_information": ("Mutual information", "nats; the part on which drawn networks disagree"),
-    "std": ("Std", "in units of the target; all uncertainty"),
-    "epistemic_std": ("Epistemic std", "in units of the target; the part on which drawn networks disagree"),
-}
-"""What a map may show, and its unit."""
-
 
 def class_figures(run: LoadedRun) -> list[Figure | None]:
     """Those that the result has the numbers for."""
     entropy, information = (_doubt(run, name, *doubt) for name, doubt in _DOUBTS.items())
     return [_reliability(run), _selective(run), entropy, _confusion(run), information]
-
-
-def maps(run: LoadedRun) -> list[Figure]:
-    """For inputs in a plane a map of each kind of uncertainty, with test points on it."""
-    given = run.result.get("map")
-    if not isinstance(given, Mapping):
-        return []
-    side, x, y = given.get("side"), given.get("x"), given.get("y")
-    if not isinstance(side, int) or not all(isinstance(ends, list) and len(ends) == 2 for ends in (x, y)):
-        return []
-    axes = Axis("Input 1", number, *x, tight=True), Axis("Input 2", number, *y, tight=True)  # type: ignore[misc]
-    shown, clouds = [], _clouds(given.get("points"), run)
-    for name, (title, unit) in _FIELDS.items():
-        values = given.get(name)
-        if not isinstance(values, list) or len(values) != side**2 or not all(map(is_number, values)):
-            continue
-        if max(values) > 1e-6:
-            least = number(min(values), 2) if min(values) > 0.001 * max(values) else "0"
-            caption = f"From {least} (clear) to {number(max(values), 2)} (strongest colour) {unit}."
-            chart, title = heat(title, values, side, *axes, clouds), f"Map of {title.lower()}"
-            shown.append(Figure(f"map-{name.replace('_', '-')}", title, caption, chart))
-    return shown
 
 
 def selective_points(run: LoadedRun) -> list[Point]:
@@ -160,19 +129,6 @@ def _confusion(run: LoadedRun) -> Figure | None:
             for a, b, n in wrong[:_MOST_ROWS]]  # fmt: skip
     chart = bars(rows, ("label → predicted", "share of most"))
     return Figure("confusion", "Most frequent confusions", caption, chart, "rows")
-
-
-def _clouds(points: Any, run: LoadedRun) -> list[tuple[str, Cloud]]:
-    if not isinstance(points, Mapping) or not all(isinstance(points.get(key), list) for key in "xy"):
-        return []
-    labels = points.get("label")
-    if not isinstance(labels, list):
-        return [("test data", Cloud(list(zip(points["x"], points["y"], strict=True)), (), 5))]
-    names, rows = run.class_names, list(zip(points["x"], points["y"], labels, strict=True))
-    return [
-        (names[k] if k < len(names) else str(k), Cloud([(x, y) for x, y, label in rows if label == k], (), k))
-        for k in sorted(set(labels))
-    ]
 
 
 NORMAL_90 = 1.645  # stds on either side of the mean that hold 90 % of a Gaussian

@@ -15,7 +15,6 @@ from gossamer.types import Posterior, Split, Task
 N_EXAMPLES = 8  # of each kind, with their images
 N_POINTS = 500  # examples that are drawn one by one
 N_CONFUSIONS = 1024  # pairs of classes: all of them up to 32 classes
-N_GRID = 48  # points along each side of a map
 N_GROUPS = 10  # of examples with about the same std
 LEVELS = (*(k / 20 for k in range(1, 20)), 0.99)  # of intervals
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the stds of a layer
@@ -80,34 +79,6 @@ def weight_curves(posterior: Posterior) -> tuple[Curves, dict[str, list[float]]]
     levels = torch.tensor(QUANTILES, dtype=torch.float64)
     quantiles = {name: to_list(torch.quantile(_sample(std).cpu(), levels)) for name, (_, std) in pairs.items()}
     return {"snr": _histogram(ratios, (-4.0, 4.0), 80)}, quantiles
-
-
-def grid_of(task: Task) -> tuple[Tensor, dict[str, Any]] | None:
-    """Inputs on a grid around the training data, where these are points of a plane, and the sides of the grid."""
-    x = task.train[0]
-    if x.shape[1:] != (2,) or not x.is_floating_point():
-        return None
-    low, high = x.amin(0), x.amax(0)
-    pad = 0.25 * (high - low).clamp_min(1e-6)
-    sides = [torch.linspace(float(a), float(b), N_GRID) for a, b in zip(low - pad, high + pad, strict=True)]
-    down, across = torch.meshgrid(sides[1].flip(0), sides[0], indexing="ij")  # rows from the top
-    limits = {name: to_list(side[[0, -1]]) for name, side in zip("xy", sides, strict=True)}
-    return torch.stack([across.flatten(), down.flatten()], 1).to(x.dtype), limits | {"side": N_GRID}
-
-
-def map_of(grid: Prediction, limits: dict[str, Any], prediction: Prediction, task: Task) -> dict[str, Any]:
-    """The uncertainty on the grid, row by row from the top, and test points with their targets."""
-    x, y = task.test
-    keep = _evenly(len(y), N_POINTS)
-    points = {"x": to_list(x[keep, 0]), "y": to_list(x[keep, 1])}
-    if task.kind == "regression":
-        fields = {"std": grid.std[:, 0] * task.target_std, "epistemic_std": grid.epistemic_std[:, 0] * task.target_std}
-        points["target"] = to_list(y.reshape(-1)[keep] * task.target_std + task.target_mean)
-    else:
-        fields = {"entropy": grid.entropy, "mutual_information": grid.mutual_information}
-        points["label"] = to_list(y[keep])
-        points["right"] = (prediction.probs[keep].argmax(1) == y[keep]).int().tolist()
-    return limits | {name: to_list(value, 4) for name, value in fields.items()} | {"points": points}
 
 
 def examples(prediction: Prediction, test: Split) -> dict[str, list[dict[str, Any]]]:

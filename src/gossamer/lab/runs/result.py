@@ -67,7 +67,6 @@ def build_result(job: Job, run: Run) -> dict[str, Any]:
         "options": settings.options,
         "n_draws": settings.n_draws,
         **result,
-        **_map(job, posterior, prediction),
         **({"predictions": {"draws": result["metrics"], **others}} if others else {}),
         "cost": cost | {"prediction_seconds": latency},
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
@@ -95,14 +94,6 @@ def _quality(prediction: Prediction, task: Task) -> dict[str, Any]:
     if task.kind == "regression":
         return result | {"curves": curves.number_curves(prediction, task, y)}
     return result | {"curves": curves.class_curves(prediction, y), "examples": curves.examples(prediction, task.test)}
-
-
-def _map(job: Job, posterior: Posterior, prediction: Prediction) -> dict[str, Any]:
-    grid = curves.grid_of(job.task)
-    if grid is None:
-        return {}
-    x, limits = grid
-    return {"map": curves.map_of(job.predict(x, posterior), limits, prediction, job.task)}
 
 
 class _Cost(TypedDict):
