@@ -105,7 +105,7 @@ def test_every_page_is_well_formed_and_self_contained(pages, kind):
     assert "nan" not in page.text.lower().split()
 
 
-@pytest.mark.parametrize("kind", ["single", "regression", "rows", "several", "sweep"])
+@pytest.mark.parametrize("kind", ["single", "regression", "several", "sweep"])
 def test_every_chart_has_a_title_and_a_description(pages, kind):
     page = Page(pages[kind])
     charts = page.all("svg", "chart")
