@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from gossamer.data.own.columns import MAX_LEVELS, Columns
-from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, stages
 from gossamer.estimators.table import hold_out, merged
 
 pd = pytest.importorskip("pandas")
@@ -281,7 +281,7 @@ def test_medians_of_early_stopping_know_nothing_of_the_rows_held_out(short):
     X[::3, 1] = np.nan
     y = X[:, 0] + 0.1 * rng.normal(size=60)
     model = SparseBayesRegressor(**short, early_stopping=True, validation_fraction=0.3)
-    rows = model._rows(X, y[:, None], None, reset=True)
+    rows = stages.rows_of(model, X, y[:, None], None, reset=True)
     kept, _ = hold_out(merged(rows), 0.3, np.random.RandomState(0))
     known = kept.x[kept.x[:, 3] == 0, 1]  # the fourth number says where the second is missing
     model.fit(X, y)

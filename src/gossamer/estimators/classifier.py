@@ -11,6 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from gossamer.conformal import threshold
+from gossamer.estimators import stages
 from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
@@ -88,14 +89,14 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         """
         X, y = self._checked(X, y, reset=True)
         check_classification_targets(y)
-        rows = self._rows(X, y, sample_weight, reset=True)
+        rows = stages.rows_of(self, X, y, sample_weight, reset=True)
         self.classes_ = np.unique(rows.y)
         if len(self.classes_) < 2:
             raise ValueError(
                 "SparseBayesClassifier needs samples of at least 2 classes in the data, but the data contains only one "
                 f"class: {self.classes_[0]!r}"
             )
-        self._fit(self._encoded(rows), len(self.classes_))
+        stages.fit(self, self._encoded(rows), len(self.classes_))
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -120,11 +121,11 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             if classes is None:
                 raise ValueError("classes must be passed on the first call to partial_fit.")
             self.classes_ = np.unique(classes)
-        rows = self._rows(X, y, sample_weight, reset=first)
+        rows = stages.rows_of(self, X, y, sample_weight, reset=first)
         strange = np.setdiff1d(rows.y, self.classes_)
         if len(strange):
             raise ValueError(f"y has classes that were not given to the first call of partial_fit: {strange}")
-        self._fit_more(self._encoded(rows), len(self.classes_))
+        stages.fit_more(self, self._encoded(rows), len(self.classes_))
         return self
 
     def predict_proba(self, X: Any) -> Array:

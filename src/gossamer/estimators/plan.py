@@ -26,7 +26,7 @@ from gossamer.estimators.members import (
     can_train_together,
     native_steps,
 )
-from gossamer.estimators.table import Scaling
+from gossamer.estimators.table import Rows, Scaling
 from gossamer.files.schema import check_type
 from gossamer.likelihoods import Gaussian, RuleOfSuccession
 from gossamer.posterior import Mixture, Snapshots
@@ -112,6 +112,8 @@ UNKNOWN = 2.0
 OF_CURVATURE = {"temperature", "optimizer", "average", "prior"}  # options that mean nothing with the KL in the loss
 WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
 
+N_FOLDS = 3  # networks of stage 1
+N_TEST_DRAWS = 5  # of each
 N_LOOKS = 50  # at the held-out rows, over a whole training
 STREAM_FLOOR = 0.1  # of the largest rate: a schedule that ends at zero would leave a stream nothing to learn with
 
@@ -211,6 +213,37 @@ def train_more(plan: TrainingPlan, task: Task, states: Sequence[dict[str, Any]])
     for training in trainings:
         training.batches = _Pass(training.batches, first)
     return _run(plan, trainings, first + trainings[0].batches.per_epoch)
+
+
+def plan_of(
+    model: Any, stage: Stage, rows: Rows, inputs: Scaling, n_outputs: int, rng: np.random.RandomState
+) -> TrainingPlan:
+    """How a stage of an estimator is trained on these rows."""
+    n_data, constant_noise = float(rows.weight.sum()), model._has_constant_noise
+    n_means = n_outputs // 2 if constant_noise else n_outputs
+    architecture = Architecture(len(inputs.columns), widths(model.hidden), n_means, constant_noise)
+    one_rate = has_one_rate(model.method, model.options, model._likelihood)
+    recipe = recipe_of(stage, one_rate, model._likelihood.kind == "regression")
+    batch_size = recipe.batch_size(n_data) if model.batch_size is None else int(model.batch_size)
+    given = {"density": model.density, "lr": model.lr, "kl_weight": model.kl_weight}
+    options = method_options(model.method, given, model.options, recipe, architecture.n_weights, n_data)
+    rate = rate_for_numbers(model.method, options, model._likelihood)
+    return TrainingPlan(
+        model.method,
+        options if rate is None else options | {"lr": rate},
+        architecture,
+        recipe.steps(n_data, batch_size) if model.max_steps is None else int(model.max_steps),
+        # A network of stage 1 ignores a fold of each batch.
+        round(batch_size * N_FOLDS / (N_FOLDS - 1)) if stage == "select" else batch_size,
+        N_TEST_DRAWS * N_FOLDS if stage == "select" else int(model.n_draws),
+        model.device,
+        int(rng.randint(np.iinfo(np.int32).max)),
+        N_FOLDS if stage == "select" else int(model.members),
+        int(model.verbose),
+        recipe.rounds if model.max_steps is None else 1,
+        model.on_nan,
+        lowers=rate is not None,
+    )
 
 
 def recipe_of(stage: Stage, one_rate: bool, of_numbers: bool) -> Recipe:
@@ -351,7 +384,9 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
         return replace(built, lr_is_given=False) if plan.lowers else built
 
     # By its own task: some methods look at the data before they train, or at all of them at once.
-    tasks = [_task_of(i, task) for i in range(plan.members)]
+    folded = isinstance(task.likelihood, WithoutFolds)
+    hidden = [replace(task.likelihood, member=i) if folded else task.likelihood for i in range(plan.members)]  # type: ignore[type-var]
+    tasks = [task._replace(likelihood=likelihood) for likelihood in hidden]
     own = [method_for(part) for part in tasks]
     with noise:
         networks = [method.prepare(network) for method, network in zip(own, networks, strict=True)]
@@ -367,7 +402,6 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
         for training in trainings:  # they take their steps in turn, and share one stream of noise
             training.noise = trainings[-1].noise
         return trainings
-    folded = isinstance(task.likelihood, WithoutFolds)
     together = task if folded else task._replace(likelihood=SumOverMembers(task.likelihood))
     parts = replace(method_for(task), prepare=lambda members: members), Members(networks), together
     training = start(*parts, seed=plan.seed, steps_by=native_steps)
@@ -379,12 +413,6 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
 
 def _prepared(method: Method, build: Callable[[], nn.Module]) -> nn.Module:
     return method.prepare(build())
-
-
-def _task_of(member: int, task: Task) -> Task:
-    """The task of one member that trains alone."""
-    folded = isinstance(task.likelihood, WithoutFolds)
-    return task._replace(likelihood=replace(task.likelihood, member=member)) if folded else task  # type: ignore[type-var]
 
 
 def _slower(lr: Schedule, factor: float) -> Schedule:

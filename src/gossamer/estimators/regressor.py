@@ -10,8 +10,9 @@ from sklearn.utils import check_array, check_consistent_length
 from torch import Tensor
 
 from gossamer.conformal import threshold
+from gossamer.estimators import stages
 from gossamer.estimators.base import SparseBayesEstimator
-from gossamer.estimators.plan import VARYING, predictive
+from gossamer.estimators.plan import VARYING, has_one_rate, predictive
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
@@ -69,7 +70,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
                 the likelihood and in the N that divides the KL.
         """
         rows = self._validated(X, y, sample_weight, reset=True)
-        self._fit(rows, 2 * rows.y.shape[1])
+        stages.fit(self, rows, 2 * rows.y.shape[1])
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -78,7 +79,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         The first call fixes the scales of inputs and targets, so it should have typical rows.
         """
         rows = self._validated(X, y, sample_weight, reset=not hasattr(self, "_stream"))
-        self._fit_more(rows, 2 * rows.y.shape[1])
+        stages.fit_more(self, rows, 2 * rows.y.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -149,7 +150,11 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
 
     @property
     def _has_constant_noise(self) -> bool:
-        return self._has_one_rate if self.noise is None else self.noise == "constant"
+        return (
+            has_one_rate(self.method, self.options, self._likelihood)
+            if self.noise is None
+            else self.noise == "constant"
+        )
 
     @property
     def _in_training(self) -> Gaussian:
@@ -159,7 +164,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
         X, y = self._checked(X, y, multi_output=True, y_numeric=True, reset=reset)
         if reset:
             self._y_ndim = y.ndim
-        return self._rows(X, y.reshape(len(y), -1).astype(np.float64), sample_weight, reset=reset)
+        return stages.rows_of(self, X, y.reshape(len(y), -1).astype(np.float64), sample_weight, reset=reset)
 
     def _look_back(self, rows: Rows) -> tuple[Tensor, Tensor]:
         outputs, y = super()._look_back(rows)

@@ -72,7 +72,7 @@ class Columns:
         numbers, labels = plain._read(table, None)
         missing = np.setdiff1d(np.flatnonzero(np.isnan(numbers).any(axis=0)), list(labels))
         fill = np.array([_median(numbers[:, j], weight) for j in missing])
-        levels = {j: plain._levels(j, column) for j, column in labels.items()}
+        levels = {j: _levels(plain._name(j), column) for j, column in labels.items()}
         return cls(plain.n_columns, names, missing, fill, levels)
 
     def apply(self, table: Any, means: Array | None = None) -> Any:
@@ -81,8 +81,8 @@ class Columns:
             return self._whole(table)
         if self.levels and not is_data_frame(table):
             raise ValueError(
-                f"{self._called(min(self.levels))} held categories in training: give a data frame with the columns of "
-                "the training, not an array"
+                f"column {self._name(min(self.levels))!r} held categories in training: give a data frame with the "
+                "columns of the training, not an array"
             )
         numbers, labels = self._read(table, self.levels)
         lost = np.isnan(numbers)
@@ -146,54 +146,17 @@ class Columns:
         for j in range(table.shape[1]):
             column = table.iloc[:, j] if hasattr(table, "iloc") else table.to_series(j)
             try:
-                if self._is_category(j, column) if categories is None else j in categories:
+                if _is_category(names[j], column) if categories is None else j in categories:
                     labels[j] = np.array([_label(value) for value in column.to_list()], dtype=object)
                     if categories is None:
-                        self._levels(j, labels[j])
+                        _levels(names[j], labels[j])
                 else:
-                    numbers[:, j] = self._numbers(j, column)
+                    numbers[:, j] = _numbers(names[j], column)
             except ValueError as error:
                 problems.append(str(error))
         if problems:
             raise ValueError("; ".join(problems))
         return numbers, labels
-
-    def _is_category(self, j: int, column: Any) -> bool:
-        if str(column.dtype).startswith(("category", "Categorical", "Enum")):
-            return True
-        kind = column.to_numpy().dtype.kind
-        if kind in "biuf":
-            return False
-        values = [value for value in column.to_list() if not _is_missing(value)]
-        if kind in "mM" or any(map(_is_date, values)):
-            raise self._date(j)
-        return any(isinstance(value, str) for value in values)
-
-    def _numbers(self, j: int, column: Any) -> Array:
-        values = column.to_numpy()
-        if values.dtype.kind not in "biuf":
-            values = np.array([np.nan if _is_missing(value) else self._number(j, value) for value in column.to_list()])
-        if np.isinf(values).any():
-            raise ValueError(f"{self._called(j)} holds infinity: replace it, or mark it as missing (NaN)")
-        return np.asarray(values, dtype=np.float64)
-
-    def _number(self, j: int, value: Any) -> float:
-        if isinstance(value, Real | Decimal | np.bool_):
-            return float(value)
-        raise ValueError(f"{self._called(j)} must hold numbers, but holds {value!r}: replace it, or drop the column")
-
-    def _levels(self, j: int, column: Array) -> list[str | None]:
-        labels = set(column)
-        named = sorted(labels - {None})
-        if named and all(map(DATE.fullmatch, named)):
-            raise self._date(j)
-        most = min(MAX_LEVELS, max(FEW_LEVELS, len(column) // 2))
-        if len(named) > most:
-            raise ValueError(
-                f"{self._called(j)} has {len(named)} different texts in {len(column)} rows, more than {most} "
-                "categories: drop it, or join the rare ones"
-            )
-        return [*named, None] if None in labels else named
 
     def _one_hot(self, j: int, column: Array) -> Array:
         levels = self.levels[j]
@@ -201,7 +164,7 @@ class Columns:
         if unknown:
             named = ", ".join(sorted("missing" if label is None else repr(label) for label in unknown))
             warnings.warn(
-                f"{self._called(j)} has categories that the training rows do not have: {named}. These rows are "
+                f"column {self._name(j)!r} has categories that the training rows do not have: {named}. These rows are "
                 "predicted as having none of the known ones",
                 stacklevel=2,
             )
@@ -210,7 +173,8 @@ class Columns:
     def _with_means(self, numbers: Array, lost: Array, means: Array | None) -> Array:
         new = np.setdiff1d(np.flatnonzero(lost.any(axis=0)), [*self.missing, *self.levels])
         if len(new):
-            text = f"{', '.join(map(self._called, new.tolist()))} has missing values (NaN), but had none in training"
+            names = ", ".join(f"column {self._name(j)!r}" for j in new.tolist())
+            text = f"{names} has missing values (NaN), but had none in training"
             if means is None:
                 raise ValueError(f"{text}: impute them, or train with rows in which it is missing")
             warnings.warn(f"{text}: the mean of the training rows takes their place", stacklevel=2)
@@ -225,15 +189,8 @@ class Columns:
             return self.apply(table.toarray())
         return table
 
-    def _date(self, j: int) -> ValueError:
-        column = repr(self.names[j] if self.names else j)
-        return ValueError(
-            f"{self._called(j)} holds dates: replace it by numbers, as table[{column}].dt.month or "
-            f"(table[{column}] - start).dt.days, or drop it"
-        )
-
-    def _called(self, j: int) -> str:
-        return f"column {self.names[j]!r}" if self.names else f"column {j}"
+    def _name(self, j: int) -> object:
+        return self.names[j] if self.names else j
 
 
 class Frame:
@@ -300,6 +257,54 @@ def is_data_frame(table: Any) -> bool:
         return True
     packages = {kind.__module__.partition(".")[0] for kind in type(table).__mro__ if kind.__name__ == "DataFrame"}
     return bool(packages & {"pandas", "polars"}) and not hasattr(table, "sparse")
+
+
+def _is_category(name: object, column: Any) -> bool:
+    if str(column.dtype).startswith(("category", "Categorical", "Enum")):
+        return True
+    kind = column.to_numpy().dtype.kind
+    if kind in "biuf":
+        return False
+    values = [value for value in column.to_list() if not _is_missing(value)]
+    if kind in "mM" or any(map(_is_date, values)):
+        raise _date(name)
+    return any(isinstance(value, str) for value in values)
+
+
+def _numbers(name: object, column: Any) -> Array:
+    values = column.to_numpy()
+    if values.dtype.kind not in "biuf":
+        values = np.array([np.nan if _is_missing(value) else _number(name, value) for value in column.to_list()])
+    if np.isinf(values).any():
+        raise ValueError(f"column {name!r} holds infinity: replace it, or mark it as missing (NaN)")
+    return np.asarray(values, dtype=np.float64)
+
+
+def _number(name: object, value: Any) -> float:
+    if isinstance(value, Real | Decimal | np.bool_):
+        return float(value)
+    raise ValueError(f"column {name!r} must hold numbers, but holds {value!r}: replace it, or drop the column")
+
+
+def _levels(name: object, column: Array) -> list[str | None]:
+    labels = set(column)
+    named = sorted(labels - {None})
+    if named and all(map(DATE.fullmatch, named)):
+        raise _date(name)
+    most = min(MAX_LEVELS, max(FEW_LEVELS, len(column) // 2))
+    if len(named) > most:
+        raise ValueError(
+            f"column {name!r} has {len(named)} different texts in {len(column)} rows, more than {most} "
+            "categories: drop it, or join the rare ones"
+        )
+    return [*named, None] if None in labels else named
+
+
+def _date(name: object) -> ValueError:
+    return ValueError(
+        f"column {name!r} holds dates: replace it by numbers, as table[{name!r}].dt.month or "
+        f"(table[{name!r}] - start).dt.days, or drop it"
+    )
 
 
 def _is_sparse(table: Any) -> bool:

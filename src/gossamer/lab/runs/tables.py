@@ -77,7 +77,7 @@ def _by_recipe(settings: Settings, task: Task) -> tuple[dict[str, Any], dict[str
 def _selected(task: Task) -> list[int]:
     """The inputs that predict the target: data handling, which is the same for all methods and seeds."""
     from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
-    from gossamer.estimators.base import inputs_that_predict
+    from gossamer.estimators.stages import inputs_that_predict
     from gossamer.estimators.table import Rows
 
     record, (x, y) = task.record or {}, task.train

@@ -1,0 +1,148 @@
+"""How an estimator is trained: by a stage that selects columns and one that predicts, or by passes over new rows."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import _check_sample_weight
+
+from gossamer.data.own.columns import Columns
+from gossamer.estimators.draws import held_out_loss
+from gossamer.estimators.importance import ColumnGroup, column_importances, folds, groups_of, others_matter, select
+from gossamer.estimators.plan import N_FOLDS, Fitted, Stream, check_parameters, plan_of, train, train_folds, train_more
+from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of, without_folds
+from gossamer.posterior.constant import CONSTANTS, NO_BETTER, beats_constant
+
+if TYPE_CHECKING:
+    from gossamer.estimators.base import SparseBayesEstimator
+
+
+def fit(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
+    """Stage 1 selects columns by their importance, stage 2 trains the members that predict on those columns."""
+    check_parameters(model.get_params(deep=False))
+    rng = check_random_state(model.random_state)
+    rows, held = merged(rows), None
+    if model.early_stopping:
+        rows, held = hold_out(rows, model.validation_fraction, rng)
+        if len(model._columns.missing):
+            model._columns = model._columns.with_medians_of(rows.x, rows.weight)
+            rows, held = (part._replace(x=model._columns.fill_again(part.x)) for part in (rows, held))
+    inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows, "zero")
+    rows = rows._replace(y=targets.apply(rows.y))
+    held = None if held is None else held._replace(y=targets.apply(held.y))
+    inputs = inputs.only(_select(model, rows, held, inputs, n_outputs, rng))
+    plan = plan_of(model, "predict", rows, inputs, n_outputs, rng)
+    task = task_of(rows, inputs, model._in_training, n_outputs)
+    look = None if held is None else partial(held_out_loss, held, inputs, model._likelihood)
+    fitted = train(plan, task, look, model.patience)
+    if fitted.fall:
+        warnings.warn(
+            f"training ended after {fitted.n_steps} steps while the loss was still falling, by {fitted.fall:.2f} "
+            f"nats per row in the last quarter: train longer, as with max_steps={2 * fitted.n_steps}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    _keep(model, fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
+    y, every = model._look_back(rows), targets_of(model._likelihood, rows.y)
+    if not beats_constant(*y, model._likelihood, every):
+        constant = CONSTANTS[model._likelihood.kind]
+        logging.getLogger("gossamer").warning(f"{model.method}: {NO_BETTER.format(constant=constant)}")
+
+
+def fit_more(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
+    """One pass over these rows, after those of earlier calls."""
+    check_parameters(model.get_params(deep=False))
+    rows, stream = merged(rows), getattr(model, "_stream", None)
+    if stream is None and hasattr(model, "_draws"):
+        raise ValueError("this estimator was saved without its training: partial_fit needs save(…, training=True)")
+    if stream is None:
+        inputs, targets = Scaling.of(rows.x, rows.weight, "shift"), model._target_scaling(rows, "shift")
+        rng = check_random_state(model.random_state)
+        plan = plan_of(model, "stream", rows, inputs, n_outputs, rng)
+        stream = Stream(plan, inputs, targets, [], 0.0, selects=True)
+    if rows.y.shape[1] != len(stream.targets.columns):
+        raise ValueError(f"y has {rows.y.shape[1]} targets, the first call had {len(stream.targets.columns)}")
+    rows = rows._replace(y=stream.targets.apply(rows.y))
+    weight = stream.weight + float(rows.weight.sum())
+    task = task_of(rows, stream.inputs, model._in_training, n_outputs, weight)
+    if stream.selects:  # by the networks as they were before they learnt these rows
+        known = [model._draws] if stream.states else []
+        _rank(model, groups_of(known, [rows], stream.inputs, model._columns.source, model._likelihood))
+    fitted = train_more(stream.plan, task, stream.states)
+    _keep(model, fitted, replace(stream, states=fitted.states, weight=weight))
+    model._look_back(rows)
+
+
+def rows_of(model: SparseBayesEstimator, X: Any, y: Array, sample_weight: Any, *, reset: bool) -> Rows:
+    """The rows with a positive weight, as numbers; ``reset`` learns from them how to make numbers."""
+    weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
+    counts = np.flatnonzero(weight)
+    if not len(counts):
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    X, weight = _safe_indexing(X, counts), weight[counts]
+    if reset:
+        model._columns = Columns.fit(X, weight)
+    return Rows(model._columns.apply(X), y[counts], weight)
+
+
+def _select(
+    model: SparseBayesEstimator,
+    rows: Rows,
+    held: Rows | None,
+    inputs: Scaling,
+    n_outputs: int,
+    rng: np.random.RandomState,
+) -> Array:
+    """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it.
+
+    Returns which inputs predict: those selected, or all if the others matter together. That no column is certain to
+    matter, or none beside the others, is no evidence that none does.
+    """
+    every = np.arange(len(inputs.columns))
+    if len(rows.y) < N_FOLDS:
+        _rank(model, [])
+        return every
+    fold = folds(rows.y[:, 0], N_FOLDS)
+    plan = plan_of(model, "select", rows, inputs, n_outputs, rng)
+    task = task_of(rows, inputs, model._in_training, n_outputs)
+    task = without_folds(task, rows, fold, model._in_training)
+    look = None if held is None else partial(held_out_loss, held, inputs, model._likelihood)
+    draws = train_folds(plan, task, look, model.patience)
+    parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
+    _rank(model, groups_of(draws, parts, inputs, model._columns.source, model._likelihood))
+    matters = select(model.groups_, model.n_features_in_, model.fdr)
+    selected = np.flatnonzero(matters[model._columns.source[inputs.columns]])
+    return every if others_matter(draws, parts, inputs, selected, model._likelihood) else selected
+
+
+def _rank(model: SparseBayesEstimator, groups: list[ColumnGroup]) -> None:
+    model.groups_ = groups
+    model.feature_importances_ = column_importances(groups, model.n_features_in_)
+
+
+def _keep(model: SparseBayesEstimator, fitted: Fitted, stream: Stream) -> None:
+    model._draws, model._targets = fitted.draws, stream.targets
+    model.__dict__.pop("conformal_scores_", None)  # it was of the networks before
+    model._stream = stream  # None after loading a file without it
+    model._inputs = stream.inputs.only(fitted.draws.columns.numpy())
+    model.n_steps_, model.n_samples_seen_ = fitted.n_steps, stream.weight
+    model.loss_curve_ = np.array(fitted.losses)
+    model.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
+
+
+def inputs_that_predict(model: SparseBayesEstimator, columns: Columns, rows: Rows, n_outputs: int) -> list[int]:
+    """Which inputs stage 1 selects, for networks that are trained elsewhere; ``columns`` made them."""
+    model._columns, model.n_features_in_ = columns, columns.n_columns
+    rows = merged(rows)
+    inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows, "zero")
+    rng = check_random_state(model.random_state)
+    rows = rows._replace(y=targets.apply(rows.y))
+    selected: list[int] = inputs.columns[_select(model, rows, None, inputs, n_outputs, rng)].tolist()
+    return selected
