@@ -1,8 +1,7 @@
 """Gossamer: Bayesian neural networks that are sparse from the first step to the last.
 
 Everything is imported on first use, so that the command can print a list or a version without waiting for torch. At the
-top stands what a training loop of one's own needs; the rest is in rooms, such as ``gossamer.likelihoods``, which need
-no import of their own.
+top stands what a loop of one's own needs, the rest in rooms that need no import, such as ``gossamer.likelihoods``.
 """
 
 import importlib

@@ -330,10 +330,7 @@ class Rule(ABC):
         """Act on one step; ``True`` means that the gradient is spent and ``optimizer.step()`` is skipped."""
 
     def zero_grad(self) -> None:  # noqa: B027 (most rules read nothing but gradients)
-        """Forget what backward passes have left beside the gradients, which :func:`gossamer.train.take_step` clears.
-
-        In loops that do not call this, a rule has to follow the single passes.
-        """
+        """Forget what backward passes have left beside the gradients, which :func:`gossamer.train.take_step` clears."""
 
     @property
     def acts(self) -> bool:

@@ -131,7 +131,10 @@ def _fixed(posterior: Posterior | nn.Module, n_draws: int) -> Posterior:
 def _of_posterior(posterior: Posterior) -> dict[str, Any]:
     tree = {"posterior": code_name(type(posterior)), **posterior.to_tree()}
     if (model := tree.pop("network", None)) is not None:
-        tree |= {"refreshes": _refreshes(posterior), **_of_network(model, with_state="states" not in tree)}
+        # Whether draws get statistics of batch normalisation of their own.
+        tracked = any(isinstance(m, BatchNorm) and m.track_running_stats for m in posterior.model.modules())
+        tree["refreshes"] = posterior.refresh is not None and tracked
+        tree |= _of_network(model, with_state="states" not in tree)
     return tree if posterior.temperature == 1 else tree | {"temperature": float(posterior.temperature)}
 
 
@@ -170,12 +173,6 @@ def _in_precision(node: Any, dtype: Precision | None, name: str = "") -> Any:
         return [_in_precision(value, dtype) for value in node]
     is_number = dtype is not None and isinstance(node, Tensor) and node.is_floating_point()
     return node.to(torch.bfloat16 if dtype == "bf16" else torch.float32) if is_number else node
-
-
-def _refreshes(posterior: Posterior) -> bool:
-    """Whether draws get statistics of batch normalisation of their own."""
-    tracked = any(isinstance(m, BatchNorm) and m.track_running_stats for m in posterior.model.modules())
-    return posterior.refresh is not None and tracked
 
 
 def _posterior(entries: Entries, model: nn.Module, refresh: Refreshing | None) -> Posterior:

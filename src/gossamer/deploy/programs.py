@@ -164,14 +164,12 @@ def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]
             "Gaussian weights, and batch normalisation that is not refreshed): export draws of it, what='draws'"
         )
     # A curvature and what it is known from take twice the bytes of a standard deviation.
-    stand_ins = {id(weight): _gaussian(weight) for weight in model.modules() if type(weight) is CurvatureWeight}
+    stand_ins = {
+        id(w): GaussianWeight(w.support, w.mean.detach(), w.std.detach(), w.prior_std, w.mode, w.noise)
+        for w in model.modules()
+        if type(w) is CurvatureWeight
+    }
     return [OfOneDraw(next(iter(LocalPasses(replica(model, stand_ins, share=True)).draws(1))))]
-
-
-def _gaussian(weight: CurvatureWeight) -> GaussianWeight:
-    """The same distribution with the standard deviations themselves."""
-    std = weight.std.detach()
-    return GaussianWeight(weight.support, weight.mean.detach(), std, weight.prior_std, weight.mode, weight.noise)
 
 
 def _notes(graph: _Graph, what: What, n_networks: int, class_names: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gossamer import methods
 from gossamer._text.names import unknown
@@ -393,7 +393,8 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
     start = partial(Training, steps=plan.steps, fabric=place)
     start = partial(start, batch_size=plan.batch_size, on_nan=plan.on_nan)
     if not can_train_together(networks[0]):
-        anew = [partial(_prepared, method, plan.architecture.build) for method in own]  # for members of its own
+        # For members of its own.
+        anew = [lambda method=method: method.prepare(plan.architecture.build()) for method in own]
         own = [replace(method, prepare=lambda network: network) for method in own]
         trainings = [
             start(*parts, seed=plan.seed + i, build=anew[i])
@@ -409,10 +410,6 @@ def _start(plan: TrainingPlan, task: Task) -> list[Training]:
         for group in training.optimizer.param_groups:
             group.update({"fused": True} if "fused" in group else {})
     return [training]
-
-
-def _prepared(method: Method, build: Callable[[], nn.Module]) -> nn.Module:
-    return method.prepare(build())
 
 
 def _slower(lr: Schedule, factor: float) -> Schedule:

@@ -108,7 +108,8 @@ class SparseMomentum(Redistribution):
         """Count a step and take in its dense gradients, and redistribute if an update is due."""
         for name, grad in collect(self.weights).items():
             decayed = self._decayed(self.weights[name], grad)
-            self.momentum[name] = decayed if name not in self.momentum else self._next(name, decayed)
+            before = self.momentum.get(name)
+            self.momentum[name] = decayed if before is None else before.mul_(self.beta).add_(decayed)
         is_due = super().step()
         if is_due:
             self.momentum = {}
@@ -158,9 +159,6 @@ class SparseMomentum(Redistribution):
         """The gradient with weight decay, g + λ w, flat; inactive entries have w = 0."""
         decay = weight.support.scatter(self.weight_decay * weight.mean.detach())
         return (grad + decay.to(grad)).flatten()
-
-    def _next(self, name: str, grad: Tensor) -> Tensor:
-        return self.momentum[name].mul_(self.beta).add_(grad)
 
     def _of(self, name: str, weight: SparseWeight) -> Tensor:
         """The momentum of a weight, zero where it took no part in the loss."""

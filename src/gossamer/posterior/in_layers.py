@@ -35,11 +35,6 @@ def at_mean(model: nn.Module) -> nn.Module:
     return DrawnNetwork(model).redraw(at_mean=True) if sparse_weights(model) else model
 
 
-def plain_mean(model: nn.Module, refresh: Refreshing | None) -> nn.Module:
-    """A plain copy of ``model`` at its means, in evaluation mode."""
-    return ready(DrawnNetwork(model).redraw(at_mean=True), refresh)
-
-
 def ready(network: nn.Module, refresh: Refreshing | None) -> nn.Module:
     """A drawn network in evaluation mode, with batch normalisation refreshed where a posterior asks for it."""
     network.eval()
@@ -145,7 +140,7 @@ class SingleNetwork(OneNetwork):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """The one network in evaluation mode, however many are asked for."""
-        yield plain_mean(self.model, self.refresh)
+        yield ready(DrawnNetwork(self.model).redraw(at_mean=True), self.refresh)
 
     def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         if self.refresh is not None:

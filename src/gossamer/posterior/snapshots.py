@@ -163,11 +163,6 @@ def pack(model: nn.Module) -> Packed:
             for name in weight.vectors:
                 state.pop(f"{prefix}.{name}".lstrip("."), None)
             state |= {f"{prefix}.{name}".lstrip("."): entry for name, entry in weight.stored().items()}
-    return pack_state(state)
-
-
-def pack_state(state: dict[str, Any]) -> Packed:
-    """A copy of a state on the CPU, as :func:`pack` makes of a network's."""
     return {name: _pack(entry) for name, entry in state.items()}
 
 

@@ -46,7 +46,7 @@ class Run:
     def __init__(
         self, folder: Path, config: dict[str, Any], environment: dict[str, Any], lock: Lock | None = None
     ) -> None:
-        self.folder = folder
+        self.folder, self.checkpoint_folder = folder, folder / "checkpoint"  # the second may not exist yet
         self.config = config
         self.environment = environment
         self.lock = lock
@@ -111,11 +111,6 @@ class Run:
             atomic.write_atomically(self.folder / ENVIRONMENT, atomic.to_json(self.environment, indent=2))
         if data is not None and not (self.folder / DATA).exists():
             atomic.write_atomically(self.folder / DATA, atomic.to_json(data, indent=2))
-
-    @property
-    def checkpoint_folder(self) -> Path:
-        """The folder of the checkpoints, which may not exist yet."""
-        return self.folder / "checkpoint"
 
     def data(self) -> dict[str, Any] | None:
         """The fingerprint of what the run trains on; ``None`` where an earlier version stored none."""
@@ -201,7 +196,7 @@ class Run:
         result: dict[str, Any] | None = atomic.read_file(path, "delete it, and --resume writes it again", Result)
         if result is not None:
             _check_format(path, result.get("format"))
-            self._check_result(path, result)
+            _check_result(self, path, result)
         return result
 
     def add_evaluation(self, kind: str, found: Mapping[str, Any]) -> None:
@@ -226,23 +221,24 @@ class Run:
         _check_format(path, found.pop("format", None))
         return found
 
-    def _check_result(self, path: Path, result: dict[str, Any]) -> None:
-        """Compare with the checksums in the file, and take these out; earlier versions wrote none."""
-        known = result.pop("checksums", None)
-        if known is None:
-            return
-        if known["result"] != _digest(result):
-            raise RecordError(f"{path} was changed after the run: delete it, and --resume writes it again")
-        for name, journal in self._journals.items():
-            if journal.path.exists():  # a finished run may be kept without its records
-                journal.check(known[name])
-
 
 def refuse_taken(folder: Path) -> None:
     """Raise if a folder holds anything but what a process that was killed while making it may leave."""
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if {name for name in found if not name.endswith(".tmp")} - {LOCK, ENVIRONMENT, DATA}:
         raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
+
+
+def _check_result(run: Run, path: Path, result: dict[str, Any]) -> None:
+    """Compare with the checksums in the file, and take these out; earlier versions wrote none."""
+    known = result.pop("checksums", None)
+    if known is None:
+        return
+    if known["result"] != _digest(result):
+        raise RecordError(f"{path} was changed after the run: delete it, and --resume writes it again")
+    for name, journal in run._journals.items():
+        if journal.path.exists():  # a finished run may be kept without its records
+            journal.check(known[name])
 
 
 def _why_missing(folder: Path) -> str:

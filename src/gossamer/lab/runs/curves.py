@@ -77,7 +77,10 @@ def weight_curves(posterior: Posterior) -> tuple[Curves, dict[str, list[float]]]
         return {}, {}
     ratios = torch.cat([mean.abs() / std for mean, std in pairs.values()]).clamp(1e-4, 1e4).log10()
     levels = torch.tensor(QUANTILES, dtype=torch.float64)
-    quantiles = {name: to_list(torch.quantile(_sample(std).cpu(), levels)) for name, (_, std) in pairs.items()}
+    quantiles = {
+        name: to_list(torch.quantile(std[:: -(-len(std) // _MOST_WEIGHTS)].cpu(), levels))
+        for name, (_, std) in pairs.items()
+    }
     return {"snr": _histogram(ratios, (-4.0, 4.0), 80)}, quantiles
 
 
@@ -165,10 +168,6 @@ def _random_weights(posterior: Posterior) -> Mapping[str, tuple[Tensor, Tensor]]
         stds = posterior.stds.items()
         pairs |= {name.removesuffix(".weight"): (means[name].detach(), std) for name, std in stds}
     return {name: (mean.double().flatten(), std.double().flatten()) for name, (mean, std) in pairs.items()}
-
-
-def _sample(values: Tensor) -> Tensor:
-    return values[:: -(-len(values) // _MOST_WEIGHTS)]
 
 
 def _pixels(image: Tensor) -> Any:

@@ -96,19 +96,16 @@ class CapturedPasses(Steps):
             self._n_captured += 1
             try:
                 with capturing():
-                    self._passes[key] = self._captured(x, y)
+                    is_often = self._n_captured > FIRST and self._n_steps < AS_OFTEN * self._n_captured
+                    if is_often and (self.alone or self.captures):
+                        raise CaptureError("the rules of this method move its weights in almost every step")
+                    self._passes[key] = _Pass(self, x, y)
             except CaptureError as error:
                 if self.alone or not self.captures:
                     raise
                 go_on_without_graphs(error)
                 self.captures, self._passes = False, {key: _Pass(self, x, y)}
         return self._passes[key]
-
-    def _captured(self, x: Tensor, y: Tensor) -> _Pass:
-        is_often = self._n_captured > FIRST and self._n_steps < AS_OFTEN * self._n_captured
-        if is_often and (self.alone or self.captures):
-            raise CaptureError("the rules of this method move its weights in almost every step")
-        return _Pass(self, x, y)
 
 
 class _Pass:
