@@ -162,7 +162,7 @@ class SparseLinear(SparseLayer):
 
     def forward(self, x: Tensor, rows: tuple[int, int] | None = None) -> Tensor:
         """The outputs, or a range of them."""
-        return self.weight.multiply(x, self.bias, LinearMap(rows))
+        return self.weight.multiply(x, self.bias, self.map if rows is None else LinearMap(rows))
 
 
 class SparseConv1D(SparseLinear):
