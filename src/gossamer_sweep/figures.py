@@ -10,7 +10,7 @@ from typing import Any
 
 from gossamer._text.formats import Format, duration, integer, is_number, number, percent
 from gossamer.lab.report.charts import Mark, Series, line, scatter
-from gossamer.lab.report.drawing import Axis, Chart, Figure, Html, Point, element
+from gossamer.lab.report.parts import Axis, Chart, Figure, Html, Point, element
 from gossamer.lab.report.plots import BarRow, bars
 from gossamer.lab.report.table import address, heading, sortable
 from gossamer.metrics import METRICS

@@ -7,8 +7,8 @@ from pathlib import Path
 from gossamer._text.formats import duration, is_number, number
 from gossamer.lab.record import write_atomically
 from gossamer.lab.report import write_report
-from gossamer.lab.report.drawing import Html, element, join
 from gossamer.lab.report.page import card, document, headline, section
+from gossamer.lab.report.parts import Html, element, join
 from gossamer.metrics import METRICS
 from gossamer_sweep import figures
 from gossamer_sweep.record import SweepRecord

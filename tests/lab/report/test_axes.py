@@ -4,7 +4,7 @@ import pytest
 
 from gossamer._text.formats import number
 from gossamer.lab.report.charts import thin
-from gossamer.lab.report.drawing import Scale, element, join, log_ticks, nice_ticks, shorten, spread, tick_labels
+from gossamer.lab.report.parts import Scale, element, join, log_ticks, nice_ticks, shorten, spread, tick_labels
 
 
 def test_a_scale_maps_its_ends_and_what_is_between():

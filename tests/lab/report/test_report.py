@@ -16,7 +16,7 @@ from gossamer.lab.record import RecordError, Run
 from gossamer.lab.report import write_report
 from gossamer.lab.report.charts import Mark, scatter
 from gossamer.lab.report.compare import costs
-from gossamer.lab.report.drawing import Axis, png
+from gossamer.lab.report.parts import Axis, png
 from gossamer.lab.report.runs import group, read
 from gossamer.lab.report.table import leaders
 from gossamer.metrics import METRICS

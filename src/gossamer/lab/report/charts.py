@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from gossamer.lab.report.drawing import (
+from gossamer.lab.report.parts import (
     HEIGHT,
     LETTER,
     WIDTH,

@@ -9,8 +9,8 @@ import numpy as np
 
 from gossamer._text.formats import Format, count, integer, is_number, macs, percent
 from gossamer.lab.report.charts import DIAGONAL, MOST_NAMED, Mark, Series, line, scatter
-from gossamer.lab.report.drawing import Axis, Figure, Point, colour_class, element
 from gossamer.lab.report.evaluation import SCORES, detections
+from gossamer.lab.report.parts import Axis, Figure, Point, colour_class, element
 from gossamer.lab.report.plots import DotRow, dots
 from gossamer.lab.report.predictions import COVERAGE_AXES, SELECTIVE_AXES, coverage_points, selective_points
 from gossamer.lab.report.runs import Group, LoadedRun, told

@@ -8,7 +8,7 @@ from typing import Any
 
 from gossamer._text.formats import integer, is_number, number, percent, size
 from gossamer._text.terminal import Table
-from gossamer.lab.report.drawing import Html, element, join, png
+from gossamer.lab.report.parts import Html, element, join, png
 from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel
 from gossamer.metrics import METRICS, shown

@@ -7,7 +7,7 @@ from typing import Any
 from gossamer._text.formats import Format, integer, is_number, number, percent
 from gossamer._text.terminal import Table
 from gossamer.lab.report.charts import Bars, histogram
-from gossamer.lab.report.drawing import Axis, Figure, Html
+from gossamer.lab.report.parts import Axis, Figure, Html
 from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel
 from gossamer.metrics import METRICS, Detection, shown

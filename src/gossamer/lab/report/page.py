@@ -11,7 +11,7 @@ from gossamer._text.formats import count, duration, integer, is_number, macs, pe
 from gossamer.lab.record import RecordError, write_atomically
 from gossamer.lab.report import compare, evaluation, predictions, training
 from gossamer.lab.report.details import again, examples, measurements, notices
-from gossamer.lab.report.drawing import Figure, Html, element, join
+from gossamer.lab.report.parts import Figure, Html, element, join
 from gossamer.lab.report.runs import Group, LoadedRun, group, read
 from gossamer.lab.report.table import comparison, leaders
 from gossamer.metrics import METRICS, shown

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gossamer._text.formats import integer, number, percent
 from gossamer.lab.report.charts import Series, clipped, hit, path_of
-from gossamer.lab.report.drawing import (
+from gossamer.lab.report.parts import (
     LETTER,
     WIDTH,
     Axis,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gossamer._text.formats import integer, number, percent
 from gossamer.lab.report.charts import DIAGONAL, Bars, Series, histogram, line
-from gossamer.lab.report.drawing import Axis, Figure, Html, PlotFrame, Point, element, join
+from gossamer.lab.report.parts import Axis, Figure, Html, PlotFrame, Point, element, join
 from gossamer.lab.report.plots import BarRow, Cloud, bars, cloud, matrix
 from gossamer.lab.report.runs import LoadedRun
 

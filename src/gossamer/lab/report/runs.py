@@ -11,7 +11,7 @@ from typing import Any
 
 from gossamer._text.formats import column, is_number
 from gossamer.lab.record import Run
-from gossamer.lab.report.drawing import Point
+from gossamer.lab.report.parts import Point
 from gossamer.metrics import Metric
 
 _MOST_CLASSES = 10_000  # a file may say anything

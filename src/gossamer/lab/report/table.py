@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from gossamer._text.formats import column
 from gossamer._text.terminal import Table
-from gossamer.lab.report.drawing import Html, colour_class, element, join
+from gossamer.lab.report.parts import Html, colour_class, element, join
 from gossamer.lab.report.runs import Group, LoadedRun
 from gossamer.metrics import Metric, shown
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from gossamer._text.formats import count, integer, is_number, number, percent
 from gossamer.lab.report.charts import Bars, Series, histogram, line
-from gossamer.lab.report.drawing import Axis, Figure, Html, PlotFrame, Point, element
+from gossamer.lab.report.parts import Axis, Figure, Html, PlotFrame, Point, element
 from gossamer.lab.report.plots import BarRow, DotRow, bars, dots
 from gossamer.lab.report.runs import LoadedRun
 from gossamer.metrics import METRICS, Metric
