@@ -78,7 +78,7 @@ def test_a_clock_jumps_ahead_and_back_by_hours_to_years(monkeypatch):
 def test_durations_that_cannot_be(seconds, total, predicted, rate, found, tmp_path):
     run = Run.create(tmp_path / "run", {"method": "sgd"})
     for step, one in enumerate(seconds, start=1):
-        run.append_metrics({"step": step, "seconds": one, "examples_per_second": rate})
+        run.append({"step": step, "seconds": one, "examples_per_second": rate})
     run.write_result({"cost": {"seconds": total, "prediction_seconds": predicted}})
     assert implausible(run.folder, elapsed=5.0).startswith(found)
     assert bool(implausible(run.folder, elapsed=5.0)) == bool(found)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import gossamer
 from gossamer.lab.record import FORMAT, RecordError, Run, environment, to_toml, write_atomically
+from gossamer.lab.record.contents import UPDATES
 
 CONFIG = {"method": "ssvi", "seed": 0, "lr": 0.01, "options": {"density": 0.05, "layers": [1, 2]}}
 
@@ -49,9 +50,9 @@ def test_a_new_run_has_its_configuration_and_environment(run):
 
 
 def test_what_is_written_is_read_back(run):
-    run.append_metrics({"step": 1, "loss": 2.5})
-    run.append_metrics({"step": 2, "loss": float("inf"), "note": "größer\n"})
-    run.append_update({"step": 2, "replaced": {"conv1": 3}})
+    run.append({"step": 1, "loss": 2.5})
+    run.append({"step": 2, "loss": float("inf"), "note": "größer\n"})
+    run.append({"step": 2, "replaced": {"conv1": 3}}, UPDATES)
     run.write_result({"metrics": {"accuracy": 0.9}})
     again = Run.open(run.folder)
     assert again.config == run.config
@@ -69,7 +70,7 @@ def test_nothing_recorded_is_nothing_read(run):
 
 
 def test_numbers_of_torch_and_numpy_become_plain(run):
-    run.append_metrics({"loss": torch.tensor(2.5), "kl": np.float32(0.5), "counts": np.arange(3)})
+    run.append({"loss": torch.tensor(2.5), "kl": np.float32(0.5), "counts": np.arange(3)})
     assert run.metrics() == [{"loss": 2.5, "kl": 0.5, "counts": [0, 1, 2]}]
     assert tomllib.loads(to_toml({"lr": np.float64(0.1), "n": np.int64(3)})) == {"lr": 0.1, "n": 3}
 
@@ -159,13 +160,13 @@ def test_the_environment_is_not_needed_but_must_be_whole(run):
 
 @pytest.mark.parametrize("half", ['{"step": 3, "lo', '{"step": 3}', "\0\0\0", '{"step": 3, "lo\n', "3\n"])
 def test_a_half_written_last_line_is_dropped(run, half):
-    run.append_metrics({"step": 1})
-    run.append_metrics({"step": 2})
+    run.append({"step": 1})
+    run.append({"step": 2})
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write(half)
     assert [row["step"] for row in run.metrics()] == [1, 2]
     run.rewind(2)
-    run.append_metrics({"step": 3})
+    run.append({"step": 3})
     assert [row["step"] for row in run.metrics()] == [1, 2, 3]
 
 
@@ -173,10 +174,10 @@ def test_a_half_written_last_line_is_dropped(run, half):
 def test_appending_after_a_half_written_line_leaves_a_whole_file(run, half):
     path = run.folder / "metrics.jsonl"
     path.write_text('{"step": 1}\n' + half)
-    run.append_metrics({"step": 2})
+    run.append({"step": 2})
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
     path.write_text(half)
-    Run.open(run.folder).append_metrics({"step": 2})
+    Run.open(run.folder).append({"step": 2})
     assert path.read_text() == '{"step": 2}\n'
 
 
@@ -190,8 +191,8 @@ def test_a_broken_line_elsewhere_is_named_with_its_number(run):
 
 def test_rewind_drops_what_is_later_from_both_files(run):
     for step in (1, 2, 3):
-        run.append_metrics({"step": step, "loss": 0.1 * step})
-        run.append_update({"step": step, "rate": 0.1})
+        run.append({"step": step, "loss": 0.1 * step})
+        run.append({"step": step, "rate": 0.1}, UPDATES)
     before = (run.folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     run.rewind(2)
     assert [row["step"] for row in run.metrics()] == [row["step"] for row in run.updates()] == [1, 2]
@@ -216,7 +217,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(run, monkeypatch, c
 
 
 def test_a_disk_that_fills_in_the_middle_of_a_line_leaves_whole_lines(run, monkeypatch):
-    run.append_metrics({"step": 1})
+    run.append({"step": 1})
     write = os.write
 
     def half(handle, data):
@@ -226,7 +227,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_line_leaves_whole_lines(run, monke
 
     monkeypatch.setattr(os, "write", half)
     with pytest.raises(RecordError, match="the disk is full"):
-        run.append_metrics({"step": 2, "loss": 0.5})
+        run.append({"step": 2, "loss": 0.5})
     monkeypatch.undo()
     assert (run.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
@@ -235,7 +236,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_line_leaves_whole_lines(run, monke
 def test_a_read_only_place_is_named(run, tmp_path, monkeypatch, code):
     monkeypatch.setattr(os, "open", failing(code))
     for action in (
-        lambda: run.append_metrics({"step": 1}),
+        lambda: run.append({"step": 1}),
         lambda: run.write_result({}),
         lambda: Run.create(tmp_path / "other", {}),
     ):
@@ -261,10 +262,10 @@ def test_a_real_limit_on_the_size_of_files_is_survived(tmp_path):
     resource = pytest.importorskip("resource", reason="the limit is one of POSIX systems")
     code = (
         "import resource, signal; from pathlib import Path; from gossamer.lab.record import *\n"
-        "run = Run.create(Path('run'), {}); run.append_metrics({'step': 1}); run.write_result({'n': 1})\n"
+        "run = Run.create(Path('run'), {}); run.append({'step': 1}); run.write_result({'n': 1})\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
-        "for act in (lambda: run.write_result({'n': [0] * 4000}), lambda: run.append_metrics({'x': [0] * 4000})):\n"
+        "for act in (lambda: run.write_result({'n': [0] * 4000}), lambda: run.append({'x': [0] * 4000})):\n"
         "    try: act()\n"
         "    except RecordError as error: print(error)\n"
         "print(run.result(), run.metrics(), len(list(run.folder.iterdir())))\n"

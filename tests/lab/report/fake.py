@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from gossamer.lab.record import Run
+from gossamer.lab.record.contents import UPDATES
 from gossamer_sweep.record import SweepRecord, TrialRecord
 
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -120,7 +121,7 @@ def fake_regression(folder, seed=0):
         fall = math.exp(-step / 700)
         row = {"step": step, "loss": 0.4 + fall + dice.gauss(0, 0.02), "kl": 400 * (1 - fall), "lr": 0.01}
         row |= {"nll": 0.1 + fall + dice.gauss(0, 0.02), "val_rmse": 0.31 + 0.6 * fall, "val_nll": 0.25 + fall}
-        run.append_metrics(row)
+        run.append(row)
     metrics = {"rmse": 0.312, "nll": 0.251, "crps": 0.168, "coverage90": 0.913, "width90": 1.07, "std": 0.33}
     metrics["epistemic_std"] = 0.094
     cost = {"active_parameters": 512, "total_parameters": 10_240, "density": 0.05, "training_macs": 3.1e9}
@@ -193,18 +194,18 @@ def write_metrics(run, dice, reached, steps, accuracy, nll, density, bayesian):
         row["val_nll"] = nll + 1.7 * fall + 0.12 * (1 - share) ** 2 - 2 * wobble
         if not bayesian:
             del row["kl"]
-        run.append_metrics(row)
+        run.append(row)
 
 
 def write_updates(run, dice, reached, steps, density):
     for step in range(1000, reached + 1, 1000):
         if step in (1000, 14_000):
-            run.append_update({"step": step, "postponed": "the loss is still falling fast"})
+            run.append({"step": step, "postponed": "the loss is still falling fast"}, UPDATES)
             continue
         rate = 0.05 * 0.5 * (1 + math.cos(math.pi * step / steps))
         active = {name: round(math.prod(shape) * density) for name, shape, _ in LAYERS}
         replaced = {name: round(n * rate * dice.uniform(0.9, 1.05)) for name, n in active.items()}
-        run.append_update({"step": step, "rate": rate, "removed": replaced, "replaced": replaced, "active": active})
+        run.append({"step": step, "rate": rate, "removed": replaced, "replaced": replaced, "active": active}, UPDATES)
 
 
 def classification(dice, method, seed, accuracy, nll, ece, macs, density, coloured):

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gossamer.lab.record import RecordError, Run
+from gossamer.lab.record.contents import UPDATES
 from gossamer.lab.report import write_report
 from gossamer.lab.report.charts import Mark, scatter
 from gossamer.lab.report.compare import costs
@@ -193,7 +194,7 @@ def test_a_run_that_has_only_begun_makes_a_page(tmp_path):
 
 def test_one_recorded_step_is_enough_for_cards_but_not_for_curves(tmp_path):
     run = Run.create(tmp_path / "run", {"method": "ssvi"})
-    run.append_metrics({"step": 1, "loss": 2.0})
+    run.append({"step": 1, "loss": 2.0})
     page = Page(write_report([run.folder], tmp_path / "report.html"))
     assert page.figures == set()
     assert len(page.all("div", "card")) == 2
@@ -210,7 +211,7 @@ def test_a_regression_shows_its_own_measurements(pages):
 def test_a_loss_that_is_no_number_is_reported(tmp_path):
     run = Run.create(tmp_path / "run", {"method": "ssvi"})
     for step, loss in enumerate((2.0, 1.0, math.nan, math.inf), start=1):
-        run.append_metrics({"step": step, "loss": loss})
+        run.append({"step": step, "loss": loss})
     page = Page(write_report([run.folder], tmp_path / "report.html"))
     assert "diverged: its loss is not a finite number from step 3 on" in page.text
     assert "loss" in page.figures
@@ -220,7 +221,7 @@ def test_a_loss_that_is_no_number_is_reported(tmp_path):
 def test_constant_and_extreme_metrics_are_drawn(tmp_path, value):
     run = Run.create(tmp_path / "run", {"method": "ssvi"})
     for step in (1, 2, 3):
-        run.append_metrics({"step": step, "loss": value, "val_accuracy": value, "kl": value})
+        run.append({"step": step, "loss": value, "val_accuracy": value, "kl": value})
     page = Page(write_report([run.folder], tmp_path / "report.html"))
     assert page.figures == {"loss", "val-accuracy"}
 
@@ -239,7 +240,7 @@ def test_names_are_text_and_never_markup(fake, tmp_path):
             layer |= {"name": NASTY, "kind": NASTY, "shape": [NASTY]}
 
     change_result(folder, change)
-    run.append_update({"step": 10**6, "postponed": NASTY})
+    run.append({"step": 10**6, "postponed": NASTY}, UPDATES)
     other = fake.fake_run(tmp_path / "other", steps=3900)
     for folders in ([folder], [folder, other]):
         page = Page(write_report(folders, tmp_path / "report.html"))

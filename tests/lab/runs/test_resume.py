@@ -103,12 +103,12 @@ def test_an_accident_while_writing(place, settings, whole, assert_same_runs, mon
     with monkeypatch.context() as patch:
         if place == "half a line":
 
-            def append(self, row):
+            def append(self, row, file=None):
                 with (self.folder / "metrics.jsonl").open("a") as file:
                     file.write(json.dumps(row)[:40])
                 raise AccidentError
 
-            at_step(patch, 30, lambda: patch.setattr(Run, "append_metrics", append))
+            at_step(patch, 30, lambda: patch.setattr(Run, "append", append))
         elif place == "before the index":
             at_step(patch, 20, lambda: patch.setattr(checkpoint, "_write_index", lambda *args: fail()))
         else:

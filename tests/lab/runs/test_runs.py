@@ -369,7 +369,7 @@ def test_show(settings, whole, tmp_path):
     assert "weights active" in text
     run = Run.create(tmp_path / "a run", settings("vi").to_config())
     assert "no epoch is finished; continue with: gossamer train --resume '" in show(run.folder)
-    run.append_metrics({"step": 15, "epoch": 1})
+    run.append({"step": 15, "epoch": 1})
     with (run.folder / "metrics.jsonl").open("a") as file:
         file.write('{"step": 30, "epo')  # half a line
     assert "unfinished epoch 1 of 3" in show(run.folder)

@@ -38,7 +38,7 @@ class Run:
     Example:
         >>> import tempfile
         >>> run = Run.create(Path(tempfile.mkdtemp()) / "first", {"method": "ssvi", "seed": 0})
-        >>> run.append_metrics({"step": 1, "loss": 2.3})
+        >>> run.append({"step": 1, "loss": 2.3})
         >>> Run.open(run.folder).metrics()
         [{'step': 1, 'loss': 2.3}]
     """
@@ -117,15 +117,10 @@ class Run:
         found: dict[str, Any] | None = atomic.read_file(self.folder / DATA, "restore the file, or train again", Data)
         return found
 
-    def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add a line to ``metrics.jsonl``."""
-        self.still_here()
-        self._journals[METRICS].append(row)
-
-    def append_update(self, row: Mapping[str, Any]) -> None:
-        """Add a line to ``subspace.jsonl``: one update of the subspace."""
-        self.still_here()
-        self._journals[UPDATES].append(row)
+    def append(self, row: Mapping[str, Any], file: str = METRICS) -> None:
+        """Add a line to ``metrics.jsonl``, or to ``subspace.jsonl`` for an update of the subspace."""
+        check_lock(self)
+        self._journals[file].append(row)
 
     def metrics(self) -> list[Row]:
         """The rows of ``metrics.jsonl``, without an incomplete last one."""
@@ -134,11 +129,6 @@ class Run:
     def updates(self) -> list[Row]:
         """The rows of ``subspace.jsonl``, without an incomplete last one."""
         return self._journals[UPDATES].rows()
-
-    def still_here(self) -> None:
-        """Raise if the folder was removed or replaced since its lock was taken."""
-        if self.lock is not None:
-            self.lock.check()
 
     def checksums(self) -> dict[str, Any]:
         """What a checkpoint keeps of the files beside it; waits until the records so far are on the disk."""
@@ -182,13 +172,13 @@ class Run:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write ``result.json``, which marks the run as finished, with checksums of itself and the records."""
-        self.still_here()
+        check_lock(self)
         content = json.loads(atomic.to_json({"format": FORMAT} | dict(result)))
         records = {name: journal.sync() for name, journal in self._journals.items()}
         sums = {"checksums": {"result": _digest(content), **records}}
         text = atomic.to_json(content | sums, indent=2)
         atomic.write_atomically(self.folder / RESULT, atomic.rows_on_lines(text))
-        self.still_here()
+        check_lock(self)
 
     def result(self) -> dict[str, Any] | None:
         """What :meth:`write_result` wrote, or ``None`` if the run is not finished."""
@@ -227,6 +217,12 @@ def refuse_taken(folder: Path) -> None:
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if {name for name in found if not name.endswith(".tmp")} - {LOCK, ENVIRONMENT, DATA}:
         raise RecordError(f"{folder} is not empty: continue it with --resume {folder}, or give another --out")
+
+
+def check_lock(run: Run) -> None:
+    """Raise if the folder was removed or replaced since its lock was taken."""
+    if run.lock is not None:
+        run.lock.check()
 
 
 def _check_result(run: Run, path: Path, result: dict[str, Any]) -> None:

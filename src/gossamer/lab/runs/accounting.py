@@ -25,6 +25,7 @@ from gossamer.distributed import (
 )
 from gossamer.evaluate import evaluate
 from gossamer.lab.record import Run
+from gossamer.lab.record.contents import UPDATES
 from gossamer.layers import SparseModule, SparseWeight, density, sparse_weights
 from gossamer.layers.swap import plain_weights
 from gossamer.metrics import LayerCost
@@ -141,7 +142,7 @@ def _own(totals: Tensor) -> Tensor:
 def record_updates(run: Run, training: Training) -> None:
     """Write down the updates of the subspace that are not in the record yet."""
     for update in training.updates:
-        run.append_update(update)
+        run.append(update, UPDATES)
     training.updates.clear()
 
 
@@ -164,7 +165,7 @@ def record_epoch(
         values = evaluate(SingleNetwork(training.model), task, n_draws=1, split="val")
         row |= {f"val_{name}": values[name] for name in ("accuracy", "rmse", "nll") if name in values}
     row |= {"examples_per_second": means["steps_per_second"] * training.batches.batch_size, "seconds": seconds}
-    run.append_metrics(row)
+    run.append(row)
     return row
 
 

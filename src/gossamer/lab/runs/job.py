@@ -26,6 +26,7 @@ from gossamer.evaluate import predict_inputs
 from gossamer.files.schema import Count
 from gossamer.files.schema import check as check_value
 from gossamer.lab.record import Lock, RecordError, Run
+from gossamer.lab.record.run import check_lock
 from gossamer.lab.runs.accounting import PeakMemory, Tally, describe, record_epoch, record_updates, work_of
 from gossamer.lab.runs.folders import (
     new_folder,
@@ -352,7 +353,7 @@ def _save(job: Job) -> None:
     device = job.training.fabric.device
     state = {"training": job.training.state_dict(), "tally": job.tally.state_dict(device)}  # every rank contributes
     if job.run is not None:
-        job.run.still_here()
+        check_lock(job.run)
         state["files"] = job.run.checksums()  # the records that the checkpoint counts are on the disk before it is
         checkpoint.save(job.run.checkpoint_folder, state, job.training.step)
 
