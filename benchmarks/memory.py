@@ -132,8 +132,8 @@ def index_bytes(model: nn.Module) -> int:
     weights = sparse_weights(model).values()
     positions = [weight.support.position for weight in weights if weight.support.position is not None]
     masks = [mask for weight in weights if isinstance(mask := getattr(weight, "mask", None), Tensor)]
-    plans = sum(map(native.plan_bytes, positions)) if library.LIBRARY else 0
-    return _bytes([*positions, *masks]) + plans
+    plans = [plan for position in positions for plan in native.plans_of(position)]
+    return _bytes([*positions, *masks]) + sum(int(library.LIBRARY["bytes"](plan.address)) for plan in plans)
 
 
 def _file_bytes(model: nn.Module, optimizer: Optimizer) -> dict[str, int]:

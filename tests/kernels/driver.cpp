@@ -32,6 +32,10 @@ int gossamer_members_gradients(void* members, const float* x, int64_t rows, cons
                                int noisy, float scale, float* losses, int threads);
 void gossamer_members_dense(void* members, int64_t weight, float* out);
 void gossamer_members_adam(void* members, const double* options);
+void gossamer_std_of_curvature(int64_t n, const float* mean, const float* square, const float* shrinkage, float variance,
+                               float damping, float* std);
+void gossamer_move_means(int64_t n, float* mean, float* square, const float* estimate, const float* grad, float rate,
+                         float most);
 int gossamer_top_mask(const void* score, int wide, int64_t n, int64_t k, uint8_t* mask);
 int64_t gossamer_look_through(float* grad, int64_t n, int64_t first, const void* position, int wide, int64_t stored,
                               float* active, int64_t low, int64_t high, float least, int32_t* where, float* score);
@@ -424,6 +428,26 @@ static void check_pieces(int64_t n, float least) {
   if (!agree || found != count) ++failures, std::printf("a piece of %d entries differs\n", static_cast<int>(n));
 }
 
+// Standard deviations from curvatures, and their running means, in which estimates that are not finite do not count.
+static void check_curvature(int64_t n) {
+  auto h = random_floats(n), v = random_floats(n, 0.1f, 2.0f), estimate = random_floats(n), grad = random_floats(n);
+  const auto before = h, square = v;
+  const float shrinkage[4] = {0.3f, 0.6f, 0.03f, 0.0f};
+  std::vector<float> std(n);
+  for (int64_t i = 0; i < n; i += 5) estimate[i] = i % 2 ? NAN : INFINITY;
+  gossamer_std_of_curvature(n, h.data(), v.data(), shrinkage, 1e-4f, 0.1f, std.data());
+  gossamer_move_means(n, h.data(), v.data(), estimate.data(), grad.data(), 0.25f, 1e30f);
+  bool agree = true;
+  for (int64_t i = 0; i < n; ++i) {
+    const double center = 0.3 * square[i], wanted = std::fmax(center + 0.6 * (before[i] - center), 0.03 * square[i]);
+    const double share = i % 5 ? 0.25 : 0.0, found = double(grad[i]) * grad[i];
+    agree = agree && std::fabs(std[i] / std::sqrt(1e-4 / (wanted + 0.1)) - 1) < 1e-5;
+    agree = agree && std::fabs(h[i] - (before[i] + (share ? share * (estimate[i] - before[i]) : 0))) < 1e-5;
+    agree = agree && std::fabs(v[i] - (square[i] + share * (found - square[i]))) < 1e-5;
+  }
+  if (!agree) ++failures, std::printf("curvatures of %d entries differ\n", static_cast<int>(n));
+}
+
 int main() {
   check_samples();
   if (!gossamer_runs_here()) return std::puts("this processor cannot run these kernels"), 1;
@@ -437,6 +461,7 @@ int main() {
   for (double density : {0.0, 0.3, 1.0})
     for (int64_t rows : {1, 21, 64, 100})
       for (int kind = 0; kind < 4; ++kind) check_members(kind % 2, kind / 2, density, rows, rows > 21 ? 3 : 1);
+  for (int64_t n : {1, 7, 8, 500}) check_curvature(n);
   for (int64_t n : {1, 2, 100, 3000})
     for (int values : {1, 5, 30000}) check_choices<float>(n, values), check_choices<double>(n, values);
   for (int64_t n : {1, 7, 8, 500})

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer import kernels
-from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, library, products
+from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap, WeightMap, dispatch, library, native, products, reference
 
 needs_native = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 
@@ -126,8 +126,8 @@ def test_convolutions_of_few_channels_need_no_dense_weight(active: int | None):
     shape, weight_map = (6, 2, 3, 3), ConvMap((2, 1), (1, 2), (1, 1))
     position = None if active is None else torch.randperm(108)[:active].sort().values.int()
     values, x = torch.randn(4, active or 108), torch.randn(9, 2, 7, 5)
-    assert not kernels.is_dense(x, position, shape, weight_map)
-    assert kernels.is_dense(x[:1], position, shape, weight_map)
+    assert dispatch.kernel_of(x, position, shape, weight_map) is native
+    assert dispatch.kernel_of(x[:1], position, shape, weight_map) is reference
     y = products(x, values, None, position, shape, weight_map, shared=True)
     dense = [kernels.scatter(row.double(), position, shape) for row in values]
     expected = torch.stack([torch.nn.functional.conv2d(x.double(), one, None, (2, 1), (1, 2)) for one in dense])

@@ -12,16 +12,16 @@ from torch import nn
 from torch.func import functional_call
 
 import gossamer
+from gossamer.kernels import library
+from gossamer.kernels.curvature import move_means, shrunk_curvature, std_of_means
 from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
 from gossamer.layers.curvature import (
     AS_IS,
     LEAST_MEMORY,
     attach,
     learn,
-    move_means,
     rate_of,
     shrinkage_of,
-    shrunk_curvature,
 )
 
 LAYERS = {
@@ -161,6 +161,24 @@ def test_what_is_shrunk_is_its_formula():
     torch.testing.assert_close(shrunk_curvature(h, v, torch.tensor([c, w, least, 1.0])), expected)
     of_many = torch.tensor([c, w, least, 1.0])[:, None].expand(-1, 100)
     torch.testing.assert_close(shrunk_curvature(h, v, of_many), expected)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
+def test_native_passes_are_those_of_torch(share, monkeypatch):
+    torch.manual_seed(0)
+    for n in (1, 7, 2001):
+        h, v, estimate, grad = torch.randn(4, n) * torch.logspace(-9, 9, n)
+        v, shrinkage = v.square(), torch.tensor([0.3, share, 0.03, 1.0])
+        estimate[::5], grad[1::7] = torch.nan, torch.inf
+        moved = [h.clone(), v.clone()]
+        std, shrunk = std_of_means(h, v, shrinkage, 1e-4, 1e-3), shrunk_curvature(h, v, shrinkage)
+        assert torch.equal(std, std_of_means(shrunk, v, torch.tensor(AS_IS), 1e-4, 1e-3))
+        move_means(*moved, estimate, grad, 0.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "LIBRARY", {})
+            torch.testing.assert_close(std, std_of_means(h, v, shrinkage, 1e-4, 1e-3), equal_nan=True)
+            move_means(h, v, estimate, grad, 0.1)
+        torch.testing.assert_close(moved, [h, v])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 1.0, 10.0, 100.0])

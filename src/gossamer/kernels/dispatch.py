@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -87,41 +87,22 @@ def in_use() -> Kernel:
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b`` by the kernel in use; see :func:`gossamer.kernels.reference.product`."""
-    return _kernel(x, where).product(x, mean, bias, *where)
+    y: Tensor = kernel_of(x, *where).product(x, mean, bias, *where)
+    return y
 
 
 def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
-    return _kernel(x, where, is_noisy=True).moments(x, mean, std, bias, *where)
+    both: tuple[Tensor, Tensor] = kernel_of(x, *where, is_noisy=True).moments(x, mean, std, bias, *where)
+    return both
 
 
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """One draw by the kernel in use; see :func:`gossamer.kernels.reference.noisy_product`."""
-    return _kernel(x, where, is_noisy=True).noisy_product(x, mean, std, bias, *where, floor=floor)
-
-
-def sparse_product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor | None:
-    """As :func:`product`; ``None`` if the kernel in use would form the dense weight."""
-    kernel = _kernel(x, where)
-    return None if kernel is reference else kernel.product(x, mean, bias, *where)
-
-
-def is_dense(x: Tensor, *where: *Placement) -> bool:
-    """Whether the kernel in use would form the dense weight."""
-    return _kernel(x, where) is reference
-
-
-class _Functions(Protocol):
-    """A kernel: a module with these functions."""
-
-    @property
-    def product(self) -> Callable[..., Tensor]: ...
-    @property
-    def moments(self) -> Callable[..., tuple[Tensor, Tensor]]: ...
-    @property
-    def noisy_product(self) -> Callable[..., Tensor]: ...
+    y: Tensor = kernel_of(x, *where, is_noisy=True).noisy_product(x, mean, std, bias, *where, floor=floor)
+    return y
 
 
 def way(weight: Tensor, *where: *Placement) -> str:
@@ -129,7 +110,7 @@ def way(weight: Tensor, *where: *Placement) -> str:
     return "dense" if _choice(weight.is_cpu, False, where) is reference else "sparse"
 
 
-def _kernel(x: Tensor, where: Placement, is_noisy: bool = False) -> _Functions:
+def kernel_of(x: Tensor, *where: *Placement, is_noisy: bool = False) -> Any:
     """The kernel to call; a sparse one passes what it cannot compute on to the reference."""
     _, shape, weight_map = where
     # Not while exporting: a program for batches of any size must not be chosen by the size of one.
@@ -142,7 +123,7 @@ def _kernel(x: Tensor, where: Placement, is_noisy: bool = False) -> _Functions:
     return _choice(x.is_cpu, few, where, MOST_DENSE_NOISY if is_noisy else MOST_DENSE)
 
 
-def _choice(is_cpu: bool, few: bool, where: Placement, most: float = MOST_DENSE) -> _Functions:
+def _choice(is_cpu: bool, few: bool, where: Placement, most: float = MOST_DENSE) -> Any:
     position, shape, weight_map = where
     embeds = isinstance(weight_map, EmbeddingMap)
     setting = _last_set if torch.compiler.is_compiling() else _setting.get()

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
@@ -29,7 +29,7 @@ def products(x: Tensor, values: Tensor, bias: Tensor | None, *where: *Placement,
         torch.Size([2, 3, 1])
     """
     one = x if shared else x[0]
-    if not dispatch.is_dense(one, *where):
+    if dispatch.kernel_of(one, *where) is not reference:
         where = native.explicit(where)
         numbers = native.takes(one, values, *where)
         if numbers is not None:
@@ -47,11 +47,7 @@ def is_seeded(mean: Tensor) -> bool:
 
     Elsewhere, and under ``use("dense")``, torch's generator draws all numbers.
     """
-    if dispatch.in_use() == "dense":
-        return False
-    plain = library.LIBRARY and type(mean) in (Tensor, nn.Parameter) and mean.is_cpu and mean.dtype is torch.float32
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    return bool(plain) and not traced and not torch._C._len_torch_dispatch_stack()
+    return dispatch.in_use() != "dense" and library.may_read(mean)
 
 
 def seeds(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

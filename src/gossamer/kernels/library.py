@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 8  # of the signatures below; a library left over from another version is ignored
+VERSION = 9  # of the signatures below; a library left over from another version is ignored
 LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
@@ -44,6 +44,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "members_dense": (None, [_POINTER, _LONG, _POINTER]),
     "members_adam": (None, [_POINTER, _POINTER]),
+    "shrunk_curvature": (None, [_LONG, *[_POINTER] * 4]),
+    "std_of_curvature": (None, [_LONG, *[_POINTER] * 3, _FLOAT, _FLOAT, _POINTER]),
+    "move_means": (None, [_LONG, *[_POINTER] * 4, _FLOAT, _FLOAT]),
     "top_mask": (_INT, [_POINTER, _INT, _LONG, _LONG, _POINTER]),
     "look_through": (
         _LONG,
@@ -77,6 +80,17 @@ def _functions_of(path: Path) -> dict[str, Callable[..., Any]]:
 
 
 LIBRARY_NAME, LIBRARY = _load()
+
+
+def may_read(*vectors: Tensor) -> bool:
+    """Whether native code may read these now: they are plain float32 on a CPU, and nothing traces or maps it."""
+    if not LIBRARY or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    plain = all(
+        v.dtype is torch.float32 and v.is_cpu and type(v) in (Tensor, nn.Parameter) and v.is_contiguous()
+        for v in vectors
+    )
+    return plain and not torch._C._len_torch_dispatch_stack()
 
 
 class NativePlan:

@@ -8,13 +8,14 @@ CUDA graphs) the reference kernel takes over, so the functions here accept every
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gossamer.kernels import reference
-from gossamer.kernels.reference import EmbeddingMap, Function, Placement, check_length, no_view, perturb
+from gossamer.kernels.reference import EmbeddingMap, Placement, check_length, no_view, perturb
 
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
@@ -66,7 +67,7 @@ class _Found(NamedTuple):
         check_length(name, values, self.n_active)
         picked = values.index_select(0, self.entry)
         if self.factor is not None and picked.requires_grad:
-            picked = _ScaleGradient.apply(picked, self.factor.to(picked.dtype))
+            picked.register_hook(partial(torch.mul, self.factor.to(picked.dtype)))
         flat = picked.new_zeros(math.prod(self.out)).scatter(0, self.place, picked)
         return no_view(flat.view(self.out))
 
@@ -99,20 +100,3 @@ def _factor(words: Tensor, weight_map: EmbeddingMap) -> Tensor | None:
         _, which, count = torch.unique(words, return_inverse=True, return_counts=True)
         factor /= count[which]
     return factor
-
-
-class _ScaleGradient(Function):
-    """The values themselves; their gradients are multiplied by a factor."""
-
-    @staticmethod
-    def forward(values: Tensor, factor: Tensor) -> Tensor:
-        return values.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (factor,) = ctx.saved_tensors
-        return grads[0] * factor, None

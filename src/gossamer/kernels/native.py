@@ -439,8 +439,3 @@ def _side_by_side(numbers: tuple[int, ...], batch: int) -> int:
     if max(numbers[3:9]) == 1:  # one pixel in, one pixel out
         return 8 if batch <= 8 else 16 if batch <= 16 else 32
     return 8 if batch >= 8 else 1
-
-
-def plan_bytes(position: Tensor) -> int:
-    """Memory of the plans that are kept for these positions."""
-    return sum(library.LIBRARY["bytes"](plan.address) for plan in plans_of(position))

@@ -3,8 +3,6 @@
 Native code on a CPU does in one pass what takes torch several; both find the same numbers, to the bit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gossamer.kernels.curvature import move_means, shrunk_curvature, std_of_means
 from gossamer.kernels.reference import Function
 from gossamer.layers.gaussian import GaussianWeight, set_options, std_of
 from gossamer.layers.normals import normals_at
@@ -42,7 +43,6 @@ from gossamer.priors import normal_kl
 LEAST_MEMORY = 10  # estimates: the first ones are those of a network that knows nothing yet
 EARLY, PERIOD = (1, 2, 4, 8, 16), 25  # estimates after which their noise is looked at: some, and then every so many
 LEAST = 0.1  # of c·v: noise alone can make an entry look flatter
-MOST = 1e30  # of an estimate: a mean of larger ones could not be told from infinity
 NO_SQUARE = 1e-30  # before the first gradient: its product with the least of AS_IS is below any curvature
 AS_IS = (0.0, 1.0, -1e38, 0.0)  # a shrinkage that changes nothing, and knows nothing
 IDLE = (
@@ -117,21 +117,25 @@ class CurvatureWeight(GaussianWeight):
     def learnt_std(self, factor: float = 1.0) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
         held: Any = self._parameters or vars(self)  # replicas of nn.DataParallel have no parameters
-        mean, shrunk, variance = held["mean"], self.shrunk, factor * self.noise_scale
+        mean, means, variance = held["mean"], self._means, factor * self.noise_scale
         if self.learner is None or not (torch.is_grad_enabled() and mean.requires_grad):
-            return std_of_curvature(shrunk, variance, self.damping).to(mean.dtype)
+            return std_of_means(*means, variance, self.damping).to(mean.dtype)
         leaf = self.estimates.leaf
-        if leaf is None or leaf.shape != shrunk.shape:  # was frozen, or has another length
-            leaf = self.estimates.listen(mean, shrunk)
-        std: Tensor = _Std.apply(leaf, shrunk, variance, self.damping)
+        if leaf is None or leaf.shape != means[0].shape:  # was frozen, or has another length
+            leaf = self.estimates.listen(mean, means[0])
+        std: Tensor = _Std.apply(leaf, *means, variance, self.damping)
         return std.to(mean.dtype)
 
     @property
     def shrunk(self) -> Tensor:
         """h, from the running means and what is known of their noise."""
+        return shrunk_curvature(*self._means)
+
+    @property
+    def _means(self) -> tuple[Tensor, Tensor, Tensor]:
         held: Any = self._buffers
         like = held["curvature"]  # a state may have been assigned in another precision
-        return shrunk_curvature(like, held["grad_square"].to(like.dtype), held["shrinkage"].to(like.dtype))
+        return like, held["grad_square"].to(like.dtype), held["shrinkage"].to(like.dtype)
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
@@ -320,43 +324,9 @@ def regrown_curvature(weight: CurvatureWeight, mean: Tensor, regrow_std: RegrowS
     return mean.new_full((), weight.noise_scale / regrow_std**2 - weight.damping)
 
 
-def std_of_curvature(curvature: Tensor, variance: float | Tensor, damping: float | Tensor) -> Tensor:
-    """σ = √(variance / (h + δ))."""
-    return (variance / (curvature + damping)).sqrt_()
-
-
 def curvature_of_std(std: Tensor, variance: float, damping: float) -> Tensor:
     """The h of a given σ: the largest finite number where that of a tiny σ is none."""
     return (variance / std.square()).clamp_max_(torch.finfo(std.dtype).max) - damping
-
-
-def move_means(curvature: Tensor, square: Tensor, estimate: Tensor, grad: Tensor, rate: float | Tensor) -> None:
-    """Move the running means, in place: h̄ to h̄ + ``rate`` · (ĥ - h̄), and v to v + ``rate`` · (g² - v).
-
-    h̄ is unbiased, and may be negative for a time. What is not finite, or next to it, does not count.
-
-    Example:
-        >>> h, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
-        >>> move_means(h, v, torch.tensor([3.0, torch.nan]), torch.tensor([1.0, torch.nan]), 0.25)
-        >>> h, v
-        (tensor([1.5000, 1.0000]), tensor([3.2500, 4.0000]))
-    """
-    new = grad.to(square).square()
-    counts = estimate.abs() + new < MOST  # false for NaN, too
-    curvature.lerp_(torch.where(counts, estimate, curvature), rate)
-    square.lerp_(torch.where(counts, new, square), rate)
-
-
-def shrunk_curvature(curvature: Tensor, square: Tensor, shrinkage: Tensor) -> Tensor:
-    """H = cv + w (h̄ - cv), but not below a tenth of cv: ``(n,), (n,), (4,) or (4, n) -> (n,)``.
-
-    Example:
-        >>> square = torch.tensor([1.0, 2.0, 1.0])
-        >>> shrunk_curvature(torch.tensor([-3.0, 1.0, 3.0]), square, torch.tensor([1.0, 0.5, 0.1]))
-        tensor([0.1000, 1.5000, 2.0000])
-    """
-    factor, share, least, _ = shrinkage.unbind()
-    return torch.maximum(torch.lerp(factor * square, curvature, share), least * square)
 
 
 def shrinkage_of(
@@ -388,8 +358,10 @@ class _Std(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(estimate: Tensor, curvature: Tensor, variance: float, damping: float) -> Tensor:
-        return std_of_curvature(curvature, variance, damping)
+    def forward(
+        estimate: Tensor, curvature: Tensor, square: Tensor, shrinkage: Tensor, variance: float, damping: float
+    ) -> Tensor:
+        return std_of_means(curvature, square, shrinkage, variance, damping)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -399,4 +371,4 @@ class _Std(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         # Replicas of nn.DataParallel have their h on another device, and one leaf for all.
-        return (grads[0] / ctx.saved_tensors[0]).to(ctx.device), None, None, None
+        return (grads[0] / ctx.saved_tensors[0]).to(ctx.device), None, None, None, None, None

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gossamer import kernels
-from gossamer.kernels import WeightMap
+from gossamer.kernels import WeightMap, reference
+from gossamer.kernels.dispatch import kernel_of
 from gossamer.layers.support import Support
 from gossamer.layers.weight import Pass, RegrowStd, SparseWeight, without_autocast
 
@@ -62,9 +63,10 @@ class FixedWeight(SparseWeight):
                 rest = None if self.source.rest is None else self.source.rest.product(x, bias, weight_map)
                 y = kernels.mapped(x, self.mean, bias if rest is None else None, *where)
                 y = y if rest is None else rest + y.to(rest.dtype)
+            elif self.source.rest is not None or (kernel := kernel_of(x, *where)) is reference:
+                y = self._dense_product(x, bias, weight_map)
             else:
-                found = None if self.source.rest is not None else kernels.sparse_product(x, self.mean, bias, *where)
-                y = self._dense_product(x, bias, weight_map) if found is None else found
+                y = kernel.product(x, self.mean, bias, *where)
         if not torch.compiler.is_exporting():  # where a batch has any size
             self.n_outputs = max(self.n_outputs, y.numel())
         return y

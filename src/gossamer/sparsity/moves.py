@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from gossamer.kernels.curvature import std_of_means
 from gossamer.kernels.ordered import located
 from gossamer.layers import CurvatureWeight, DeltaWeight, GaussianWeight, PointWeight, SparseWeight
-from gossamer.layers.curvature import regrown_curvature, shrunk_curvature, std_of_curvature
+from gossamer.layers.curvature import regrown_curvature
 from gossamer.layers.gaussian import regrown_raw_std, std_of
 from gossamer.layers.weight import RegrowStd
 from gossamer.sparsity.selection import Segments, works_together
@@ -70,8 +71,8 @@ class WeightBatch:
         gaussians = [weight for weight in self.weights if isinstance(weight, GaussianWeight)]
         if curved and len({(w.noise_scale, w.damping) for w in curved}) == 1:
             shrinkage = self.active.spread(torch.stack([weight.shrinkage for weight in curved])).T
-            shrunk = shrunk_curvature(self.vector("curvature"), self.vector("grad_square"), shrinkage)
-            return std_of_curvature(shrunk, curved[0].noise_scale, curved[0].damping).to(curved[0].mean.dtype)
+            means = self.vector("curvature"), self.vector("grad_square"), shrinkage
+            return std_of_means(*means, curved[0].noise_scale, curved[0].damping).to(curved[0].mean.dtype)
         if gaussians and not curved:
             return std_of(self.vector("raw_std"))
         if not gaussians:

@@ -1,5 +1,6 @@
 // The functions that Python calls, with a C interface. The library is built once for each kind of processor.
 #include "backward.h"
+#include "curvature.h"
 #include "members.h"
 #include "select.h"
 
@@ -20,7 +21,7 @@ static char out_of_memory;  // its address stands for a plan that could not be s
 
 extern "C" {
 
-int gossamer_version() { return 8; }
+int gossamer_version() { return 9; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -193,6 +194,21 @@ void gossamer_members_adam(void* members, const double* options) {
   Members& own = *static_cast<Members*>(members);
   own.means.adam(options), own.stds.adam(options + 5), own.others.adam(options + 10);
   own.refresh();
+}
+
+// `shrinkage` are c, w and the least h / v.
+void gossamer_shrunk_curvature(int64_t n, const float* mean, const float* square, const float* shrinkage, float* h) {
+  shrunk_curvature(n, mean, square, shrinkage, h);
+}
+
+void gossamer_std_of_curvature(int64_t n, const float* mean, const float* square, const float* shrinkage, float variance,
+                               float damping, float* std) {
+  std_of_curvature(n, mean, square, shrinkage, variance, damping, std);
+}
+
+void gossamer_move_means(int64_t n, float* mean, float* square, const float* estimate, const float* grad, float rate,
+                         float most) {
+  move_means(n, mean, square, estimate, grad, rate, most);
 }
 
 // Marks the k highest of n scores, floats or, if `wide`, doubles; of equal ones the first. Returns 1 if there was not

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from gossamer.kernels.curvature import move_means, std_of_means
 from gossamer.layers import CurvatureWeight, DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
-from gossamer.layers.curvature import count_estimate, move_means, rate_of, shrunk_curvature, std_of_curvature
+from gossamer.layers.curvature import count_estimate, rate_of
 from gossamer.layers.gaussian import raw_std_gradient, std_of
 from gossamer.priors import normal_kl_gradients, normal_kl_sum
 
@@ -94,8 +95,8 @@ class FlatWeights:
     def std(self) -> Tensor:
         """σ of all active entries."""
         if self.has_curvature:
-            shrunk = shrunk_curvature(self.curvature, self.grad_square, self.shrinkage.T[:, self._layer])
-            return std_of_curvature(shrunk, self.noise_scale, self.damping)
+            shrinkage = self.shrinkage.T[:, self._layer]
+            return std_of_means(self.curvature, self.grad_square, shrinkage, self.noise_scale, self.damping)
         return std_of(self.raw_std)
 
     def _connect(self) -> None:
