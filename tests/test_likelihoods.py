@@ -112,6 +112,17 @@ def test_the_loss_has_finite_gradients_at_extreme_noise():
     assert output.grad.isfinite().all()
 
 
+def test_the_least_noise_holds_for_each_target():
+    likelihood = Gaussian(least=(0.5, 0.0))
+    outputs = torch.tensor([[1.0, 2.0, -9.0, -9.0]])
+    mean, std = likelihood.split(outputs)
+    assert mean.tolist() == [[1.0, 2.0]]
+    assert std.tolist() == [[0.5, Gaussian().split(outputs)[1][0, 1].item()]]
+    target = torch.tensor([[1.0, 2.0]])
+    expected = -math.log(0.5) - math.log(std[0, 1].item()) - math.log(2 * math.pi)
+    assert likelihood.log_predictive(outputs[None], target).item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_an_empty_batch_has_an_empty_predictive():
     assert Categorical().log_predictive(torch.zeros(DRAWS, 0, 3), torch.zeros(0, dtype=torch.long)).shape == (0,)
     assert Gaussian(0.1).log_predictive(torch.zeros(DRAWS, 0, 1), torch.zeros(0)).shape == (0,)

@@ -67,6 +67,7 @@ class Gaussian(Likelihood):
         reach: A target further than so many noise stds from its mean counts as one at that distance. This is for a
             training whose network learns its noise: while it is still wrong about a few rows, their squared errors
             would drown all other gradients.
+        least: The least noise std of each target, whatever a network has learnt.
 
     Example:
         >>> likelihood = Gaussian(noise_std=0.1)
@@ -77,6 +78,7 @@ class Gaussian(Likelihood):
 
     noise_std: float | None = None
     reach: float = math.inf
+    least: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
         """Reject a noise or a reach that is not positive."""
@@ -104,7 +106,7 @@ class Gaussian(Likelihood):
                 "the network twice as many outputs as targets, or the noise, Gaussian(noise_std=…)"
             )
         mean, raw = output.chunk(2, -1)
-        return mean, noise_std(raw)
+        return mean, torch.maximum(noise_std(raw), raw.new_tensor(self.least))
 
     @property
     def is_native(self) -> bool:

@@ -22,6 +22,11 @@ def test_the_rate_is_the_papers(task):
     assert [round(rate(step), 6) for step in (0, 150, 210, 270, 599)] == [0.1, 0.1, 0.06, 0.02, 0.02]
 
 
+def test_the_rate_of_the_path_is_half_the_rate_before(task):
+    for given, last in (({}, 0.05), ({"lr": 0.003}, 0.0015), ({"lr": 0.003, "swag_lr": 0.01}, 0.01)):
+        assert methods.build("swag", task, STEPS, **given).lr(STEPS) == pytest.approx(last)
+
+
 def test_it_collects_after_each_epoch_of_the_papers_training(task):
     collector = methods.build("swag", task, STEPS).collector()
     for step in range(1, STEPS + 1):

@@ -39,6 +39,7 @@ class Learnt(TypedDict):
     classes_: NotRequired[Array]
     _y_ndim: NotRequired[Literal[1, 2]]
     largest_error_: NotRequired[Array]
+    held_out_noise_: NotRequired[Array]
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def _check(kept: Kept, path: Path) -> None:
         (0 < learnt["n_samples_seen_"] < math.inf, "learnt/n_samples_seen_"),
         (_is_finite(np.ravel(learnt.get("conformal_scores_", np.zeros(1)))), "learnt/conformal_scores_"),
         (_is_finite(learnt.get("largest_error_", np.zeros(1))), "learnt/largest_error_"),
+        (_is_finite(learnt.get("held_out_noise_", np.zeros(1))), "learnt/held_out_noise_"),
         (_fits(inputs, n_inputs) and len(inputs.columns) == network.n_inputs, "inputs"),
         (_fits(kept.targets, len(kept.targets.columns)) and _n_targets(kept), "targets"),
         (_are_groups(groups, n), "groups"),

@@ -3,7 +3,9 @@
 Parameters are checked when an estimator is fitted, since scikit-learn sets them without asking.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
@@ -18,6 +20,7 @@ from gossamer._text.names import unknown
 from gossamer._text.terminal import Progress
 from gossamer.distributed import OneProcess, OwnNoise
 from gossamer.estimators.draws import Architecture, Draws
+from gossamer.estimators.importance import folds
 from gossamer.estimators.members import (
     Members,
     OfMembers,
@@ -27,6 +30,7 @@ from gossamer.estimators.members import (
     native_steps,
 )
 from gossamer.estimators.table import Rows, Scaling
+from gossamer.evaluate import predict_inputs
 from gossamer.files.schema import check_type
 from gossamer.likelihoods import Gaussian, RuleOfSuccession
 from gossamer.posterior import Mixture, Snapshots
@@ -112,8 +116,10 @@ UNKNOWN = 2.0
 OF_CURVATURE = {"temperature", "optimizer", "average", "prior"}  # options that mean nothing with the KL in the loss
 WITH_THRESHOLD = {"hard_threshold", "preset"}  # options that say what is pruned
 
-N_FOLDS = 3  # networks of stage 1
-N_TEST_DRAWS = 5  # of each
+N_FOLDS = 3  # networks of stage 1, and of :func:`held_out_noise`
+N_TEST_DRAWS, N_HELD_OUT_DRAWS = 5, 20  # of each
+WITHIN_90 = 1.645  # stds of a normal distribution, on either side of its mean
+
 N_LOOKS = 50  # at the held-out rows, over a whole training
 STREAM_FLOOR = 0.1  # of the largest rate: a schedule that ends at zero would leave a stream nothing to learn with
 
@@ -198,6 +204,31 @@ def train_folds(plan: TrainingPlan, task: Task, look: Look | None = None, patien
     ]
 
 
+def held_out_noise(plan: TrainingPlan, task: Task, weight: Tensor) -> list[float]:
+    """The noise std of each target at which 90 % of rows that networks have not seen are in their 90 % intervals.
+
+    Empty where networks do not know their rows by heart: those that do have learnt too little noise. ``weight`` says
+    how often each row of ``task`` counts, ``(rows,)``; the first columns of its targets are numbers.
+    """
+    (x, y), n = task.train, plan.architecture.n_outputs
+    may_know_all = plan.architecture.constant_noise and N_FOLDS <= len(y) < plan.architecture.n_weights
+    if not may_know_all or not has_one_rate(plan.method, plan.options, VARYING):
+        return []
+    fold, square = torch.from_numpy(folds(y[:, 0].numpy(), N_FOLDS)), torch.ones(len(y), n)
+    for number in range(N_FOLDS):
+        known, alone = fold != number, replace(plan, members=1, seed=plan.seed + number)
+        part = task._replace(train=(x[known], y[known]), total_weight=float(weight[known].sum()))
+        with suppress(DivergenceError):  # without that fold: its noise is all of the target
+            trainings = _start(alone, part)
+            deque(trainings[0].run(), maxlen=0)
+            found = predict_inputs(_mixture(alone, trainings), task, x[~known], N_HELD_OUT_DRAWS, seed=plan.seed)
+            square[~known] = ((y[~known, :n] - found.mean) / WITHIN_90).square() - found.epistemic_std.square()
+    order = square.argsort(0)
+    rank = (weight[order].cumsum(0) < 0.9 * weight.sum()).sum(0, keepdim=True)
+    noise: list[float] = square.gather(0, order.gather(0, rank))[0].clamp_min(0).sqrt().tolist()
+    return noise
+
+
 def train_more(plan: TrainingPlan, task: Task, states: Sequence[dict[str, Any]]) -> Fitted:
     """One pass over the rows of ``task``, from ``states`` if there are any.
 
@@ -255,13 +286,17 @@ def recipe_of(stage: Stage, one_rate: bool, of_numbers: bool) -> Recipe:
     return PREDICT_BY_ONE_RATE if one_rate else PREDICT_NUMBERS
 
 
-def predictive(likelihood: Likelihood, n_rows: float, largest_errors: Sequence[float]) -> RuleOfSuccession:
+def predictive(
+    likelihood: Likelihood, n_rows: float, largest_errors: Sequence[float], noise: Sequence[float] = ()
+) -> RuleOfSuccession:
     """By what the outputs for standardised numbers are read, by the largest error of each among ``n_rows`` known rows.
 
     Example:
         >>> predictive(Gaussian(), 99, [0.2, 3.0]).error
         (0.4, 1.0)
     """
+    if len(noise) and isinstance(likelihood, Gaussian):
+        likelihood = replace(likelihood, least=tuple(noise))
     return RuleOfSuccession(likelihood, n_rows, tuple(min(1.0, UNKNOWN * error) for error in largest_errors))
 
 
@@ -421,13 +456,18 @@ def _endless(lr: Schedule, steps: int) -> Schedule:
     return lambda step: max(floor, lr(step))
 
 
+def _mixture(plan: TrainingPlan, trainings: Sequence[Training]) -> Mixture:
+    return Mixture(
+        [
+            OfMembers(one.posterior(), plan.members) if isinstance(one.model, Members) else one.posterior()
+            for one in trainings
+        ]
+    )
+
+
 def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:
-    posteriors = [
-        OfMembers(training.posterior(), plan.members) if isinstance(training.model, Members) else training.posterior()
-        for training in trainings
-    ]
     with trainings[0].noise:
-        return Draws.of(Mixture(posteriors), plan.n_draws, plan.architecture)
+        return Draws.of(_mixture(plan, trainings), plan.n_draws, plan.architecture)
 
 
 def _run(

@@ -146,7 +146,8 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     @property
     def _predictive(self) -> Likelihood:
         errors = getattr(self, "largest_error_", np.zeros(1))  # files of earlier versions have none
-        return predictive(self._likelihood, self.n_samples_seen_, errors.tolist())
+        noise = getattr(self, "held_out_noise_", np.zeros(0))
+        return predictive(self._likelihood, self.n_samples_seen_, errors.tolist(), noise.tolist())
 
     @property
     def _has_constant_noise(self) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _check_sample_weight
@@ -16,7 +17,17 @@ from sklearn.utils.validation import _check_sample_weight
 from gossamer.data.own.columns import Columns
 from gossamer.estimators.draws import held_out_loss
 from gossamer.estimators.importance import ColumnGroup, column_importances, folds, groups_of, others_matter, select
-from gossamer.estimators.plan import N_FOLDS, Fitted, Stream, check_parameters, plan_of, train, train_folds, train_more
+from gossamer.estimators.plan import (
+    N_FOLDS,
+    Fitted,
+    Stream,
+    check_parameters,
+    held_out_noise,
+    plan_of,
+    train,
+    train_folds,
+    train_more,
+)
 from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of, without_folds
 from gossamer.posterior.constant import CONSTANTS, NO_BETTER, beats_constant
 
@@ -50,6 +61,8 @@ def fit(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
             stacklevel=3,
         )
     _keep(model, fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
+    noise = held_out_noise(plan, task, torch.from_numpy(rows.weight)) if held is None else []
+    model.held_out_noise_ = np.array(noise)
     y, every = model._look_back(rows), targets_of(model._likelihood, rows.y)
     if not beats_constant(*y, model._likelihood, every):
         constant = CONSTANTS[model._likelihood.kind]

@@ -37,7 +37,7 @@ def swag(
 
     Args:
         lr: Learning rate until half of ``begin``; 0.1. From there it changes linearly until 0.9 of ``begin``.
-        swag_lr: Learning rate from then on; 0.05.
+        swag_lr: Learning rate from then on; half of ``lr``, as in the paper.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
         begin: Share of the training after which networks are collected.
@@ -47,7 +47,8 @@ def swag(
     """
     if not 0 <= begin < 1:
         raise ValueError(f"begin is a share of the training, at least 0 and less than 1; got {begin}")
-    rate, last = 0.1 if lr is None else lr, 0.05 if swag_lr is None else swag_lr
+    rate = 0.1 if lr is None else lr
+    last = rate / 2 if swag_lr is None else swag_lr
     period = max(1, steps // EPOCHS) if every is None else whole("every", every)
     return Method(
         optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+OF_TABLES = (50, 50)  # units of the hidden layers
+
 
 def mlp(in_features: int, hidden: Sequence[int] = (256, 256), out_features: int = 10) -> nn.Sequential:
     """Linear layers with ReLU between them; the input is flattened first, and an empty ``hidden`` is a linear model.
@@ -50,7 +52,7 @@ def table(in_features: int, out_features: int) -> nn.Sequential:
     >>> table(4, 2)[1].weight.shape
     torch.Size([50, 4])
     """
-    return mlp(in_features, (50, 50), out_features)
+    return mlp(in_features, OF_TABLES, out_features)
 
 
 def table_one_noise(in_features: int, out_features: int) -> nn.Module:

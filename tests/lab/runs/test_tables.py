@@ -87,6 +87,22 @@ def test_a_run_predicts_with_the_inputs_that_were_selected(line, tmp_path):
     assert trained.predict(x).std.min() > 0.02
 
 
+def test_the_noise_of_a_run_that_knows_its_rows_by_heart_is_that_of_rows_held_out(tmp_path):
+    """A signal of std 3 in one of ten columns and noise of std 2, so 0.55 of the target's std."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1000, 10))
+    y = 3 * x[:, 0] + 2 * rng.normal(size=1000)
+    file = written(tmp_path / "few.csv", x[:300], y[:300])
+    run = train(Settings("sgd", file, target="y", n_draws=1), tmp_path / "run", quiet=True)
+    (noise,) = run.result()["held_out_noise"]
+    assert 0.45 < noise < 0.75
+    trained = load_run(run.folder)
+    assert trained.task.likelihood.likelihood.least == (noise,)
+    low, high = trained.predict(torch.from_numpy(x[300:])).interval(0.9)
+    target = torch.from_numpy(y[300:, None] - trained.task.target_mean) / trained.task.target_std
+    assert 0.86 < ((low < target) & (target < high)).double().mean() < 0.94
+
+
 def test_rounds_go_on_while_the_loss_falls_and_resume_to_the_bit(line):
     task = load(line, target="y")
     make = {"steps": 60, "batch_size": 64, "rounds": 3, "build": lambda: build("table", (3,), 2)}

@@ -244,7 +244,7 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
             calibration = result.get("calibration")
             job.training.calibration = calibration and Calibration(**calibration)
             if "largest_error" in result:
-                job.task = with_errors(job.task, result["largest_error"])
+                job.task = with_errors(job.task, result["largest_error"], result.get("held_out_noise", []))
         except Exception as error:  # a state that does not fit may raise anything, and names no file
             reason = " ".join(str(error).split())[:200]
             raise RecordError(

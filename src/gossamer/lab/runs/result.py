@@ -24,7 +24,7 @@ from gossamer.lab.record.contents import DATA, RESULT
 from gossamer.lab.runs import curves
 from gossamer.lab.runs.accounting import cost_of, prediction_seconds
 from gossamer.lab.runs.settings import Settings
-from gossamer.lab.runs.tables import largest_error, with_errors
+from gossamer.lab.runs.tables import largest_error, noise_of, with_errors
 from gossamer.posterior import LocalPasses, Prediction, SingleNetwork
 from gossamer.posterior.in_layers import is_bayesian
 from gossamer.train import checkpoint
@@ -41,13 +41,14 @@ def build_result(job: Job, run: Run) -> dict[str, Any]:
     settings, task, training = job.settings, job.task, job.training
     start = time.perf_counter()
     posterior = training.posterior()  # some methods compute a part of it here, and that is training, too
+    noise = noise_of(settings, task)
     job.tally.seconds += time.perf_counter() - start
     calibration = calibrate_held_out(training) if settings.calibrate else None
     if calibration is not None:
         posterior = training.posterior()
     error = largest_error(task, lambda x: job.predict(x, posterior))
     if error is not None:
-        task = job.task = with_errors(task, error)
+        task = job.task = with_errors(task, error, noise)
     prediction = job.predict(task.test[0], posterior)
     result = _quality(prediction, task)
     with training.noise:  # a layer may have to be drawn to be counted
@@ -73,7 +74,7 @@ def build_result(job: Job, run: Run) -> dict[str, Any]:
         "class_names": list(task.class_names),
         **({"warnings": warnings} if warnings else {}),
         **({"calibration": calibration._asdict()} if calibration else {}),
-        **({} if error is None else {"largest_error": error}),
+        **({} if error is None else {"largest_error": error, "held_out_noise": noise}),
         **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }
 

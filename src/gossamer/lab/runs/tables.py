@@ -3,6 +3,7 @@
 Estimators are imported here only where there is a table: they need scikit-learn.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from gossamer.data.own.record import columns_of, task_of
 from gossamer.data.uci import Standardize
 from gossamer.lab.runs.settings import USUAL, Settings, with_defaults
 from gossamer.likelihoods import Gaussian
+from gossamer.models.small import OF_TABLES
 from gossamer.posterior.constant import MOST_ROWS
 from gossamer.types import Method, Task
 
@@ -65,13 +67,16 @@ def _by_recipe(settings: Settings, task: Task) -> tuple[dict[str, Any], dict[str
     network = models.build(model, task.input_shape, task.n_outputs)
     n_weights = sum(parameter.numel() for parameter in network.parameters() if parameter.dim() > 1)
     options = method_options(settings.method, {}, settings.options, recipe, n_weights, n)
-    known = methods.options_of(settings.method)
-    if "members" in known and known["members"][1] == 1:  # others have members of their own, or none
-        options = {"members": SparseBayesRegressor.members, **options}
+    options = _members(settings.method, SparseBayesRegressor.members) | options
     batch_size = settings.batch_size or recipe.batch_size(n)
     epochs = -(-recipe.steps(n, batch_size) // -(-n // batch_size))
     rounds = recipe.rounds if settings.epochs is None else 1
     return {"model": model, "batch_size": batch_size, "epochs": epochs, "rounds": rounds}, options
+
+
+def _members(method: str, count: int) -> dict[str, int]:
+    """The option for so many members of a method that has one by default: others have members of their own, or none."""
+    return {"members": count} if methods.options_of(method).get("members", (int, 0))[1] == 1 else {}
 
 
 def _selected(task: Task) -> list[int]:
@@ -107,11 +112,26 @@ def method_and_task(
     return method, task, {"steps_by": native_steps} if native else {}
 
 
-def with_errors(task: Task, largest: float) -> Task:
+def with_errors(task: Task, largest: float, noise: list[float]) -> Task:
     """The task whose predictions leave room for rows like none of the training, by the largest error of those."""
     from gossamer.estimators.plan import predictive
 
-    return task._replace(likelihood=predictive(task.likelihood, task.n_data, [largest]))
+    return task._replace(likelihood=predictive(task.likelihood, task.n_data, [largest], noise))
+
+
+def noise_of(settings: Settings, task: Task) -> list[float]:
+    """The least noise of a table of numbers, as the estimators find it by rows that are held out."""
+    if settings.model != "table_one_noise" or not is_table(task):
+        return []
+    from gossamer.estimators.draws import Architecture
+    from gossamer.estimators.plan import TrainingPlan, held_out_noise, rate_for_numbers
+
+    rate, batch = rate_for_numbers(settings.method, settings.options, task.likelihood), settings.batch_size or 1
+    options = settings.options | ({} if rate is None else {"lr": rate}) | _members(settings.method, 1)
+    steps = (settings.epochs or 1) * -(-task.n_data // batch)
+    network = Architecture(math.prod(task.input_shape), OF_TABLES, task.n_outputs // 2, constant_noise=True)
+    how = settings.method, options, network, steps, batch, settings.n_draws, "cpu", settings.seed
+    return held_out_noise(TrainingPlan(*how, lowers=rate is not None), task, torch.ones(task.n_data))
 
 
 def largest_error(task: Task, predict: Any) -> float | None:
