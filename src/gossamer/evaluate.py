@@ -52,7 +52,7 @@ def predict_inputs(
     """The prediction of ``n_draws`` networks for ``x``, inputs in the form that the task stores.
 
     They are transformed batch by batch, so ``x`` need not fit into the memory of the device. With a ``seed`` the draws
-    depend on it alone, and torch's generators stay as they are. ``around`` is called for each network, see
+    depend on it alone, and torch's generators stay as they are. ``around`` is called for each batch, see
     :data:`gossamer.posterior.predict.Around`.
 
     Example:

@@ -457,12 +457,8 @@ def _endless(lr: Schedule, steps: int) -> Schedule:
 
 
 def _mixture(plan: TrainingPlan, trainings: Sequence[Training]) -> Mixture:
-    return Mixture(
-        [
-            OfMembers(one.posterior(), plan.members) if isinstance(one.model, Members) else one.posterior()
-            for one in trainings
-        ]
-    )
+    alike, posteriors = plan.members, [(training.model, training.posterior()) for training in trainings]
+    return Mixture([OfMembers(one, alike) if isinstance(model, Members) else one for model, one in posteriors])
 
 
 def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:

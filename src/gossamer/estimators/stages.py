@@ -61,8 +61,8 @@ def fit(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
             stacklevel=3,
         )
     _keep(model, fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
-    noise = held_out_noise(plan, task, torch.from_numpy(rows.weight)) if held is None else []
-    model.held_out_noise_ = np.array(noise)
+    weight = torch.from_numpy(rows.weight)
+    model.held_out_noise_ = np.array(held_out_noise(plan, task, weight) if held is None else [])
     y, every = model._look_back(rows), targets_of(model._likelihood, rows.y)
     if not beats_constant(*y, model._likelihood, every):
         constant = CONSTANTS[model._likelihood.kind]

@@ -21,8 +21,8 @@ from gossamer.types import Likelihood, Posterior
 Kind = Literal["weights", "local", "mean"]
 Inputs = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Arguments = tuple[list[Tensor], dict[str, Tensor]]
-Around = Callable[[int, Callable[[], Tensor]], Tensor]
-"""The number of the last of the networks at hand, and what computes their outputs -> these outputs."""
+Around = Callable[[float, Callable[[], Tensor]], Tensor]
+"""How many networks are done, in part by a batch, and what computes the outputs for that batch -> these outputs."""
 
 # Rounding errors of entropies and outputs in float32: below this, draws agree to the last digit.
 NUMERICALLY_ZERO = 1e-5
@@ -118,9 +118,8 @@ def outputs_of(
     with torch.no_grad():
         number = 0
         for network, times in posterior.passes(n_draws):
+            found = forward(network, inputs, batch_size, transform, around, range(number, number + len(times)))
             number += len(times)
-            compute = partial(forward, network, inputs, batch_size, transform)
-            found = compute() if around is None else around(number - 1, compute)
             alone = all(count == 1 for count in times)
             drawn.append(found if alone else found.repeat_interleave(torch.tensor(times, device=found.device), 0))
     outputs = torch.cat(drawn)
@@ -128,17 +127,21 @@ def outputs_of(
 
 
 def forward(
-    network: nn.Module, inputs: Arguments, batch_size: int, transform: Callable[[Tensor], Tensor] | None = None
+    network: nn.Module,
+    inputs: Arguments,
+    batch_size: int,
+    transform: Callable[[Tensor], Tensor] | None = None,
+    around: Around | None = None,
+    numbers: range = range(1),
 ) -> Tensor:
     """Outputs for all inputs, ``(draws, batch, …)``, on their device.
 
-    Only one batch at a time is on the device of the network, and transformed.
+    Only one batch at a time is on the device of the network, and transformed. ``numbers`` are those of its draws.
     """
     first = [*inputs[0], *inputs[1].values()][0]
     there = next((parameter.device for parameter in network.parameters()), first.device)
-    outputs = []
-    for start in range(0, max(1, len(first)), batch_size):
-        rows = slice(start, start + batch_size)
+
+    def batch(rows: slice) -> Tensor:
         args = [part[rows].to(there) for part in inputs[0]]
         args = args if transform is None else [transform(part) for part in args]
         output = network(*args, **{name: part[rows].to(there) for name, part in inputs[1].items()})
@@ -147,7 +150,13 @@ def forward(
                 f"predict needs a network that returns one tensor, got {type(output).__name__}: wrap it in a module "
                 "whose forward returns the tensor to predict"
             )
-        outputs.append(output.to(first.device))
+        return output.to(first.device)
+
+    outputs = []
+    for start in range(0, max(1, len(first)), batch_size):
+        compute = partial(batch, slice(start, start + batch_size))
+        done = numbers.start + len(numbers) * min(1.0, (start + batch_size) / max(1, len(first)))
+        outputs.append(compute() if around is None else around(done, compute))
     return torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]
 
 

@@ -161,15 +161,16 @@ def evaluate(given: list[str]) -> int:
         if value is not None and not 0 < value < 1:
             raise UsageError(f"--{name} must be between 0 and 1, as 0.9 for 90 %; got {value}")
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
-    from gossamer.lab.runs.evaluation import evaluate_run
+    from gossamer.lab.runs.evaluation import evaluate_run, keeping_parts, opened
     from gossamer.metrics.registry import texts
 
-    settings = {"data": options.data, "quiet": options.quiet}
-    found: dict[str, Any] = evaluate_run(folder(options.run), options.n_draws, options.split, **settings)
-    tables = [columns(texts(found))]
-    for name, (value, views) in _more(options).items():
-        found[name] = value
-        tables += [plain(view._replace(title="", note="").to_text()) for view in views]
+    job = opened(folder(options.run), options.n_draws, options.data)
+    with keeping_parts(job):
+        found: dict[str, Any] = evaluate_run(job, split=options.split, quiet=options.quiet)
+        tables = [columns(texts(found))]
+        for name, (value, views) in _more(options, job).items():
+            found[name] = value
+            tables += [plain(view._replace(title="", note="").to_text()) for view in views]
     print(json.dumps(found, indent=1) if options.json else "\n\n".join(tables))
     return 0
 
@@ -206,14 +207,10 @@ def add_evaluate_flags(parser: Parser) -> Parser:
     return add_reading_flags(parser)
 
 
-def _more(options: Any) -> dict[str, tuple[Any, list[Table]]]:
-    asked = (options.ood, options.corruptions, options.temperature, options.selective, options.risk, options.conformal)
-    if not any(asked):
-        return {}
+def _more(options: Any, job: Any) -> dict[str, tuple[Any, list[Table]]]:
     from gossamer.lab.report import evaluation as tables
     from gossamer.lab.runs import evaluation, shift
 
-    job = evaluation.opened(folder(options.run), options.n_draws, options.data)
     found: dict[str, tuple[Any, list[Table]]] = {}
     if options.ood:
         value = shift.evaluate_ood(job, names_of(options.ood))

@@ -6,6 +6,7 @@ The command imports this file before it imports torch.
 from __future__ import annotations
 
 import contextlib
+import math
 import shlex
 import signal
 import time
@@ -51,11 +52,11 @@ def draws_shown(total: int) -> Around | None:
     progress.begin(progress.title, total)
     last_line = time.monotonic()
 
-    def around(number: int, compute: Callable[[], Tensor]) -> Tensor:
+    def around(done: float, compute: Callable[[], Tensor]) -> Tensor:
         nonlocal last_line
         outputs = compute()
         is_due = progress.on_terminal or time.monotonic() - last_line >= SECONDS_OF_SILENCE
-        progress.update(number + 1, partial("draw {} of {}".format, number + 1, total) if is_due else None)
+        progress.update(int(done), partial("draw {} of {}".format, math.ceil(done), total) if is_due else None)
         last_line = time.monotonic() if is_due else last_line
         return outputs
 

@@ -1,6 +1,7 @@
 """How a run behaves away from its training data: other data sets, corrupted images. Recorded in ``evaluation.json``."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,13 +95,18 @@ def evaluate_corruptions(
     rows: dict[str, dict[str, list[float]]] = {}
     with Progress("corruptions", len(CORRUPTIONS) * len(SEVERITIES), quiet=quiet) as progress:
         for done, (name, severity, x, y) in enumerate(_corrupted(job, source), start=1):
-            for metric, value in summarize(job.predict(x), job.task, y).items():
+            compute = partial(_metrics, job, x, y)
+            for metric, value in job.once(f"{source} {name} {severity}", compute).items():
                 rows.setdefault(name, {}).setdefault(metric, []).append(value)
             progress.update(done, f"{name} {severity}".format)
     entry = {**drawn(job), "n": len(job.task.test[1]), "clean": clean, "corruptions": rows}
     name = GENERATED if source == GENERATED else Path(source).name
     Run.open(job.folder).add_evaluation(CORRUPTED, {name: entry})
     return {name: entry}
+
+
+def _metrics(job: Job, x: Tensor, y: Tensor) -> dict[str, float]:
+    return summarize(job.predict(x), job.task, y)
 
 
 def _corrupted(job: Job, source: str) -> Iterator[tuple[str, int, Tensor, Tensor]]:
