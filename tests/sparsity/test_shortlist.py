@@ -60,8 +60,8 @@ def test_the_set_is_that_of_the_whole_gradient(name, rows, ties, monkeypatch):
         score = weight_map.weight_gradient(grad, x, shape).flatten().abs()
         score[position[kept]] = score[slice(*frozen)] = -math.inf
         expected = top_mask(score, int((~kept).sum())).nonzero().flatten()
-        assert torch.equal(shortlist.best(kept), expected)
-        assert shortlist.is_finite
+        assert torch.equal(shortlist.whole().best(kept), expected)
+        assert shortlist.whole().is_finite
 
 
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
@@ -70,7 +70,7 @@ def test_what_is_not_finite_is_noticed(bad):
     grad[0, 1] = bad
     shortlist = Shortlist(weight_at(Support((3, 4), torch.tensor([0]))), 1)
     shortlist(grad, torch.ones(2, 4), LinearMap())
-    assert not shortlist.is_finite
+    assert not shortlist.whole().is_finite
 
 
 class Largest(TorchDispatchMode):

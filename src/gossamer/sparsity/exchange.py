@@ -23,7 +23,7 @@ from gossamer.kernels.ordered import merged, places, top_mask
 from gossamer.layers import SparseWeight
 from gossamer.layers.weight import RegrowStd, stats_of
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
-from gossamer.sparsity.gradients import Grads, Shortlist, Weights
+from gossamer.sparsity.gradients import Grads, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
 from gossamer.sparsity.selection import Best, Segments, works_together
 from gossamer.types import Criterion, WeightStats
@@ -46,7 +46,7 @@ class Exchange:
 
     @torch.no_grad()
     def __call__(
-        self, weights: Weights, grads: Grads, shortlists: Mapping[str, Best | Shortlist], rate: float
+        self, weights: Weights, grads: Grads, shortlists: Mapping[str, Best], rate: float
     ) -> dict[str, Any] | None:
         """Exchange a share ``rate`` of the active entries; ``None``, and nothing changes, if a gradient is not finite.
 
@@ -65,9 +65,7 @@ class Exchange:
             forget_histories(optimizer)
         return self._record(weights, choices)
 
-    def _choose(
-        self, batch: WeightBatch, grads: Grads, shortlists: Mapping[str, Best | Shortlist], rate: float
-    ) -> _Choice:
+    def _choose(self, batch: WeightBatch, grads: Grads, shortlists: Mapping[str, Best], rate: float) -> _Choice:
         kept, removed = keep(removal_scores(self.removal, batch), batch.active, rate, self.scope)
         others = [
             keep(removal_scores(criterion, batch), batch.active, rate, self.scope)
@@ -87,7 +85,7 @@ class Exchange:
         return _Choice(kept, moved, bool(rows[0][0]), dict(figures))
 
     def _grow(
-        self, batch: WeightBatch, kept: Tensor, grads: Grads, shortlists: Mapping[str, Best | Shortlist]
+        self, batch: WeightBatch, kept: Tensor, grads: Grads, shortlists: Mapping[str, Best]
     ) -> tuple[Tensor, Segments | None, Tensor]:
         """Numbers of the entries that are active from now on, how many each weight has, and the largest |gradient|."""
         _, old = batch.numbers

@@ -265,21 +265,12 @@ class Shortlist(Passes):
             self.found.consider(rows[0] * self.row_size, part)
         return True
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether all that was seen is finite."""
-        return self.found.is_finite
-
-    def best(self, kept: Tensor) -> Tensor:
-        """Flat positions, sorted, of the entries to take in when those active ones stay that ``kept`` marks."""
-        self._consider_rest()
-        return self.found.best(kept)
-
-    def _consider_rest(self) -> None:
-        """Rows that took no part in the loss have a gradient of zero, and zeros are candidates like all others."""
+    def whole(self) -> Best:
+        """The best entries, with those of rows that took no part in the loss: zeros are candidates like all others."""
         for row in (self.count == 0).nonzero().flatten().tolist():
             self.found.consider(row * self.row_size, self.found.active.new_zeros(self.row_size))
             self.count[row] = 1
+        return self.found
 
 
 @contextmanager

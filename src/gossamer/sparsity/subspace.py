@@ -284,7 +284,8 @@ class Subspace(Clocked):
         elif self._collector.are_sums(shortlists, grads, rate):
             reason = SUMS
         else:
-            changes, reason = self._exchange(weights, grads, {**shortlists, **bests}, rate), NOT_FINITE
+            bests |= {name: shortlist.whole() for name, shortlist in shortlists.items()}
+            changes, reason = self._exchange(weights, grads, bests, rate), NOT_FINITE
         self._postponed = changes is None and reason != UNSEEN  # the next step would show no more
         if changes is None:
             self.record.append({"step": self.index, "postponed": reason})
