@@ -140,9 +140,5 @@ def _linear_arguments(input: Any, weight: Any, bias: Any = None) -> tuple[Any, A
     return input, weight, bias
 
 
-def _operator(name: str) -> Any:
-    return lambda self, *args: getattr(self.drawn(), name)(*args)
-
-
 for _name in OPERATORS:  # Python looks for these in the class only
-    setattr(TensorView, _name, _operator(_name))
+    setattr(TensorView, _name, lambda self, *args, name=_name: getattr(self.drawn(), name)(*args))

@@ -53,9 +53,10 @@ class Exchange:
         ``grads`` are taken out as they are used; ``shortlists`` replace those that were seen in pieces. Returns what
         there is to record, by weight.
         """
-        batches = [
-            WeightBatch(part) for part in ([weights] if weights and self.scope == "global" else _by_device(weights))
-        ]
+        parts: dict[torch.device | None, dict[str, SparseWeight]] = {}
+        for name, weight in weights.items():
+            parts.setdefault(None if self.scope == "global" else weight.mean.device, {})[name] = weight
+        batches = [WeightBatch(part) for part in parts.values()]
         choices = [self._choose(batch, grads, shortlists, rate) for batch in batches]
         if not all(choice.is_finite for choice in choices):
             return None
@@ -198,13 +199,6 @@ def _absolute(grads: Sequence[Tensor], dense: Segments) -> Tensor:
     parts = [part.view(grad.shape) for part, grad in zip(score.split(dense.lengths), grads, strict=True)]
     torch._foreach_copy_(parts, list(grads))
     return score.abs_()
-
-
-def _by_device(weights: Weights) -> list[dict[str, SparseWeight]]:
-    parts: dict[torch.device, dict[str, SparseWeight]] = {}
-    for name, weight in weights.items():
-        parts.setdefault(weight.mean.device, {})[name] = weight
-    return list(parts.values())
 
 
 def _groups(sizes: Sequence[int], alone: Sequence[bool], limit: int | None) -> Iterator[tuple[int, int]]:
