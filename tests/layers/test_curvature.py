@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 import gossamer
 from gossamer.kernels import library
-from gossamer.kernels.curvature import move_means, shrunk_curvature, std_of_means
+from gossamer.kernels.dispatch import move_means, shrunk_curvature, std_of_means
 from gossamer.layers import CurvatureWeight, GaussianWeight, Support, sparse_weights
 from gossamer.layers.curvature import (
     AS_IS,

@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 import gossamer
 from gossamer import methods
 from gossamer.data import two_moons
-from gossamer.kernels.curvature import move_means
+from gossamer.kernels.dispatch import move_means
 from gossamer.layers import sparse_weights
 from gossamer.layers.curvature import rate_of
 from gossamer.models import mlp

@@ -327,5 +327,5 @@ def test_a_read_only_folder(folder):
 
 def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "checkpoint").write_text("in the way")
-    with pytest.raises(RecordError, match="could not be written"):
+    with pytest.raises(RecordError, match="is a file, not a folder"):
         checkpoint.save(tmp_path / "checkpoint", STATE, 1)

@@ -6,6 +6,9 @@ built, the reference serves.
 Before an update of the subspace :func:`watch` exposes the dense gradient of a weight. For y = W x + b + noise it is the
 map's weight gradient of dL/dy and x, whichever kernel computed y, so a node of the autograd graph around the product
 can form it.
+
+σ from the curvature of the loss and the running means of its estimates, whose equations are in
+:mod:`gossamer.layers.curvature`, take one native pass where torch takes a dozen.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from contextvars import ContextVar, Token
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer.kernels import library, lookup, native, reference
 from gossamer.kernels.reference import ConvMap, EmbeddingMap, Function, LinearMap, Placement, WeightMap
@@ -37,6 +40,7 @@ FEW = 8
 # Active entries per output channel up to which a convolution of several images is faster by the sparse kernel, even
 # where all are active: dense ones were made for many channels.
 FEW_TAPS = 32
+MOST_ESTIMATE = 1e30  # an estimate of a curvature: a mean of larger ones could not be told from infinity
 LEAST_LOOKUP = 2**18  # entries of a table; for a smaller one, forming it is faster than searching for its rows
 
 _setting: ContextVar[Kernel] = ContextVar("kernel", default="auto")
@@ -212,3 +216,70 @@ class _CallSink(torch.autograd.Function):
         with torch.no_grad():
             ctx.sink(grads[0], x, ctx.weight_map)
         return grads[0], None, None, None
+
+
+def may_read(*vectors: Tensor) -> bool:
+    """Whether native code may read these now: they are plain float32 on a CPU, and nothing traces or maps it."""
+    if not library.LIBRARY or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    plain = all(
+        v.dtype is torch.float32 and v.is_cpu and type(v) in (Tensor, nn.Parameter) and v.is_contiguous()
+        for v in vectors
+    )
+    return plain and not torch._C._len_torch_dispatch_stack()
+
+
+def std_of_means(
+    curvature: Tensor, square: Tensor, shrinkage: Tensor, variance: float | Tensor, damping: float | Tensor
+) -> Tensor:
+    """σ = √(variance / (h + δ)), with h from the running means."""
+    means = curvature, square, shrinkage
+    if isinstance(variance, Tensor) or not _may_read(*means):
+        return (variance / (shrunk_curvature(*means) + damping)).sqrt_()
+    return _filled("std_of_curvature", means, variance, damping)
+
+
+def shrunk_curvature(curvature: Tensor, square: Tensor, shrinkage: Tensor) -> Tensor:
+    """H = cv + w (h̄ - cv), but not below a tenth of cv: ``(n,), (n,), (4,) or (4, n) -> (n,)``.
+
+    Example:
+        >>> square = torch.tensor([1.0, 2.0, 1.0])
+        >>> shrunk_curvature(torch.tensor([-3.0, 1.0, 3.0]), square, torch.tensor([1.0, 0.5, 0.1, 0.0]))
+        tensor([0.1000, 1.5000, 2.0000])
+    """
+    if _may_read(curvature, square, shrinkage):
+        return _filled("shrunk_curvature", (curvature, square, shrinkage))
+    factor, share, least, _ = shrinkage.unbind()
+    return torch.maximum(torch.lerp(factor * square, curvature, share), least * square)
+
+
+def _may_read(curvature: Tensor, square: Tensor, shrinkage: Tensor) -> bool:
+    fit = curvature.shape == square.shape and shrinkage.shape == (4,)
+    return fit and may_read(curvature, square, shrinkage)
+
+
+def _filled(name: str, means: tuple[Tensor, ...], *numbers: Any) -> Tensor:
+    found = torch.empty_like(means[0])
+    library.LIBRARY[name](found.numel(), *(one.data_ptr() for one in means), *numbers, found.data_ptr())
+    return found
+
+
+def move_means(curvature: Tensor, square: Tensor, estimate: Tensor, grad: Tensor, rate: float | Tensor) -> None:
+    """Move the running means, in place: h̄ to h̄ + ``rate`` · (ĥ - h̄), and v to v + ``rate`` · (g² - v).
+
+    h̄ is unbiased, and may be negative for a time. What is not finite, or next to it, does not count.
+
+    Example:
+        >>> h, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
+        >>> move_means(h, v, torch.tensor([3.0, torch.nan]), torch.tensor([1.0, torch.nan]), 0.25)
+        >>> h, v
+        (tensor([1.5000, 1.0000]), tensor([3.2500, 4.0000]))
+    """
+    vectors = curvature, square, estimate, grad
+    if isinstance(rate, float) and len({one.shape for one in vectors}) == 1 and may_read(*vectors):
+        library.LIBRARY["move_means"](curvature.numel(), *(one.data_ptr() for one in vectors), rate, MOST_ESTIMATE)
+        return
+    new = grad.to(square).square()
+    counts = estimate.abs() + new < MOST_ESTIMATE  # false for NaN, too
+    curvature.lerp_(torch.where(counts, estimate, curvature), rate)
+    square.lerp_(torch.where(counts, new, square), rate)

@@ -47,7 +47,7 @@ def is_seeded(mean: Tensor) -> bool:
 
     Elsewhere, and under ``use("dense")``, torch's generator draws all numbers.
     """
-    return dispatch.in_use() != "dense" and library.may_read(mean)
+    return dispatch.in_use() != "dense" and dispatch.may_read(mean)
 
 
 def seeds(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
 VERSION = 9  # of the signatures below; a library left over from another version is ignored
@@ -80,17 +80,6 @@ def _functions_of(path: Path) -> dict[str, Callable[..., Any]]:
 
 
 LIBRARY_NAME, LIBRARY = _load()
-
-
-def may_read(*vectors: Tensor) -> bool:
-    """Whether native code may read these now: they are plain float32 on a CPU, and nothing traces or maps it."""
-    if not LIBRARY or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
-    plain = all(
-        v.dtype is torch.float32 and v.is_cpu and type(v) in (Tensor, nn.Parameter) and v.is_contiguous()
-        for v in vectors
-    )
-    return plain and not torch._C._len_torch_dispatch_stack()
 
 
 class NativePlan:

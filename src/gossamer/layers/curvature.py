@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer.kernels.curvature import move_means, shrunk_curvature, std_of_means
+from gossamer.kernels.dispatch import move_means, shrunk_curvature, std_of_means
 from gossamer.kernels.reference import Function
 from gossamer.layers.gaussian import GaussianWeight, set_options, std_of
 from gossamer.layers.normals import normals_at

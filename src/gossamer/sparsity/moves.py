@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from gossamer.kernels.curvature import std_of_means
+from gossamer.kernels.dispatch import std_of_means
 from gossamer.kernels.ordered import located
 from gossamer.layers import CurvatureWeight, DeltaWeight, GaussianWeight, PointWeight, SparseWeight
 from gossamer.layers.curvature import regrown_curvature

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from gossamer.kernels.curvature import move_means, std_of_means
+from gossamer.kernels.dispatch import move_means, std_of_means
 from gossamer.layers import CurvatureWeight, DenseCopy, GaussianWeight, PointWeight, SparseWeight, sparse_weights
 from gossamer.layers.curvature import count_estimate, rate_of
 from gossamer.layers.gaussian import raw_std_gradient, std_of
