@@ -34,7 +34,7 @@ def fall(line: str) -> dict[str, float]:
 
 
 RESULT = Result(
-    title="SSVI, Figure 2, right: over the initial σ",
+    title="SSVI, Figure 2, right: over the initial standard deviation",
     claim="From an initial σ of 0.001 to 0.01 dense VI deteriorates; SSVI at 90 % does not, and is better at 0.01.",
     rows=[
         *rows("VI", "vi"),

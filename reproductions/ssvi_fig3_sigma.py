@@ -11,7 +11,7 @@ SMALL = (1e-6, 1e-3)
 SHARED = {"density": 0.1, "mode": "reference"}
 
 RESULT = Result(
-    title="SSVI, Figure 3, right: σ of new weights",
+    title="SSVI, Figure 3, right: standard deviation of new weights",
     claim="The mean of the layer is as good as the best small constant, within half a point of accuracy.",
     rows=[
         ssvi_row("mean", "cifar100", "ssvi", SHARED),
