@@ -9,6 +9,7 @@ from gossamer.layers.structure import replica
 from gossamer.layers.summary import Summary, active_parameters, density, summary
 from gossamer.layers.support import Support
 from gossamer.layers.swap import Found, find, match_names, swap
+from gossamer.layers.tensor_view import TensorView
 from gossamer.layers.weight import PointWeight, SparseWeight, sparse_weights
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "SparseWeight",
     "Summary",
     "Support",
+    "TensorView",
     "WeightedKL",
     "active_parameters",
     "density",
