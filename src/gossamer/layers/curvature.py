@@ -117,7 +117,7 @@ class CurvatureWeight(GaussianWeight):
     def learnt_std(self, factor: float = 1.0) -> Tensor:
         """σ = √(T / N(h + δ)). Its gradient, if it is asked for, goes to the estimate of h."""
         held: Any = self._parameters or vars(self)  # replicas of nn.DataParallel have no parameters
-        mean, means, variance = held["mean"], self._means, factor * self.noise_scale
+        mean, means, variance = held["mean"], _means(self), factor * self.noise_scale
         if self.learner is None or not (torch.is_grad_enabled() and mean.requires_grad):
             return std_of_means(*means, variance, self.damping).to(mean.dtype)
         leaf = self.estimates.leaf
@@ -129,13 +129,7 @@ class CurvatureWeight(GaussianWeight):
     @property
     def shrunk(self) -> Tensor:
         """h, from the running means and what is known of their noise."""
-        return shrunk_curvature(*self._means)
-
-    @property
-    def _means(self) -> tuple[Tensor, Tensor, Tensor]:
-        held: Any = self._buffers
-        like = held["curvature"]  # a state may have been assigned in another precision
-        return like, held["grad_square"].to(like.dtype), held["shrinkage"].to(like.dtype)
+        return shrunk_curvature(*_means(self))
 
     @torch.no_grad()
     def set_std(self, std: Tensor) -> None:
@@ -288,6 +282,12 @@ def attach(
         weight.curvature.clamp_min_(0)
     weight.estimates.follows = True
     weight.estimates.listen(weight.mean, weight.curvature)
+
+
+def _means(weight: CurvatureWeight) -> tuple[Tensor, Tensor, Tensor]:
+    held: Any = weight._buffers
+    like = held["curvature"]  # a state may have been assigned in another precision
+    return like, held["grad_square"].to(like.dtype), held["shrinkage"].to(like.dtype)
 
 
 def deviation(weight: CurvatureWeight, mean: Tensor) -> Tensor:
