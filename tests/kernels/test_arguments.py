@@ -220,6 +220,20 @@ def test_a_tensor_whose_memory_was_freed_is_an_error(freed):
         native.moments(*tensors.values(), None, *where)
 
 
+def test_a_lazy_negative_has_its_sign_in_the_passes_of_draws():
+    """They call native code without torch's dispatcher, which would have written the negative down."""
+    torch.manual_seed(0)
+    model = gossamer.bayesianize(nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 3)), density=0.05)
+    x = torch.randn(64, 200)
+    lazy = torch._neg_view(x)
+    assert lazy.is_neg()
+    found, expected = (
+        gossamer.predict(model, inputs, n_draws=4, generator=torch.Generator().manual_seed(1)).outputs
+        for inputs in (lazy, -x)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_a_lazy_negative_has_its_sign():
     """Of the input, of the means and of the gradient."""
     where = torch.arange(0, 60, 3), (6, 10), LinearMap()
