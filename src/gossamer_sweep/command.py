@@ -1,7 +1,5 @@
 """``gossamer sweep``: a search for good options, by as many processes as give the same command."""
 
-from __future__ import annotations
-
 import sys
 from argparse import Namespace
 from dataclasses import fields

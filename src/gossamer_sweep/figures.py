@@ -1,7 +1,5 @@
 """Figures and the table of a sweep: what it found in time, which options matter, which values the best trials have."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

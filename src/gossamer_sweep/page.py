@@ -1,7 +1,5 @@
 """The page of a sweep: its best trial, what it found in time, all trials."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gossamer._text.formats import duration, is_number, number

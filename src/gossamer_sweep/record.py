@@ -1,7 +1,5 @@
 """What a sweep found, in one file beside its runs: ``sweep.json``."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

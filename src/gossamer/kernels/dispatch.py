@@ -11,8 +11,6 @@ can form it.
 :mod:`gossamer.layers.curvature`, take one native pass where torch takes a dozen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

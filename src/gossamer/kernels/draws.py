@@ -4,8 +4,6 @@ The sparse kernel reads a position once for eight draws, or for all examples of 
 dense weight is faster, all draws are one product of batched matrices.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

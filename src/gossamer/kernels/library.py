@@ -4,8 +4,6 @@ A plan holds the active positions of a layer in two orders: one for the forward 
 code trusts its arguments: ``native`` and ``native_members`` check what they give it, and all calls are theirs.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable

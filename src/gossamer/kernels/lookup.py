@@ -5,8 +5,6 @@ scattered into the word's row of the output. Where sizes must not depend on data
 CUDA graphs) the reference kernel takes over, so the functions here accept everything that it accepts.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Training steps of small networks side by side as functions of tensors: the part of the library in ``members.h``."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Sequence

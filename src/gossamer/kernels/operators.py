@@ -3,8 +3,6 @@
 They are registered one by one on a library: ``torch.library.custom_op`` would double the time of ``import gossamer``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

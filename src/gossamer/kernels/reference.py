@@ -7,8 +7,6 @@ pass forms the dense weight again instead of keeping it, so between forward and 
 the active vectors and two tensors of the output's shape (variance and noise).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Multi-head attention with sparse projections: the fused input projection and the output projection."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Convolutions with a sparse weight: one, two or three dimensions, transposed or not, every padding mode."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

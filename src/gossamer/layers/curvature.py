@@ -23,8 +23,6 @@ its distance from there (James and Stein 1961),
 which is also what keeps h + δ positive. At T = 1 w is near one; in a cold or a short training it is near zero.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -4,8 +4,6 @@ It is for devices that multiply dense matrices fastest. The active vectors stay 
 ``gossamer.train.capture`` writes them into the copy after each step and gathers their gradients from those of the copy.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

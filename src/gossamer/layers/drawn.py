@@ -5,8 +5,6 @@ standardise their weight and experts whose weights are one tensor are no maps li
 cannot be drawn output by output either.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A weight of which one or several draws are given, to predict with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -9,8 +9,6 @@ per active entry, the released code's ``same_noise``. It takes one product inste
 but noisier, since all examples of a batch share their noise.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Activations with a mask: units and channels that are switched off."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 

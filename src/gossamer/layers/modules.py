@@ -3,8 +3,6 @@
 To support another torch module, write a subclass of :class:`SparseModule` and list it in ``swap.py``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping

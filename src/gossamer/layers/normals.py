@@ -1,7 +1,5 @@
 """Normal numbers that are a function of a seed and a position: nothing is stored, and nothing has to be moved along."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Which backward passes count: those whose sum the gradient of a weight's mean is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

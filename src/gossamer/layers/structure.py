@@ -4,8 +4,6 @@ Networks refer to their layers not only as registered children, but also from co
 functions. And they hold things that cannot be copied: a lock, an open file, an activation with its graph.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

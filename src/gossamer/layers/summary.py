@@ -1,7 +1,5 @@
 """How many weights are active, as numbers and as a table."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import Counter

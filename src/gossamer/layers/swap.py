@@ -1,7 +1,5 @@
 """Find the modules of any network that can be made sparse, and put sparse ones in their place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@
 for the product with an input and never sees a dense tensor.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from abc import abstractmethod

@@ -1,7 +1,5 @@
 """Warnings when the passes of a training contradict the loss and the number of examples that it was given."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

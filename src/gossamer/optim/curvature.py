@@ -1,7 +1,5 @@
 """Learns the standard deviations of a converted network from curvature, beside any ``torch.optim`` optimizer."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

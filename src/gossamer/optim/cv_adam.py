@@ -10,8 +10,6 @@ A Gaussian N(μ, (ατ)²) over every weight: α > 0 is shared, τ in (0, 1) its
 The weight decay enters m, but not the ε g in the line of ρ, where the paper's text counts it twice.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

@@ -8,8 +8,6 @@ average that is taken at the end, are
 While it learns, δ is accepted on average; the average of so many different steps is accepted a little more often.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

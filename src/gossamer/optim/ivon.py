@@ -12,8 +12,6 @@ The square keeps h + δ positive, although ĥ may be negative. The factor h₀ +
 rate of a weight that has the first curvature h₀.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

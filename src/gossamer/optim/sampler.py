@@ -7,8 +7,6 @@ Every state tensor has the shape of its parameter and is zero for a weight that 
 :class:`gossamer.Subspace` writes where it activates an entry, so the entry starts afresh.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable

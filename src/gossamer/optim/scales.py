@@ -10,8 +10,6 @@ slope of the whole divergence in log τ: near the minimum, the distance in log �
 every N, T and τ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any, ClassVar

@@ -16,8 +16,6 @@ Its noise gives each weight its own temperature, N k² τ √l (1 + β1²) / ((1
 too large for 1/(1 - β1) steps. In both modes τ = 1/(1 + e^-ρ) can be learnt, see ``scales``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from functools import partial

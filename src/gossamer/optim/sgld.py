@@ -1,7 +1,5 @@
 """Stochastic gradient Langevin dynamics (Welling and Teh, ICML 2011; cyclical: Zhang et al., ICLR 2020)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """What optimizers with a Gaussian around every parameter share: the parameters are the means, weights are drawn."""
 
-from __future__ import annotations
-
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Statistics of batch normalisation for drawn networks, whose weights never saw a training batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ on examples that trained nothing, and a factor found there needs no second train
 al. 2017) repairs what no width can: a network that is too sure at its means.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence

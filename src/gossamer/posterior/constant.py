@@ -1,7 +1,5 @@
 """Whether a training has learnt anything: its posterior compared with the best output that no input changes."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Draws of a network: plain deterministic modules with weights drawn once."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

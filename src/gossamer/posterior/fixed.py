@@ -1,7 +1,5 @@
 """Drawn networks to deploy: the positions of their active entries once, and a value of each for every draw."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """Networks to deploy: modules that hold the positions and the values of active entries and no more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Posteriors that live in the layers of one network, and collectors for them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """A posterior of several posteriors: networks trained from other seeds, or kept at the ends of cycles."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Predictions of several draws, batch by batch."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import threading

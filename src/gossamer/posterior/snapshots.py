@@ -5,8 +5,6 @@ where the learning rate is lowest, and average their predictions. Of a network w
 is kept, means, stds and active entries: one training then gives the members of an ensemble (SeBayS, arXiv 2206.00794).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Collection, Iterator

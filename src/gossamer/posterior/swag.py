@@ -1,7 +1,5 @@
 """SWAG (Maddox et al., NeurIPS 2019): a Gaussian over all parameters, from the path of SGD at a constant rate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, Self

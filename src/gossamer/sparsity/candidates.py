@@ -9,8 +9,6 @@ rounds of Cao and Wang (PODC 2004), with a bit per entry in the second one.
 Nothing here is as large as a dense gradient but the gradients themselves, which are given up one after another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 

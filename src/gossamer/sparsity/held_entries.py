@@ -1,7 +1,5 @@
 """Entries of a parameter that are held at zero, and perhaps remembered beside it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ A CPU takes one vector after another. A GPU, where launches of many small kernel
 all of them; the lengths are known on the host, so nothing here waits for the device.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cached_property

@@ -5,8 +5,6 @@ SSVI, Algorithm 1 (Li et al., ICLR 2024, section 3.3), and with other criteria R
 another. The budget is constant to the last integer.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 import weakref

@@ -1,7 +1,5 @@
 """The batches of a training, which can be asked for at any step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

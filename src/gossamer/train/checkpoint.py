@@ -4,8 +4,6 @@ A folder keeps the two newest. ``latest.json`` names them with their checksums a
 at any moment leaves an intact checkpoint to continue from.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

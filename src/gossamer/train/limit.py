@@ -11,8 +11,6 @@ Here w' goes from w along the gradient, and then along the differences themselve
 quotient is ½/λ with the largest curvature λ.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

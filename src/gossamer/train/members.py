@@ -1,7 +1,5 @@
 """The networks of a training: members, one after another, and rounds, which take all steps of one network again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

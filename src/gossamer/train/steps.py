@@ -1,7 +1,5 @@
 """The training step of every method, its parts, and steps that run operation by operation."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

@@ -7,8 +7,6 @@ Where training draws weights (``noise="weights"``) the working weights are μ + 
 are no dense variances: if g is the gradient of a drawn weight, the gradient of μ is g and that of σ is g ε.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

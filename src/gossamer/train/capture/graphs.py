@@ -1,7 +1,5 @@
 """CUDA graphs: a function of static tensors, and an optimizer whose step can be one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
