@@ -364,6 +364,8 @@ def _one(result: Result, row: Row, told: Told, out: Path, where: Told) -> Run:
         known = environment()
         versions = {**known["versions"], "gossamer": __version__, "python": known["python"]}
         machine = {key: known[key] for key in ("time", "cpu", "gpu")}
+        if where.get("device") == "cpu":
+            machine["gpu"] = None  # which a machine may have all the same
         run = Run(row.label, told, machine | versions, round(time.perf_counter() - start, 2), measures)
         write_atomically(path, json.dumps(asdict(run)) + "\n")
         return run
