@@ -317,9 +317,13 @@ ALSO: dict[str, tuple[str, Callable[[nn.Module, list[Queries]], tuple[list[Tenso
 
 
 def scores(options: Any, name: str, files: list[Path]) -> dict[str, float]:
-    """Metrics of one training or of several together, as they are and with a temperature of the logits."""
+    """Metrics of one training or of several together."""
     sets, _ = load(options.data, options.per_intent, options.tested, options.device)
-    y_val, y_test = sets[1].y, sets[2].y
+    return scored(name, files, sets[1].y, sets[2].y)
+
+
+def scored(name: str, files: list[Path], y_val: Tensor, y_test: Tensor) -> dict[str, float]:
+    """Metrics of the networks of these files together, as they are and with a temperature of the logits."""
     runs = [torch.load(file)["logits"][name] for file in files]
     val, *rest = [torch.cat(parts).double() for parts in zip(*runs, strict=True)]
     factor = fit_temperature(gossamer.Prediction(val), y_val)

@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from clinc150 import one_thread, table, write
+from clinc150 import one_thread, scored, table, write
 from torch import Tensor, nn
 
 import gossamer
-from gossamer import metrics
 from gossamer.layers import sparse_weights
-from gossamer.posterior.calibration import at_temperature, fit_temperature
 
 RATES = {
     "last layer": (1e-3, 3e-3, 1e-2, 3e-2),
@@ -159,24 +157,9 @@ def logits(net: nn.Module, x: Tensor) -> Tensor:
 
 
 def scores(options: Any, name: str, files: list[Path]) -> dict[str, float]:
-    """Metrics of one training or of several together, as they are and with a temperature of the logits."""
+    """Metrics of one training or of several together."""
     parts = load(options.data, options.n_train, options.device)
-    y_held, y_test = parts["held"][1].cpu(), parts["test"][1].cpu()
-    runs = [torch.load(file)["logits"][name] for file in files]
-    held, *rest = [torch.cat(sets).double() for sets in zip(*runs, strict=True)]
-    factor = fit_temperature(gossamer.Prediction(held), y_held)
-    row = {"temperature": factor}
-    for suffix, scale in (("", 1.0), ("_scaled", factor)):
-        chosen, *tested = [at_temperature(gossamer.Prediction(one), scale) for one in (held, *rest)]
-        row[f"val_nll{suffix}"] = metrics.nll(chosen.probs, y_held)
-        if tested:
-            row |= {
-                f"accuracy{suffix}": metrics.accuracy(tested[0].probs, y_test),
-                f"nll{suffix}": metrics.nll(tested[0].probs, y_test),
-                f"ece{suffix}": metrics.ece(tested[0].probs, y_test),
-                f"auroc{suffix}": metrics.auroc(tested[0].entropy, tested[1].entropy),
-            }
-    return row
+    return scored(name, files, parts["held"][1].cpu(), parts["test"][1].cpu())
 
 
 def rows_of(pool: Executor, options: Any) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 Parameters are checked when an estimator is fitted, since scikit-learn sets them without asking.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
@@ -218,11 +218,15 @@ def held_out_noise(plan: TrainingPlan, task: Task, weight: Tensor) -> list[float
     for number in range(N_FOLDS):
         known, alone = fold != number, replace(plan, members=1, seed=plan.seed + number)
         part = task._replace(train=(x[known], y[known]), total_weight=float(weight[known].sum()))
-        with suppress(DivergenceError):  # without that fold: its noise is all of the target
-            trainings = _start(alone, part)
+        trainings = _start(alone, part)
+        try:
             deque(trainings[0].run(), maxlen=0)
-            found = predict_inputs(_mixture(alone, trainings), task, x[~known], N_HELD_OUT_DRAWS, seed=plan.seed)
-            square[~known] = ((y[~known, :n] - found.mean) / WITHIN_90).square() - found.epistemic_std.square()
+        except DivergenceError as error:
+            words = "the noise of a fold of the rows is taken to be all that their targets vary"
+            logging.getLogger("gossamer").warning(f"{plan.method}: {words}: {error}")
+            continue
+        found = predict_inputs(_mixture(alone, trainings), task, x[~known], N_HELD_OUT_DRAWS, seed=plan.seed)
+        square[~known] = ((y[~known, :n] - found.mean) / WITHIN_90).square() - found.epistemic_std.square()
     order = square.argsort(0)
     rank = (weight[order].cumsum(0) < 0.9 * weight.sum()).sum(0, keepdim=True)
     noise: list[float] = square.gather(0, order.gather(0, rank))[0].clamp_min(0).sqrt().tolist()

@@ -26,7 +26,7 @@ class Unfinished:
 
     def __init__(self, file: Path, of: str) -> None:
         self.file, self.of, self.parts, self.next = file, of, dict[str, Any](), time.monotonic() + SECONDS
-        with contextlib.suppress(ValueError, RecordError):
+        with contextlib.suppress(ValueError, RecordError, KeyError, TypeError):
             content = from_bytes(read_bytes(file) or b"")
             self.parts = content["parts"] if content["of"] == of else {}
 
@@ -44,7 +44,7 @@ class Unfinished:
 
     def around(self, x: Tensor, shown: Around | None) -> Around:
         """What computes outputs for ``x`` once. Noise goes on after each as if it had been computed now."""
-        inputs = zlib.crc32(x.contiguous().flatten().view(torch.uint8).numpy().data)
+        inputs = zlib.crc32(x.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         places: list[Any] = [torch, torch.cuda] if torch.cuda.is_available() else [torch]
 
         def part(done: float, compute: Callable[[], Tensor]) -> dict[str, Any]:
