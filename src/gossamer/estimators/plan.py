@@ -222,8 +222,7 @@ def held_out_noise(plan: TrainingPlan, task: Task, weight: Tensor) -> list[float
         try:
             deque(trainings[0].run(), maxlen=0)
         except DivergenceError as error:
-            words = "the noise of a fold of the rows is taken to be all that their targets vary"
-            logging.getLogger("gossamer").warning(f"{plan.method}: {words}: {error}")
+            logging.getLogger("gossamer").warning(f"noise of held-out rows, fold {number} is left out: {error}")
             continue
         found = predict_inputs(_mixture(alone, trainings), task, x[~known], N_HELD_OUT_DRAWS, seed=plan.seed)
         square[~known] = ((y[~known, :n] - found.mean) / WITHIN_90).square() - found.epistemic_std.square()
