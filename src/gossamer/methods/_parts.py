@@ -15,6 +15,7 @@ from torch.optim import SGD
 from gossamer.layers import param_groups, sparse_weights
 from gossamer.posterior import Last, Refresh
 from gossamer.schedules import cosine
+from gossamer.sparsity.convert import sparsify
 from gossamer.types import Method, Penalty, Schedule, Task
 
 
@@ -56,10 +57,10 @@ def with_options_of(
 
 def by_sgd(
     steps: int,
+    *,
     lr: float | None,
     momentum: float,
     weight_decay: float,
-    *,
     usual: float = 0.1,
     nesterov: bool = False,
     **parts: Any,
@@ -75,6 +76,11 @@ def by_sgd(
         lr_is_given=lr is not None,
         **parts,
     )
+
+
+def all_active(model: nn.Module) -> nn.Module:
+    """The network with sparse layers whose entries are all active, at its own weights."""
+    return sparsify(model, density=1.0, keep_dense=(), init="pretrained")
 
 
 def apart(model: nn.Module, chosen: Iterable[nn.Parameter]) -> tuple[dict[str, Any], dict[str, Any]]:

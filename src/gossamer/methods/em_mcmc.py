@@ -12,7 +12,6 @@ a ranking by size tells such weights from those that matter.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from torch import nn
@@ -20,13 +19,19 @@ from torch.optim import Optimizer
 
 from gossamer.distributed import world_size
 from gossamer.methods._ke_fan import OWN, PRUNING, OfFirst, Preset, Pruning, PruningName, cycles_of, preset_of
-from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of, update_period_for
+from gossamer.methods._parts import (
+    all_active,
+    first_given,
+    given,
+    noise_of_all_ranks,
+    refresh_of,
+    update_period_for,
+)
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
 from gossamer.schedules import after, cubic
 from gossamer.schedules import warmup as rising
 from gossamer.sparsity import Prune, SpikeSlabDecay
-from gossamer.sparsity.convert import sparsify
 from gossamer.sparsity.groups import GroupedWeight, grouped_weights
 from gossamer.types import Method, Mode, Rule, Task
 
@@ -135,7 +140,7 @@ def em_mcmc(
         return [prune, decay]  # in this order: held-back weights are put back first, and decay as well
 
     return Method(
-        prepare=partial(sparsify, density=1.0, keep_dense=(), init="pretrained"),
+        prepare=all_active,
         optimizer=lambda model: SGHMC(
             model.parameters(),
             lr=sampler.lr,

@@ -12,20 +12,21 @@ and an NLL of 4.00 instead of 3.48, and an MLP had not learnt after 10; on two s
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from gossamer.files.container import OTHER_NETWORK
 from gossamer.files.schema import Within
 from gossamer.layers import replica
-from gossamer.methods._parts import replace_layers
+from gossamer.methods._parts import replace_layers, with_options_of
+from gossamer.methods.sgd import sgd
 from gossamer.posterior.in_layers import OneNetwork, Refreshing, ready
-from gossamer.schedules import cosine
 from gossamer.types import Collector, Method, Posterior, Saved, Task
 
 __all__ = ["Dropped", "mc_dropout"]
@@ -42,34 +43,17 @@ DROPOUT_BEFORE: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def mc_dropout(
-    task: Task,
-    steps: int,
-    *,
-    rate: float | None = None,
-    lr: float | None = None,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-) -> Method:
+@with_options_of(sgd, "optimizer")
+def mc_dropout(task: Task, steps: int, *, rate: float | None = None, **training: Any) -> Method:
     """MC dropout: the network's own dropout layers, or one before each linear layer and convolution but the first.
 
     Args:
         rate: p, the share of units that are dropped. ``None`` is what the network's own dropout layers have. In a
             network without any it is 0.1.
-        lr: Learning rate of SGD at the start of a cosine; 0.1.
-        momentum: Momentum of SGD.
-        weight_decay: Weight decay of SGD.
     """
-    step = 0.1 if lr is None else lr
     if rate is not None and not 0 < rate < 1:
         raise ValueError(f"rate is a share of the units, between 0 and 1; got {rate}")
-    return Method(
-        prepare=partial(with_dropout, rate=rate),
-        optimizer=lambda model: SGD(model.parameters(), lr=step, momentum=momentum, weight_decay=weight_decay),
-        lr=cosine(step, steps),
-        collector=Dropped,
-        lr_is_given=lr is not None,
-    )
+    return replace(sgd(task, steps, **training), prepare=partial(with_dropout, rate=rate), collector=Dropped)
 
 
 class Dropped(OneNetwork, Collector):

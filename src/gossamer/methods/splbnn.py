@@ -30,12 +30,11 @@ from torch.optim import SGD, Optimizer
 
 from gossamer.distributed import world_size
 from gossamer.layers import param_groups, replica, sparse_weights
-from gossamer.methods._parts import apart, first_given
+from gossamer.methods._parts import all_active, apart, first_given
 from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.schedules import cyclical
 from gossamer.sparsity import Cut
 from gossamer.sparsity.clock import Clocked
-from gossamer.sparsity.convert import sparsify
 from gossamer.types import Collector, Method, Penalty, Posterior, Rule, Step, Task
 
 __all__ = ["splbnn"]
@@ -80,7 +79,7 @@ def splbnn(
 
     def prepare(model: nn.Module) -> nn.Module:
         plain[:] = [replica(model)] if starts > 1 else []
-        return _converted(model)
+        return all_active(model)
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         if world_size() > 1:
@@ -180,7 +179,7 @@ class Restart(Clocked):
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
-        fresh = _converted(fresh)
+        fresh = all_active(fresh)
         with torch.no_grad():
             step.model.load_state_dict(_state_of(fresh))
         self.optimizer.state.clear()
@@ -272,10 +271,6 @@ def _state_of(model: nn.Module) -> dict[str, Any]:
     for weight in sparse_weights(model).values():
         weight.support.explicit(weight.mean.device)
     return model.state_dict()
-
-
-def _converted(model: nn.Module) -> nn.Module:
-    return sparsify(model, density=1.0, keep_dense=(), init="pretrained")
 
 
 def _log_normal(x: Tensor, std: float) -> Tensor:
