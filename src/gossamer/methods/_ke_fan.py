@@ -22,7 +22,6 @@ class Preset:
     weight_decay: float = 5e-4
     cycles: int = 4
     momentum: float = 0.1
-    scale_lr: float = 0.1
     tail: float = 0.0  # share of each cycle in which the noise of mini-batches cools; not in reference mode
     k_power: float = -1.0  # the paper's k is this power of N
     epochs: int = 200  # the unit in which the released code counts its cycles and snapshots

@@ -1,9 +1,9 @@
 """SGHMC in cycles, with snapshots (Ke and Fan, arXiv 2210.12957, Algorithm 2; Zhang et al., ICLR 2020).
 
 Each cycle takes the learning rate from its highest value to a thousandth of it, and stays low for long enough that the
-noise of mini-batches cools; the networks at the end of the cycles are the draws.
-``mode="reference"`` takes the paper's noise, whose "temperature" is not a temperature, and the released code's
-hyper-parameters, cycles and snapshots.
+noise of mini-batches cools; the networks at the end of the cycles are the draws. (``csghmc`` has noise in the last part
+of each cycle alone.) ``mode="reference"`` takes the paper's noise, whose "temperature" is not a temperature, and the
+released code's hyper-parameters, cycles and snapshots.
 """
 
 from dataclasses import replace
@@ -13,7 +13,6 @@ from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, cycles_of, pre
 from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of
 from gossamer.optim import SGHMC
 from gossamer.posterior import Snapshots
-from gossamer.schedules import phases
 from gossamer.types import Method, Mode, Task
 
 __all__ = ["cv_sghmc"]
@@ -31,9 +30,7 @@ def cv_sghmc(
     temperature: float | None = None,
     momentum: float | None = None,
     weight_decay: float | None = None,
-    scale_lr: float | None = None,
     cycles: int | None = None,
-    hot: float = 1.0,
     refresh_batchnorm: bool = False,
     preset: PresetName | None = None,
     mode: Mode = "default",
@@ -47,9 +44,7 @@ def cv_sghmc(
             the other presets.
         momentum: Momentum of the sampler; 0.9, and 0.1 in reference mode.
         weight_decay: Precision of the normal prior over the number of examples; 1.5e-3, and 5e-4 in reference mode.
-        scale_lr: Rate at which each weight learns its own step size; 0, and 0.1 in reference mode.
         cycles: Number of cycles of the learning rate; 4. The network at the end of each is a draw.
-        hot: Share of each cycle, at its end, that has noise; before it the sampler is SGD with momentum.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
         preset: The paper's hyper-parameters for one of its experiments; other options override it.
         mode: ``"reference"`` for the paper's noise, by default with its preset for images.
@@ -64,13 +59,12 @@ def cv_sghmc(
         "lr": chosen.lr,
         "momentum": first_given(momentum, chosen.momentum),
         "weight_decay": first_given(weight_decay, chosen.weight_decay),
-        "scale_lr": first_given(scale_lr, chosen.scale_lr if is_reference else 0.0),
     }
     return Method(
         optimizer=lambda model: SGHMC(
             model.parameters(),
             n_data=task.n_data,
-            temperature=phases(0.0, heat, steps, chosen.cycles, hot) if hot != 1 else heat,
+            temperature=heat,
             mode=mode,
             generator=noise_of_all_ranks(),
             **options,

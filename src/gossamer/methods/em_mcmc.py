@@ -148,7 +148,6 @@ def em_mcmc(
             temperature=after(heat, times.cold_until) if times.cold_until else heat,
             momentum=sampler.momentum,
             weight_decay=sampler.weight_decay,
-            scale_lr=sampler.scale_lr if is_reference else 0.0,
             mode=mode,
             generator=noise_of_all_ranks(),
         ),

@@ -42,7 +42,6 @@ class IVON(DrawingOptimizer):
         momentum: β1.
         curvature_momentum: β2. The published trainings have some 10⁵ steps.
         weight_decay: δ.
-        clip_radius: Largest step of a mean, in units of the rate.
         maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
@@ -76,12 +75,9 @@ class IVON(DrawingOptimizer):
         momentum: float | Schedule = 0.9,
         curvature_momentum: float | Schedule = 0.99999,
         weight_decay: float | Schedule = 1e-4,
-        clip_radius: float = math.inf,
         maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not clip_radius > 0:
-            raise ValueError(f"clip_radius must be positive; got {clip_radius}")
         super().__init__(params, settings(locals()), generator)
 
     def stds(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
@@ -95,7 +91,7 @@ class IVON(DrawingOptimizer):
         noises, stds = self._drawn_noise(params), self.stds(group, params)
         averages, offsets = self._buffers(params, "momentum_buffer"), self._buffers(params, "curvature_offset")
         decay, start = _each(self._decay(group, params), len(params)), group["init_curvature"]
-        beta, radius = group["momentum"], group["clip_radius"]
+        beta = group["momentum"]
         for m, g, grad, offset, delta, noise, std in zip(
             params, averages, grads, offsets, decay, noises, stds, strict=True
         ):
@@ -103,7 +99,7 @@ class IVON(DrawingOptimizer):
             change = curvature_step(start + offset, grad * noise / std, delta, 1 - group["curvature_momentum"])
             offset.add_(change * (noise != 0))  # a weight that a subspace has activated since was not drawn
             step = (g / (1 - beta ** (group["step"] + 1)) + delta * m) / (start + offset + delta)
-            m.sub_(group["lr"] * (start + delta) * step.clamp(-radius, radius))
+            m.sub_(group["lr"] * (start + delta) * step)
         self._forget_draw(params)
 
 
