@@ -6,8 +6,8 @@ they are learnt; ``mode="reference"`` takes the paper's steps, by which they har
 
 from typing import Any
 
-from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, preset_of, released_rate
 from gossamer.methods._parts import first_given, noise_of_all_ranks, refresh_of
+from gossamer.methods.cv_sghmc import PRESETS, Preset, PresetName, preset_of, released_rate
 from gossamer.optim import CVAdam
 from gossamer.posterior import AroundMeans
 from gossamer.schedules import cosine

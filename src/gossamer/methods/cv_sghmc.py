@@ -6,17 +6,42 @@ of each cycle alone.) ``mode="reference"`` takes the paper's noise, whose "tempe
 released code's hyper-parameters, cycles and snapshots.
 """
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
-from gossamer.methods._ke_fan import PRESETS, Preset, PresetName, cycles_of, preset_of
 from gossamer.methods._parts import first_given, given, noise_of_all_ranks, refresh_of
 from gossamer.optim import SGHMC
-from gossamer.posterior import Snapshots
-from gossamer.types import Method, Mode, Task
+from gossamer.posterior import Snapshots, ends_of_cycles
+from gossamer.schedules import cyclical
+from gossamer.types import Method, Mode, Schedule, Task
 
 __all__ = ["cv_sghmc"]
 
+PresetName = Literal["paper_cifar", "paper_example1", "paper_example2", "paper_example3"]
+Values = TypeVar("Values")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Sampler settings of one experiment."""
+
+    lr: float
+    weight_decay: float = 5e-4
+    cycles: int = 4
+    momentum: float = 0.1
+    tail: float = 0.0  # share of each cycle in which the noise of mini-batches cools; not in reference mode
+    k_power: float = -1.0  # the paper's k is this power of N
+    epochs: int = 200  # the unit in which the released code counts its cycles and snapshots
+
+
+# The released scripts: CIFAR-10 and -100 with a batch of 64; the three simulated examples with 1024.
+PRESETS: dict[str, Preset] = {
+    "paper_cifar": Preset(lr=1.0),
+    "paper_example1": Preset(lr=0.01, weight_decay=2e-4, cycles=6, k_power=-0.5, epochs=3000),
+    "paper_example2": Preset(lr=0.01, cycles=6, k_power=-0.5, epochs=6000),
+    "paper_example3": Preset(lr=0.1, cycles=6, k_power=-0.5, epochs=3000),
+}
 # Chosen on held-out digits, an MLP and a conv net, three seeds, together with the temperature of 0.1. At twice the rate
 # the conv net takes a cycle longer to train; with a third of the decay some of its trainings fall back to chance.
 DEFAULT = Preset(lr=0.1, weight_decay=1.5e-3, momentum=0.9, tail=0.25)
@@ -75,3 +100,33 @@ def cv_sghmc(
         calibrates=preset is None and not is_reference,
         lr_is_given=lr is not None or known is not DEFAULT,
     )
+
+
+def preset_of(name: str | None, mode: Mode, default: Values, known: Mapping[str, Values]) -> Values:
+    """The preset called ``name``; by default that of the images in reference mode, and otherwise the method's own."""
+    if name is None:
+        return known["paper_cifar"] if mode == "reference" else default
+    if name not in known:
+        raise ValueError(f"preset must be one of {', '.join(known)}; got {name!r}")
+    return known[name]
+
+
+def cycles_of(mode: Mode, sampler: Preset, steps: int) -> tuple[Schedule, list[int]]:
+    """Learning rate and steps of the snapshots: the ends of cycles, or in reference mode those of the released code."""
+    lr, cycles, epochs = sampler.lr, sampler.cycles, sampler.epochs
+    if mode == "reference":
+        return released_rate(lr, steps, cycles, epochs), released_snapshots(steps, cycles, epochs)
+    return cyclical(lr, steps, cycles, tail=sampler.tail), ends_of_cycles(steps, cycles)
+
+
+def released_rate(lr: float, steps: int, cycles: int, epochs: int) -> Schedule:
+    """The released learning rate: its cycles are an epoch ahead, so each ends in an epoch at the highest rate."""
+    rate, ahead = cyclical(lr, steps, cycles), round(steps / epochs)
+    return lambda step: rate(step + ahead)
+
+
+def released_snapshots(steps: int, cycles: int, epochs: int) -> list[int]:
+    """Steps after which the released code keeps a network: epochs 46, 47, 48 of each 49, where its cycles have 50."""
+    period = max(1, epochs // cycles - 1)
+    kept = [epoch for epoch in range(epochs) if epoch % period >= period - 3]
+    return sorted({max(1, (epoch + 1) * steps // epochs) for epoch in kept})

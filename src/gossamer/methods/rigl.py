@@ -1,7 +1,11 @@
 """RigL (Evci et al., ICML 2020): deterministic sparse training, drop by magnitude, grow by gradient."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
 
 from gossamer.methods._parts import by_sgd, update_period_for, with_options_of
 from gossamer.methods.sgd import sgd
@@ -31,34 +35,25 @@ def rigl(
         update_period: Steps between updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000 steps.
         replacement_rate: Share of the active weights replaced at the first update; it falls to 0 along a cosine.
         until: Share of the training after which the subspace stays as it is.
-        allocation: How the active weights are spread over the layers; ``"erk"`` was the authors' best.
+        allocation: How the active weights are spread over the layers; ``"erk"`` was best in the paper of RigL.
     """
-    return moving(
+    return by_sgd(
         steps,
-        removal="magnitude",
-        addition="sampled_gradient",
-        density=density,
-        update_period=update_period,
-        replacement_rate=replacement_rate,
-        until=until,
-        allocation=allocation,
         **training,
+        prepare=partial(sparsify, density=density, allocation=allocation),
+        rules=moves(steps, "magnitude", "sampled_gradient", update_period, replacement_rate, until),
     )
 
 
-def moving(
+def moves(
     steps: int,
-    *,
     removal: str | Criterion,
-    addition: str,
-    density: float,
+    addition: str | Criterion,
     update_period: int | None,
     replacement_rate: float,
     until: float,
-    allocation: str,
-    **training: Any,
-) -> Method:
-    """A method of point weights in a subspace that moves; ``training`` are the options of SGD."""
+) -> Callable[[nn.Module, Optimizer], list[Subspace]]:
+    """The rules of a method whose subspace moves by two criteria."""
     subspace = partial(
         Subspace,
         total_steps=steps,
@@ -68,5 +63,4 @@ def moving(
         replacement_rate=replacement_rate,
         until=until,
     )
-    prepare = partial(sparsify, density=density, allocation=allocation)
-    return by_sgd(steps, **training, prepare=prepare, rules=lambda model, optimizer: [subspace(model, optimizer)])
+    return lambda model, optimizer: [subspace(model, optimizer)]
