@@ -53,15 +53,6 @@ def test_the_generator_alone_decides_about_the_noise(loop):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_maximizing_the_negative_is_minimizing(loop):
-    down, up = loop(generator=seeded()), loop(generator=seeded(), maximize=True)
-    loss = up.loss
-    up.loss = lambda: -loss()
-    down.steps(STEPS)
-    up.steps(STEPS)
-    assert torch.equal(down.weights, up.weights)
-
-
 def test_a_closure_is_evaluated_once_and_its_loss_returned(loop):
     by_hand, closed = loop(generator=seeded()), loop(generator=seeded())
     n_calls = 0

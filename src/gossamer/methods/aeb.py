@@ -15,7 +15,7 @@ Then the smallest weights of each layer become zero. There is no mask: they keep
 larger ones after the next step.
 
 A dense network is trained first. The authors' second stage has 50,000 steps, and all that counts them (ω, the rate, the
-sparsity, the temperature) runs through the same values in ours, faster or slower. Their prior is for N = 50,000; with
+sparsity, the temperature) runs through the same values in ours. Their prior is for N = 50,000; with
 fewer examples it would leave nothing of the weights, so there it counts N/50,000 times. ρ begins with what the dense
 network says. The authors' ½ for all weights is a decay of large ones too, which ω takes the whole stage to lift: behind
 batch normalisation weights can shrink, but an MLP without it ended at chance.
@@ -93,6 +93,8 @@ def aeb(
         raise ValueError(f"samples are kept in the last tenth of the training, one per step at most; got {samples}")
     if not 0 < density <= 1:
         raise ValueError(f"density is the share of weights that stay, in (0, 1]; got {density}")
+    if not (laplace_scale > 0 and normal_variance > 0):
+        raise ValueError(f"laplace_scale and normal_variance must be positive; got {laplace_scale}, {normal_variance}")
     first = 0.1 if lr is None else lr
     second = min(first, RATE * STEPS / max(1, length))
     prior = Prior(laplace_scale, normal_variance)
@@ -130,14 +132,6 @@ class Prior:
 
     laplace_scale: float
     normal_variance: float
-
-    def __post_init__(self) -> None:
-        """Reject what is no scale."""
-        if not (self.laplace_scale > 0 and self.normal_variance > 0):
-            raise ValueError(
-                "laplace_scale and normal_variance must be positive; got "
-                f"{self.laplace_scale} and {self.normal_variance}"
-            )
 
     def probability(self, weights: Tensor) -> Tensor:
         """Probability that a weight is of the Gaussian component: a/(a + b)."""

@@ -10,18 +10,16 @@ components. W and b are points. With r = α, γ the loss is
 which bounds the divergence of the mixture of the components from above. The prior is N(1, s²) or N(-1, s²) with equal
 probability, as the means start: at 1 or -1 at random. The published N(1, s²) pulls half of them through zero, and with
 few examples that is most of what a training does. ``mode="reference"`` has it, and like the released code the sum of
-the K divergences instead of their mean, so that the prior counts K times as much.
+the K divergences instead of their mean.
 
-The bias b is shared, and so are norms. The released code has a bias of its own for each member.
-
-Each example has factors of its own, drawn for its component. The released code repeats every batch K times, once per
-component; here the i-th example of a batch, which is shuffled, belongs to component i mod K: the same loss on average,
-for the cost of one network.
+The bias b is shared, and so are norms; the released code has a bias for each member, and repeats every batch K times,
+once per component. Here the i-th example of a batch, which is shuffled, belongs to component i mod K, with factors of
+its own: the same loss on average, for the cost of one network.
 """
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -194,26 +192,21 @@ class FactorPosterior(Posterior, Collector):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Plain networks, as many of each member: each is valid until the next is drawn."""
-        pairs = [_Pair(module, replica(module.layer)) for module in self.model.modules() if isinstance(module, Rank1)]
-        network = replica(self.model, {id(pair.module): pair.plain for pair in pairs})
-        members = pairs[0].module.members
+        plain = {module: replica(module.layer) for module in self.model.modules() if isinstance(module, Rank1)}
+        network = replica(self.model, {id(module): layer for module, layer in plain.items()})
+        members = next(iter(plain)).members
         for member, share in enumerate(shares(n, members)):
             for _ in range(share):
-                for pair in pairs:
-                    pair.write(member, self.generator)
+                for module, layer in plain.items():
+                    self._draw(module, layer, member)
                 yield ready(network, None)
 
-
-class _Pair(NamedTuple):
-    module: Rank1
-    plain: Any
-
     @torch.no_grad()
-    def write(self, member: int, generator: torch.Generator | None) -> None:
+    def _draw(self, module: Rank1, layer: Any, member: int) -> None:
         """Write the weight of a draw of a member into the plain layer."""
-        at = torch.tensor([member], device=self.plain.weight.device)
-        alpha, gamma = (factor.sample(at, generator)[0] for factor in (self.module.input, self.module.output))
-        self.plain.weight.copy_(self.module.weight(alpha, gamma))
+        at = torch.tensor([member], device=layer.weight.device)
+        alpha, gamma = (factor.sample(at, self.generator)[0] for factor in (module.input, module.output))
+        layer.weight.copy_(module.weight(alpha, gamma))
 
 
 def with_factors(model: nn.Module, members: int, init_std: float = 0.0316, negative: float = 0.5) -> nn.Module:

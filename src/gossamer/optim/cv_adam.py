@@ -52,7 +52,6 @@ class CVAdam(DrawingOptimizer, ScaledSampler):
             mode τ starts at ½.
         global_scale: α, a bound on every σ; ``None`` is the std of the prior, √(T/(N d)), and k l^¾ in reference mode.
         mode: ``"reference"`` for the paper's steps of ρ, global scale and first values.
-        maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -84,7 +83,6 @@ class CVAdam(DrawingOptimizer, ScaledSampler):
         init_std: float | None = None,
         global_scale: float | Schedule | None = None,
         mode: Mode = "default",
-        maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(params, settings(locals()), generator)

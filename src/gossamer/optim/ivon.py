@@ -42,7 +42,6 @@ class IVON(DrawingOptimizer):
         momentum: β1.
         curvature_momentum: β2. The published trainings have some 10⁵ steps.
         weight_decay: δ.
-        maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -75,7 +74,6 @@ class IVON(DrawingOptimizer):
         momentum: float | Schedule = 0.9,
         curvature_momentum: float | Schedule = 0.99999,
         weight_decay: float | Schedule = 1e-4,
-        maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(params, settings(locals()), generator)

@@ -77,7 +77,7 @@ class Sampler(Optimizer, ABC):
         self._follow_schedules()
         for group in self.param_groups:
             params = [parameter for parameter in group["params"] if parameter.grad is not None]
-            grads = [self._checked_gradient(parameter, group["maximize"]) for parameter in params]
+            grads = [self._checked_gradient(parameter) for parameter in params]
             if params:
                 self.advance(group, params, grads)
             group["step"] += 1
@@ -110,7 +110,7 @@ class Sampler(Optimizer, ABC):
                 group.update({name: schedule(group["step"]) for name, schedule in schedules.items()})
                 check_settings(group, self.limits)
 
-    def _checked_gradient(self, parameter: Tensor, maximize: bool) -> Tensor:
+    def _checked_gradient(self, parameter: Tensor) -> Tensor:
         grad = parameter.grad
         assert grad is not None
         if grad.layout != torch.strided:
@@ -118,7 +118,7 @@ class Sampler(Optimizer, ABC):
                 f"{type(self).__name__} takes dense gradients, got one of layout {grad.layout}: build the embedding "
                 "with sparse=False. gossamer.sparsify makes weights sparse whose gradients are dense vectors"
             )
-        return -grad if maximize else grad
+        return grad
 
     def _buffers(
         self, params: list[Tensor], name: str, start: Callable[[Tensor], Tensor] = torch.zeros_like

@@ -87,7 +87,6 @@ class SGHMC(ScaledSampler):
         scale_lr: η, the rate at which the local scales τ are learnt, in reference mode alone; 0.1.
         local_scale: τ, or what it is before the first step; ``None`` is 1 (no preconditioner), and ½ in reference mode.
         mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
-        maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -116,7 +115,6 @@ class SGHMC(ScaledSampler):
         scale_lr: float | Schedule | None = None,
         local_scale: float | None = None,
         mode: Mode = "default",
-        maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(params, settings(locals()), generator)

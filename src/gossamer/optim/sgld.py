@@ -23,7 +23,6 @@ class SGLD(Sampler):
         n_data: N, the number of examples over which the loss is a mean.
         temperature: T; 1 samples the posterior, 0 is gradient descent. The released code of cyclical SGLD has 1/N.
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
-        maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -45,7 +44,6 @@ class SGLD(Sampler):
         n_data: float,
         temperature: float | Schedule = 1.0,
         weight_decay: float | Schedule = 0.0,
-        maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(params, settings(locals()), generator)
