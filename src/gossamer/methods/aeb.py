@@ -15,10 +15,10 @@ Then the smallest weights of each layer become zero. There is no mask: they keep
 larger ones after the next step.
 
 A dense network is trained first. The authors' second stage has 50,000 steps, and all that counts them (ω, the rate, the
-sparsity, the temperature) runs through the same values in ours. Their prior is for N = 50,000; with
-fewer examples it would leave nothing of the weights, so there it counts N/50,000 times. ρ begins with what the dense
-network says. The authors' ½ for all weights is a decay of large ones too, which ω takes the whole stage to lift: behind
-batch normalisation weights can shrink, but an MLP without it ended at chance.
+sparsity, the temperature) runs through the same values in ours. Their prior is for N = 50,000; with fewer examples it
+would leave nothing of the weights, so there it counts N/50,000 times. ρ begins with what the dense network says, where
+the authors have ½ for all weights: that is a decay of large ones too, by which an MLP without batch normalisation ended
+at chance.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ Groups of small weights get a large weight decay, groups of large weights a smal
 become too small are cut, for good (DFP) or until their gradient brings them back (DPF, ``feedback=True``). A density
 can replace the paper's hard threshold. Everything else is in the presets.
 
-By default the training has two parts: up to the middle of the second cycle it prunes without noise, then it samples.
-The reason: noise of temperature T lifts a weight that the data do not constrain to a mean square of T/(N d), with N
-examples and weight decay d. On small data that is more than the weights started with, and then neither a threshold nor
-a ranking by size tells such weights from those that matter.
+By default the training prunes without noise up to the middle of the second cycle, then it samples: noise of
+temperature T lifts a weight that the data do not constrain to a mean square of T/(N d), with N examples and weight
+decay d. On small data that is more than the weights started with, and their size no longer tells which of them matter.
 """
 
 from collections.abc import Mapping, Sequence

@@ -42,8 +42,7 @@ def ivon(
         lr: Learning rate at the start of a cosine; the paper has 0.2 for 200 epochs of CIFAR, shorter trainings want
             more: 0.5 was better on held-out digits.
         temperature: T of the posterior; 1 is that of the ELBO.
-        init_curvature: h before the first step, which sets the first σ. It hardly changes in a training shorter than
-            1/(1 - ``curvature_momentum``) steps.
+        init_curvature: h before the first step; it hardly changes in fewer than 1/(1 - ``curvature_momentum``) steps.
         momentum: Momentum of the gradients.
         curvature_momentum: Weight of the past in h.
         weight_decay: δ, the weight decay of the means and the curvature of the prior.

@@ -182,9 +182,9 @@ class LastLayerPosterior(OneNetwork):
 
     @property
     def n_bytes(self) -> int:
-        factors = [self.spread] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvalues)
-        factors += [] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvectors)
-        return super().n_bytes + sum(factor.numel() * factor.element_size() for factor in factors)
+        spread = self.spread
+        factors = _tensors(spread if isinstance(spread, Tensor) else [spread.eigenvalues, spread.eigenvectors])
+        return super().n_bytes + sum(factor.nbytes for factor in factors)
 
     def sample(self) -> Tensor:
         """The parameters of the layer in a draw."""

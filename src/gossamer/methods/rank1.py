@@ -18,6 +18,7 @@ its own: the same loss on average, for the cost of one network.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -27,13 +28,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from gossamer.files.container import OTHER_NETWORK
-from gossamer.layers import inverse_softplus, replica
+from gossamer.layers import WeightedKL, inverse_softplus, replica
 from gossamer.methods._parts import apart, replace_layers
 from gossamer.posterior.in_layers import ready
 from gossamer.posterior.mixture import shares
 from gossamer.priors import normal_kl
 from gossamer.schedules import cosine, rising, warmup
-from gossamer.types import Collector, Method, Mode, Penalty, Posterior, Saved, Schedule, Task
+from gossamer.types import Collector, Method, Mode, Posterior, Saved, Task
 
 __all__ = ["rank1"]
 
@@ -150,26 +151,17 @@ class Rank1(nn.Module):
         return product
 
 
-class FactorKL(Penalty):
+@dataclass(frozen=True)
+class FactorKL(WeightedKL):
     """β_t/N times the KL of all factors of a network."""
 
-    def __init__(self, beta: Schedule, n_data: int, prior_std: float, mode: Mode = "default") -> None:
-        self.beta, self.n_data, self.prior_std, self.mode = beta, n_data, prior_std, mode
-
-    def __call__(self, model: nn.Module, step: int) -> Tensor:
-        """The penalty at a step."""
-        return self.unscaled(model) * self.scale(step)
-
-    def scale(self, step: int) -> float:
-        """β_t/N."""
-        return self.beta(step) / self.n_data
+    prior_std: float
+    mode: Mode = "default"
+    is_gaussian = False
 
     def unscaled(self, model: nn.Module) -> Tensor:
         kls = [module.kl(self.prior_std, self.mode) for module in model.modules() if isinstance(module, Factor)]
         return torch.stack(kls).sum()
-
-    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
-        return {"kl_weight": self.beta(steps)}
 
 
 class FactorPosterior(Posterior, Collector):
@@ -237,8 +229,8 @@ def _with_members(tree: Saved, model: nn.Module) -> nn.Module:
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The factors have a prior, all else has weight decay."""
     factors = (p for module in model.modules() if isinstance(module, Factor) for p in module.parameters())
-    others, factors_alone = apart(model, factors)
-    return [others | {"weight_decay": weight_decay}, factors_alone | {"weight_decay": 0.0}]
+    others, own = apart(model, factors)
+    return [others | {"weight_decay": weight_decay}, own | {"weight_decay": 0.0}]
 
 
 def _along(values: Tensor, n_dims: int, channels: int) -> Tensor:

@@ -3,10 +3,8 @@
     q(θ) = N(θ̄, scale · (diag(Σ) + DᵀD/(K - 1)))
 
 θ̄ and Σ are mean and variances of the networks along the path, one per epoch of the paper; the rows of D are the
-deviations of the last K from the mean at their time. The paper's ½ on both terms is ``scale``.
-
-The rates are those of the paper's wide ResNets; its PreResNet on CIFAR-10 has ``swag_lr=0.01, weight_decay=3e-4``.
-Statistics of batch normalisation are made anew from 512 training examples, where the paper takes all.
+deviations of the last K from the mean at their time. The paper's ½ on both terms is ``scale``. The rates are those of
+its wide ResNets. Statistics of batch normalisation are made anew from 512 training examples, where it takes all.
 """
 
 from dataclasses import replace

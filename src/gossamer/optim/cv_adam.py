@@ -20,9 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, pulls, scale_, settings, times
+from gossamer.optim.sampler import LIMITS, DrawingOptimizer, pulls, scale_, settings, times
 from gossamer.optim.sghmc import ScaledSampler, logit, published_scale
-from gossamer.optim.weight_draws import DrawingOptimizer
 from gossamer.types import Mode, Schedule
 
 LARGEST_STEP = 1.0  # of ρ: an outlying draw in a steep valley may ask for thousands, from which τ would not recover

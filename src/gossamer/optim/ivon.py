@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, Each, settings
-from gossamer.optim.weight_draws import DrawingOptimizer
+from gossamer.optim.sampler import LIMITS, DrawingOptimizer, Each, settings
 from gossamer.types import Schedule
 
 __all__ = ["IVON"]
@@ -37,8 +36,8 @@ class IVON(DrawingOptimizer):
         lr: l; 0.1 to 0.2 for images.
         n_data: N, the number of examples over which the loss is a mean; the paper's λ.
         temperature: T; 1 is the posterior, smaller values sharpen it.
-        init_curvature: h₀, the curvature of every weight before the first step. It sets the first σ, and with the usual
-            β2 h moves slowly, so a training shorter than 1/(1 - β2) steps hardly forgets it.
+        init_curvature: h₀, the curvature of every weight before the first step, which sets the first σ. A training
+            shorter than 1/(1 - β2) steps hardly forgets it.
         momentum: β1.
         curvature_momentum: β2. The published trainings have some 10⁵ steps.
         weight_decay: δ.
