@@ -27,23 +27,23 @@ def task():
 class Transcription:
     """The released ``posterior_cnn.py`` and ``sgmcmc.py`` at temperature 0, in its order, for linear layers."""
 
-    def __init__(self, layers, clock):
+    def __init__(self, layers, clock, learns):
         self.beta = [layer.copy() for layer in layers]
         self.velocity = [np.zeros_like(layer) for layer in layers]
-        self.clock = clock
+        self.delta, self.s, self.clock, self.learns = [0.5] * len(layers), 1.0, clock, learns
         self.rho = [self.membership(i) for i in range(len(layers))]  # theirs is 0.5
         self.kappa0, self.kappa1 = ([np.full_like(b, 5e-4) for b in self.beta] for _ in range(2))
 
     def membership(self, i):
-        a = np.exp(-(self.beta[i] ** 2) / (2 * V1)) / math.sqrt(2 * math.pi * V1)
-        b = np.exp(-np.abs(self.beta[i]) / V0) / (2 * V0)
+        a = self.delta[i] * np.exp(-(self.beta[i] ** 2) / (2 * V1)) / math.sqrt(2 * math.pi * V1)
+        b = (1 - self.delta[i]) * np.exp(-np.abs(self.beta[i]) / V0) / (2 * V0)
         return a / (a + b)
 
     def step(self, gradients, k):
         eta = LR / N
         for i, gradient in enumerate(gradients):
             beta = self.beta[i]
-            energy = N * gradient + beta * self.kappa1[i] + np.sign(beta) * self.kappa0[i]
+            energy = N * gradient + beta * self.kappa1[i] / self.s**2 + np.sign(beta) * self.kappa0[i] / self.s
             self.velocity[i] = MOMENTUM * self.velocity[i] - eta * energy
             self.beta[i] = beta + self.velocity[i]
         self.update_hidden(k)
@@ -52,22 +52,35 @@ class Transcription:
         speed = 50_000 / self.clock.length
         w = 0.02 * speed / (1000 + k * speed) ** 0.75
         sparsity = (1 - self.clock.density) * (1 - 0.99 ** (1000 * k / self.clock.length)) / (1 - 0.99**1000)
+        total = sum(b.size for b in self.beta)
+        lasso = ridge = 0.0
         for i, beta in enumerate(self.beta):
             self.rho[i] = (1 - w) * self.rho[i] + w * self.membership(i)
             self.kappa0[i] = (1 - w) * self.kappa0[i] + w * (1 - self.rho[i]) / V0
             self.kappa1[i] = (1 - w) * self.kappa1[i] + w * self.rho[i] / V1
+            if self.learns:
+                new = (self.rho[i].sum() + total - 1) / (2 * total + beta.size - 2)
+                self.delta[i] = (1 - w) * self.delta[i] + w * new
             n_cut = beta.size - max(1, round(beta.size * (1 - sparsity)))
             beta.flat[np.argsort(np.abs(beta), axis=None)[:n_cut]] = 0
+            lasso += (np.abs(beta) * self.kappa0[i]).sum()
+            ridge += (beta**2 * self.kappa1[i]).sum()
+        if self.learns:
+            nu = 1000 * total / 270_000
+            ridge = 4 * (total + nu + 2) * (ridge + nu * 1000)
+            new_s = (lasso + math.sqrt(lasso**2 + ridge)) / (total + nu + 2) / 2
+            self.s = math.sqrt((1 - w) * self.s**2 + w * new_s**2)
 
 
-def test_the_adaptive_quantities_follow_a_transcription():
+@pytest.mark.parametrize("learns", [False, True])
+def test_the_adaptive_quantities_follow_a_transcription(learns):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(7, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False)).double()
     x, y = torch.randn(9, 7).double(), torch.randn(9, 3).double()
     optimizer = SGHMC(model.parameters(), LR, n_data=N, temperature=0.0, momentum=MOMENTUM)
     clock = SecondStage(begin=0, length=60, density=0.4)
-    rule = EmpiricalBayes(_sparse(model), optimizer, Prior(V0, V1), clock, 1 / N)
-    twin = Transcription([parameter.detach().numpy() for parameter in model.parameters()], clock)
+    rule = EmpiricalBayes(_sparse(model), optimizer, Prior(V0, V1), clock, 1 / N, learns)
+    twin = Transcription([parameter.detach().numpy() for parameter in model.parameters()], clock, learns)
     for k in range(1, 61):
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
@@ -79,6 +92,9 @@ def test_the_adaptive_quantities_follow_a_transcription():
         np.testing.assert_allclose(rule.weights[name].detach(), twin.beta[i], rtol=1e-9, atol=1e-12)
         for mine, theirs in ((own.normal, twin.rho), (own.kappa0, twin.kappa0), (own.kappa1, twin.kappa1)):
             np.testing.assert_allclose(mine, theirs[i], rtol=1e-9)
+        assert float(own.share) == pytest.approx(twin.delta[i], rel=1e-9)
+    assert float(rule.scale) == pytest.approx(twin.s, rel=1e-9)
+    assert (twin.s != 1) == learns
     assert [int((beta != 0).sum()) for beta in twin.beta] == [14, 6]
 
 

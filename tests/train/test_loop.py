@@ -44,7 +44,7 @@ OPTIONS = {
     "cv_sghmc": {"cycles": 3},
     "em_mcmc": {"density": 0.3},
     "em_mcmc_feedback": {"density": 0.3, "feedback": True},
-    "aeb": {"density": 0.3, "samples": 2},
+    "aeb": {"density": 0.3, "samples": 2, "learn_prior": True},
     "mbnn": {"sampler": "sgld"},
     "mbnn_hmc": {"sampler": "hmc", "leapfrog": 3},
     "csgld": {"cycles": 3, "per_cycle": 2},

@@ -18,7 +18,7 @@ from gossamer.types import Formerly, Method, Task
 __all__ = ["as_recorded", "build", "find", "names", "options_of"]
 
 # Options of earlier versions that are gone, at the value with which their method did what it does now.
-GONE: dict[str, dict[str, Any]] = {"aeb": {"learn_prior": False}, "cv_sghmc": {"hot": 1.0, "scale_lr": None}}
+GONE: dict[str, dict[str, Any]] = {"cv_sghmc": {"hot": 1.0, "scale_lr": None}}
 
 
 def names() -> list[str]:
@@ -69,11 +69,8 @@ def as_recorded(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Example:
         >>> as_recorded("ssvi", {"density": 0.1, "members": 3}), as_recorded("ssvi", {"cycles": 1, "members": 3})
         ({'density': 0.1, 'cycles': 3}, {'cycles': 1, 'members': 3})
-        >>> as_recorded("aeb", {"density": 0.1, "learn_prior": False})
-        {'density': 0.1}
     """
-    gone = GONE.get(name, {}).items()
-    found = {option: value for option, value in options.items() if (option, value) not in gone}
+    found = dict(options)
     for option, hint in get_type_hints(find(name), include_extras=True).items():
         for former in get_args(hint):
             if isinstance(former, Formerly) and option not in found and former.name in found:
