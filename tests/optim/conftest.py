@@ -29,9 +29,7 @@ class Case(NamedTuple):
 
 OPTIMIZERS = {
     "sgld": SGLD,
-    "sgld_reference": partial(SGLD, mode="reference"),
     "sghmc": SGHMC,
-    "sghmc_learning_scales": partial(SGHMC, scale_lr=0.01, weight_decay=0.01),
     "sghmc_reference": partial(SGHMC, mode="reference"),
     "cv_adam": CVAdam,
     "cv_adam_reference": partial(CVAdam, mode="reference"),

@@ -142,27 +142,3 @@ def test_cv_adam_finds_the_best_independent_gaussian(target, temperature):
     truth = (N * precision.diagonal() / temperature) ** -0.5
     assert_within_error(optimizer.std(w).detach().log().view(50, 4, 3).mean(1), truth.log(), "log std")
     assert_within_error(w.detach().view(50, 4, 3).mean(1), CENTRE, "mean")
-
-
-def test_scales_that_were_learnt_leave_the_target_as_it_is():
-    """τ comes near std/α; once it rests, each chain samples the target, whatever its τ is."""
-    precision, steps, lr = PRECISIONS["ill-conditioned"], 2500, 0.2
-    stds = (N * precision.diagonal()) ** -0.5
-    alpha = 2 * float(stds[0])
-    learning = {"scale_lr": lambda step: 0.01 * (1 - step / steps) if step < steps else 0.0, "global_scale": alpha}
-    samplers = []
-
-    def build(params):
-        samplers.append(SGHMC(params, lr, n_data=N, **learning))
-        return samplers[0]
-
-    torch.manual_seed(0)
-    draws = run(build, precision, burn_in=steps + 1000, n_kept=8, thinning=150)
-    state = next(iter(samplers[0].state.values()))
-    scales = torch.sigmoid(state["scale_logit"])  # it started at ½
-    middle, spread = scales.log().median(0).values, scales.log().std(0)
-    assert bool(((middle - (stds / alpha).log()).abs() < spread).all())
-    assert bool((middle[:-1] - middle[1:] > spread[1:]).all())  # each is clearly above the next
-    expected = stds.square() / (1 - lr * scales * precision.diagonal() / (2 * 1.9))
-    z = (draws - CENTRE) / expected.sqrt().view(N_BATCHES, CHAINS, 3)
-    assert_within_error(z.square().mean((0, 2)), torch.ones(3, dtype=torch.float64), "variance over target")

@@ -17,7 +17,7 @@ from gossamer.sparsity.groups import grouped_weights
 OPTIMIZERS = {
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3),
     "adam": lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
-    "sghmc": lambda model: SGHMC(model.parameters(), 0.05, n_data=100, scale_lr=0.01, weight_decay=1e-2),
+    "sghmc": lambda model: SGHMC(model.parameters(), 0.05, n_data=100, weight_decay=1e-2),
 }
 
 

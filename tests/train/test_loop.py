@@ -53,7 +53,7 @@ OPTIONS = {
     "mc_dropout": {},
     "rank1": {"members": 2},
     "ivon": {"density": 0.2, "update_period": 5},
-    "cv_sghmc_reference": {"mode": "reference", "hot": 0.5},
+    "cv_sghmc_reference": {"mode": "reference"},
 }
 
 

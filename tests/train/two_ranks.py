@@ -12,7 +12,7 @@ from gossamer.lab.runs.processes import launch, part
 from gossamer.lab.runs.settings import Settings
 
 SAVED, END = 12, 22  # the subspace moves at 5, 10 and 15
-METHODS = {"ssvi": {"density": 0.1, "update_period": 5, "until": 1.0}, "cv_adam": {}, "cv_sghmc": {"scale_lr": 0.01}}
+METHODS = {"ssvi": {"density": 0.1, "update_period": 5, "until": 1.0}, "cv_adam": {}, "cv_sghmc": {"mode": "reference"}}
 
 
 def main(folder: Path) -> None:

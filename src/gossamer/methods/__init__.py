@@ -17,6 +17,9 @@ from gossamer.types import Formerly, Method, Task
 
 __all__ = ["as_recorded", "build", "find", "names", "options_of"]
 
+# Options of earlier versions that are gone, at the value with which their method did what it does now.
+GONE: dict[str, dict[str, Any]] = {"cv_sghmc": {"hot": 1.0, "scale_lr": None}}
+
 
 def names() -> list[str]:
     """Names of all methods.

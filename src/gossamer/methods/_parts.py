@@ -13,8 +13,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD
 
 from gossamer.layers import param_groups, sparse_weights
-from gossamer.posterior import Last, Refresh
-from gossamer.schedules import cosine
+from gossamer.optim import Sampler
+from gossamer.posterior import Last, Refresh, Snapshots, ends_of_cycles
+from gossamer.schedules import cosine, cyclical, phases
+from gossamer.sparsity.convert import sparsify
 from gossamer.types import Method, Penalty, Schedule, Task
 
 
@@ -56,10 +58,10 @@ def with_options_of(
 
 def by_sgd(
     steps: int,
+    *,
     lr: float | None,
     momentum: float,
     weight_decay: float,
-    *,
     usual: float = 0.1,
     nesterov: bool = False,
     **parts: Any,
@@ -77,11 +79,56 @@ def by_sgd(
     )
 
 
+def in_cycles(
+    task: Task,
+    steps: int,
+    *,
+    sampler: Callable[..., Sampler],
+    lr: float | None = None,
+    temperature: float = 1.0,
+    cycles: int = 4,
+    per_cycle: int = 3,
+    hot: float = 0.1,
+    refresh_batchnorm: bool = False,
+) -> Method:
+    """Cyclical MCMC (Zhang et al., ICLR 2020, Algorithm 1) on the plain network; its posterior is a set of snapshots.
+
+    In each cycle the learning rate falls along half a cosine. While it is high the sampler goes to another mode without
+    noise; in the last part it samples there, and some of its networks are kept.
+
+    Args:
+        lr: Learning rate at the start of each cycle, l₀; 0.5.
+        temperature: T in the hot part; 1 samples the posterior, the released code has 1/N.
+        cycles: Number of cycles of the learning rate.
+        per_cycle: Snapshots per cycle, a fiftieth of the cycle apart, the last at its end.
+        hot: Share of each cycle, at its end, that has noise; before it the temperature is 0.
+        refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
+    """
+    at = ends_of_cycles(steps, cycles, per_cycle)
+    rate = 0.5 if lr is None else lr
+    return Method(
+        optimizer=lambda model: sampler(
+            model.parameters(),
+            lr=rate,
+            n_data=task.n_data,
+            temperature=phases(0.0, temperature, steps, cycles, hot) if hot != 1 else temperature,
+            generator=noise_of_all_ranks(),
+        ),
+        lr=cyclical(rate, steps, cycles),
+        collector=lambda: Snapshots(at, refresh_of(task, refresh_batchnorm)),
+        lr_is_given=lr is not None,
+    )
+
+
+def all_active(model: nn.Module) -> nn.Module:
+    """The network with sparse layers whose entries are all active, at its own weights."""
+    return sparsify(model, density=1.0, keep_dense=(), init="pretrained")
+
+
 def apart(model: nn.Module, chosen: Iterable[nn.Parameter]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two groups for an optimizer: all other parameters of a network, and the chosen ones."""
-    own = list(chosen)
-    taken = set(map(id, own))
-    return {"params": [other for other in model.parameters() if id(other) not in taken]}, {"params": own}
+    own = dict.fromkeys(chosen)
+    return {"params": [other for other in model.parameters() if other not in own]}, {"params": list(own)}
 
 
 def is_normed(network: nn.Module) -> bool:

@@ -58,8 +58,8 @@ def bayes_compression(
     """Bayesian compression: Gaussian weights with a shared scale per unit or channel, of which the noisy ones go.
 
     Args:
-        lr: Learning rate of Adam; it falls along a line over the second half. The tutorial of the authors has 0.001 and
-            a long training: after 900 steps on digits 0.001 had removed 3 % of the weights at most, 0.01 20 to 50 %.
+        lr: Learning rate of Adam; it falls along a line over the second half. The tutorial of the authors has 0.001 for
+            a long training; in 900 steps on digits that removed hardly anything.
         threshold: log α of a scale above which its group is removed, at the last step: at 0 the noise of a scale is as
             large as its mean. The authors chose one per layer by looking at histograms.
         kl_weight: β, the weight of the KL; 1 is the ELBO, and the paper's. ``None`` is min(1, 4N / number of weights).

@@ -11,21 +11,18 @@ Departure: T is 1, that of the posterior. The released code has 1/N, a posterior
 from functools import partial
 from typing import Any
 
-from gossamer.methods._parts import with_options_of
-from gossamer.methods.csghmc import csghmc, in_cycles
+from gossamer.methods._parts import in_cycles, with_options_of
 from gossamer.optim import SGLD
 from gossamer.types import Method, Task
 
 __all__ = ["csgld"]
 
 
-@with_options_of(csghmc, "momentum")
+@with_options_of(in_cycles, "sampler")
 def csgld(task: Task, steps: int, *, weight_decay: float = 5e-4, **options: Any) -> Method:
     """Cyclical SGLD on the plain network; its posterior is a set of snapshots.
-
-    The options are those of :func:`gossamer.methods.csghmc.csghmc`, but for the momentum.
 
     Args:
         weight_decay: Precision of the normal prior over the number of examples, d.
     """
-    return in_cycles(task, steps, partial(SGLD, weight_decay=weight_decay), **options)
+    return in_cycles(task, steps, sampler=partial(SGLD, weight_decay=weight_decay), **options)

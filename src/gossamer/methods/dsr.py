@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import SparseWeight
-from gossamer.methods._parts import by_sgd, update_period_for
+from gossamer.methods._parts import by_sgd, update_period_for, with_options_of
+from gossamer.methods.sgd import sgd
 from gossamer.schedules import step_of
 from gossamer.sparsity import Redistribution
 from gossamer.sparsity.convert import sparsify
@@ -26,27 +27,23 @@ SLOWER_FROM = (0.125, 0.4, 0.7)  # shares of the training after which the period
 TOLERANCE = 0.1  # of the number that leaves
 
 
+@with_options_of(sgd, "optimizer")
 def dsr(
     task: Task,
     steps: int,
     *,
     density: float = 0.05,
-    lr: float | None = None,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
     update_period: int | None = None,
     replacement_rate: float = 0.1,
     threshold: float = 1e-3,
     until: float = 0.95,
     allocation: str = "erk",
+    **training: Any,
 ) -> Method:
-    """DSR: a fixed number of active weights of the whole network, which move between its layers.
+    """DSR: a fixed number of active weights of the whole network, which move between its layers; by Nesterov's SGD.
 
     Args:
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine; 0.1.
-        momentum: Nesterov momentum of SGD.
-        weight_decay: Weight decay of SGD.
         update_period: Steps between the first updates; ``None`` is 100, or a fiftieth of a training shorter than 5,000
             steps. It doubles after an eighth, two fifths and seven tenths of the training.
         replacement_rate: Share of the active weights that should leave at an update. The authors give a number, of the
@@ -73,7 +70,7 @@ def dsr(
         ]
 
     prepare = partial(sparsify, density=density, allocation=allocation)
-    return by_sgd(steps, lr, momentum, weight_decay, nesterov=True, prepare=prepare, rules=rules)
+    return by_sgd(steps, **training, nesterov=True, prepare=prepare, rules=rules)
 
 
 class Reparameterization(Redistribution):

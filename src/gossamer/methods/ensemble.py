@@ -7,7 +7,6 @@ what its method alone would predict. The length of the training is that of all m
 each take K · E epochs, so a comparison at the same number of epochs is one at the same cost.
 """
 
-import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -41,8 +40,7 @@ def ensemble(
     """
     if not 1 <= members <= steps:
         raise ValueError(f"members must be between 1 and the number of steps; got {members} members in {steps} steps")
-    options = member_options or {}
-    known = list(inspect.signature(methods.find(member)).parameters)[2:]
+    options, known = member_options or {}, methods.options_of(member)
     for name in options:
         if name not in known:
             raise ValueError(unknown(f"option of {member}", name, known))

@@ -6,18 +6,20 @@ smallest |m| leave, the largest gradients at the drawn weights come in, and star
 """
 
 from functools import partial
+from typing import Any
 
-from gossamer.methods._parts import noise_of_all_ranks, refresh_of, update_period_for
+from gossamer.methods._parts import noise_of_all_ranks, refresh_of, with_options_of
+from gossamer.methods.rigl import moves, rigl
 from gossamer.optim import IVON
 from gossamer.posterior import AroundMeans
 from gossamer.schedules import cosine, rising
-from gossamer.sparsity import Subspace
 from gossamer.sparsity.convert import sparsify
 from gossamer.types import Method, Task
 
 __all__ = ["ivon"]
 
 
+@with_options_of(rigl)
 def ivon(
     task: Task,
     steps: int,
@@ -30,11 +32,8 @@ def ivon(
     curvature_momentum: float = 0.99999,
     weight_decay: float = 2e-4,
     lr_warmup: float = 0.025,
-    update_period: int | None = None,
-    replacement_rate: float = 0.3,
-    until: float = 0.75,
-    allocation: str = "erk",
     refresh_batchnorm: bool = False,
+    **moving: Any,
 ) -> Method:
     """IVON: a Gaussian over every active parameter, held by the optimizer.
 
@@ -43,29 +42,17 @@ def ivon(
         lr: Learning rate at the start of a cosine; the paper has 0.2 for 200 epochs of CIFAR, shorter trainings want
             more: 0.5 was better on held-out digits.
         temperature: T of the posterior; 1 is that of the ELBO.
-        init_curvature: h before the first step, which sets the first σ. It hardly changes in a training shorter than
-            1/(1 - ``curvature_momentum``) steps.
+        init_curvature: h before the first step; it hardly changes in fewer than 1/(1 - ``curvature_momentum``) steps.
         momentum: Momentum of the gradients.
         curvature_momentum: Weight of the past in h.
         weight_decay: δ, the weight decay of the means and the curvature of the prior.
         lr_warmup: Share of the training over which the learning rate rises; five of the paper's 200 epochs.
-        update_period: Steps between moves of the subspace; ``None`` is 100, or a fiftieth of a training shorter than
-            5,000 steps.
-        replacement_rate: Share of the active weights replaced at the first move; it falls to 0 along a cosine.
-        until: Share of the training after which the subspace stays as it is.
-        allocation: How the active weights are spread over the layers.
         refresh_batchnorm: Recompute the batch-norm statistics of each draw, by a pass over the training data.
     """
     rate = 0.5 if lr is None else lr
-    subspace = partial(
-        Subspace,
-        total_steps=steps,
-        removal="magnitude",  # h differs little between weights, so this is their signal-to-noise ratio
-        addition="sampled_gradient",
-        update_period=update_period_for(steps, update_period),
-        replacement_rate=replacement_rate,
-        until=until,
-    )
+    allocation = moving.pop("allocation")
+    # h differs little between weights, so their size is their signal-to-noise ratio.
+    rules = moves(steps, "magnitude", "sampled_gradient", **moving)
     return Method(
         prepare=partial(sparsify, density=density, allocation=allocation) if density < 1 else lambda model: model,
         optimizer=lambda model: IVON(
@@ -80,7 +67,7 @@ def ivon(
             generator=noise_of_all_ranks(),
         ),
         lr=rising(cosine(rate, steps), int(lr_warmup * steps)),
-        rules=lambda model, optimizer: [subspace(model, optimizer)] if density < 1 else [],
+        rules=rules if density < 1 else lambda model, optimizer: [],
         collector=lambda: AroundMeans(refresh_of(task, refresh_batchnorm)),
         lr_is_given=lr is not None,
     )

@@ -13,19 +13,21 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 from gossamer.files.container import OTHER_NETWORK, tensor
 from gossamer.layers import replica
+from gossamer.methods._parts import with_options_of
+from gossamer.methods.sgd import sgd
 from gossamer.posterior.in_layers import OneNetwork, ready
-from gossamer.schedules import cosine
 from gossamer.types import Collector, Method, Posterior, Saved, Split, Task
 
 __all__ = ["laplace"]
@@ -42,6 +44,7 @@ MISSING = (
 )
 
 
+@with_options_of(sgd, "optimizer")
 def laplace(
     task: Task,
     steps: int,
@@ -49,9 +52,7 @@ def laplace(
     structure: Structure = "kron",
     tuning: Tuning = "held_out",
     prior_precision: float | None = None,
-    lr: float | None = None,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
+    **training: Any,
 ) -> Method:
     """Last-layer Laplace: ordinary training, then a Gaussian over the weights of the last linear layer.
 
@@ -62,11 +63,7 @@ def laplace(
             or by the marginal likelihood, ``"marglik"``. That is the paper's default, and far too wide where a network
             fits few examples perfectly, such as digits.
         prior_precision: δ itself, if it is known.
-        lr: Learning rate of SGD at the start of a cosine; 0.1.
-        momentum: Momentum of SGD.
-        weight_decay: Weight decay of SGD.
     """
-    rate = 0.1 if lr is None else lr
     if importlib.util.find_spec("laplace") is None:
         raise ImportError(MISSING)
     if structure not in ("full", "kron", "diag"):
@@ -79,12 +76,8 @@ def laplace(
         )
     if task.kind == "regression" and task.likelihood.noise_std is None:
         raise ValueError("laplace takes classes, or numbers with a known noise: likelihood=Gaussian(noise_std=…)")
-    return Method(
-        optimizer=lambda model: SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=weight_decay),
-        lr=cosine(rate, steps),
-        collector=lambda: LastLayerFit(task, structure, prior_precision, tuning),
-        lr_is_given=lr is not None,
-    )
+    collector = partial(LastLayerFit, task, structure, prior_precision, tuning)
+    return replace(sgd(task, steps, **training), collector=collector)
 
 
 class LastLayerFit(Collector):
@@ -189,9 +182,9 @@ class LastLayerPosterior(OneNetwork):
 
     @property
     def n_bytes(self) -> int:
-        factors = [self.spread] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvalues)
-        factors += [] if isinstance(self.spread, Tensor) else _tensors(self.spread.eigenvectors)
-        return super().n_bytes + sum(factor.numel() * factor.element_size() for factor in factors)
+        spread = self.spread
+        factors = _tensors(spread if isinstance(spread, Tensor) else [spread.eigenvalues, spread.eigenvectors])
+        return super().n_bytes + sum(factor.nbytes for factor in factors)
 
     def sample(self) -> Tensor:
         """The parameters of the layer in a draw."""

@@ -15,9 +15,8 @@ which leaves the posterior as it is. With SGLD, U is N times the mean over the b
 inactive unit follow the prior alone; what is kept of a network does not contain them.
 
 Departures: the given network is the wide one, of whose units 4/5 are active first, where the paper widens it by a
-quarter. Masks move from the middle of the burn-in on: before anything is learnt no unit has an effect, and in a
-training of a thousand steps most would die then. A layer keeps one unit at least. The noise of a regression is a
-parameter of the network, without a conjugate step of its own.
+quarter. Masks move from the middle of the burn-in on: before anything is learnt no unit has an effect, and most would
+die. A layer keeps one unit at least. The noise of a regression is a parameter of the network.
 """
 
 import math
@@ -159,8 +158,8 @@ class Cauchy(Penalty):
     def __call__(self, model: nn.Module, step: int) -> Tensor:
         """The penalty of a network; it does not depend on the step."""
         layers = (module for module in model.modules() if isinstance(module, nn.Linear | _ConvNd))
-        weights = {id(p): p for layer in layers for p in layer.parameters(recurse=False)}
-        return torch.stack([(w / self.width).square().log1p().sum() for w in weights.values()]).sum() / self.n_data
+        weights = dict.fromkeys(p for layer in layers for p in layer.parameters(recurse=False))
+        return torch.stack([(w / self.width).square().log1p().sum() for w in weights]).sum() / self.n_data
 
 
 class AfterBatches(Rule):

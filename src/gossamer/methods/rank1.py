@@ -10,18 +10,17 @@ components. W and b are points. With r = α, γ the loss is
 which bounds the divergence of the mixture of the components from above. The prior is N(1, s²) or N(-1, s²) with equal
 probability, as the means start: at 1 or -1 at random. The published N(1, s²) pulls half of them through zero, and with
 few examples that is most of what a training does. ``mode="reference"`` has it, and like the released code the sum of
-the K divergences instead of their mean, so that the prior counts K times as much.
+the K divergences instead of their mean.
 
-The bias b is shared, and so are norms. The released code has a bias of its own for each member.
-
-Each example has factors of its own, drawn for its component. The released code repeats every batch K times, once per
-component; here the i-th example of a batch, which is shuffled, belongs to component i mod K: the same loss on average,
-for the cost of one network.
+The bias b is shared, and so are norms; the released code has a bias for each member, and repeats every batch K times,
+once per component. Here the i-th example of a batch, which is shuffled, belongs to component i mod K, with factors of
+its own: the same loss on average, for the cost of one network.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,13 +28,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from gossamer.files.container import OTHER_NETWORK
-from gossamer.layers import inverse_softplus, replica
+from gossamer.layers import WeightedKL, inverse_softplus, replica
 from gossamer.methods._parts import apart, replace_layers
 from gossamer.posterior.in_layers import ready
 from gossamer.posterior.mixture import shares
 from gossamer.priors import normal_kl
 from gossamer.schedules import cosine, rising, warmup
-from gossamer.types import Collector, Method, Mode, Penalty, Posterior, Saved, Schedule, Task
+from gossamer.types import Collector, Method, Mode, Posterior, Saved, Task
 
 __all__ = ["rank1"]
 
@@ -152,26 +151,17 @@ class Rank1(nn.Module):
         return product
 
 
-class FactorKL(Penalty):
+@dataclass(frozen=True)
+class FactorKL(WeightedKL):
     """β_t/N times the KL of all factors of a network."""
 
-    def __init__(self, beta: Schedule, n_data: int, prior_std: float, mode: Mode = "default") -> None:
-        self.beta, self.n_data, self.prior_std, self.mode = beta, n_data, prior_std, mode
-
-    def __call__(self, model: nn.Module, step: int) -> Tensor:
-        """The penalty at a step."""
-        return self.unscaled(model) * self.scale(step)
-
-    def scale(self, step: int) -> float:
-        """β_t/N."""
-        return self.beta(step) / self.n_data
+    prior_std: float
+    mode: Mode = "default"
+    is_gaussian = False
 
     def unscaled(self, model: nn.Module) -> Tensor:
         kls = [module.kl(self.prior_std, self.mode) for module in model.modules() if isinstance(module, Factor)]
         return torch.stack(kls).sum()
-
-    def chosen(self, model: nn.Module, steps: int) -> dict[str, float]:
-        return {"kl_weight": self.beta(steps)}
 
 
 class FactorPosterior(Posterior, Collector):
@@ -194,26 +184,21 @@ class FactorPosterior(Posterior, Collector):
 
     def draws(self, n: int) -> Iterator[nn.Module]:
         """Plain networks, as many of each member: each is valid until the next is drawn."""
-        pairs = [_Pair(module, replica(module.layer)) for module in self.model.modules() if isinstance(module, Rank1)]
-        network = replica(self.model, {id(pair.module): pair.plain for pair in pairs})
-        members = pairs[0].module.members
+        plain = {module: replica(module.layer) for module in self.model.modules() if isinstance(module, Rank1)}
+        network = replica(self.model, {id(module): layer for module, layer in plain.items()})
+        members = next(iter(plain)).members
         for member, share in enumerate(shares(n, members)):
             for _ in range(share):
-                for pair in pairs:
-                    pair.write(member, self.generator)
+                for module, layer in plain.items():
+                    self._draw(module, layer, member)
                 yield ready(network, None)
 
-
-class _Pair(NamedTuple):
-    module: Rank1
-    plain: Any
-
     @torch.no_grad()
-    def write(self, member: int, generator: torch.Generator | None) -> None:
+    def _draw(self, module: Rank1, layer: Any, member: int) -> None:
         """Write the weight of a draw of a member into the plain layer."""
-        at = torch.tensor([member], device=self.plain.weight.device)
-        alpha, gamma = (factor.sample(at, generator)[0] for factor in (self.module.input, self.module.output))
-        self.plain.weight.copy_(self.module.weight(alpha, gamma))
+        at = torch.tensor([member], device=layer.weight.device)
+        alpha, gamma = (factor.sample(at, self.generator)[0] for factor in (module.input, module.output))
+        layer.weight.copy_(module.weight(alpha, gamma))
 
 
 def with_factors(model: nn.Module, members: int, init_std: float = 0.0316, negative: float = 0.5) -> nn.Module:
@@ -244,8 +229,8 @@ def _with_members(tree: Saved, model: nn.Module) -> nn.Module:
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """The factors have a prior, all else has weight decay."""
     factors = (p for module in model.modules() if isinstance(module, Factor) for p in module.parameters())
-    others, factors_alone = apart(model, factors)
-    return [others | {"weight_decay": weight_decay}, factors_alone | {"weight_decay": 0.0}]
+    others, own = apart(model, factors)
+    return [others | {"weight_decay": weight_decay}, own | {"weight_decay": 0.0}]
 
 
 def _along(values: Tensor, n_dims: int, channels: int) -> Tensor:

@@ -4,13 +4,14 @@ Of each layer a share ζ of the positive weights, the smallest, and a share ζ o
 removed, and as many entries drawn at random become active, at zero.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gossamer.methods._parts import with_options_of
-from gossamer.methods.rigl import moving, rigl
+from gossamer.methods.rigl import moves, rigl
 from gossamer.types import Method, Task, WeightStats
 
 __all__ = ["set"]
@@ -26,15 +27,12 @@ def set(task: Task, steps: int, **options: Any) -> Method:
     start at zero, and under a learning rate that ends at zero the late ones would stay there. The paper's Erdős-Rényi
     graph is ``allocation="erk"``, which counts the kernel of a convolution as well.
     """
-    return moving(steps, removal=share_of_sign, addition="random", **options)
+    own = (options[name] for name in ("update_period", "replacement_rate", "until"))
+    return replace(rigl(task, steps, **options), rules=moves(steps, share_of_sign, "random", *own))
 
 
 def share_of_sign(stats: WeightStats) -> Tensor:
-    """The share of the weights of the same sign that are not larger: the lowest scores are ζ of each sign.
-
-    >>> share_of_sign(WeightStats(torch.tensor([0.1, -3.0, 0.3, 0.2, -1.0])))
-    tensor([0.3333, 1.0000, 1.0000, 0.6667, 0.5000])
-    """
+    """The share of the weights of the same sign that are not larger: the lowest scores are ζ of each sign."""
     positive = stats.mean > 0
     score = torch.zeros_like(stats.mean, dtype=torch.promote_types(stats.mean.dtype, torch.float32))
     for side in (positive, ~positive):

@@ -24,7 +24,7 @@ def sgd(
 
     Args:
         optimizer: ``"sgd"`` or ``"adam"``.
-        lr: Learning rate at the start of a cosine; 0.1 for SGD, 0.001 for Adam.
+        lr: Learning rate at the start of a cosine; 0.1, and 0.001 for Adam.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of SGD.
     """

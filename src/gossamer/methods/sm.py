@@ -79,7 +79,9 @@ def sm(
         ]
 
     prepare = partial(sparsify, density=density, allocation="global", keep_dense=())
-    return by_sgd(steps, lr, momentum, weight_decay, nesterov=True, prepare=prepare, rules=rules)
+    return by_sgd(
+        steps, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=True, prepare=prepare, rules=rules
+    )
 
 
 class SparseMomentum(Redistribution):

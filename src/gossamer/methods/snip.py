@@ -7,12 +7,14 @@ One departure: what stays of a layer is scaled to the norm that the layer had, s
 every fresh network of :func:`gossamer.sparsify`. Without it the first hundreds of steps at 5 % hardly learn.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from gossamer.layers import SparseWeight, sparse_weights
-from gossamer.methods._parts import by_sgd
-from gossamer.sparsity.convert import sparsify
+from gossamer.methods._parts import all_active, by_sgd, with_options_of
+from gossamer.methods.sgd import sgd
 from gossamer.sparsity.gradients import buffers_kept
 from gossamer.sparsity.moves import remove
 from gossamer.sparsity.selection import Segments
@@ -21,33 +23,22 @@ from gossamer.types import Method, Split, Task
 __all__ = ["snip"]
 
 
-def snip(
-    task: Task,
-    steps: int,
-    *,
-    density: float = 0.05,
-    lr: float | None = None,
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    prune_batch: int = 128,
-) -> Method:
+@with_options_of(sgd, "optimizer")
+def snip(task: Task, steps: int, *, density: float = 0.05, prune_batch: int = 128, **training: Any) -> Method:
     """SNIP: the weights to which the loss of a first batch is most sensitive, trained by SGD.
 
     Args:
         density: Share of active weights.
-        lr: Learning rate at the start of a cosine; 0.1.
-        momentum: Momentum of SGD.
-        weight_decay: Weight decay of SGD.
         prune_batch: Training examples, drawn at random, that decide which weights stay.
     """
 
     def prepare(model: nn.Module) -> nn.Module:
-        model = sparsify(model, density=1.0, keep_dense=(), init="pretrained")
+        model = all_active(model)
         rows = torch.randperm(len(task.train[1]))[:prune_batch]
         keep_sensitive(model, task, (task.train[0][rows], task.train[1][rows]), density)
         return model
 
-    return by_sgd(steps, lr, momentum, weight_decay, prepare=prepare)
+    return by_sgd(steps, **training, prepare=prepare)
 
 
 def keep_sensitive(model: nn.Module, task: Task, batch: Split, density: float) -> None:

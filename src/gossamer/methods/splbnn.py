@@ -30,12 +30,11 @@ from torch.optim import SGD, Optimizer
 
 from gossamer.distributed import world_size
 from gossamer.layers import param_groups, replica, sparse_weights
-from gossamer.methods._parts import apart, first_given
+from gossamer.methods._parts import all_active, apart, first_given
 from gossamer.posterior import Last, SingleNetwork, draw
 from gossamer.schedules import cyclical
 from gossamer.sparsity import Cut
 from gossamer.sparsity.clock import Clocked
-from gossamer.sparsity.convert import sparsify
 from gossamer.types import Collector, Method, Penalty, Posterior, Rule, Step, Task
 
 __all__ = ["splbnn"]
@@ -76,11 +75,12 @@ def splbnn(
     rate = min(0.1, task.n_data * spike_std**2) if lr is None else lr
     begins = [steps * i // starts for i in range(starts + 1)]
     parts = list(pairwise(begins))
+    spike_from = [begin + SPIKE_FROM * (end - begin) for begin, end in parts]
     plain: list[nn.Module] = []  # as it was before the conversion, for the structure of later starts
 
     def prepare(model: nn.Module) -> nn.Module:
         plain[:] = [replica(model)] if starts > 1 else []
-        return _converted(model)
+        return all_active(model)
 
     def rules(model: nn.Module, optimizer: Optimizer) -> Sequence[Rule]:
         if world_size() > 1:
@@ -95,9 +95,7 @@ def splbnn(
         prepare=prepare,
         optimizer=lambda model: SGD(param_groups(model), lr=rate, momentum=momentum),
         lr=cyclical(rate, steps, starts),
-        penalty=MixturePenalty(
-            prior, task.n_data, [begin + SPIKE_FROM * (end - begin) for begin, end in parts], begins
-        ),
+        penalty=MixturePenalty(prior, task.n_data, spike_from, begins),
         rules=rules,
         collector=Last if starts == 1 else lambda: BestEvidence(task, prior, begins[1:]),
         chosen={"slab_std": wide},
@@ -180,7 +178,7 @@ class Restart(Clocked):
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
-        fresh = _converted(fresh)
+        fresh = all_active(fresh)
         with torch.no_grad():
             step.model.load_state_dict(_state_of(fresh))
         self.optimizer.state.clear()
@@ -250,20 +248,17 @@ def log_evidence(network: nn.Module, task: Task, prior: MixturePrior) -> float:
 
 def _objective(network: nn.Module, masks: dict[str, Tensor], theta: Tensor, task: Task, prior: MixturePrior) -> Tensor:
     """N f: the loss of all examples minus the log prior; weights have the mixture, the rest the slab."""
-    device = theta.device
     parts = dict(zip(masks, theta.split([int(mask.sum()) for mask in masks.values()]), strict=True))
     dense = {
         name: torch.zeros_like(mask, dtype=theta.dtype).masked_scatter(mask, parts[name])
         for name, mask in masks.items()
     }
-    x = task.transform(task.train[0].to(device))
-    y = task.train[1].to(device)
+    x, y = task.transform(task.train[0].to(theta.device)), task.train[1].to(theta.device)
     y = y.double() if y.is_floating_point() else y
     loss = task.likelihood.loss(functional_call(network, dense, (x.double(),)), y) * task.n_data
     for name, mask in masks.items():
-        loss = loss - (
-            prior.log_density(parts[name]) if mask.dim() > 1 else _log_normal(parts[name], prior.slab_std).sum()
-        )
+        part = parts[name]
+        loss = loss - (prior.log_density(part) if mask.dim() > 1 else _log_normal(part, prior.slab_std).sum())
     return loss
 
 
@@ -272,10 +267,6 @@ def _state_of(model: nn.Module) -> dict[str, Any]:
     for weight in sparse_weights(model).values():
         weight.support.explicit(weight.mean.device)
     return model.state_dict()
-
-
-def _converted(model: nn.Module) -> nn.Module:
-    return sparsify(model, density=1.0, keep_dense=(), init="pretrained")
 
 
 def _log_normal(x: Tensor, std: float) -> Tensor:

@@ -175,6 +175,7 @@ def ssvi(
         plan = replace(REFERENCE if is_reference else GRADIENT, **given(lr=lr, noise=noise, std_lr=std_lr))
         chosen |= {"std": std, "noise": plan.noise, "std_lr": first_given(std_lr, plan.lr), "kl_warmup": rise}
         penalty = WeightedKL(beta, task.n_data)
+        prepare = partial(prepare, noise=plan.noise)
         return several(_method(task, steps, plan, prepare, moves, penalty, refresh_batchnorm, cycles, chosen))
     only_with("std='gradient'", **kl_options)
     usual_decay = OWN_PRIOR_DECAY / task.n_data if own else WEIGHT_DECAY
@@ -200,20 +201,17 @@ def ssvi(
         )
         rules: list[Callable[[nn.Module, Optimizer], Rule]]
         if is_plain:  # a network without noise, which trains and moves as one with noise does
-            prepared = partial(_sparsify, density=density, allocation=allocation)
+            prepared = partial(sparsify, density=density, allocation=allocation)
             ranked = "magnitude" if removal == "snr_abs" else removal  # which ranks as |μ|/σ does at one σ for all
             rules = [partial(move, removal=ranked) for move in moves]
             used = chosen if temperature == 0 else chosen | {"temperature": 0.0}
         else:
             learns = partial(Curvature, n_data=task.n_data, temperature=temperature, weight_decay=decay, own_prior=own)
-            prepared, rules, used = prepare, [learns, *moves], chosen | {"std": std, "noise": plan.noise}
+            prepared, rules = partial(prepare, noise=plan.noise), [learns, *moves]
+            used = chosen | {"std": std, "noise": plan.noise}
         return _method(task, steps, plan, prepared, rules, no_penalty, refresh_batchnorm, cycles, used)
 
     return several(replace(suited_to(nn.Identity()), adapt=suited_to))
-
-
-def _sparsify(model: nn.Module, density: float, allocation: str, noise: Noise) -> nn.Module:
-    return sparsify(model, density, allocation=allocation)
 
 
 def _method(
@@ -244,7 +242,7 @@ def _method(
         return InLayers(refresh=refresh_of(task, refresh_batchnorm))
 
     return Method(
-        prepare=partial(prepare, noise=plan.noise),
+        prepare=prepare,
         optimizer=optimizer_of,
         lr=rising(schedule, int(plan.lr_warmup * steps)),
         collector=collector,

@@ -9,8 +9,8 @@ with T weights, L hidden layers of width H, and p inputs. A training pass draws 
 w = γ (μ + σε), with γ from a binary Concrete of temperature ½: 1[y > ½] forward and the gradient of y backward, where
 y = s((logit φ + logit u)/½). Weights with φ < ½ are removed at the end.
 
-Departures: biases have no distribution; means start from the network's own weights instead of U(-0.6, 0.6), which suits
-layers of seven units; the logits have a learning rate of their own in short trainings.
+Departures: biases have no distribution; means start from the network's own weights, not from U(-0.6, 0.6); the logits
+have a learning rate of their own in short trainings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Warnings when the passes of a training contradict the loss and the number of examples that it was given."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,15 +36,17 @@ def watch_batches(model: nn.Module, n_data: int, *, is_scaled: bool) -> list[Rem
 
 
 class _Hook:
-    """A hook of a network in training that removes itself when it has seen enough; in a copy it does nothing."""
+    """A hook of a network in training that removes itself when it has seen enough; a copy does nothing."""
 
-    handle: Any = None
+    handle: RemovableHandle | None = None
 
-    def __reduce__(self) -> Any:
-        return _nothing, ()
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"handle": None}
 
     def __call__(self, model: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and model.training and self.ends(args, output):
+        if torch.compiler.is_compiling() or self.handle is None or not (torch.is_grad_enabled() and model.training):
+            return
+        if self.ends(args, output):
             self.handle.remove()
 
     def ends(self, args: tuple[Any, ...], output: Any) -> bool:
@@ -85,14 +86,6 @@ class _Outputs(_Hook):
         if output.dim() == 2 and min(output.shape) > 1:
             output.register_hook(_check_mean)
         return True
-
-
-def _ignored(*args: Any) -> None:
-    """The hook of a copy."""
-
-
-def _nothing() -> Callable[..., None]:
-    return _ignored
 
 
 def _check_mean(grad: Tensor) -> None:

@@ -43,10 +43,9 @@ class Curvature(Rule):
     and adds the prior's part δμ to the gradients of the means. The loss is the mean loss alone: add neither
     ``gossamer.kl`` nor weight decay of the means to it.
 
-    Gradients may be accumulated, clipped (h is estimated from those before) and averaged over ranks. The optimizer may
-    take a closure, whose loss it then sees with the prior's part δ/2 ‖μ‖², as a line search needs. The model's state
-    holds h, T/N, δ and the number of estimates, so this object has no state. Of several objects for one network the
-    last takes the place of the others.
+    Gradients may be accumulated, clipped (h is estimated from those before) and averaged over ranks. A closure's loss
+    is seen with the prior's part δ/2 ‖μ‖², as a line search needs. The model's state holds h, T/N, δ and the number of
+    estimates, so this object has none. Of several objects for one network the last takes the place of the others.
 
     Args:
         model: A network converted by :func:`gossamer.bayesianize` with ``std="curvature"``.
@@ -291,8 +290,8 @@ def default_temperature(model: nn.Module, n_data: int) -> float:
     """T of a training with N examples and s active weights: √(N/s)/20, at most 0.05; with normalisation N/6s, 0.01.
 
     The more weights share an example, the more of them the KL of the ELBO pulls back to the prior. Held-out examples
-    chose the numbers, see the study of noise; :func:`gossamer.calibrate` fits the width. Changes of a pretrained
-    network have at most 0.001: more noise than that covers what it knows.
+    chose the numbers, see the study of noise. Changes of a pretrained network have at most 0.001: more noise than that
+    covers what it knows.
 
     Example:
         >>> import gossamer

@@ -18,6 +18,7 @@ from torch import Tensor
 from gossamer.optim.sampler import Noise
 
 TARGET = 0.7  # δ, as mBNN's authors set it
+LEARNT = "log_step", "log_average", "error", "count"
 SHRINKAGE, FIRST, FORGETTING, LARGER = 0.05, 10, 0.75, 10  # γ, t₀, κ and exp(μ) over the first ε, of section 3.2.1
 
 
@@ -103,13 +104,12 @@ class HMC:
 
     def state_dict(self) -> dict[str, Any]:
         """The step size, how it learns, and the noise; the parameters are the network's."""
-        numbers = {name: getattr(self, name) for name in ("log_step", "log_average", "error", "count")}
-        return {**numbers, "generator": self.noise.state_dict()}
+        return {name: getattr(self, name) for name in LEARNT} | {"generator": self.noise.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state_dict``."""
-        self.log_step, self.log_average = float(state["log_step"]), float(state["log_average"])
-        self.error, self.count = float(state["error"]), int(state["count"])
+        for name in LEARNT:
+            setattr(self, name, state[name])
         self.noise.load_state_dict(state["generator"])
 
 

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, Each, settings
-from gossamer.optim.weight_draws import DrawingOptimizer
+from gossamer.optim.sampler import LIMITS, DrawingOptimizer, Each, settings
 from gossamer.types import Schedule
 
 __all__ = ["IVON"]
@@ -37,13 +36,11 @@ class IVON(DrawingOptimizer):
         lr: l; 0.1 to 0.2 for images.
         n_data: N, the number of examples over which the loss is a mean; the paper's λ.
         temperature: T; 1 is the posterior, smaller values sharpen it.
-        init_curvature: h₀, the curvature of every weight before the first step. It sets the first σ, and with the usual
-            β2 h moves slowly, so a training shorter than 1/(1 - β2) steps hardly forgets it.
+        init_curvature: h₀, the curvature of every weight before the first step, which sets the first σ. A training
+            shorter than 1/(1 - β2) steps hardly forgets it.
         momentum: β1.
         curvature_momentum: β2. The published trainings have some 10⁵ steps.
         weight_decay: δ.
-        clip_radius: Largest step of a mean, in units of the rate.
-        maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -76,12 +73,8 @@ class IVON(DrawingOptimizer):
         momentum: float | Schedule = 0.9,
         curvature_momentum: float | Schedule = 0.99999,
         weight_decay: float | Schedule = 1e-4,
-        clip_radius: float = math.inf,
-        maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        if not clip_radius > 0:
-            raise ValueError(f"clip_radius must be positive; got {clip_radius}")
         super().__init__(params, settings(locals()), generator)
 
     def stds(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
@@ -95,7 +88,7 @@ class IVON(DrawingOptimizer):
         noises, stds = self._drawn_noise(params), self.stds(group, params)
         averages, offsets = self._buffers(params, "momentum_buffer"), self._buffers(params, "curvature_offset")
         decay, start = _each(self._decay(group, params), len(params)), group["init_curvature"]
-        beta, radius = group["momentum"], group["clip_radius"]
+        beta = group["momentum"]
         for m, g, grad, offset, delta, noise, std in zip(
             params, averages, grads, offsets, decay, noises, stds, strict=True
         ):
@@ -103,7 +96,7 @@ class IVON(DrawingOptimizer):
             change = curvature_step(start + offset, grad * noise / std, delta, 1 - group["curvature_momentum"])
             offset.add_(change * (noise != 0))  # a weight that a subspace has activated since was not drawn
             step = (g / (1 - beta ** (group["step"] + 1)) + delta * m) / (start + offset + delta)
-            m.sub_(group["lr"] * (start + delta) * step.clamp(-radius, radius))
+            m.sub_(group["lr"] * (start + delta) * step)
         self._forget_draw(params)
 
 

@@ -13,24 +13,66 @@ distribution of r does not depend on it.
     v ← β1 v - β2 l (g + d w) + √(2 + 2 β1²) k l^¾ ε,   w ← w + τ v
 
 Its noise gives each weight its own temperature, N k² τ √l (1 + β1²) / ((1 - β1) β2), and when the rate falls, v is
-too large for 1/(1 - β1) steps. In both modes τ = 1/(1 + e^-ρ) can be learnt, see ``scales``.
+too large for 1/(1 - β1) steps. It learns the local scales τ = 1/(1 + e^-ρ) by mirror descent in ρ (section 2.3). With
+α = k l^¾ and σ = ατ the divergence from the target, per example, is J = E L + (KL to the prior)/N, and a step is
+
+    ρ ← ρ - η dJ/dτ,   dJ/dτ = α (α d τ + ε g) - 1/(N τ)
+
+J is a mean over N examples, so this step is of order 1/N and τ hardly moves during training.
 """
 
 import math
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import Each, pulls, scale_, settings, times
-from gossamer.optim.scales import ScaledSampler, global_scale
+from gossamer.optim.sampler import LIMITS, Each, Sampler, check_settings, pulls, scale_, settings, times
 from gossamer.types import Mode, Schedule
 
 
+class ScaledSampler(Sampler):
+    """An optimizer with a local scale τ per weight. It stores ρ less its start: zero stands for a fresh weight."""
+
+    usual_scale_lr: ClassVar[float]
+
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], generator: torch.Generator | None) -> None:
+        check_settings({"n_data": defaults["n_data"]}, LIMITS)  # the values below depend on it
+        usual = {"temperature": 1.0, "momentum": 0.9, "scale_lr": self.usual_scale_lr}
+        if defaults["mode"] == "reference":
+            usual = {"temperature": defaults["n_data"] ** -0.5, "momentum": 0.1, "scale_lr": 0.1}
+        super().__init__(
+            params, usual | {k: v for k, v in defaults.items() if v is not None or k not in usual}, generator
+        )
+
+    def _scales(self, group: dict[str, Any], params: list[Tensor]) -> list[Tensor]:
+        """τ of each parameter."""
+        if not params:
+            return []
+        offsets = self._buffers(params, "scale_logit")
+        return list(torch._foreach_sigmoid(torch._foreach_add(offsets, logit(group["local_scale"]))))
+
+    def _learn_as_published(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        probes: list[Tensor],
+        grads: list[Tensor],
+        decay: Each,
+    ) -> None:
+        """Step ρ by dJ/dτ; ``probes`` are the ε of each weight."""
+        scales, alpha = self._scales(group, params), published_scale(group)
+        steps = torch._foreach_mul(scales, times(alpha, decay))
+        torch._foreach_add_(steps, torch._foreach_mul(probes, grads))
+        steps = torch._foreach_mul(steps, alpha)
+        torch._foreach_sub_(steps, torch._foreach_reciprocal(torch._foreach_mul(scales, group["n_data"])))
+        torch._foreach_sub_(self._buffers(params, "scale_logit"), torch._foreach_mul(steps, group["scale_lr"]))
+
+
 class SGHMC(ScaledSampler):
-    """Momentum, friction and noise in balance; each weight w may have its own step size τ, learnt during training.
+    """Momentum, friction and noise in balance; each weight w moves by a step size τ of its own.
 
     Args:
         params: Parameters, or groups of them.
@@ -42,13 +84,9 @@ class SGHMC(ScaledSampler):
         momentum: β1; ``None`` is 0.9, and 0.1 in reference mode.
         gradient_weight: β2.
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
-        scale_lr: η, the rate at which the local scales τ are learnt; ``None`` is 0, and 0.1 in reference mode. Only a
-            constant τ leaves the target invariant: let a schedule bring it to 0 before you sample.
-        local_scale: τ before the first step; ``None`` is 1 (no preconditioner), or ½ where τ is learnt or published.
-        global_scale: α: the local scale of a weight tends to min(1, std/α), with the std of its posterior. ``None`` is
-            the std of the prior, √(T/(N d)). In reference mode it is k l^¾ and cannot be given.
+        scale_lr: η, the rate at which the local scales τ are learnt, in reference mode alone; 0.1.
+        local_scale: τ, or what it is before the first step; ``None`` is 1 (no preconditioner), and ½ in reference mode.
         mode: ``"reference"`` for the paper's noise, the released code's order of updates and its first values.
-        maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -76,9 +114,7 @@ class SGHMC(ScaledSampler):
         weight_decay: float | Schedule = 0.0,
         scale_lr: float | Schedule | None = None,
         local_scale: float | None = None,
-        global_scale: float | Schedule | None = None,
         mode: Mode = "default",
-        maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(params, settings(locals()), generator)
@@ -87,8 +123,9 @@ class SGHMC(ScaledSampler):
         decay = self._decay(group, params)
         velocities = self._buffers(params, "velocity", partial(self._first_velocity, group))
         scales: Each = group["local_scale"]
-        if group["learns_scales"]:
-            scales = self._learn(group, params, grads, decay)
+        if group["learns_scales"]:  # by the noise of the last step and the gradient after it
+            self._learn_as_published(group, params, self._buffers(params, "noise", self.noise.like), grads, decay)
+            scales = self._scales(group, params)
         noises = [self.noise.like(parameter) for parameter in params]
         if group["learns_scales"]:
             for parameter, noise in zip(params, noises, strict=True):
@@ -98,44 +135,42 @@ class SGHMC(ScaledSampler):
         kicks = torch._foreach_mul(pulls(params, grads, decay), group["gradient_weight"] * kick)
         scale_(velocities, group["momentum"])
         torch._foreach_sub_(velocities, kicks)
-        torch._foreach_add_(velocities, torch._foreach_mul(noises, _noise_std(group, scales)))
+        torch._foreach_add_(velocities, torch._foreach_mul(noises, _noise_std(group)))
         torch._foreach_add_(params, torch._foreach_mul(velocities, times(drift, scales)))
 
     def _complete(self, group: dict[str, Any], schedules: dict[str, Schedule]) -> None:
-        group["learns_scales"] = bool(group["scale_lr"]) or "scale_lr" in schedules
-        usual = 0.5 if group["learns_scales"] or group["mode"] == "reference" else 1.0
-        group["local_scale"] = usual if group["local_scale"] is None else float(group["local_scale"])
         super()._complete(group, schedules)
-
-    def _learn(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], decay: Each) -> list[Tensor]:
-        """Step the local scales, using the noise of the last step and the gradient after it, and return them."""
-        scales = self._scales(group, params)
-        if group["mode"] == "reference":
-            probes = self._buffers(params, "noise", self.noise.like)
-        elif group["lr"] * group["temperature"] * group["scale_lr"] > 0:
-            # The last noise moved w by √l τ n ε, not by ατ ε, so its ε g shows a curvature √l n/α times as large.
-            factor = group["global_scale"] / math.sqrt(group["lr"])
-            scaled = torch._foreach_mul(self._buffers(params, "noise"), factor)
-            probes = list(torch._foreach_div(scaled, _noise_std(group, scales)))
-        else:
-            return scales  # without noise there is nothing to learn from
-        self._learn_scales(group, params, scales, probes, grads, decay)
-        return self._scales(group, params)
+        learns, is_reference = bool(group["scale_lr"]) or "scale_lr" in schedules, group["mode"] == "reference"
+        if learns and not is_reference:
+            raise ValueError(
+                "local scales are learnt in reference mode alone: leave scale_lr out, and give local_scale"
+            )
+        usual = 0.5 if is_reference else 1.0
+        start = usual if group["local_scale"] is None else float(group["local_scale"])
+        if not (0 < start < 1 or (start == 1 and not learns)):
+            raise ValueError(f"a local scale starts between 0 and 1, and at 1 only where none is learnt; got {start}")
+        group.update({"learns_scales": learns, "local_scale": start})
 
     def _first_velocity(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
         # The released code starts from velocities of this size.
         return 0.001 * self.noise.like(parameter) if group["mode"] == "reference" else torch.zeros_like(parameter)
 
 
-def _noise_std(group: dict[str, Any], scales: Each) -> Each:
-    """n, the standard deviation of the noise in a velocity: one number, or one per weight."""
+def published_scale(group: dict[str, Any]) -> float:
+    """α of the paper, k l^¾."""
+    alpha: float = group["temperature"] * group["lr"] ** 0.75
+    return alpha
+
+
+def logit(scale: float) -> float:
+    """ρ of a local scale τ."""
+    return math.log(scale / (1 - scale))
+
+
+def _noise_std(group: dict[str, Any]) -> float:
+    """n, the standard deviation of the noise in a velocity."""
     momentum = group["momentum"]
     if group["mode"] == "reference":
-        return math.sqrt(2 + 2 * momentum**2) * global_scale(group)
+        return math.sqrt(2 + 2 * momentum**2) * published_scale(group)
     variance = 2 * (1 - momentum) * group["gradient_weight"] * group["temperature"] / group["n_data"]
-    if isinstance(scales, float):
-        return math.sqrt(variance / scales)
-    stds = torch._foreach_reciprocal(scales)
-    torch._foreach_mul_(stds, variance)
-    torch._foreach_sqrt_(stds)
-    return list(stds)
+    return math.sqrt(variance / group["local_scale"])

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer.optim.sampler import LIMITS, Sampler, check_settings, pulls, settings
-from gossamer.types import Mode, Schedule
+from gossamer.optim.sampler import Sampler, pulls, settings
+from gossamer.types import Schedule
 
 
 class SGLD(Sampler):
@@ -21,11 +21,8 @@ class SGLD(Sampler):
         params: Parameters, or groups of them.
         lr: l, as in SGD.
         n_data: N, the number of examples over which the loss is a mean.
-        temperature: T; 1 samples the posterior, 0 is gradient descent. In reference mode ``None`` is 1/N, the
-            "temperature" of the released code: a posterior N times as cold.
+        temperature: T; 1 samples the posterior, 0 is gradient descent. The released code of cyclical SGLD has 1/N.
         weight_decay: d = δ/N, for a prior N(0, 1/δ) on each weight.
-        mode: ``"reference"`` for the released code's temperature; the update is the same.
-        maximize: Whether the loss is a mean log-likelihood.
         generator: Source of the noise; ``None`` uses torch's global generator.
 
     Example:
@@ -45,15 +42,10 @@ class SGLD(Sampler):
         lr: float | Schedule,
         *,
         n_data: float,
-        temperature: float | Schedule | None = None,
+        temperature: float | Schedule = 1.0,
         weight_decay: float | Schedule = 0.0,
-        mode: Mode = "default",
-        maximize: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        check_settings({"n_data": n_data}, LIMITS)  # the defaults below depend on it
-        if temperature is None:
-            temperature = 1.0 if mode == "default" else 1 / n_data
         super().__init__(params, settings(locals()), generator)
 
     def advance(self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor]) -> None:
