@@ -32,9 +32,8 @@ from torch import Tensor, nn
 from gossamer.kernels.dispatch import move_means, shrunk_curvature, std_of_means
 from gossamer.kernels.reference import Function
 from gossamer.layers.gaussian import GaussianWeight, set_options, std_of
-from gossamer.layers.normals import normals_at
 from gossamer.layers.passes import GradientSum
-from gossamer.layers.support import version_of
+from gossamer.layers.support import normals_at, version_of
 from gossamer.layers.weight import RegrowStd, mean_among
 from gossamer.priors import normal_kl
 

@@ -10,9 +10,16 @@ from torch.nn.parameter import is_lazy
 
 from gossamer._text.names import suggestion
 from gossamer.layers.attention import SparseAttention
-from gossamer.layers.conv import SparseConv, SparseConvTranspose
 from gossamer.layers.drawn import SparseExperts, SparseRecurrent, SparseStdConv
-from gossamer.layers.modules import DenseWeight, SparseConv1D, SparseEmbedding, SparseLinear, SparseModule
+from gossamer.layers.modules import (
+    DenseWeight,
+    SparseConv,
+    SparseConv1D,
+    SparseConvTranspose,
+    SparseEmbedding,
+    SparseLinear,
+    SparseModule,
+)
 from gossamer.layers.structure import rewire
 from gossamer.layers.weight import SparseWeight
 
