@@ -93,12 +93,6 @@ def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) ->
     return y
 
 
-def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
-    """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
-    both: tuple[Tensor, Tensor] = kernel_of(x, *where, is_noisy=True).moments(x, mean, std, bias, *where)
-    return both
-
-
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
