@@ -106,37 +106,29 @@ class ConvMap(WeightMap):
         return torch.convolution(x, weight, bias, *self._options(), self.groups)
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return self._backward(grad, x, weight, self.groups, 0)
+        return self._backward(grad, x, weight, 0)
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: Shape, rows: Rows | None = None) -> Tensor:
-        low, high = rows or (0, shape[0])
-        like = x.new_empty(()).expand(high - low, *shape[1:])  # only the shape of the weight matters
-        groups = self.groups
-        if rows is not None:
-            # The rows of a weight are output channels (input channels if it is transposed). On the other side, all
-            # channels of the same groups take part.
-            per_group = shape[0] // groups
-            first, groups = low // per_group, -(-(high - low) // per_group)
-            own, other = (x, grad) if self.transposed else (grad, x)
-            width = other.shape[1] // self.groups
-            own, other = own[:, low:high], other[:, first * width : (first + groups) * width]
-            x, grad = (own, other) if self.transposed else (other, own)
-        return self._backward(grad, x, like, groups, 1)
+        if rows is None:
+            rows = (0, shape[0])
+        elif self.transposed:
+            x = x[:, slice(*rows)]
+        else:
+            grad = grad[:, slice(*rows)]
+        like = x.new_empty(()).expand(rows[1] - rows[0], *shape[1:])  # only the shape of the weight matters
+        return self._backward(grad, x, like, 1)
 
     def row_ranges(self, shape: Shape, most: int) -> list[Rows]:
-        """Ranges of whole groups, or within one group."""
-        per_group = shape[0] // self.groups
-        if most >= per_group:
-            return _ranges(0, shape[0], most // per_group * per_group)
-        return [part for low in range(0, shape[0], per_group) for part in _ranges(low, low + per_group, most)]
+        """The rows in ranges, output channels or, transposed, input channels; those of several groups together."""
+        return _ranges(0, shape[0], most if self.groups == 1 else shape[0])
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
         return grad.sum((0, *range(2, grad.dim())))
 
-    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
+    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, which: int) -> Tensor:
         wanted = [which == 0, which == 1, False]
         backward = torch.ops.aten.convolution_backward.default
-        gradient: Tensor = backward(grad, x, weight, None, *self._options(), groups, wanted)[which]
+        gradient: Tensor = backward(grad, x, weight, None, *self._options(), self.groups, wanted)[which]
         return gradient
 
     def _options(self) -> tuple[Shape, Shape, Shape, bool, Shape]:
