@@ -16,13 +16,6 @@ class FixedWeight(SparseWeight):
     """The weight ``source``, whose positions it shares, with given values of the active entries.
 
     ``mean`` are those that a pass computes with: of one draw or, under ``torch.vmap``, of several.
-
-    Example:
-        >>> from gossamer.layers import PointWeight, Support
-        >>> weight = FixedWeight(PointWeight(Support((2, 2), torch.tensor([0, 3])), torch.zeros(2)))
-        >>> weight.hold(torch.tensor([1.0, 2.0]))
-        >>> weight.multiply(torch.ones(1, 2), None, kernels.LinearMap())
-        tensor([[1., 2.]])
     """
 
     mean: Any

@@ -278,11 +278,6 @@ class Masked(nn.Module):
         activation: f, a function of each element.
         mask: m, zeros and ones, one per unit or channel.
         dim: Where the units are: 1 for channels of images, -1 for features.
-
-    Example:
-        >>> import torch
-        >>> Masked(nn.ReLU(), torch.tensor([1.0, 0.0, 1.0]))(torch.tensor([[-1.0, 2.0, 3.0]]))
-        tensor([[0., 0., 3.]])
     """
 
     mask: Tensor

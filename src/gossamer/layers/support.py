@@ -181,12 +181,7 @@ def _dtype(shape: tuple[int, ...]) -> torch.dtype:
 
 
 def spread(support: Support, values: Tensor, dim: int) -> Tensor:
-    """A number for each index along a dimension of the dense weight -> one for each active entry.
-
-    Example:
-        >>> spread(Support((2, 3), torch.tensor([1, 5])), torch.tensor([10.0, 20.0, 30.0]), dim=1)
-        tensor([20., 30.])
-    """
+    """A number for each index along a dimension of the dense weight -> one for each active entry."""
     if support.position is None and support.frozen[0] == support.frozen[1]:
         return values.view(-1, *[1] * (len(support.shape) - dim - 1)).expand(support.shape).flatten()
     step = math.prod(support.shape[dim + 1 :])
