@@ -149,6 +149,7 @@ def _compute(
     if numbers is None:
         return None
     position, _, weight_map = where
+    assert position is not None
     seed = torch.randint(0, 2**62, (1,), dtype=torch.int64, device=x.device) if is_noisy else None
     out = output_shape(x, where, numbers)
     if bias is not None and isinstance(weight_map, LinearMap):

@@ -295,11 +295,13 @@ class _Moments(Function):
         x, mean, std, position = ctx.saved_tensors
         for_input, for_mean, for_std, for_bias = ctx.needs_input_grad[:4]
         weight_map, shape, grad_m = ctx.weight_map, ctx.shape, grads[0]
-        grad_x = weight_map.input_gradient(grad_m, x, scatter(mean, position, shape)) if for_input else None
+        grad_x: Tensor | None = None
+        if for_input:
+            grad_x = weight_map.input_gradient(grad_m, x, scatter(mean, position, shape))
         grad_std = None
         if std is not None:
             squared, grad_v = _squared(weight_map, x, std), 2 * grads[1]  # the squares of x and of std bring a factor 2
-            if for_input:
+            if grad_x is not None:
                 grad_squared = weight_map.input_gradient(grad_v, squared, scatter(std * std, position, shape))
                 grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype))  # d x² = 2 x dx
             if for_std:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gossamer import kernels
-from gossamer.kernels import WeightMap, perturb, reference
+from gossamer.kernels import WeightMap, reference
 from gossamer.kernels.dispatch import kernel_of
 from gossamer.layers.support import Support
 from gossamer.layers.weight import Pass, RegrowStd, SparseWeight, without_autocast
@@ -123,4 +123,4 @@ class DenseCopy:
             self.outputs.append(m.shape)
         given = self.noise
         noise = given if given is not None and given.shape == m.shape else torch.randn_like(m)
-        return perturb(m, weight_map(weight_map.square(x), self.variance), noise, floor)
+        return reference.perturb(m, weight_map(weight_map.square(x), self.variance), noise, floor)

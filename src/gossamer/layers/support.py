@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer import kernels
+from gossamer.kernels.reference import gather, scatter
 
 BITS = 23  # of the uniform number of normals_at: (2k + 1) / 2^24 is exact in float32 and never 0 or 1
 
@@ -102,11 +102,11 @@ class Support(nn.Module):
 
     def scatter(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
         """The dense tensor with ``values`` at the active positions and exact zeros elsewhere."""
-        return kernels.scatter(values, self.position, self.shape, probe)
+        return scatter(values, self.position, self.shape, probe)
 
     def gather(self, dense: Tensor) -> Tensor:
         """The active entries of a dense tensor."""
-        return kernels.gather(dense, self.position)
+        return gather(dense, self.position)
 
     def explicit(self, device: torch.device) -> Tensor:
         """The positions; if every entry was active and none were stored, they are stored from now on."""
