@@ -33,13 +33,18 @@ VARIANTS = {
     "key_is_not_value": ({}, "three", {}),
     "query_is_key": ({}, "query_is_key", {}),
     "no_bias": ({"bias": False}, "cross", {}),
+    "kdim_vdim": ({"kdim": 6, "vdim": 3}, "three", {}),
+    "kdim_vdim_no_bias": ({"kdim": 6, "vdim": 3, "bias": False}, "three", {}),
+    "bias_kv": ({"add_bias_kv": True}, "cross", {}),
+    "zero_attn": ({"add_zero_attn": True}, "three", {}),
+    "bias_kv_and_zero_attn": ({"add_bias_kv": True, "add_zero_attn": True}, "cross", {}),
     "bool_mask": ({}, "cross", {"attn_mask": lambda: bool_mask(QUERIES, KEYS)}),
     "float_mask": ({}, "cross", {"attn_mask": lambda: float_mask(QUERIES, KEYS)}),
     "mask_of_each_head": ({}, "cross", {"attn_mask": lambda: bool_mask(BATCH * HEADS, QUERIES, KEYS)}),
     "padding": ({}, "cross", {"key_padding_mask": lambda: bool_mask(BATCH, KEYS)}),
     "float_padding": ({}, "three", {"key_padding_mask": lambda: float_mask(BATCH, KEYS)}),
     "mask_and_padding": (
-        {},
+        {"add_bias_kv": True, "add_zero_attn": True},
         "cross",
         {
             "attn_mask": lambda: float_mask(BATCH * HEADS, QUERIES, KEYS),
@@ -73,9 +78,9 @@ def make_inputs(module: nn.MultiheadAttention, form: str, batched: bool):
     if form == "self":
         return query, query, query
     if form == "query_is_key":
-        return query, query, tensor(QUERIES, WIDTH)
-    key = tensor(KEYS, WIDTH)
-    return (query, key, key) if form == "cross" else (query, key, tensor(KEYS, WIDTH))
+        return query, query, tensor(QUERIES, module.vdim)
+    key = tensor(KEYS, module.kdim)
+    return (query, key, key) if form == "cross" else (query, key, tensor(KEYS, module.vdim))
 
 
 def without_batch(name: str, mask: torch.Tensor | bool) -> torch.Tensor | bool:
@@ -133,8 +138,9 @@ def test_dropout_falls_on_the_same_attention_weights(need_weights):
     assert not torch.allclose(results[0][0], layer.eval()(x, x, x)[0])
 
 
-def test_biases_stay_frozen_and_come_back_whole():
-    plain = nn.MultiheadAttention(WIDTH, HEADS)
+@pytest.mark.parametrize("options", [{}, {"kdim": 6, "vdim": 3}])
+def test_biases_stay_frozen_and_come_back_whole(options):
+    plain = nn.MultiheadAttention(WIDTH, HEADS, **options)
     nn.init.normal_(plain.in_proj_bias)
     plain.in_proj_bias.requires_grad_(False)
     layer = gossamer.bayesianize(copy.deepcopy(plain), 0.5)
@@ -147,12 +153,13 @@ def test_biases_stay_frozen_and_come_back_whole():
 
 def test_a_drawn_attention_is_the_plain_module(same_network):
     torch.manual_seed(0)
-    plain = nn.MultiheadAttention(WIDTH, HEADS)
-    drawn = gossamer.draw(same_network(plain))
-    assert type(drawn) is nn.MultiheadAttention
-    assert {name: p.shape for name, p in drawn.named_parameters()} == {
-        name: p.shape for name, p in plain.named_parameters()
-    }
+    for options in ({}, {"kdim": 6, "vdim": 3, "add_bias_kv": True}):
+        plain = nn.MultiheadAttention(WIDTH, HEADS, **options)
+        drawn = gossamer.draw(same_network(plain))
+        assert type(drawn) is nn.MultiheadAttention
+        assert {name: p.shape for name, p in drawn.named_parameters()} == {
+            name: p.shape for name, p in plain.named_parameters()
+        }
 
 
 PADDING = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [0, 0, 0, 0, 1]], dtype=torch.bool)

@@ -168,12 +168,13 @@ def test_an_allocation_sees_the_names_that_the_model_then_has():
             "words": nn.Embedding(5, 4),
             "deep": nn.Sequential(nn.Conv1d(4, 4, 3), nn.ConvTranspose1d(4, 4, 3)),
             "mix": nn.MultiheadAttention(4, 2),
+            "mix_other": nn.MultiheadAttention(4, 2, kdim=3, vdim=2),
             "read": nn.LSTM(4, 4, proj_size=2, bidirectional=True),
         }
     )
     gossamer.bayesianize(model, 0.5, allocation=all_but_one)
     assert seen == list(sparse_weights(model))
-    assert len(seen) == 3 + 2 + 6
+    assert len(seen) == 3 + 2 + 4 + 6
 
 
 def test_the_first_layer_is_kept_dense_only_if_it_is_a_convolution_among_others():

@@ -75,18 +75,6 @@ REASONS = {
     "complex": (lambda: nn.Linear(4, 4, dtype=torch.complex64), "its weight is not real"),
     "empty": (lambda: nn.Embedding(0, 4), "its weight has no entry that could be active"),
     "all padding": (lambda: nn.Embedding(1, 4, padding_idx=0), "its weight has no entry that could be active"),
-    "width of keys": (
-        lambda: nn.MultiheadAttention(4, 2, kdim=3),
-        "its keys or values have a width of their own (kdim, vdim)",
-    ),
-    "appended bias": (
-        lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True),
-        "it appends keys (add_bias_kv, add_zero_attn)",
-    ),
-    "appended zero": (
-        lambda: nn.MultiheadAttention(4, 2, add_zero_attn=True),
-        "it appends keys (add_bias_kv, add_zero_attn)",
-    ),
     "padding row": (padding_row_not_zero, "its padding row is not zero"),
 }
 

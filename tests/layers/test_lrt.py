@@ -137,7 +137,7 @@ DIFFERENTIATED = {
     "embedding": (lambda: nn.Embedding(4, 3), None),
     "gru": (lambda: nn.GRU(2, 3, num_layers=2), (4, 2, 2)),
     "lstm": (lambda: nn.LSTM(2, 3, proj_size=2, bidirectional=True), (3, 2, 2)),
-    "attention": (lambda: nn.MultiheadAttention(4, 2), (3, 1, 4)),
+    "attention": (lambda: nn.MultiheadAttention(4, 2, kdim=2, vdim=2), (3, 1, 4)),
 }
 
 
@@ -148,7 +148,7 @@ def test_gradients_match_finite_differences(make, shape, density):
     torch.manual_seed(0)
     layer = randomized(make().double(), density)
     x = torch.tensor([[0, 1], [3, 1]]) if shape is None else torch.randn(shape, dtype=torch.float64)
-    inputs = (x, 2 * x, x) if isinstance(layer, gossamer.layers.attention.SparseAttention) else (x,)
+    inputs = (x, x[..., :2], x[..., 2:]) if isinstance(layer, gossamer.layers.attention.SparseAttention) else (x,)
     names, values = zip(*layer.named_parameters(), strict=True)
     assert any(name.endswith("raw_std") for name in names)
 

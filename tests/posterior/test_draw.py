@@ -56,6 +56,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "transposed": (lambda: nn.Sequential(nn.ConvTranspose2d(2, 4, 2, stride=2)), floats(2, 2, 3, 3)),
     "embedding": (lambda: nn.Sequential(nn.Embedding(12, 8, padding_idx=0)), words(3, 5)),
     "attention": (lambda: First(nn.MultiheadAttention(8, 2, batch_first=True), 3), floats(3, 5, 8)),
+    "attention in parts": (lambda: First(nn.MultiheadAttention(8, 2, kdim=8, vdim=8, bias=True), 3), floats(3, 5, 8)),
     "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), floats(3, 5, 8)),
     "lstm": (lambda: First(nn.LSTM(4, 6, 2, bidirectional=True)), floats(5, 3, 4)),
     "gru": (lambda: First(nn.GRU(4, 6)), floats(5, 3, 4)),
