@@ -145,6 +145,9 @@ def draw_inputs(case: Case, seed: int, batch: int = 3, dtype=torch.float64, dens
     position = None
     if density is not None:
         position = torch.randperm(case.size, generator=generator)[:n_active].sort().values.int()
+        if isinstance(case.map, EmbeddingMap):  # the padding row has no active entry, ever
+            position = position[position // case.weight[1] != case.map.padding_idx]
+            n_active = len(position)
     mean = normal(n_active).to(kept)
     std = normal(n_active).exp().mul(0.3).to(kept)
     bias = normal(case.n_bias).to(kept) if case.n_bias else None

@@ -35,9 +35,7 @@ def test_the_table_is_never_formed(noise):
 
 
 def test_it_is_the_reference_with_the_same_noise():
-    layer = gossamer.bayesianize(
-        nn.Embedding(5_000, 64, padding_idx=3, scale_grad_by_freq=True), density=0.05, std="gradient"
-    )
+    layer = gossamer.bayesianize(nn.Embedding(5_000, 64, padding_idx=3), density=0.05, std="gradient")
     words = torch.randint(0, 10, (6, 7))
     results = []
     for kernel in ("auto", "dense"):

@@ -107,18 +107,15 @@ def test_a_noisy_product_is_the_moments_perturbed(floor):
         assert torch.equal(native.noisy_product(x, mean, std, bias, position, shape, weight_map, floor=floor), y)
 
 
-@pytest.mark.parametrize("weight_map", [LinearMap(), LinearMap((1, 4))], ids=str)
-def test_it_can_be_differentiated_twice(weight_map):
-    x, mean, std, bias, position = inputs((5, 6), (3, 6), 0.5)
-    leaves = [t.requires_grad_() for t in (x, mean, std, bias)]
-
-    def second(kernel):
-        m, v = kernel.moments(*leaves, position, (5, 6), weight_map)
-        grads = torch.autograd.grad((m.square() + v.square()).sum(), leaves, create_graph=True)
-        return torch.autograd.grad(sum(grad.square().sum() for grad in grads), leaves)
-
-    for got, want in zip(second(native), second(reference), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+def test_a_second_derivative_is_an_error_that_names_the_way():
+    layer = gossamer.bayesianize(nn.Linear(6, 5), density=0.2, std="gradient")
+    x = torch.randn(3, 6, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"no second derivatives .*gossamer.kernels.use\('dense'\)"):
+        torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    with use("dense"):
+        (grad,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+    grad.square().sum().backward()
+    assert layer.weight.raw_std.grad.any()
 
 
 def test_under_torch_func_the_reference_serves():

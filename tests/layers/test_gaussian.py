@@ -292,16 +292,6 @@ def test_the_prior_travels_with_the_state():
     assert (loader[0].weight.mode, loader[0].weight.noise) == ("reference", "weights")
 
 
-def test_a_state_without_a_prior_loads_and_keeps_the_one_of_the_loader():
-    """Checkpoints of earlier versions."""
-    one, two = (gossamer.bayesianize(nn.Linear(9, 9), density=0.5, std="gradient") for _ in range(2))
-    state = {name: tensor for name, tensor in one.state_dict().items() if not name.endswith("_extra_state")}
-    two.load_state_dict(state)
-    assert torch.equal(two.mean, one.mean)
-    with pytest.raises(RuntimeError, match="raw_std"):
-        two.load_state_dict({name: tensor for name, tensor in state.items() if "raw_std" not in name})
-
-
 def test_the_state_is_stored_by_safetensors(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     one, two = gossamer.bayesianize(nn.Linear(9, 9), density=0.1), gossamer.bayesianize(nn.Linear(9, 9), density=0.5)

@@ -1,6 +1,6 @@
 """Layers of other libraries, subclasses, and what a conversion says of the weights that it leaves alone.
 
-The layers of timm and transformers are stand-ins with their names and their arithmetic; conversion knows them by name.
+The layer of transformers is a stand-in with its name and its arithmetic; conversion knows it by name.
 """
 
 import copy
@@ -8,7 +8,6 @@ import warnings
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import gossamer
@@ -29,23 +28,6 @@ class Conv1D(nn.Module):
         return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.size()[:-1], self.nf)
 
 
-class ScaledStdConv2d(nn.Conv2d):
-    """A convolution that standardises its kernel."""
-
-    __module__ = "timm.layers.std_conv"
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.scale = self.weight[0].numel() ** -0.5
-        self.gain = nn.Parameter(torch.ones(self.out_channels, 1, 1, 1))
-
-    def forward(self, x):
-        rows = self.weight.reshape(1, self.out_channels, -1)
-        options = {"weight": (self.gain * self.scale).view(-1), "training": True, "momentum": 0.0, "eps": 1e-6}
-        weight = F.batch_norm(rows, None, None, **options).reshape_as(self.weight)
-        return F.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
-
-
 class Conv3DSimple(nn.Conv3d):
     """The convolution of torchvision's r3d_18: a constructor and a static method more than its base class."""
 
@@ -55,23 +37,6 @@ class Conv3DSimple(nn.Conv3d):
     @staticmethod
     def get_downsample_stride(stride):
         return stride, stride, stride
-
-
-class MixtralExperts(nn.Module):
-    """Experts whose weights are one tensor per projection."""
-
-    __module__ = "transformers.models.mixtral.modeling_mixtral"
-
-    def __init__(self):
-        super().__init__()
-        self.gate_up_proj = nn.Parameter(torch.randn(4, 2 * 6, 8) * 0.3)
-        self.down_proj = nn.Parameter(torch.randn(4, 8, 6) * 0.3)
-        self.act_fn = nn.SiLU()
-
-    def forward(self, x):
-        chosen = torch.arange(len(x)) % 4
-        gate, up = torch.einsum("noi,ni->no", self.gate_up_proj[chosen], x).chunk(2, -1)
-        return torch.einsum("noi,ni->no", self.down_proj[chosen], self.act_fn(gate) * up)
 
 
 class Renamed(nn.Linear):
@@ -86,9 +51,7 @@ class Renamed(nn.Linear):
 
 CASES = {
     "transformers Conv1D": (lambda: Conv1D(6, 8), (3, 5, 8)),
-    "timm ScaledStdConv2d": (lambda: ScaledStdConv2d(4, 6, 3, padding=1), (3, 4, 5, 5)),
     "torchvision Conv3DSimple": (lambda: Conv3DSimple(2, 3), (2, 2, 4, 4, 4)),
-    "transformers experts": (MixtralExperts, (6, 8)),
     "subclass": (Renamed, (3, 8)),
 }
 

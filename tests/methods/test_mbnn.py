@@ -12,7 +12,7 @@ from gossamer import methods
 from gossamer.compaction.masks import governed, without_masks
 from gossamer.data import digits
 from gossamer.evaluate import evaluate
-from gossamer.layers.masked import Masked
+from gossamer.layers.modules import Masked
 from gossamer.methods._birth_death import BirthDeath, log_prior, log_probability
 from gossamer.methods.mbnn import AfterBatches, AfterTrajectories, masks_of, with_masks
 from gossamer.models import conv_net, mlp, resnet18

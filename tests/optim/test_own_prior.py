@@ -12,7 +12,7 @@ from gossamer import methods
 from gossamer.data import two_moons
 from gossamer.layers import Support, sparse_weights
 from gossamer.layers.curvature import AS_IS, CurvatureWeight, attach
-from gossamer.layers.normals import normals_at
+from gossamer.layers.support import normals_at
 from gossamer.models import mlp
 from gossamer.train import Training
 from gossamer.train.capture.flat_weights import FlatWeights

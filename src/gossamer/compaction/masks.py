@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gossamer.compaction.operations import Operation, operations
 from gossamer.layers import replica
-from gossamer.layers.masked import Masked
+from gossamer.layers.modules import Masked
 from gossamer.layers.structure import rewire
 
 

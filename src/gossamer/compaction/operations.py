@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from gossamer.layers.masked import Masked
+from gossamer.layers.modules import Masked
 
 Kind = Literal[
     "input", "mix", "norm", "mask", "pointwise", "pass", "pool", "average", "flatten", "add", "output", "opaque"

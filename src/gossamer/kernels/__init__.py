@@ -7,28 +7,9 @@ it to. :func:`watch` exposes the dense gradient, whichever kernel computed the p
 """
 
 from gossamer.kernels import operators as _operators
-from gossamer.kernels.dispatch import (
-    Kernel,
-    Sink,
-    in_use,
-    moments,
-    noisy_product,
-    product,
-    use,
-    watch,
-    way,
-)
+from gossamer.kernels.dispatch import Kernel, Sink, in_use, noisy_product, product, use, watch
 from gossamer.kernels.draws import is_seeded, mapped, products, sampled, seeds
-from gossamer.kernels.reference import (
-    ConvMap,
-    EmbeddingMap,
-    LinearMap,
-    Placement,
-    WeightMap,
-    gather,
-    perturb,
-    scatter,
-)
+from gossamer.kernels.reference import ConvMap, EmbeddingMap, LinearMap, Placement, WeightMap, scatter
 
 __all__ = [
     "ConvMap",
@@ -38,13 +19,10 @@ __all__ = [
     "Placement",
     "Sink",
     "WeightMap",
-    "gather",
     "in_use",
     "is_seeded",
     "mapped",
-    "moments",
     "noisy_product",
-    "perturb",
     "product",
     "products",
     "sampled",
@@ -52,7 +30,6 @@ __all__ = [
     "seeds",
     "use",
     "watch",
-    "way",
 ]
 
 del _operators

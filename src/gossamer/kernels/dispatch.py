@@ -93,12 +93,6 @@ def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) ->
     return y
 
 
-def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
-    """Mean and variance by the kernel in use; see :func:`gossamer.kernels.reference.moments`."""
-    both: tuple[Tensor, Tensor] = kernel_of(x, *where, is_noisy=True).moments(x, mean, std, bias, *where)
-    return both
-
-
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
@@ -238,13 +232,7 @@ def std_of_means(
 
 
 def shrunk_curvature(curvature: Tensor, square: Tensor, shrinkage: Tensor) -> Tensor:
-    """H = cv + w (h̄ - cv), but not below a tenth of cv: ``(n,), (n,), (4,) or (4, n) -> (n,)``.
-
-    Example:
-        >>> square = torch.tensor([1.0, 2.0, 1.0])
-        >>> shrunk_curvature(torch.tensor([-3.0, 1.0, 3.0]), square, torch.tensor([1.0, 0.5, 0.1, 0.0]))
-        tensor([0.1000, 1.5000, 2.0000])
-    """
+    """H = cv + w (h̄ - cv), but not below a tenth of cv: ``(n,), (n,), (4,) or (4, n) -> (n,)``."""
     if _may_read(curvature, square, shrinkage):
         return _filled("shrunk_curvature", (curvature, square, shrinkage))
     factor, share, least, _ = shrinkage.unbind()
@@ -266,12 +254,6 @@ def move_means(curvature: Tensor, square: Tensor, estimate: Tensor, grad: Tensor
     """Move the running means, in place: h̄ to h̄ + ``rate`` · (ĥ - h̄), and v to v + ``rate`` · (g² - v).
 
     h̄ is unbiased, and may be negative for a time. What is not finite, or next to it, does not count.
-
-    Example:
-        >>> h, v = torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0])
-        >>> move_means(h, v, torch.tensor([3.0, torch.nan]), torch.tensor([1.0, torch.nan]), 0.25)
-        >>> h, v
-        (tensor([1.5000, 1.0000]), tensor([3.2500, 4.0000]))
     """
     vectors = curvature, square, estimate, grad
     if isinstance(rate, float) and len({one.shape for one in vectors}) == 1 and may_read(*vectors):

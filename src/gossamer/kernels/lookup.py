@@ -2,12 +2,11 @@
 
 Positions are sorted, so the active entries of a word are a range of them. Binary search finds it, and its entries are
 scattered into the word's row of the output. Where sizes must not depend on data (torch.compile, torch.func, captured
-CUDA graphs) the reference kernel takes over, so the functions here accept everything that it accepts.
+CUDA graphs) or gradients are scaled by the words' counts, the reference kernel takes over, so the functions here accept
+everything that it accepts. The padding row has no active entry.
 """
 
 import math
-from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +19,16 @@ def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) ->
     """The rows of the words ``x``, as :func:`reference.product`."""
     if not takes(x, mean, *where):
         return reference.product(x, mean, bias, *where)
-    return _find(x, *where).rows("mean", mean)
+    return _rows(x, {"mean": mean}, *where)[0]
 
 
 def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance of the rows, as :func:`reference.moments`."""
     if not takes(x, mean, *where):
         return reference.moments(x, mean, std, bias, *where)
-    found = _find(x, *where)
     wide = torch.float32 if mean.dtype == torch.float16 else mean.dtype
-    return found.rows("mean", mean), found.rows("std", std.to(wide).square())
+    m, v = _rows(x, {"mean": mean, "std": std.to(wide).square()}, *where)
+    return m, v
 
 
 def noisy_product(
@@ -43,37 +42,20 @@ def noisy_product(
 def takes(x: Tensor, mean: Tensor, *where: *Placement) -> bool:
     """Whether the rows can be looked up."""
     position, _, weight_map = where
-    if position is None or not isinstance(weight_map, EmbeddingMap) or torch.compiler.is_compiling():
+    if position is None or not isinstance(weight_map, EmbeddingMap) or weight_map.scale_grad_by_freq:
         return False
-    if torch._C._are_functorch_transforms_active() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     plain = type(x) in (Tensor, nn.Parameter) and type(mean) in (Tensor, nn.Parameter)
     return plain and x.dtype in (torch.int32, torch.int64) and x.device == position.device == mean.device
 
 
-class _Found(NamedTuple):
-    """The active entries of the words in a batch, repeated for each occurrence of a word."""
-
-    entry: Tensor  # index into the active vectors
-    place: Tensor  # flat index into the output
-    out: tuple[int, ...]
-    n_active: int
-    factor: Tensor | None  # of the gradients, unless they are simply added up
-
-    def rows(self, name: str, values: Tensor) -> Tensor:
-        """The rows of the output with these active values."""
-        check_length(name, values, self.n_active)
-        picked = values.index_select(0, self.entry)
-        if self.factor is not None and picked.requires_grad:
-            picked.register_hook(partial(torch.mul, self.factor.to(picked.dtype)))
-        flat = picked.new_zeros(math.prod(self.out)).scatter(0, self.place, picked)
-        return no_view(flat.view(self.out))
-
-
-def _find(x: Tensor, *where: *Placement) -> _Found:
-    position, shape, weight_map = where
+def _rows(x: Tensor, vectors: dict[str, Tensor], *where: *Placement) -> list[Tensor]:
+    """The rows of the output for each vector of active values."""
+    position, shape, _ = where
     assert position is not None
-    assert isinstance(weight_map, EmbeddingMap)
     words, width = x.reshape(-1), math.prod(shape[1:])
     if words.numel() and not (int(words.min()) >= 0 and int(words.max()) < shape[0]):
         raise IndexError(
@@ -85,16 +67,9 @@ def _find(x: Tensor, *where: *Placement) -> _Found:
     row = torch.repeat_interleave(count)
     entry = torch.arange(len(row), device=x.device) - (count.cumsum(0) - count - low)[row]
     place = row * width + (position[entry] - start[row])
-    factor = _factor(words, weight_map)
-    return _Found(entry, place, (*x.shape, *shape[1:]), len(position), None if factor is None else factor[row])
-
-
-def _factor(words: Tensor, weight_map: EmbeddingMap) -> Tensor | None:
-    """Factor of each word's gradient: zero for padding, and one over the word's count if the layer scales by it."""
-    if weight_map.padding_idx < 0 and not weight_map.scale_grad_by_freq:
-        return None
-    factor = (words != weight_map.padding_idx).double()
-    if weight_map.scale_grad_by_freq:
-        _, which, count = torch.unique(words, return_inverse=True, return_counts=True)
-        factor /= count[which]
-    return factor
+    rows = []
+    for name, values in vectors.items():
+        check_length(name, values, len(position))
+        flat = values.new_zeros(len(words) * width).scatter(0, place, values.index_select(0, entry))
+        rows.append(no_view(flat.view(*x.shape, *shape[1:])))
+    return rows

@@ -36,32 +36,22 @@ MOST_PLANS = 4  # kept for one tensor of positions: a layer may see images of se
 
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b``, as :func:`reference.product`."""
-    placed = explicit(where)
-    numbers = _numbers(x, mean, None, bias, placed)
-    if numbers is None:
-        return reference.product(x, mean, bias, *where)
-    return _call(x, mean, None, bias, placed, None, numbers, 0.0)[0]
+    found = _compute(x, mean, None, bias, where)
+    return reference.product(x, mean, bias, *where) if found is None else found[0]
 
 
 def moments(x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement) -> tuple[Tensor, Tensor]:
     """Mean and variance of ``W x + b``, as :func:`reference.moments`."""
-    placed = explicit(where)
-    numbers = _numbers(x, mean, std, bias, placed)
-    if numbers is None:
-        return reference.moments(x, mean, std, bias, *where)
-    return _call(x, mean, std, bias, placed, None, numbers, 0.0)
+    found = _compute(x, mean, std, bias, where)
+    return reference.moments(x, mean, std, bias, *where) if found is None else found
 
 
 def noisy_product(
     x: Tensor, mean: Tensor, std: Tensor, bias: Tensor | None, *where: *Placement, floor: float | None = None
 ) -> Tensor:
     """One draw of ``W x + b`` in one pass; the noise is a function of a seed from torch's generator."""
-    placed = explicit(where)
-    numbers = _numbers(x, mean, std, bias, placed)
-    if numbers is None:
-        return reference.noisy_product(x, mean, std, bias, *where, floor=floor)
-    seed = torch.randint(0, 2**62, (1,), dtype=torch.int64, device=x.device)
-    return _call(x, mean, std, bias, placed, seed, numbers, floor or 0.0)[0]
+    found = _compute(x, mean, std, bias, where, is_noisy=True, floor=floor or 0.0)
+    return reference.noisy_product(x, mean, std, bias, *where, floor=floor) if found is None else found[0]
 
 
 def explicit(where: Placement) -> Placement:
@@ -78,15 +68,12 @@ def _all(size: int) -> Tensor:
     return torch.arange(size, dtype=torch.int32)
 
 
-def takes(x: Tensor, mean: Tensor, *where: *Placement) -> Geometry | None:
-    """The geometry of a product that the native kernel can compute, otherwise ``None``."""
-    return _numbers(x, mean, None, None, where)
-
-
 _PLAIN = {Tensor, nn.Parameter, type(None)}  # a subclass may have no memory of its own
 
 
-def _numbers(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None, where: Placement) -> Geometry | None:
+def takes(
+    x: Tensor, mean: Tensor, *where: *Placement, std: Tensor | None = None, bias: Tensor | None = None
+) -> Geometry | None:
     """The geometry of a product that the native kernel can compute, otherwise ``None``."""
     position, shape, weight_map = where
     if position is None or not library.LIBRARY or not x.is_cpu:
@@ -147,18 +134,23 @@ def output_shape(x: Tensor, where: Placement, numbers: Geometry) -> tuple[int, .
     return (x.shape[0], shape[0], *numbers[6:9][5 - len(shape) :])
 
 
-def _call(
+def _compute(
     x: Tensor,
     mean: Tensor,
     std: Tensor | None,
     bias: Tensor | None,
     where: Placement,
-    seed: Tensor | None,
-    numbers: Geometry,
-    floor: float,
-) -> tuple[Tensor, Tensor]:
+    is_noisy: bool = False,
+    floor: float = 0.0,
+) -> tuple[Tensor, Tensor] | None:
+    """One product, or mean and variance where a std brings no noise; ``None`` where the reference must compute it."""
+    where = explicit(where)
+    numbers = takes(x, mean, *where, std=std, bias=bias)
+    if numbers is None:
+        return None
     position, _, weight_map = where
     assert position is not None
+    seed = torch.randint(0, 2**62, (1,), dtype=torch.int64, device=x.device) if is_noisy else None
     out = output_shape(x, where, numbers)
     if bias is not None and isinstance(weight_map, LinearMap):
         bias = weight_map.part(bias)
@@ -171,7 +163,7 @@ def _call(
         return y.view(out), r.view(out) if std is not None and (keep or seed is None) else r
     plan = plan_of(position, numbers, x.numel() // (numbers[1] * math.prod(numbers[3:6])))
     if keep:
-        y, r = _Native.apply(x, mean, std, bias, position, seed, plan, floor, out)
+        y, r = _Native.apply(x, mean, std, bias, seed, plan, floor, out)
         return y, r
     return forward(plan, x, mean, std, bias, seed, floor, False, out)
 
@@ -224,12 +216,12 @@ def backward(
     """
     batch = _batch(plan, x)
     x, mean = in_memory(x), vector("mean", mean, plan.n_active)
-    dy = _gradient(dy, x, batch * plan.output_size)
+    dy = vector("the gradient", dy, batch * plan.output_size, x.dtype)
     if std is not None:
         std = vector("std", std, plan.n_active)
         if dv is None:
             raise ValueError("a weight with a std needs the gradient of its variance")
-        dv = _gradient(dv, x, batch * plan.output_size)
+        dv = vector("the gradient", dv, batch * plan.output_size, x.dtype)
     dx = x.new_empty(x.shape if for_input else 0)
     dmean, dstd = torch.empty_like(mean), mean.new_empty(0 if std is None else mean.shape)
     if batch == 0:
@@ -254,9 +246,9 @@ def _batch(plan: NativePlan, x: Tensor) -> int:
     return batch
 
 
-def vector(name: str, tensor: Tensor, size: int) -> Tensor:
-    """``tensor`` in memory; raises unless it is a float32 vector of this size on the CPU."""
-    if tensor.dtype is torch.float32 and tensor.is_cpu and tensor.numel() == size:
+def vector(name: str, tensor: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """``tensor`` in memory; raises unless it has this size and type and is on the CPU."""
+    if tensor.dtype is dtype and tensor.is_cpu and tensor.numel() == size:
         return in_memory(tensor)
     if not tensor.is_cpu:
         raise ValueError(
@@ -264,19 +256,9 @@ def vector(name: str, tensor: Tensor, size: int) -> Tensor:
             "for example model.to(x.device)"
         )
     if tensor.numel() != size:
-        wanted = f"the layer has {size} outputs" if name == "bias" else f"{size} positions are active"
+        wanted = f"{size} positions are active" if name in ("mean", "std", "values") else f"there are {size} outputs"
         raise ValueError(f"{name} has {tensor.numel()} entries but {wanted}: give one entry for each")
-    raise ValueError(f"{name} is {tensor.dtype}, but native kernels take float32: convert it with .float()")
-
-
-def _gradient(tensor: Tensor, x: Tensor, size: int) -> Tensor:
-    """``tensor`` in memory; raises unless it has this size and is like ``x``."""
-    if tensor.dtype is x.dtype and tensor.is_cpu and tensor.numel() == size:
-        return in_memory(tensor)
-    raise ValueError(
-        f"a gradient of {size} outputs must be {x.dtype} on the CPU; "
-        f"got {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"
-    )
+    raise ValueError(f"{name} is {tensor.dtype}, but native kernels take {dtype} here: convert it")
 
 
 def in_memory(tensor: Tensor) -> Tensor:
@@ -289,13 +271,16 @@ def in_memory(tensor: Tensor) -> Tensor:
 
 def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple[Tensor | None, ...]:
     """Gradients of x, mean, std and bias; ``run`` is the function or operator that computes the first three."""
-    x, mean, std, bias, position, seed, r = ctx.saved_tensors
+    x, mean, std, bias, seed, r = ctx.saved_tensors[:6]
     for_input, for_mean, for_std, for_bias = ctx.needs_input_grad[:4]
     if dy is None and dv is None:
         return None, None, None, None
     batched = dy is not None and torch._C._functorch.is_legacy_batchedtensor(dy)  # by torch.autograd's vectorize=True
     if torch.is_grad_enabled() or batched:
-        return _second_gradients(ctx, (x, mean, std, bias), position, seed, (dy, dv))
+        raise RuntimeError(
+            "the native kernels have no second derivatives (create_graph=True) and no vectorized gradients: compute "
+            "what is differentiated so within gossamer.kernels.use('dense')"
+        )
     if dy is None:
         assert dv is not None
         dy = torch.zeros_like(dv)
@@ -314,50 +299,14 @@ def gradients(ctx: Any, dy: Tensor | None, dv: Tensor | None, run: Any) -> tuple
     )
 
 
-def _second_gradients(
-    ctx: Any, leaves: tuple[Any, ...], position: Tensor, seed: Tensor | None, grads: Any
-) -> tuple[Tensor | None, ...]:
-    """Gradients of x, mean, std and bias that can be differentiated again: the reference computes the same function.
-
-    They are functions of these leaves and of ``grads``, where ``None`` counts as zeros.
-    """
-    numbers = ctx.numbers
-    groups, n_inputs, n_outputs = numbers[:3]
-    weight_map = ConvMap(numbers[12:15], numbers[15:18], numbers[18:21], groups)
-    shape = (n_outputs, n_inputs // groups, *numbers[9:12])
-    low = numbers[21] * math.prod(shape[1:])
-    part = ((position >= low) & (position < low + math.prod(shape))).nonzero().flatten()  # the rows that take part
-    where = (position[part] - low, shape, weight_map)
-
-    def compute(x: Tensor, mean: Tensor, std: Tensor | None, bias: Tensor | None) -> tuple[Tensor, ...]:
-        x = x.reshape(-1, n_inputs, *numbers[3:6])
-        if std is None:
-            return (reference.product(x, mean[part], bias, *where),)
-        m, v = reference.moments(x, mean[part], std[part], bias, *where)
-        if seed is None:
-            return m, v
-        noise = library.normals(seed, tuple(m.shape)).to(m.dtype)
-        return (reference.perturb(m, v, noise, ctx.floor or None),)
-
-    targets = {i: leaf for i, leaf in enumerate(leaves) if leaf is not None and ctx.needs_input_grad[i]}
-    with torch.enable_grad():
-        pairs = [(y, dy.view_as(y)) for y, dy in zip(compute(*leaves), grads, strict=False) if dy is not None]
-        if not pairs:
-            return (None,) * len(leaves)
-        outputs, given = zip(*pairs, strict=True)
-        found = torch.autograd.grad(outputs, list(targets.values()), given, create_graph=True, allow_unused=True)
-    by_index = dict(zip(targets, found, strict=True))
-    return tuple(by_index.get(i) for i in range(len(leaves)))
-
-
 class _Native(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        x, mean, std, bias, position, seed, plan, floor, out = inputs
+        x, mean, std, bias, seed, plan, floor, out = inputs
         y, r = forward(plan, x, mean, std, bias, seed, floor, True, out)
         separate = std is not None and seed is None
-        ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else r)
-        ctx.plan, ctx.numbers, ctx.floor = plan, plan.numbers, floor
+        ctx.save_for_backward(x, mean, std, bias, seed, None if separate else r)
+        ctx.plan, ctx.numbers = plan, plan.numbers
         ctx.set_materialize_grads(False)
         if not separate:
             ctx.mark_non_differentiable(r)
@@ -368,7 +317,7 @@ class _Native(torch.autograd.Function):
         def run(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
             return backward(ctx.plan, *arguments)
 
-        return (*gradients(ctx, grads[0], grads[1], run), None, None, None, None, None)
+        return (*gradients(ctx, grads[0], grads[1], run), None, None, None, None)
 
 
 _memcmp = (ctypes.cdll.msvcrt if sys.platform == "win32" else ctypes.CDLL(None)).memcmp

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gossamer.kernels import library
-from gossamer.kernels.library import LARGEST, no_memory
+from gossamer.kernels.library import no_memory
 
 MANY = 2**21  # active entries times rows: above it, threads are worth their start
 
@@ -57,18 +57,6 @@ class MemberShape:
         head = [self.members, len(self.biases), int(self.has_classes), self.targets, self.columns, folds, noise]
         return [*head, self.others, *self.widths, *self.biases]
 
-    def check(self) -> None:
-        """Raise unless all starts and lengths fit together."""
-        layers = list(zip(self.biases, self.widths[1:], strict=True))
-        spans = layers + ([] if self.noise is None else [(self.noise, self.targets)])
-        inside = all(start >= 0 and start + length <= self.others for start, length in spans)
-        even = self.has_classes or self.noise is not None or self.widths[-1] % 2 == 0
-        more = self.columns - self.targets
-        if not layers or min(self.members, *self.widths) < 1 or max(self.numbers) > LARGEST or not inside or not even:
-            raise ValueError(f"these numbers do not describe networks side by side: {self}")
-        if more not in ((2,) if self.folded else (0, 1)) or (self.folded and self.members < 2):
-            raise ValueError(f"{self.columns} columns of targets do not fit to what the networks predict: {self}")
-
 
 class Trained(NamedTuple):
     """Parameters in one flat vector, their gradient, and the state of Adam."""
@@ -95,13 +83,13 @@ class NativeMembers:
     ) -> None:
         self.address: int | None = None
         self.free = library.LIBRARY["members_free"]
-        shape.check()
-        n_weights, n_active = shape.members * len(shape.biases), sum(lengths)
-        if len(lengths) != n_weights or len(prior_std) != n_weights or min(lengths) < 0 or n_active > LARGEST:
-            raise ValueError(f"{n_weights} weights need as many lengths and priors; got {lengths} and {prior_std}")
-        for group, size in zip(groups, (n_active, n_active, shape.members * shape.others), strict=True):
-            for name, vector in group._asdict().items():
-                _check(name, vector, 1 if name == "step" else size)
+        n_active = sum(lengths)
+        sizes = (n_active, n_active, shape.members * shape.others)
+        for group, size in zip(groups, sizes, strict=True):
+            for vector in group:
+                plain = vector.dtype is torch.float32 and vector.is_cpu and vector.is_contiguous()
+                if not plain or vector.numel() != (1 if vector is group.step else size):
+                    raise ValueError(f"what is trained must be float32 vectors of {size} on the CPU, without gaps")
         self.shape, self.lengths, self.groups = shape, list(lengths), list(groups)  # the groups must live as long
         self.n_active = n_active
         buffers = [vector.data_ptr() for group in groups for vector in group]
@@ -116,7 +104,6 @@ class NativeMembers:
             raise no_memory(f"{shape.members} networks with {n_active} active weights")
         self._options = (ctypes.c_double * (5 * len(self.groups)))()
         self._is_placed = False
-        self._n_rows = 0
 
     def __del__(self) -> None:
         if self.address:
@@ -164,7 +151,6 @@ class NativeMembers:
         if not self._is_placed:
             raise ValueError("networks have no positions yet: call place() first")
         x, y, losses = x.contiguous(), y.contiguous(), torch.empty(2)
-        self._n_rows = rows
         threads = torch.get_num_threads() if self.n_active * rows > MANY else 1
         batch, noise = (x.data_ptr(), rows, y.data_ptr(), whole), (seed & 0xFFFFFFFFFFFFFFFF, noisy)
         if library.LIBRARY["members_gradients"](self.address, *batch, *noise, scale, losses.data_ptr(), threads):
@@ -174,10 +160,6 @@ class NativeMembers:
     def dense_gradient(self, number: int) -> Tensor:
         """The gradient of all means of a weight in the last pass, active or not, ``(out, in)``."""
         layer = number % len(self.shape.biases)
-        if not 0 <= number < len(self.lengths) or not self._n_rows:
-            raise ValueError(
-                f"there is no gradient of weight {number}: {len(self.lengths)} weights, {self._n_rows} rows"
-            )
         grad = torch.empty(self.shape.widths[layer + 1], self.shape.widths[layer])
         library.LIBRARY["members_dense"](self.address, number, grad.data_ptr())
         return grad
@@ -191,12 +173,3 @@ class NativeMembers:
 
 def _list(kind: Any, values: Sequence[Any]) -> Any:
     return (kind * len(values))(*values)
-
-
-def _check(name: str, vector: Tensor, size: int) -> None:
-    fits = vector.dtype is torch.float32 and vector.is_cpu and vector.is_contiguous() and vector.numel() == size
-    if not fits:
-        raise ValueError(
-            f"{name} must be a float32 vector of {size} on the CPU, without gaps; got {vector.dtype} of shape "
-            f"{tuple(vector.shape)} on {vector.device}"
-        )

@@ -71,14 +71,14 @@ def _fake_backward(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, mean, std, bias, position, seed, numbers, floor, _ = inputs
+    x, mean, std, bias, position, seed, numbers, _, _ = inputs
     separate = std is not None and seed is None
-    ctx.save_for_backward(x, mean, std, bias, position, seed, None if separate else output[1])
-    ctx.numbers, ctx.floor = tuple(numbers), floor
+    ctx.save_for_backward(x, mean, std, bias, seed, None if separate else output[1], position)
+    ctx.numbers = tuple(numbers)
 
 
 def _differentiate(ctx: Any, dy: Tensor, dv: Tensor) -> tuple[Any, ...]:
-    position, numbers = ctx.saved_tensors[4], list(ctx.numbers)
+    position, numbers = ctx.saved_tensors[6], list(ctx.numbers)
 
     def run(*arguments: Any) -> Any:
         *before, for_input = arguments

@@ -6,7 +6,7 @@ Native code on a CPU does in one pass what takes torch several; both find the sa
 import torch
 from torch import Tensor
 
-from gossamer.kernels import library, native, reference
+from gossamer.kernels import library, native
 
 
 def top_mask(score: Tensor, k: int) -> Tensor:
@@ -20,7 +20,13 @@ def top_mask(score: Tensor, k: int) -> Tensor:
     if score.dim() != 1 or not 0 <= k <= score.numel():
         raise ValueError(f"top_mask takes a vector and 0 <= k <= its length, got shape {tuple(score.shape)}, k = {k}")
     if not _is_plain(score) or score.dtype not in (torch.float32, torch.float64):
-        return reference.top_mask(score, k)
+        if k == 0:
+            return torch.zeros_like(score, dtype=torch.bool)
+        score = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        # topk alone breaks ties as the device likes; by position, every rank, device and rerun chooses alike.
+        threshold = score.topk(k, sorted=False).values.amin()
+        above, tied = score > threshold, score == threshold
+        return above | (tied & (tied.cumsum(0) <= k - above.sum()))
     score, mask = native.in_memory(score), torch.empty_like(score, dtype=torch.bool)
     is_wide = score.dtype is torch.float64
     if library.LIBRARY["top_mask"](score.data_ptr(), is_wide, score.numel(), k, mask.data_ptr()):
@@ -37,7 +43,14 @@ def look_through(
     of the sorted ``position``, write their sizes into ``active``; neither they nor ``frozen`` ones are returned.
     """
     if not _is_plain(grad) or grad.dtype is not torch.float32:
-        return reference.look_through(grad, first, position, active, frozen, least)
+        score, is_finite = grad.abs_(), bool(grad.isfinite().all())
+        inside = ((position >= first) & (position < first + len(grad))).nonzero().flatten()
+        own = position[inside].long() - first
+        active[inside] = score[own]
+        low, high = (min(max(edge - first, 0), len(grad)) for edge in frozen)
+        score[own] = score[low:high] = -torch.inf
+        where = (score >= max(least, 0.0)).nonzero().flatten()
+        return where.to(position.dtype) + first, score[where], is_finite
     grad, wide = native.in_memory(grad), position.dtype is torch.int64
     where, score = torch.empty_like(grad, dtype=torch.int32), torch.empty_like(grad)
     head = (grad.data_ptr(), grad.numel(), first, position.data_ptr(), wide, position.numel(), active.data_ptr())

@@ -7,6 +7,7 @@ pass forms the dense weight again instead of keeping it, so between forward and 
 the active vectors and two tensors of the output's shape (variance and noise).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,37 +106,29 @@ class ConvMap(WeightMap):
         return torch.convolution(x, weight, bias, *self._options(), self.groups)
 
     def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return self._backward(grad, x, weight, self.groups, 0)
+        return self._backward(grad, x, weight, 0)
 
     def weight_gradient(self, grad: Tensor, x: Tensor, shape: Shape, rows: Rows | None = None) -> Tensor:
-        low, high = rows or (0, shape[0])
-        like = x.new_empty(()).expand(high - low, *shape[1:])  # only the shape of the weight matters
-        groups = self.groups
-        if rows is not None:
-            # The rows of a weight are output channels (input channels if it is transposed). On the other side, all
-            # channels of the same groups take part.
-            per_group = shape[0] // groups
-            first, groups = low // per_group, -(-(high - low) // per_group)
-            own, other = (x, grad) if self.transposed else (grad, x)
-            width = other.shape[1] // self.groups
-            own, other = own[:, low:high], other[:, first * width : (first + groups) * width]
-            x, grad = (own, other) if self.transposed else (other, own)
-        return self._backward(grad, x, like, groups, 1)
+        if rows is None:
+            rows = (0, shape[0])
+        elif self.transposed:
+            x = x[:, slice(*rows)]
+        else:
+            grad = grad[:, slice(*rows)]
+        like = x.new_empty(()).expand(rows[1] - rows[0], *shape[1:])  # only the shape of the weight matters
+        return self._backward(grad, x, like, 1)
 
     def row_ranges(self, shape: Shape, most: int) -> list[Rows]:
-        """Ranges of whole groups, or within one group."""
-        per_group = shape[0] // self.groups
-        if most >= per_group:
-            return _ranges(0, shape[0], most // per_group * per_group)
-        return [part for low in range(0, shape[0], per_group) for part in _ranges(low, low + per_group, most)]
+        """The rows in ranges, output channels or, transposed, input channels; those of several groups together."""
+        return _ranges(0, shape[0], most if self.groups == 1 else shape[0])
 
     def sum_to_bias(self, grad: Tensor, size: int) -> Tensor:
         return grad.sum((0, *range(2, grad.dim())))
 
-    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, groups: int, which: int) -> Tensor:
+    def _backward(self, grad: Tensor, x: Tensor, weight: Tensor, which: int) -> Tensor:
         wanted = [which == 0, which == 1, False]
         backward = torch.ops.aten.convolution_backward.default
-        gradient: Tensor = backward(grad, x, weight, None, *self._options(), groups, wanted)[which]
+        gradient: Tensor = backward(grad, x, weight, None, *self._options(), self.groups, wanted)[which]
         return gradient
 
     def _options(self) -> tuple[Shape, Shape, Shape, bool, Shape]:
@@ -212,47 +205,18 @@ def scatter(values: Tensor, position: Tensor | None, shape: Shape, probe: Tensor
 
     A ``probe`` is a dense tensor of zeros that receives the whole gradient, as in :func:`gossamer.kernels.watch`.
     """
-    if probe is not None:
-        dense: Tensor = _Scatter.apply(values, probe, position, shape)
-        return dense
     if position is None:
-        return values.view(shape)
-    check_length("values", values, position.shape[-1])
-    size = 1
-    for extent in shape:
-        size *= extent
-    return values.new_zeros(size).scatter(0, position.long(), values).view(shape)
+        dense = values.view(shape)
+    else:
+        check_length("values", values, position.shape[-1])
+        dense = values.new_zeros(math.prod(shape)).scatter(0, position.long(), values).view(shape)
+    return dense if probe is None else dense + probe
 
 
 def gather(dense: Tensor, position: Tensor | None) -> Tensor:
     """The entries of ``dense`` at the flat ``position``: the adjoint of :func:`scatter`."""
     flat = dense.reshape(-1)
     return flat if position is None else flat.index_select(0, position)
-
-
-def top_mask(score: Tensor, k: int) -> Tensor:
-    """Boolean mask of the ``k`` highest scores of a vector, see :mod:`gossamer.kernels.ordered`."""
-    if k == 0:
-        return torch.zeros_like(score, dtype=torch.bool)
-    score = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    # topk alone breaks ties as the device likes; by position, every rank, device and rerun chooses the same entries.
-    threshold = score.topk(k, sorted=False).values.amin()
-    above, tied = score > threshold, score == threshold
-    return above | (tied & (tied.cumsum(0) <= k - above.sum()))
-
-
-def look_through(
-    grad: Tensor, first: int, position: Tensor, active: Tensor, frozen: tuple[int, int], least: float
-) -> tuple[Tensor, Tensor, bool]:
-    """The entries of a part of a gradient that reach ``least``, see :mod:`gossamer.kernels.ordered`."""
-    score, is_finite = grad.abs_(), bool(grad.isfinite().all())
-    inside = ((position >= first) & (position < first + len(grad))).nonzero().flatten()
-    own = position[inside].long() - first
-    active[inside] = score[own]
-    low, high = (min(max(edge - first, 0), len(grad)) for edge in frozen)
-    score[own] = score[low:high] = -torch.inf
-    where = (score >= max(least, 0.0)).nonzero().flatten()
-    return where.to(position.dtype) + first, score[where], is_finite
 
 
 def check_length(name: str, vector: Tensor | None, n_active: int) -> None:
@@ -265,7 +229,7 @@ def check_length(name: str, vector: Tensor | None, n_active: int) -> None:
 def product(x: Tensor, mean: Tensor, bias: Tensor | None, *where: *Placement) -> Tensor:
     """``W x + b`` in the precision of ``x``, or of ``mean`` if x holds indices."""
     dtype = x.dtype if x.is_floating_point() else mean.dtype
-    y: Tensor = _Product.apply(x, mean.to(dtype), _cast(bias, dtype), *where)
+    y: Tensor = _Moments.apply(x, mean.to(dtype), None, _cast(bias, dtype), *where)[0]
     return y
 
 
@@ -300,72 +264,28 @@ def _cast(x: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if x is None else x.to(dtype)
 
 
-class _Scatter(Function):
-    generate_vmap_rule = True
+class _Moments(Function):
+    """Mean and variance of a product; without a std, the mean alone."""
 
-    @staticmethod
-    def forward(values: Tensor, probe: Tensor, position: Tensor | None, shape: Shape) -> Tensor:
-        return scatter(values, position, shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (position,) = ctx.saved_tensors
-        return gather(grads[0], position), grads[0], None, None
-
-
-class _Product(Function):
     generate_vmap_rule = True
 
     @staticmethod
     def forward(  # every argument by name: torch.compile does not trace *where
-        x: Tensor, mean: Tensor, bias: Tensor | None, position: Tensor | None, shape: Shape, weight_map: WeightMap
-    ) -> Tensor:
-        return weight_map(x, scatter(mean, position, shape), bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, mean, bias, position, ctx.shape, ctx.weight_map = inputs
-        ctx.bias_size = 0 if bias is None else len(bias)
-        ctx.save_for_backward(x, mean, position)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, position = ctx.saved_tensors
-        for_input, for_mean, for_bias = ctx.needs_input_grad[:3]
-        weight_map, shape, grad = ctx.weight_map, ctx.shape, grads[0]
-        return (
-            weight_map.input_gradient(grad, x, scatter(mean, position, shape)) if for_input else None,
-            gather(weight_map.weight_gradient(grad, x, shape), position) if for_mean else None,
-            weight_map.sum_to_bias(grad, ctx.bias_size) if for_bias else None,
-            None,
-            None,
-            None,
-        )
-
-
-class _Moments(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
         x: Tensor,
         mean: Tensor,
-        std: Tensor,
+        std: Tensor | None,
         bias: Tensor | None,
         position: Tensor | None,
         shape: Shape,
         weight_map: WeightMap,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None]:
         m = weight_map(x, scatter(mean, position, shape), bias)
-        v = weight_map(_squared(weight_map, x, std), scatter(std * std, position, shape))
-        return m, v
+        if std is None:
+            return m, None
+        return m, weight_map(_squared(weight_map, x, std), scatter(std * std, position, shape))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
         x, mean, std, bias, position, ctx.shape, ctx.weight_map = inputs
         ctx.bias_size = 0 if bias is None else len(bias)
         ctx.save_for_backward(x, mean, std, position)
@@ -373,24 +293,22 @@ class _Moments(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, std, position = ctx.saved_tensors
-        grad_m, grad_v = grads[0], 2 * grads[1]  # the squares of x and of std both bring a factor 2
         for_input, for_mean, for_std, for_bias = ctx.needs_input_grad[:4]
-        weight_map, shape = ctx.weight_map, ctx.shape
-        squared = _squared(weight_map, x, std)
-        grad_x = None
+        weight_map, shape, grad_m = ctx.weight_map, ctx.shape, grads[0]
+        grad_x: Tensor | None = None
         if for_input:
             grad_x = weight_map.input_gradient(grad_m, x, scatter(mean, position, shape))
-            grad_squared = weight_map.input_gradient(grad_v, squared, scatter(std * std, position, shape))
-            grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype))  # d x² = 2 x dx
-        return (
-            grad_x,
-            gather(weight_map.weight_gradient(grad_m, x, shape), position) if for_mean else None,
-            std * gather(weight_map.weight_gradient(grad_v, squared, shape), position) if for_std else None,
-            weight_map.sum_to_bias(grad_m, ctx.bias_size) if for_bias else None,
-            None,
-            None,
-            None,
-        )
+        grad_std = None
+        if std is not None:
+            squared, grad_v = _squared(weight_map, x, std), 2 * grads[1]  # the squares of x and of std bring a factor 2
+            if grad_x is not None:
+                grad_squared = weight_map.input_gradient(grad_v, squared, scatter(std * std, position, shape))
+                grad_x = torch.addcmul(grad_x, x, grad_squared.to(x.dtype))  # d x² = 2 x dx
+            if for_std:
+                grad_std = std * gather(weight_map.weight_gradient(grad_v, squared, shape), position)
+        grad_mean = gather(weight_map.weight_gradient(grad_m, x, shape), position) if for_mean else None
+        grad_bias = weight_map.sum_to_bias(grad_m, ctx.bias_size) if for_bias else None
+        return grad_x, grad_mean, grad_std, grad_bias, None, None, None
 
 
 def _squared(weight_map: WeightMap, x: Tensor, std: Tensor) -> Tensor:

@@ -2,14 +2,13 @@
 
 from gossamer.layers.curvature import CurvatureWeight
 from gossamer.layers.delta import DeltaWeight
-from gossamer.layers.dense_copy import DenseCopy
+from gossamer.layers.fixed import DenseCopy
 from gossamer.layers.gaussian import GaussianWeight, WeightedKL, inverse_softplus, kl, param_groups
 from gossamer.layers.modules import DenseWeight, SparseLayer, SparseModule
 from gossamer.layers.structure import replica
 from gossamer.layers.summary import Summary, active_parameters, density, summary
 from gossamer.layers.support import Support
 from gossamer.layers.swap import Found, find, match_names, swap
-from gossamer.layers.tensor_view import TensorView
 from gossamer.layers.weight import PointWeight, SparseWeight, sparse_weights
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "SparseWeight",
     "Summary",
     "Support",
-    "TensorView",
     "WeightedKL",
     "active_parameters",
     "density",

@@ -31,10 +31,9 @@ from torch import Tensor, nn
 
 from gossamer.kernels.dispatch import move_means, shrunk_curvature, std_of_means
 from gossamer.kernels.reference import Function
-from gossamer.layers.gaussian import GaussianWeight, set_options, std_of
-from gossamer.layers.normals import normals_at
+from gossamer.layers.gaussian import GaussianWeight, set_options
 from gossamer.layers.passes import GradientSum
-from gossamer.layers.support import version_of
+from gossamer.layers.support import normals_at, version_of
 from gossamer.layers.weight import RegrowStd, mean_among
 from gossamer.priors import normal_kl
 
@@ -156,14 +155,9 @@ class CurvatureWeight(GaussianWeight):
 
     def set_extra_state(self, state: Tensor) -> None:
         of_gaussian, own, shrinkage, of_prior = state.tensor_split((4, 8, 12))
-        prior_std, *options = of_gaussian.tolist()
-        self.damping = self.noise_scale / prior_std**2
-        set_options(self, *options)
+        set_options(self, *of_gaussian[1:].tolist())  # without the prior's std, a root of the ratio of two numbers
         seed, self.prior_spread = of_prior.tolist() or (0, 0.0)
         self.prior_seed, self._prior_mean = int(seed), None
-        if not len(own):  # of std="gradient"
-            return
-        # After it, and to the bit: the prior std is a root of their ratio.
         self.noise_scale, self.damping, self.memory, n_estimates = own.tolist()
         self.n_estimates = int(n_estimates)
         # The running mean of the first networks of version 0.3 was positive by itself: they have no shrinkage.
@@ -171,17 +165,10 @@ class CurvatureWeight(GaussianWeight):
         self.shrinkage = self.curvature.new_tensor([factor, share, least, noise])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        raw_std = state_dict.pop(prefix + "raw_std", None)  # of std="gradient", as all networks before version 0.3
-        if raw_std is not None:
-            state_dict[prefix + "curvature"] = torch.zeros_like(raw_std, dtype=self.curvature.dtype)
-        if prefix + "curvature" in state_dict:  # of a posterior in a file, or of a training before version 0.3
+        if prefix + "curvature" in state_dict:  # of a posterior in a file
             unknown = torch.full_like(state_dict[prefix + "curvature"], NO_SQUARE)
             state_dict.setdefault(prefix + "grad_square", unknown)
         super()._load_from_state_dict(state_dict, prefix, *args)
-        if raw_std is not None:
-            calibration = self.calibration
-            self.set_std(std_of(raw_std))
-            self.calibration = calibration
 
     def stored(self) -> dict[str, Tensor]:
         """The curvature as σ uses it, and nothing that only training needs."""

@@ -1,4 +1,4 @@
-"""A weight of which one or several draws are given, to predict with."""
+"""What takes the place of a weight in its passes: draws of it, to predict with, or a dense copy, to train with."""
 
 from typing import Any
 
@@ -16,13 +16,6 @@ class FixedWeight(SparseWeight):
     """The weight ``source``, whose positions it shares, with given values of the active entries.
 
     ``mean`` are those that a pass computes with: of one draw or, under ``torch.vmap``, of several.
-
-    Example:
-        >>> from gossamer.layers import PointWeight, Support
-        >>> weight = FixedWeight(PointWeight(Support((2, 2), torch.tensor([0, 3])), torch.zeros(2)))
-        >>> weight.hold(torch.tensor([1.0, 2.0]))
-        >>> weight.multiply(torch.ones(1, 2), None, kernels.LinearMap())
-        tensor([[1., 2.]])
     """
 
     mean: Any
@@ -88,3 +81,46 @@ class FixedWeight(SparseWeight):
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         raise TypeError("the draws of a network are fixed: move the subspace of the network that they were drawn from")
+
+
+class DenseCopy:
+    """A dense copy of a sparse weight to compute with, on devices that multiply dense matrices fastest.
+
+    The active vectors stay what is trained and stored: ``gossamer.train.capture`` writes them into the copy after each
+    step and gathers their gradients from those of the copy. ``mean`` and ``variance`` σ² are dense leaves in the
+    precision of the arithmetic, zero where nothing is active. For a weight that trains with drawn weights ``mean`` is a
+    draw; then, and for a weight without a distribution, ``variance`` is ``None``.
+    """
+
+    def __init__(self, mean: Tensor, variance: Tensor | None = None) -> None:
+        self.mean, self.variance = mean, variance
+        self.noise: Tensor | None = None  # drawn elsewhere, for outputs of its shape; otherwise it is drawn here
+        self.outputs: list[torch.Size] = []  # shapes of the noisy products so far, to draw their noise in advance
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """What autograd gives gradients to."""
+        return [self.mean] if self.variance is None else [self.mean, self.variance]
+
+    def drawn(self, noisy: bool) -> Tensor:
+        """One draw of the weight, or its means."""
+        if self.variance is None or not noisy:
+            return self.mean
+        tiny = torch.finfo(self.variance.dtype).tiny  # at zero, the root has no gradient
+        return torch.addcmul(self.mean, self.variance.clamp_min(tiny).sqrt(), torch.randn_like(self.mean))
+
+    def multiply(
+        self, x: Tensor, bias: Tensor | None, weight_map: WeightMap, *, noisy: bool = True, floor: float | None = None
+    ) -> Tensor:
+        """The map with fresh noise for each output, or at the means."""
+        dtype = self.mean.dtype
+        x = x.to(dtype) if x.is_floating_point() else x
+        bias = None if bias is None else bias.to(dtype)
+        m = weight_map(x, self.mean, bias)
+        if self.variance is None or not noisy:
+            return m
+        if not torch.compiler.is_compiling():
+            self.outputs.append(m.shape)
+        given = self.noise
+        noise = given if given is not None and given.shape == m.shape else torch.randn_like(m)
+        return reference.perturb(m, weight_map(weight_map.square(x), self.variance), noise, floor)

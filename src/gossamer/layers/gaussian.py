@@ -122,15 +122,13 @@ class GaussianWeight(SparseWeight):
         set_options(self, *options)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        if prefix + "curvature" in state_dict and "curvature" not in self.vectors:
+        own, other = ("gradient", "curvature") if "raw_std" in self.vectors else ("curvature", "gradient")
+        if prefix + {"curvature": "curvature", "gradient": "raw_std"}[other] in state_dict:
             raise ValueError(
-                f"{prefix}curvature belongs to a network that was converted with std='curvature', and this one has "
-                "std='gradient': convert it with gossamer.bayesianize(model, std='curvature')"
+                f"{prefix[:-1]} is of a network that was converted with std={other!r}, and this one has std={own!r}: "
+                f"convert it with gossamer.bayesianize(model, std={other!r})"
             )
         super()._load_from_state_dict(state_dict, prefix, *args)
-        missing: list[str] = args[2]
-        if prefix + "_extra_state" in missing:  # checkpoints before version 0.2 do not have it
-            missing.remove(prefix + "_extra_state")
 
     def regrown(self, kept: Tensor, regrow_std: RegrowStd | None = None) -> dict[str, Tensor]:
         """A new entry starts at mean 0 and the std of its layer: at σ = 0 the gradient of σ would vanish."""
@@ -143,8 +141,8 @@ class GaussianWeight(SparseWeight):
         return regrow_std or ("mean_raw" if self.mode == "reference" else "mean")
 
 
-def set_options(weight: GaussianWeight, is_reference: float, draws_weights: float, calibration: float = 1.0) -> None:
-    """What a saved state says besides the prior; version 0.2 has no calibration."""
+def set_options(weight: GaussianWeight, is_reference: float, draws_weights: float, calibration: float) -> None:
+    """What a saved state says besides the prior."""
     weight.mode = "reference" if is_reference else "default"
     weight.noise = "weights" if draws_weights else "local"
     weight.calibration = calibration

@@ -1,17 +1,19 @@
-"""Converted modules: their base class, linear layers and embeddings.
+"""Converted modules: their base class, linear layers, convolutions and embeddings.
 
 To support another torch module, write a subclass of :class:`SparseModule` and list it in ``swap.py``.
 """
 
 import copy
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer.kernels import EmbeddingMap, LinearMap
+from gossamer.kernels import ConvMap, EmbeddingMap, LinearMap
 from gossamer.layers.structure import replica
 from gossamer.layers.support import Support
 from gossamer.layers.weight import SparseWeight
@@ -180,6 +182,64 @@ class SparseConv1D(SparseLinear):
         return plain
 
 
+class SparseConv(SparseLayer):
+    """A convolution with a sparse kernel."""
+
+    replaces, kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d), "conv"
+
+    def __init__(self, layer: Any, weights: Mapping[str, SparseWeight]) -> None:
+        super().__init__(layer, weights)
+        padding = layer.padding
+        self.borders: tuple[int, ...] = ()
+        self.pad_mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        if isinstance(padding, str) or layer.padding_mode != "zeros":
+            borders = tuple(layer._reversed_padding_repeated_twice)  # from the last dimension on, as F.pad counts
+            inside = layer.padding_mode == "zeros" and borders[0::2] == borders[1::2]
+            # What the convolution cannot pad by itself is padded before it.
+            self.borders = () if inside else borders
+            padding = tuple(reversed(borders[0::2])) if inside else (0,) * len(layer.stride)
+        self.map = ConvMap(layer.stride, padding, layer.dilation, layer.groups)
+
+    @classmethod
+    def dense_weights(cls, layer: Any) -> list[DenseWeight]:
+        """The weight; the kernels of one output channel add up to an output."""
+        fan_in = layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+        return [DenseWeight("weight", layer.weight, fan_in=fan_in)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        single = x.dim() == len(self.map.stride) + 1
+        x = x.unsqueeze(0) if single else x
+        if self.borders:
+            x = F.pad(x, self.borders, mode=self.pad_mode)
+        y = self.weight.multiply(x, self.bias, self.map)
+        return y.squeeze(0) if single else y
+
+
+class SparseConvTranspose(SparseLayer):
+    """A transposed convolution with a sparse kernel."""
+
+    replaces, kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), "conv"
+
+    @classmethod
+    def dense_weights(cls, layer: Any) -> list[DenseWeight]:
+        """The weight; with a stride, only some taps of the kernel meet in an output."""
+        taps = math.prod(layer.kernel_size) / math.prod(layer.stride)
+        return [DenseWeight("weight", layer.weight, fan_in=max(1, round(layer.in_channels // layer.groups * taps)))]
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        plain: Any = self.template
+        dims = len(plain.stride)
+        output_padding = plain.output_padding
+        if output_size is not None:
+            sizes = plain.stride, plain.padding, plain.kernel_size, dims, plain.dilation
+            output_padding = plain._output_padding(x, output_size, *sizes)
+        geometry = plain.stride, plain.padding, plain.dilation, plain.groups
+        weight_map = ConvMap(*geometry, transposed=True, output_padding=tuple(output_padding))
+        single = x.dim() == dims + 1
+        y = self.weight.multiply(x.unsqueeze(0) if single else x, self.bias, weight_map)
+        return y.squeeze(0) if single else y
+
+
 class SparseEmbedding(SparseLayer):
     """Rows of a sparse matrix. The padding row holds no active entry, ever, so padding stays exactly zero."""
 
@@ -209,6 +269,32 @@ class SparseEmbedding(SparseLayer):
     def forward(self, x: Tensor) -> Tensor:
         """The rows named by the integer tensor ``x``, each with noise of its own."""
         return self.weight.multiply(x, None, self.map)
+
+
+class Masked(nn.Module):
+    """An activation times a mask of its units, m · f(x): what is masked is zero, whatever the input.
+
+    Args:
+        activation: f, a function of each element.
+        mask: m, zeros and ones, one per unit or channel.
+        dim: Where the units are: 1 for channels of images, -1 for features.
+    """
+
+    mask: Tensor
+
+    def __init__(self, activation: nn.Module, mask: Tensor, dim: int = -1) -> None:
+        super().__init__()
+        self.activation, self.dim = activation, dim
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = [1] * x.dim()
+        shape[self.dim] = -1
+        y: Tensor = self.activation(x)
+        return y * self.mask.view(shape).to(y.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{int(self.mask.detach().sum())} of {len(self.mask)} on, dim={self.dim}"
 
 
 def _set_parameter(module: nn.Module, dotted: str, parameter: nn.Parameter) -> None:

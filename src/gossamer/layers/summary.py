@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gossamer import kernels
 from gossamer._text.terminal import align
+from gossamer.kernels import dispatch
 from gossamer.layers.delta import DeltaWeight
 from gossamer.layers.modules import SparseModule
 from gossamer.layers.swap import EXCLUDED, FROZEN, plain_weights, why_left_alone
@@ -154,7 +154,7 @@ def _weight_row(name: str, weight: SparseWeight, module: SparseModule) -> Summar
     n_bytes = sum(tensor.nbytes for tensor in (*weight.parameters(), *weight.buffers()))
     product = "dense"
     if module.map is not None:
-        product = kernels.way(weight.mean, support.position, support.shape, module.map)
+        product = dispatch.way(weight.mean, support.position, support.shape, module.map)
     return SummaryRow(name, kind, support.shape, support.n_active, support.size, n_bytes, product=product)
 
 
@@ -181,14 +181,6 @@ def _rest_rows(model: nn.Module) -> list[SummaryRow]:
 
 
 def _cells(row: SummaryRow) -> tuple[str, ...]:
-    shape = str(row.shape) if row.shape else ""
-    return (
-        row.layer,
-        row.kind,
-        shape,
-        f"{row.active:,} / {row.total:,}",
-        f"{row.density:.1%}" if row.total else "",
-        f"{row.n_bytes:,}",
-        row.product,
-        row.note,
-    )
+    share = f"{row.density:.1%}" if row.total else ""
+    numbers = (f"{row.active:,} / {row.total:,}", share, f"{row.n_bytes:,}")
+    return row.layer, row.kind, str(row.shape or ""), *numbers, row.product, row.note

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer import kernels
+from gossamer.kernels.reference import gather, scatter
+
+BITS = 23  # of the uniform number of normals_at: (2k + 1) / 2^24 is exact in float32 and never 0 or 1
 
 
 class Origin:
@@ -100,11 +102,11 @@ class Support(nn.Module):
 
     def scatter(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
         """The dense tensor with ``values`` at the active positions and exact zeros elsewhere."""
-        return kernels.scatter(values, self.position, self.shape, probe)
+        return scatter(values, self.position, self.shape, probe)
 
     def gather(self, dense: Tensor) -> Tensor:
         """The active entries of a dense tensor."""
-        return kernels.gather(dense, self.position)
+        return gather(dense, self.position)
 
     def explicit(self, device: torch.device) -> Tensor:
         """The positions; if every entry was active and none were stored, they are stored from now on."""
@@ -179,12 +181,7 @@ def _dtype(shape: tuple[int, ...]) -> torch.dtype:
 
 
 def spread(support: Support, values: Tensor, dim: int) -> Tensor:
-    """A number for each index along a dimension of the dense weight -> one for each active entry.
-
-    Example:
-        >>> spread(Support((2, 3), torch.tensor([1, 5])), torch.tensor([10.0, 20.0, 30.0]), dim=1)
-        tensor([20., 30.])
-    """
+    """A number for each index along a dimension of the dense weight -> one for each active entry."""
     if support.position is None and support.frozen[0] == support.frozen[1]:
         return values.view(-1, *[1] * (len(support.shape) - dim - 1)).expand(support.shape).flatten()
     step = math.prod(support.shape[dim + 1 :])
@@ -213,3 +210,26 @@ def alike_on_ranks(network: nn.Module) -> set[str]:
 def version_of(position: Tensor | None) -> int:
     """How often the positions were written to; inference tensors do not count."""
     return 0 if position is None or position.is_inference() else position._version
+
+
+def normals_at(position: Tensor, seed: int) -> Tensor:
+    """Standard normal numbers at flat positions, in float32: the quantiles of the outputs of SplitMix64.
+
+    They are a function of a seed and a position: nothing is stored, and nothing has to be moved along.
+    """
+    x = position.long() * _signed(0x9E3779B97F4A7C15) + _signed(seed * 0xD1342543DE82EF95)
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    uniform = (2 * _shifted(x ^ _shifted(x, 31), 64 - BITS) + 1).float() / 2 ** (BITS + 1)
+    normals: Tensor = torch.special.ndtri(uniform)
+    return normals
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """A shift of unsigned numbers, which torch lacks."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(number: int) -> int:
+    """The 64-bit integer with the same bits."""
+    return (number + 2**63) % 2**64 - 2**63

@@ -10,9 +10,16 @@ from torch.nn.parameter import is_lazy
 
 from gossamer._text.names import suggestion
 from gossamer.layers.attention import SparseAttention
-from gossamer.layers.conv import SparseConv, SparseConvTranspose
-from gossamer.layers.drawn import SparseExperts, SparseRecurrent, SparseStdConv
-from gossamer.layers.modules import DenseWeight, SparseConv1D, SparseEmbedding, SparseLinear, SparseModule
+from gossamer.layers.modules import (
+    DenseWeight,
+    SparseConv,
+    SparseConv1D,
+    SparseConvTranspose,
+    SparseEmbedding,
+    SparseLinear,
+    SparseModule,
+)
+from gossamer.layers.recurrent import SparseRecurrent
 from gossamer.layers.structure import rewire
 from gossamer.layers.weight import SparseWeight
 
@@ -26,11 +33,6 @@ SPARSE_MODULES: tuple[type[SparseModule], ...] = (
 )
 RULES = {plain: sparse for sparse in SPARSE_MODULES for plain in sparse.replaces}
 
-# Layers of other libraries, by package and class: nothing of them is imported.
-FOREIGN: dict[tuple[str, str], type[SparseModule]] = {
-    ("transformers", "Conv1D"): SparseConv1D,
-    **{("timm", f"{scaled}StdConv2d{same}"): SparseStdConv for scaled in ("", "Scaled") for same in ("", "Same")},
-}
 # What a subclass may define and still compute what its base class does.
 HARMLESS = {"__init__", "__repr__", "__constants__", "extra_repr", "reset_parameters", "_reset_parameters"}
 
@@ -158,18 +160,14 @@ def why_left_alone(module: nn.Module) -> str | None:
 def rule_of(module: nn.Module) -> type[SparseModule] | None:
     """The sparse module that takes the place of ``module``; ``None`` where there is none.
 
-    A subclass is converted as its base class if it overrides nothing that computes, and some layers of timm and
-    transformers are known by name.
+    A subclass is converted as its base class if it overrides nothing that computes, and GPT-2's linear layer is known
+    by its name, as transformers is not imported.
     """
     kind = type(module)
     if kind in RULES:
         return RULES[kind]
-    for part in kind.__mro__:
-        rule = FOREIGN.get((part.__module__.partition(".")[0], part.__name__))
-        if rule is not None and kind.forward is getattr(part, "forward", None):
-            return rule
-    if kind.__module__.startswith("transformers.") and kind.__name__.endswith("Experts"):
-        return SparseExperts if SparseExperts.dense_weights(module) else None
+    if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers."):
+        return SparseConv1D
     base = _base(kind)
     return RULES[base] if base is not None and _computes_as(kind, base) else None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer.distributed import average_over_ranks
-from gossamer.layers.masked import Masked
+from gossamer.layers.modules import Masked
 
 MOST_FLIPS = 3
 

@@ -32,7 +32,7 @@ from torch.optim import Optimizer
 
 from gossamer.compaction.masks import governed, without_masks
 from gossamer.compaction.operations import POINTWISE_MODULES
-from gossamer.layers.masked import Masked
+from gossamer.layers.modules import Masked
 from gossamer.methods._birth_death import BirthDeath
 from gossamer.methods._parts import noise_of_all_ranks, refresh_of, replace_layers, whole
 from gossamer.optim import HMC, SGLD
