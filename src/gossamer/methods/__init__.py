@@ -17,6 +17,8 @@ from gossamer.types import Formerly, Method, Task
 
 __all__ = ["as_recorded", "build", "find", "names", "options_of"]
 
+FORMER = frozenset({"compare"})  # options that runs of earlier versions recorded, and that have no effect any more
+
 
 def names() -> list[str]:
     """Names of all methods.
@@ -66,9 +68,12 @@ def as_recorded(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Example:
         >>> as_recorded("ssvi", {"density": 0.1, "members": 3}), as_recorded("ssvi", {"cycles": 1, "members": 3})
         ({'density': 0.1, 'cycles': 3}, {'cycles': 1, 'members': 3})
+        >>> as_recorded("ssvi", {"density": 0.1, "compare": "snr"})
+        {'density': 0.1}
     """
-    found = dict(options)
-    for option, hint in get_type_hints(find(name), include_extras=True).items():
+    hints = get_type_hints(find(name), include_extras=True)
+    found = {option: value for option, value in options.items() if option in hints or option not in FORMER}
+    for option, hint in hints.items():
         for former in get_args(hint):
             if isinstance(former, Formerly) and option not in found and former.name in found:
                 found[option] = found.pop(former.name)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from gossamer._text.names import lookup
 from gossamer.distributed import average_over_ranks, from_first_rank, world_size
 from gossamer.layers import CurvatureWeight, Support, sparse_weights
 from gossamer.layers.curvature import IDLE
@@ -25,15 +26,7 @@ from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.candidates import best_of_all_ranks
 from gossamer.sparsity.clock import Clocked
-from gossamer.sparsity.criteria import (
-    REMOVAL,
-    GradientCriterion,
-    addition_criterion,
-    random,
-    removal_criterion,
-    snr_abs,
-    snr_abs_reference,
-)
+from gossamer.sparsity.criteria import ADDITION, REMOVAL, GradientCriterion, random, snr_abs, snr_abs_reference
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
 from gossamer.sparsity.loop_watch import LoopWatch
@@ -89,8 +82,6 @@ class Subspace(Clocked):
             code), or a number. The default is ``"mean"``, and ``"mean_raw"`` for a model in reference mode.
         scope: ``"layer"`` keeps the number of active entries of every layer, ``"global"`` only their sum. The default
             is ``"layer"``, and ``"global"`` for a model converted with ``allocation="global"``.
-        compare: Names of other removal criteria. Each update records the intersection over union of what they would
-            have removed and what was removed.
 
     Example:
         >>> import gossamer
@@ -120,7 +111,6 @@ class Subspace(Clocked):
         until: float | None = None,
         regrow_std: RegrowStd | None = None,
         scope: Scope | None = None,
-        compare: Sequence[str] = (),
     ) -> None:
         super().__init__()
         _check(total_steps, update_period, replacement_rate, until, regrow_std, scope)
@@ -132,15 +122,14 @@ class Subspace(Clocked):
         shares = any(weight.support.shares_budget for weight in everything.values())
         self.scope: Scope = scope or ("global" if shares else "layer")
         self.weights = {name: weight for name, weight in everything.items() if _can_move(weight.support, self.scope)}
-        self.removal = removal_criterion(removal)
+        self.removal = lookup("removal criterion", removal, REMOVAL)
         if self.is_reference and self.removal is snr_abs:
             self.removal = snr_abs_reference
-        self.addition = addition_criterion(addition)
-        self.compare = {name: removal_criterion(name) for name in ([compare] if isinstance(compare, str) else compare)}
+        self.addition = lookup("addition criterion", addition, ADDITION)
         self.update_period = update_period
         self.last_step = None if total_steps is None else int((0.75 if until is None else until) * total_steps)
         self.rate = replacement_rate if callable(replacement_rate) else _rate(replacement_rate, self.last_step)
-        self._exchange = Exchange(self.removal, self.addition, self.scope, self.compare, regrow_std, self.optimizers)
+        self._exchange = Exchange(self.removal, self.addition, self.scope, regrow_std, self.optimizers)
         gradient = self.addition if isinstance(self.addition, GradientCriterion) else None
         self._n_draws = gradient.n_draws if gradient else 1
         self._collector = GradientCollector(
@@ -411,9 +400,8 @@ def _check_parts(subspace: Subspace) -> None:
             "Subspace(model, [first, second]); otherwise freeze it with requires_grad_(False)",
             stacklevel=3,
         )
-    for criterion in (subspace.removal, *subspace.compare.values()):
-        if subspace.weights and criterion in REMOVAL.values():  # these say what they miss
-            removal_scores(criterion, WeightBatch(subspace.weights))
+    if subspace.weights and subspace.removal in REMOVAL.values():  # these say what they miss
+        removal_scores(subspace.removal, WeightBatch(subspace.weights))
 
 
 def _check(
