@@ -169,13 +169,14 @@ def test_an_optimizer_of_other_parameters_is_refused():
 def test_what_is_held_back_is_in_the_spike_whatever_its_size():
     layer = nn.Linear(4, 2, bias=False)
     layer.weight.data.copy_(torch.tensor([0.9, 0.8, 1.0, 0.7]).expand(2, 4))
+    layer = gossamer.sparsify(layer, density=1.0, init="pretrained")
     optimizer = SGHMC(layer.parameters(), 0.0, n_data=10, weight_decay=0.01)
     prune = Prune(layer, optimizer, target_density=0.5, feedback=True)
     decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01, prune=prune)
-    layer.weight.grad = torch.zeros_like(layer.weight)
+    layer.mean.grad = torch.zeros_like(layer.mean)
     for rule in (prune, decay):
         rule.step()
-    assert optimizer.state[layer.weight]["extra_decay"][0].gt(0).tolist() == [False, True, False, True]
+    assert optimizer.state[layer.mean]["extra_decay"][:4].gt(0).tolist() == [False, True, False, True]
     assert decay.spike_share == 0  # by their size, none
 
 
