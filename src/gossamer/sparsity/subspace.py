@@ -7,12 +7,10 @@ another. The budget is constant to the last integer.
 
 import math
 import warnings
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -25,11 +23,10 @@ from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.candidates import best_of_all_ranks
-from gossamer.sparsity.clock import Clocked
+from gossamer.sparsity.clock import Clocked, LoopWatch, OptimizerClock
 from gossamer.sparsity.criteria import ADDITION, REMOVAL, GradientCriterion, random, snr_abs, snr_abs_reference
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
-from gossamer.sparsity.loop_watch import LoopWatch
 from gossamer.sparsity.moves import WeightBatch, after_steps
 from gossamer.sparsity.selection import Best
 from gossamer.types import Criterion, Schedule, Step
@@ -138,7 +135,7 @@ class Subspace(Clocked):
         self.capturable = self.scope == "layer" and self._n_draws == 1  # updates keep shapes, need no further pass
         for weight in self.weights.values():
             weight.keeps_number = self.scope == "layer"
-        self._clock = _OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
+        self._clock = OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
         self.index = self._clock.step or 0
         self._is_resumed = self.index > 0  # by a clock alone
         self._is_first, self._curved = True, [w for w in everything.values() if isinstance(w, CurvatureWeight)]
@@ -240,7 +237,7 @@ class Subspace(Clocked):
             means = {id(weight.mean) for weight in self.weights.values()}
             for one in self.optimizers if self._collector.follows else ():
                 if not means.isdisjoint(map(id, _parameters(one))):  # with its step the gradient is spent
-                    self._hooks.append(after_steps(one, _weakly(self._collector.optimizer_stepped)))
+                    self._hooks.append(after_steps(one, self._collector.optimizer_stepped))
         elif self._is_due(self.index + 2) and self._streams():
             self._collector.watch(self._trained())
 
@@ -292,62 +289,6 @@ class Subspace(Clocked):
         return mean_absolute(self.model, self._trained(), closure, self._n_draws)
 
 
-class _OptimizerClock:
-    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
-
-    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
-    """
-
-    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
-        places = [
-            (optimizer, number, slot)
-            for optimizer in optimizers
-            for number, group in enumerate(optimizer.param_groups)
-            for slot, parameter in enumerate(group["params"])
-            if parameter is mean
-        ]
-        self._place, self._key = places[0][:2] if places else None, f"subspace_step_{places[0][2]}" if places else ""
-        self._written = self.step
-
-    @property
-    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
-        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
-
-    @property
-    def step(self) -> int | None:
-        """The step that the group carries."""
-        step = self._group.get(self._key)
-        return None if step is None else int(step)
-
-    @property
-    def loaded(self) -> int | None:
-        """A step that ``optimizer.load_state_dict`` has written since."""
-        step = self.step
-        return None if step == self._written else step
-
-    def write(self, step: int) -> None:
-        """Carry this step from now on."""
-        self._group[self._key] = self._written = step
-
-
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """The method, for as long as its object is in use elsewhere: an optimizer must not keep a network alive."""
-    found = weakref.WeakMethod(method)
-
-    def call() -> None:
-        bound = found()
-        if bound is not None:
-            bound()
-
-    return call
-
-
-def _is_sharded(parameter: Tensor) -> bool:
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(parameter, DTensor)
-
-
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -377,7 +318,7 @@ def _rate(start: float, last_step: int | None) -> Schedule:
 
 def _check_parts(subspace: Subspace) -> None:
     """Fail here rather than at the first update."""
-    if dist.is_available() and dist.is_initialized() and any(_is_sharded(w.mean) for w in subspace.weights.values()):
+    if any(hasattr(weight.mean, "full_tensor") for weight in subspace.weights.values()):
         raise ValueError(
             "FSDP2 (fully_shard) splits the active entries of a weight between ranks, and a subspace moves them as "
             "a whole: shard the rest of the network, with these in ignored_params (the guide to several machines), "
