@@ -1,4 +1,4 @@
-"""Pruning of groups during training: dynamic forward pruning, and pruning with feedback (Ke and Fan, Algorithm 3).
+"""Pruning during training: of groups again and again (Ke and Fan, Algorithm 3), or once, of what fails a test.
 
 Forward (DFP): a group that is cut is gone for good, and leaves the storage together with its gradient and optimizer
 state. With feedback (DPF, eq. 8, after Lin et al., ICLR 2020) the network computes with the group at zero, so gradients
@@ -7,7 +7,7 @@ return.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.distributed import world_size
-from gossamer.layers import SparseWeight
+from gossamer.layers import SparseWeight, density, sparse_weights
 from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.exchange import Scope
@@ -29,9 +29,9 @@ from gossamer.sparsity.groups import (
     grouped_weights,
 )
 from gossamer.sparsity.moves import after_steps, forget_histories, remove
-from gossamer.types import Schedule, VariationalOptimizer
+from gossamer.types import Schedule, Step, VariationalOptimizer
 
-__all__ = ["Prune"]
+__all__ = ["Cut", "Prune"]
 
 SKIPPED = (
     "optimizer.step() was skipped after the last step of Prune, so this network has just computed with the weights "
@@ -187,9 +187,8 @@ class Prune(Clocked):
             else:
                 remove(self._sparse[name], kept, [self.optimizer])
         forget_histories(self.optimizer)
-        active = {name: self._n_kept(name) for name in weights}
-        removed = {name: before[name] - active[name] for name in weights}
-        self.record.append({"step": self.index, "density": self.density, "active": active, "removed": removed})
+        after = {name: self._n_kept(name) for name in weights}
+        self.record.append({"step": self.index, "density": self.density} | _counts(before, after))
 
     def _choose(self, scored: dict[str, list[Scored]]) -> dict[str, Tensor]:
         """Which entries stay: one choice per weight, or one for all together."""
@@ -231,6 +230,63 @@ class Prune(Clocked):
             )
         for weight in self.weights.values():
             self.scoring(weight)
+
+
+Margin = Callable[[SparseWeight], Tensor]
+"""By how much each active entry of a weight passes its test; those above zero stay."""
+
+
+class Cut(Clocked):
+    """Removes, at step ``at``, all entries that fail a test; they leave the storage and the optimizer's state.
+
+    It acts before the optimizer's step. Every weight keeps at least the entry with the largest margin.
+
+    Args:
+        model: A converted network.
+        optimizer: The optimizer that holds its parameters.
+        margin: A function of a weight that returns one number per active entry; those above zero stay.
+        at: The step, counted from 1.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.sparsify(nn.Linear(50, 10), density=1.0)
+        >>> optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
+        >>> cut = Cut(model, optimizer, lambda weight: weight.mean.abs() - 0.1, at=3)
+        >>> for number in range(1, 4):
+        ...     _ = cut(Step(number, model, optimizer, lambda: torch.zeros(())))
+        >>> bool(model.mean.abs().min() > 0.1), cut.record[0]["step"]
+        (True, 3)
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, margin: Margin, at: int) -> None:
+        super().__init__()
+        self.optimizer, self.margin, self.at = optimizer, margin, at
+
+    @property
+    def acts(self) -> bool:
+        return self.index + 1 == self.at
+
+    @torch.no_grad()
+    def __call__(self, step: Step) -> bool:
+        """Cut if this is the step; the gradient is never spent."""
+        self.index = step.number
+        if step.number != self.at:
+            return False
+        weights = sparse_weights(step.model)
+        before = {name: weight.support.n_active for name, weight in weights.items()}
+        for weight in weights.values():
+            margin = self.margin(weight)
+            stays = margin > 0
+            stays[margin.argmax()] = True  # kernels have no empty weights
+            remove(weight, stays, [self.optimizer])
+        forget_histories(self.optimizer)
+        after = {name: weight.support.n_active for name, weight in weights.items()}
+        self.record.append({"step": step.number, "density": density(step.model)} | _counts(before, after))
+        return False
+
+
+def _counts(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Mapping[str, int]]:
+    return {"active": after, "removed": {name: before[name] - after[name] for name in after}}
 
 
 class HeldEntries:
