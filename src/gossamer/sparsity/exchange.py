@@ -8,7 +8,7 @@ kernels instead of two thousand and with one wait; a CPU for one after another, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
@@ -25,7 +25,7 @@ from gossamer.layers.weight import RegrowStd, stats_of
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
-from gossamer.sparsity.selection import Best, Segments, works_together
+from gossamer.sparsity.selection import Best, Segments, runs, works_together
 from gossamer.types import Criterion, WeightStats
 
 Scope = Literal["layer", "global"]
@@ -92,7 +92,7 @@ class Exchange:
         alone = [name in shortlists for name in batch.names]
         limit = None if self.scope == "global" else LIMIT if works_together(batch.device) else 1
         before = n_before = 0
-        for first, last in _groups(batch.sizes, alone, limit):
+        for first, last in runs(batch.sizes, limit, alone):
             names, lengths = batch.names[first:last], batch.active.lengths[first:last]
             dense, part = Segments(batch.sizes[first:last], batch.device), slice(n_before, n_before + sum(lengths))
             stays, active = kept[part], old[part] - before
@@ -189,15 +189,3 @@ def _absolute(grads: Sequence[Tensor], dense: Segments) -> Tensor:
     parts = [part.view(grad.shape) for part, grad in zip(score.split(dense.lengths), grads, strict=True)]
     torch._foreach_copy_(parts, list(grads))
     return score.abs_()
-
-
-def _groups(sizes: Sequence[int], alone: Sequence[bool], limit: int | None) -> Iterator[tuple[int, int]]:
-    """Ranges of weights with at most ``limit`` dense entries together, or of one that has more or stands alone."""
-    first, total = 0, 0
-    for number, size in enumerate(sizes):
-        is_full = limit is not None and total + size > limit
-        if number > first and (is_full or alone[number] or alone[first]):
-            yield first, number
-            first, total = number, 0
-        total += size
-    yield first, len(sizes)

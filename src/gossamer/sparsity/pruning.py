@@ -323,9 +323,11 @@ class HeldEntries:
         self.is_hidden = False
 
     def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs."""
         return {"mask": self.mask, "values": self.values, "is_hidden": self.is_hidden}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state_dict``."""
         self.mask = state["mask"].to(self.parameter.device)
         self.n_held = int(self.mask.sum())
         self.values = state["values"].to(self.parameter)
