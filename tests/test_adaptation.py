@@ -412,6 +412,34 @@ def test_the_rest_of_the_library_works():
     assert gossamer.density(frozen) == gossamer.summary(frozen).total.density == (24 + 120) / 2200
 
 
+# ---------------------------------------------------------------------- patches
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("net", NETS)
+def test_a_patch_makes_the_draw_and_leaves_no_trace(net, dtype):
+    make, targets = NETS[net]
+    x, plain = X.to(dtype), make(dtype)
+    before = {name: tensor.clone() for name, tensor in plain.state_dict().items()}
+    model = stirred(gossamer.adapt(make(dtype), 0.05, targets=targets))
+    model.classifier.bias.data.add_(1)
+    for seed in (None, 7):
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        drawn = gossamer.draw(model, generator, at_mean=seed is None).eval()
+        with gossamer.patched(plain, gossamer.patch(model, seed)):
+            assert torch.equal(plain(x), drawn(x))
+            assert all(torch.equal(one, two) for one, two in zip(plain.parameters(), drawn.parameters(), strict=True))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in plain.state_dict().items())
+
+
+def test_a_patch_for_another_network():
+    changes = gossamer.patch(gossamer.adapt(mlp(), 0.05))
+    with pytest.raises(ValueError, match="another network"), gossamer.patched(nn.Linear(3, 2), changes):
+        pass
+    with pytest.raises(ValueError, match=r"gossamer.adapt"):
+        gossamer.patch(gossamer.bayesianize(mlp()))
+
+
 # ---------------------------------------------------------------------- what cannot be adapted
 
 

@@ -74,6 +74,8 @@ def test_every_room_is_there_after_the_import():
         ("density", "layers"),
         ("frozen", "posterior"),
         ("load_run", "lab"),
+        ("patch", "adaptation"),
+        ("patched", "adaptation"),
     ],
 )
 def test_names_that_moved_into_a_room_are_still_found_at_the_top(name, home):

@@ -56,7 +56,7 @@ __all__ = [
 
 # Names by their rooms; those that are not in ``__all__`` stood at the top of earlier versions.
 _HOMES = {
-    "adaptation": ("adapt",),
+    "adaptation": ("adapt", "patch", "patched"),
     "compaction": ("compact",),
     "deploy.programs": ("export",),
     "deploy.files": ("load", "save"),

@@ -4,6 +4,7 @@ The network stays as it is, in its own precision. A small share of the entries o
 N(μ, σ²) with the prior N(0, s₀²), and the subspace moves: an entry that is removed has its pretrained value again.
 """
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -31,6 +32,8 @@ from gossamer.types import Allocation, Noise
 Target = str | Callable[[str, nn.Module], bool]
 Start = Literal["random", "largest"]
 Rest = Literal["point", "posterior"]
+Patch = dict[str, tuple[Tensor | None, Tensor]]
+"""By the name of a parameter or buffer: flat positions and what to write there; no positions where it is all of it."""
 
 LAYERS = ("linear", "conv", "attention")  # what is adapted unless the caller says otherwise
 PRECISIONS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -215,3 +218,104 @@ def _name_the_rest(model: nn.Module, wanted: Chosen, found: Sequence[Found]) -> 
     left = "; ".join(f"{name} ({reason})" for name, reason in reasons.items() if reason)
     if left:
         warnings.warn(f"not adapted although a target: {left}", stacklevel=3)
+
+
+def patch(model: nn.Module, seed: int | None = None) -> Patch:
+    """One draw of an adapted network as what it changes: ``{name: (positions, values)}``; the means without a seed.
+
+    Positions are flat in the parameters of the plain network, and values replace what is there. Parameters that train
+    as a whole, and buffers, have no positions. ``patch(model, seed)`` makes of the pretrained network what
+    ``gossamer.draw(model, torch.Generator().manual_seed(seed))`` is.
+
+    Example:
+        >>> import gossamer
+        >>> plain = nn.Linear(100, 10)
+        >>> x, before = torch.randn(3, 100), plain.weight.detach().clone()
+        >>> net = gossamer.adapt(plain, density=0.01, dense=())
+        >>> one = patch(net, seed=7)
+        >>> {name: (positions.dtype, values.shape) for name, (positions, values) in one.items()}
+        {'weight': (torch.int32, torch.Size([10]))}
+        >>> again = nn.Linear(100, 10)
+        >>> again.load_state_dict({"weight": before, "bias": net.bias})
+        <All keys matched successfully>
+        >>> with patched(again, one):
+        ...     torch.equal(again(x), gossamer.draw(net, torch.Generator().manual_seed(7))(x))
+        True
+        >>> torch.equal(again.weight, before)
+        True
+    """
+    weights = [module for module in model.modules() if isinstance(module, DeltaWeight)]
+    if not weights:
+        raise ValueError("patch takes a network that gossamer.adapt has made; this one has no changes")
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    drawn: Patch = {}
+    with torch.no_grad():
+        changes = {w: w.expected() if generator is None else w.sample(generator, w.std) for w in weights}
+        values = {weight: weight.rest.entries(weight.support, change) for weight, change in changes.items()}
+        for name, part in _parts(model):
+            if isinstance(part, tuple):
+                weight, transposed = part
+                if weight in values:  # tied weights are one parameter of the plain network
+                    drawn[name] = _positions(weight.support, transposed), values.pop(weight)
+            else:
+                drawn[name] = None, part.detach().clone()
+    return drawn
+
+
+def _positions(support: Support, transposed: bool) -> Tensor:
+    """The positions in the weight or in its transpose, in the order of the entries."""
+    position = support.positions(torch.device("cpu") if support.position is None else support.position.device)
+    n_rows, n_columns = support.shape if transposed else (1, 1)
+    return position % n_columns * n_rows + position // n_columns if transposed else position
+
+
+@contextlib.contextmanager
+def patched(model: nn.Module, changes: Patch) -> Iterator[nn.Module]:
+    """The pretrained plain network with a :func:`patch` written into it, within a ``with`` block; then as it was."""
+    tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for name, (positions, values) in changes.items():
+        size = None if name not in tensors else tensors[name].numel()
+        if (
+            size is None
+            or (positions is None and values.shape != tensors[name].shape)
+            or (positions is not None and len(positions) and int(positions.max()) >= size)
+        ):
+            raise ValueError(
+                f"this patch is for another network: it writes to {name!r}, which this one has not as large"
+            )
+    kept = {name: _written(tensors[name], positions, values) for name, (positions, values) in changes.items()}
+    try:
+        yield model
+    finally:
+        for name, (positions, _) in changes.items():
+            _written(tensors[name], positions, kept[name])
+
+
+def _written(tensor: Tensor, positions: Tensor | None, values: Tensor) -> Tensor:
+    """Write into a tensor of any layout; what was there."""
+    data = tensor.data  # what is written is undone: nobody need know
+    if positions is None:
+        before = data.clone()
+        data.copy_(values)
+        return before
+    index = torch.unravel_index(positions.long().to(data.device), data.shape)
+    before = data[index]
+    data[index] = values.to(data)
+    return before
+
+
+def _parts(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, tuple[DeltaWeight, bool] | Tensor]]:
+    """What a patch changes, by its name in the plain network: weights, and whether they are transposed there."""
+    if isinstance(module, SparseModule):
+        for name, weight in module.named_weights().items():
+            if isinstance(weight, DeltaWeight):
+                yield prefix + name, (weight, module.transposes)
+        yield from ((prefix + name, one) for name, one in module.named_rest().items() if one.requires_grad)
+    else:
+        own = module._parameters.items()
+        yield from ((prefix + name, one) for name, one in own if one is not None and one.requires_grad)
+        for name, child in module.named_children():
+            yield from _parts(child, f"{prefix}{name}.")
+    for name, buffer in module._buffers.items():
+        if buffer is not None and name not in module._non_persistent_buffers_set:
+            yield prefix + name, buffer
