@@ -25,8 +25,7 @@ from gossamer.lab.runs.processes import launch
 from gossamer.layers import SparseWeight
 from gossamer.metrics import Metric
 from gossamer.sparsity import Subspace
-from gossamer.sparsity.criteria import REMOVAL, snr_abs_reference
-from gossamer.sparsity.values import expected_abs_value
+from gossamer.sparsity.criteria import REMOVAL, expected_abs, snr_abs_reference
 from gossamer.types import Criterion, WeightStats
 from reproductions.drawing import PALETTE, draw, tidy
 from reproductions.frame import Claim, Kept, Measures, Result, Told
@@ -54,7 +53,7 @@ def _exact(criterion: Criterion, mean: Tensor, std: Tensor) -> Tensor:
 PUBLISHED: dict[str, Score] = {
     "|μ|": lambda mean, std: mean.abs(),
     "SNR(θ)": lambda mean, std: mean.abs() / std,
-    "E|θ|": expected_abs_value,
+    "E|θ|": lambda mean, std: expected_abs(WeightStats(mean, std)),
     "SNR(|θ|)": lambda mean, std: snr_abs_reference(WeightStats(mean, std)),
     "E exp|θ|": _expected_exp,
 }

@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from gossamer import data, load, methods, models, predict, save
+from gossamer._text.names import lookup
 from gossamer.files import container
 from gossamer.lab import trusting
 from gossamer.lab.cli import listing, main
 from gossamer.metrics import METRICS
 from gossamer.posterior import InLayers
-from gossamer.sparsity.criteria import REMOVAL, removal_criterion
+from gossamer.sparsity.criteria import REMOVAL
 from gossamer.types import LayerStats, WeightStats
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "extending.md"
@@ -211,7 +212,7 @@ def test_the_criterion_the_allocation_and_the_network_work_by_name():
 
 def test_the_criterion_is_lamp(importable):
     weights = torch.tensor([3.0, -1.0, 0.0, 2.0, -2.0])
-    score = removal_criterion("lamp:lamp")(WeightStats(weights))
+    score = lookup("removal criterion", "lamp:lamp", REMOVAL)(WeightStats(weights))
     torch.testing.assert_close(score[[0, 1, 2]].float(), torch.tensor([1.0, 1 / 18, 0.0]))
     assert sorted(score[[3, 4]].tolist()) == pytest.approx([4 / 17, 4 / 13])  # a tie counts once above the other
 
@@ -236,7 +237,7 @@ def test_in_the_library_the_folder_is_the_registry(own_modules, monkeypatch, cap
         monkeypatch.setitem(sys.modules, f"{room.__name__}.{name}", None)
         del sys.modules[f"{room.__name__}.{name}"]
     monkeypatch.syspath_prepend(own_modules)  # for the metric that the data set imports
-    monkeypatch.setitem(REMOVAL, "lamp", removal_criterion("lamp:lamp"))
+    monkeypatch.setitem(REMOVAL, "lamp", lookup("removal criterion", "lamp:lamp", REMOVAL))
     monkeypatch.setattr(listing, "PACKAGE", own_modules / "library")
     assert gossamer("list", "methods") == 0
     assert "SET: sparse evolutionary training" in capsys.readouterr().out

@@ -13,11 +13,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from gossamer._text.names import suggestion
+from gossamer._text.names import lookup, suggestion
 from gossamer.layers import DeltaWeight, DenseWeight, Found, SparseModule, Support, find
 from gossamer.layers.delta import freeze
 from gossamer.layers.swap import FROZEN, rule_like, why_left_alone
-from gossamer.sparsity.allocation import allocation as allocation_by_name
+from gossamer.sparsity.allocation import ALLOCATION
 from gossamer.sparsity.convert import (
     PRETRAINED_STD,
     check_choice,
@@ -120,7 +120,8 @@ def adapt(
         return DeltaWeight(support, dense.values, std, prior, noise)
 
     init: Literal["pretrained", "pretrained_random"] = "pretrained" if start == "largest" else "pretrained_random"
-    adapted = replace(model, found, whole, delta, density, allocation_by_name(allocation), init, generator)
+    budget = lookup("allocation", allocation, ALLOCATION)
+    adapted = replace(model, found, whole, delta, density, budget, init, generator)
     freeze(adapted, trained)
     return adapted
 

@@ -25,17 +25,6 @@ def test_new_weights_have_the_std_that_was_asked_for(tmp_path):
     assert sum(update["replaced"].values()) > 0
 
 
-def test_the_agreement_with_other_criteria_is_in_the_run_folder(tmp_path):
-    flags = ["--compare", "snr_abs, magnitude", "--density", "0.2", "--epochs", "2", "--update_period", "10"]
-    assert main(["train", "ssvi", "digits", *flags, "--out", str(tmp_path), "--quiet", "--n_draws", "2"]) == 0
-    updates = [row for row in Run.open(tmp_path).updates() if "removed" in row]
-    assert updates
-    for row in updates:
-        assert list(row["iou"]) == ["snr_abs", "magnitude"]
-        assert all(value == 1 for value in row["iou"]["snr_abs"].values())  # the criterion itself
-        assert all(0 <= value < 1 for value in row["iou"]["magnitude"].values())
-
-
 @pytest.mark.parametrize(("given", "decay"), [({}, 5e-4), ({"weight_decay": 0.01}, 0.01)])
 def test_without_noise_the_optimizer_decays_the_weights(given, decay):
     """By as much as the curvature does by default."""

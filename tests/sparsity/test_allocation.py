@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.sparsity.allocation import ALLOCATION, allocation, erk, global_, uniform
+from gossamer.sparsity.allocation import ALLOCATION, erk, global_, uniform
 from gossamer.types import LayerStats
 
 
@@ -114,11 +114,3 @@ def test_remainders_go_by_largest_fraction_then_by_order() -> None:
 def test_density_must_be_a_share(name: str, density: float) -> None:
     with pytest.raises(ValueError, match="density"):
         ALLOCATION[name](RESNET, density)
-
-
-def test_lookup() -> None:
-    for name, choose in ALLOCATION.items():
-        assert allocation(name) is choose
-    assert allocation(uniform) is uniform
-    with pytest.raises(ValueError, match=r"unknown allocation 'unifrom'; did you mean 'uniform'\? Known: uniform, erk"):
-        allocation("unifrom")

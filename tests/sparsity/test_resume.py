@@ -29,7 +29,7 @@ class Training:
         self.model = gossamer.bayesianize(plain, density=0.3, allocation=allocation, std="gradient")
         self.optimizer = KINDS[kind](gossamer.param_groups(self.model))
         self.subspace = gossamer.Subspace(
-            self.model, self.optimizer, total_steps=N_STEPS, update_period=19, addition=addition, compare=["magnitude"]
+            self.model, self.optimizer, total_steps=N_STEPS, update_period=19, addition=addition
         )
         assert self.subspace.scope == scope
         self.parts = (self.model, self.optimizer, self.subspace)

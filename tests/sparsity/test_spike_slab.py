@@ -35,8 +35,8 @@ def layer_with(values=VALUES, sparse=False):
     return gossamer.sparsify(layer, density=1.0, init="pretrained") if sparse else layer
 
 
-def sgd(layer, weight_decay=0.01):
-    return torch.optim.SGD(layer.parameters(), lr=1.0, weight_decay=weight_decay)
+def sgd(model, lr=1.0, weight_decay=0.01):
+    return SGHMC(model.parameters(), lr, n_data=1, temperature=0.0, momentum=0.0, weight_decay=weight_decay)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -53,21 +53,25 @@ def test_a_step_of_sgd_decays_each_group_by_its_own_factor(sparse):
     assert decay.spike_share == pytest.approx(1 / 3)
 
 
-def test_the_samplers_take_it_as_a_decay_and_step_as_sgd_does_with_the_gradient():
-    layers, gradient = [layer_with(), layer_with()], torch.randn(2, 3)
-    optimizers = [
-        sgd(layers[0]),
-        SGHMC(layers[1].parameters(), 1.0, n_data=1, temperature=0.0, momentum=0.0, weight_decay=0.01),
-    ]
-    for layer, optimizer in zip(layers, optimizers, strict=True):
-        decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01)
-        for _ in range(3):
-            layer.weight.grad = gradient.clone()
-            decay.step()
-            if isinstance(optimizer, SGHMC):
-                assert torch.equal(layer.weight.grad, gradient)
-            optimizer.step()
-    torch.testing.assert_close(layers[0].weight, layers[1].weight)
+def test_the_decay_adds_to_the_step_and_not_to_the_gradient():
+    layer, gradient = layer_with(), torch.randn(2, 3)
+    optimizer = sgd(layer)
+    decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01)
+    expected = VALUES.clone()
+    for _ in range(3):
+        layer.weight.grad = gradient.clone()
+        rates = torch.where(expected.square().mean(0) < 0.01, 0.1, 0.01)
+        expected = expected - gradient - rates * expected
+        decay.step()
+        assert torch.equal(layer.weight.grad, gradient)
+        optimizer.step()
+    torch.testing.assert_close(layer.weight.detach(), expected)
+
+
+def test_an_optimizer_without_a_decay_of_each_entry_is_refused():
+    layer = layer_with()
+    with pytest.raises(ValueError, match=r"^SGD takes no decay of each entry: use a sampler of gossamer\.optim"):
+        SpikeSlabDecay(layer, torch.optim.SGD(layer.parameters()), spike_decay=0.1, threshold=0.1)
 
 
 def test_groups_move_between_spike_and_slab():
@@ -87,24 +91,15 @@ def test_groups_move_between_spike_and_slab():
 def test_kernels_of_convolutions_are_groups_by_default():
     layer = nn.Conv2d(1, 2, 2, bias=False)
     layer.weight.data.copy_(torch.stack([torch.full((1, 2, 2), 0.01), torch.full((1, 2, 2), 1.0)]))
-    decay = SpikeSlabDecay(layer, sgd(layer), spike_decay=0.1, threshold=0.01)
-    layer.weight.grad = torch.zeros_like(layer.weight)
+    optimizer = sgd(layer)
+    decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01)
     decay.step()
-    assert layer.weight.grad.flatten(1).abs().amax(1).gt(0).tolist() == [True, False]
+    assert optimizer.state[layer.weight]["extra_decay"].flatten(1).amax(1).gt(0).tolist() == [True, False]
 
 
-def test_without_a_threshold_the_m_step_gives_one():
-    layer = layer_with()
-    decay = SpikeSlabDecay(layer, sgd(layer), spike_decay=0.1, n_data=1000)  # log 10 / 90 = 0.0256
-    layer.weight.grad = torch.zeros_like(layer.weight)
-    decay.step()
-    assert decay.spike_share == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize("make", [sgd, lambda layer: SGHMC(layer.parameters(), 0.1, n_data=10, weight_decay=0.01)])
-def test_the_decay_follows_entries_that_are_pruned_away(make):
+def test_the_decay_follows_entries_that_are_pruned_away():
     layer = layer_with(sparse=True)
-    optimizer = make(layer)
+    optimizer = SGHMC(layer.parameters(), 0.1, n_data=10, weight_decay=0.01)
     prune = Prune(layer, optimizer, threshold=1e-3)
     decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.1, update_period=2)
     for _ in range(2):
@@ -116,8 +111,7 @@ def test_the_decay_follows_entries_that_are_pruned_away(make):
     prune.step()
     decay.step()
     assert layer.support.position.tolist() == [0, 2, 3, 5]
-    if "extra_decay" in optimizer.state[layer.mean]:
-        assert optimizer.state[layer.mean]["extra_decay"].shape == layer.mean.shape
+    assert optimizer.state[layer.mean]["extra_decay"].shape == layer.mean.shape
 
 
 def test_a_resume_goes_on_as_if_nothing_had_happened():
@@ -130,8 +124,7 @@ def test_a_resume_goes_on_as_if_nothing_had_happened():
 
     def fresh():
         layer = layer_with()
-        optimizer = sgd(layer, 0.001)
-        optimizer.param_groups[0]["lr"] = 0.05
+        optimizer = sgd(layer, 0.05, 0.001)
         return layer, optimizer, SpikeSlabDecay(layer, optimizer, spike_decay=0.5, threshold=0.05, update_period=4)
 
     whole = fresh()
@@ -151,15 +144,21 @@ def test_a_resume_goes_on_as_if_nothing_had_happened():
     ("options", "message"),
     [
         ({"spike_decay": 0.001, "threshold": 0.1}, "must exceed the optimizer's weight_decay"),
-        ({"spike_decay": 0.1}, "give threshold, or n_data"),
         ({"spike_decay": 0.1, "threshold": 0.1, "update_period": 0}, "counts steps"),
-        ({"spike_decay": 0.1, "n_data": 10, "spike_probability": 1.0}, r"in \(0, 1\)"),
+        ({"spike_decay": 0.1, "threshold": 0.1, "groups": "inputs"}, "did you mean 'input'"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(options, message):
     layer = layer_with()
     with pytest.raises(ValueError, match=message):
         SpikeSlabDecay(layer, sgd(layer), **options)
+
+
+def test_a_threshold_of_impossible_priors_is_refused():
+    with pytest.raises(ValueError, match=r"in \(0, 1\)"):
+        soft_threshold(2.0, 1.0, 3, spike_probability=1.0)
+    with pytest.raises(ValueError, match="spike must be narrower"):
+        soft_threshold(1.0, 2.0, 3)
 
 
 def test_an_optimizer_of_other_parameters_is_refused():
@@ -170,13 +169,14 @@ def test_an_optimizer_of_other_parameters_is_refused():
 def test_what_is_held_back_is_in_the_spike_whatever_its_size():
     layer = nn.Linear(4, 2, bias=False)
     layer.weight.data.copy_(torch.tensor([0.9, 0.8, 1.0, 0.7]).expand(2, 4))
+    layer = gossamer.sparsify(layer, density=1.0, init="pretrained")
     optimizer = SGHMC(layer.parameters(), 0.0, n_data=10, weight_decay=0.01)
     prune = Prune(layer, optimizer, target_density=0.5, feedback=True)
     decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01, prune=prune)
-    layer.weight.grad = torch.zeros_like(layer.weight)
+    layer.mean.grad = torch.zeros_like(layer.mean)
     for rule in (prune, decay):
         rule.step()
-    assert optimizer.state[layer.weight]["extra_decay"][0].gt(0).tolist() == [False, True, False, True]
+    assert optimizer.state[layer.mean]["extra_decay"][:4].gt(0).tolist() == [False, True, False, True]
     assert decay.spike_share == 0  # by their size, none
 
 
@@ -185,7 +185,7 @@ def test_a_threshold_for_each_layer_and_a_state_that_brings_it_back():
     with torch.no_grad():
         model[0].weight.copy_(VALUES)
         model[1].weight.fill_(0.1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1e-3)
+    optimizer = sgd(model, 0.1, 1e-3)
     limits = {"0": 0.1, "1": 0.005}
     decay = SpikeSlabDecay(model, optimizer, spike_decay=0.1, threshold=limits)
     model(torch.zeros(1, 3)).sum().backward()

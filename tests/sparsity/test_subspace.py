@@ -11,7 +11,6 @@ from torch import nn
 import gossamer
 from gossamer import distributed
 from gossamer.layers import sparse_weights
-from gossamer.layers.weight import stats_of
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.criteria import REMOVAL, snr_abs, snr_abs_reference
 from gossamer.types import Step
@@ -209,46 +208,6 @@ def test_a_global_budget_moves_to_where_the_gradient_is():
     assert n_active(model)["0"] > 10
 
 
-def test_compare_records_intersection_over_union():
-    names = ("magnitude", "snr", "expected_abs", "snr_exp")
-    torch.manual_seed(0)
-    model = gossamer.bayesianize(nn.Linear(20, 10), density=0.5, std="gradient")
-    model.weight.raw_std.data.normal_()
-    optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.0)
-    subspace = gossamer.Subspace(
-        model, optimizer, total_steps=10, update_period=1, replacement_rate=constant(0.3), compare=names
-    )
-    stats = stats_of(model.weight)
-
-    def removed(score):
-        return {slot for _, slot in sorted((float(s), -slot) for slot, s in enumerate(score))[:30]}
-
-    sets = {name: removed(REMOVAL[name](stats)) for name in (*names, "snr_abs")}
-    model(torch.randn(4, 20)).sum().backward()
-    subspace.step()
-    [entry] = subspace.record
-    expected = {name: len(sets[name] & sets["snr_abs"]) / len(sets[name] | sets["snr_abs"]) for name in names}
-    assert {name: overlap[""] for name, overlap in entry["iou"].items()} == expected
-    assert expected["snr"] == 1.0
-    assert 0 < expected["magnitude"] < 1
-
-
-def test_compare_follows_the_scope():
-    """Over all layers another criterion removes other numbers of each."""
-    model = gossamer.bayesianize(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), density=0.5, std="gradient")
-    for layer, mean, std in zip(model, (1.0, 2.0), (0.1, 0.4), strict=True):
-        layer.mean.data.fill_(mean)
-        layer.weight.raw_std.data.copy_(torch.full((8,), std).expm1().log())
-    optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.0)
-    options = {"update_period": 1, "replacement_rate": constant(0.25), "compare": "snr", "scope": "global"}
-    subspace = gossamer.Subspace(model, optimizer, total_steps=10, removal="magnitude", **options)
-    model(torch.randn(4, 4)).sum().backward()
-    subspace.step()
-    [entry] = subspace.record
-    assert entry["removed"] == {"0": 4, "1": 0}  # snr would take four of the other
-    assert entry["iou"] == {"snr": {"0": 0.0, "1": 0.0}}
-
-
 BAD_ARGUMENTS = {
     "total_steps": ({"total_steps": 0}, "count steps from 1"),
     "update_period": ({"update_period": 0}, "count steps from 1"),
@@ -258,7 +217,6 @@ BAD_ARGUMENTS = {
     "until": ({"until": 1.1}, "until is a share"),
     "unknown removal": ({"removal": "magnitud"}, "did you mean 'magnitude'"),
     "unknown addition": ({"addition": "gradient"}, "unknown addition criterion"),
-    "unknown compare": ({"compare": ["snr", "sn"]}, "did you mean 'snr'"),
     "regrow name": ({"regrow_std": "median"}, "regrow_std must be"),
     "regrow zero": ({"regrow_std": 0.0}, "regrow_std must be"),
     "regrow infinite": ({"regrow_std": math.inf}, "regrow_std must be"),
@@ -284,7 +242,7 @@ def test_models_and_optimizers_that_do_not_fit_are_refused():
         gossamer.Subspace(gossamer.bayesianize(plain, std="gradient"), before, total_steps=10)
     points = gossamer.sparsify(nn.Linear(9, 4), density=0.5)
     optimizer = torch.optim.SGD(gossamer.param_groups(points), lr=0.1)
-    for options in ({}, {"removal": "magnitude", "compare": ["snr"]}):
+    for options in ({}, {"removal": "snr"}):
         with pytest.raises(ValueError, match="needs a std; use removal='magnitude'"):
             gossamer.Subspace(points, optimizer, total_steps=10, **options)
 
@@ -347,13 +305,12 @@ def test_a_criterion_is_the_same_by_name_and_as_a_function(scope, monkeypatch):
         model = gossamer.sparsify(nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 20)), density=0.3, keep_dense=())
         model[1].mean.data.mul_(100)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        options = {"update_period": 1, "replacement_rate": constant(0.5), "scope": scope, "compare": ["lamp"]}
+        options = {"update_period": 1, "replacement_rate": constant(0.5), "scope": scope}
         subspace = gossamer.Subspace(model, optimizer, total_steps=9, removal=removal, **options)
         model(torch.randn(4, 20)).square().sum().backward()
         assert subspace.step()
         found.append((subspace.record, [layer.support.position.tolist() for layer in model]))
     assert found[0] == found[1]
-    assert set(found[0][0][0]["iou"]["lamp"].values()) == {1.0}
 
 
 def test_a_training_without_a_planned_end():

@@ -138,18 +138,13 @@ def _rewrite(network: nn.Module, step: Operation, known: Analysis, plan: Survivo
     if step.kind == "mask":
         layer.mask = layer.mask[rows.to(layer.mask.device)]
         if bool(layer.mask.all()):
-            _put(network, step.module_name, layer.activation)
+            network.set_submodule(step.module_name, layer.activation)
         return None
     before = tuple(layer.weight.shape)
     select = _shrink(layer, rows, step, known, plan)
     if select is not None:
-        _put(network, step.module_name, nn.Sequential(select, layer))
+        network.set_submodule(step.module_name, nn.Sequential(select, layer))
     return CompactionRow(step.module_name, before, tuple(layer.weight.shape))
-
-
-def _put(network: nn.Module, name: str, module: nn.Module) -> None:
-    path, _, last = name.rpartition(".")
-    setattr(network.get_submodule(path), last, module)
 
 
 def _shrink(layer: Any, rows: Tensor, step: Operation, known: Analysis, plan: Survivors) -> Select | None:

@@ -17,8 +17,8 @@ from gossamer.types import Formerly, Method, Task
 
 __all__ = ["as_recorded", "build", "find", "names", "options_of"]
 
-# Options of earlier versions that are gone, at the value with which their method did what it does now.
-GONE: dict[str, dict[str, Any]] = {"cv_sghmc": {"hot": 1.0, "scale_lr": None}}
+# Options of earlier versions that are gone, at the value with which a run is what it would be now; ... is any value.
+GONE: dict[str, Any] = {"compare": ..., "hot": 1.0, "scale_lr": None}
 
 
 def names() -> list[str]:
@@ -69,9 +69,16 @@ def as_recorded(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     Example:
         >>> as_recorded("ssvi", {"density": 0.1, "members": 3}), as_recorded("ssvi", {"cycles": 1, "members": 3})
         ({'density': 0.1, 'cycles': 3}, {'cycles': 1, 'members': 3})
+        >>> as_recorded("ssvi", {"density": 0.1, "compare": "snr"})
+        {'density': 0.1}
     """
-    found = dict(options)
-    for option, hint in get_type_hints(find(name), include_extras=True).items():
+    hints = get_type_hints(find(name), include_extras=True)
+    found = {
+        option: value
+        for option, value in options.items()
+        if option in hints or option not in GONE or GONE[option] not in (value, ...)
+    }
+    for option, hint in hints.items():
         for former in get_args(hint):
             if isinstance(former, Formerly) and option not in found and former.name in found:
                 found[option] = found.pop(former.name)

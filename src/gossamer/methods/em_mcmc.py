@@ -199,7 +199,6 @@ def em_mcmc(
             optimizer,
             spike_decay=spike_decay,
             threshold=_threshold(chosen.soft_threshold, weights),
-            n_data=task.n_data,
             prune=prune,
             warmup=times.decay_from / steps,
             **common,

@@ -73,7 +73,6 @@ def ssvi(
     replacement_rate: float = 0.3,
     until: float = 0.75,
     regrow_std: RegrowStd | None = None,
-    compare: str | None = None,
     prior_std: float | None = None,
     prior: PriorName = "shared",
     init_std: float | None = None,
@@ -108,8 +107,6 @@ def ssvi(
         until: Share of the training after which the subspace stays as it is.
         regrow_std: σ of a new entry: ``"mean"`` of its layer, which is the default, ``"mean_raw"``, which is that of
             reference mode, or a number, as in the right half of the paper's Figure 3.
-        compare: Names of other removal criteria, separated by commas. Each update records, by layer, the intersection
-            over union of what they would have removed and what was removed (the paper's Figure 5).
         prior_std: Standard deviation s of the prior instead of ``weight_decay``: δ = T / N s².
         prior: ``"own"`` centres the prior of each network at random weights of its own, drawn from N(0, s²) with
             s = ``prior_std`` or 2/√(active fan-in), instead of zero. It is for a mixture of several trainings on few
@@ -165,7 +162,6 @@ def ssvi(
         replacement_rate=replacement_rate,
         until=until,
         regrow_std=regrow_std,
-        compare=[name.strip() for name in compare.split(",")] if compare else (),
     )
     moves = [subspace] if density < 1 else []  # otherwise there is nothing to move
     if std == "gradient":

@@ -11,7 +11,7 @@ from gossamer.types import Method, Task
 
 __all__ = ["vi"]
 
-OF_SUBSPACES = "removal", "addition", "update_period", "replacement_rate", "until", "regrow_std", "compare"
+OF_SUBSPACES = "removal", "addition", "update_period", "replacement_rate", "until", "regrow_std"
 
 
 @with_options_of(ssvi, "density", "allocation", "prior", "members", "cycles", *OF_SUBSPACES, weight_decay=5e-4)

@@ -1,8 +1,7 @@
 """Which weights are active: criteria, allocations, the subspace that moves by them, and pruning of groups."""
 
 from gossamer.sparsity import allocation, criteria, groups
-from gossamer.sparsity.cut import Cut
-from gossamer.sparsity.pruning import Prune
+from gossamer.sparsity.pruning import Cut, Prune
 from gossamer.sparsity.redistribution import Redistribution
 from gossamer.sparsity.spike_slab import SpikeSlabDecay, soft_threshold
 from gossamer.sparsity.subspace import Subspace

@@ -9,10 +9,9 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from gossamer._text.names import lookup
 from gossamer.types import Allocation, LayerStats
 
-__all__ = ["ALLOCATION", "allocation", "apportion", "erk", "global_", "uniform", "uniform_reference"]
+__all__ = ["ALLOCATION", "apportion", "erk", "global_", "uniform", "uniform_reference"]
 
 
 def uniform(layers: Sequence[LayerStats], density: float) -> list[int]:
@@ -62,15 +61,6 @@ def uniform_reference(layers: Sequence[LayerStats], density: float) -> list[int]
 
 ALLOCATION: dict[str, Allocation] = {"uniform": uniform, "erk": erk, "global": global_, "global_": global_}
 """The allocations by name."""
-
-
-def allocation(choice: str | Allocation) -> Allocation:
-    """The allocation called ``choice``; a callable is its own allocation.
-
-    >>> allocation("erk") is erk
-    True
-    """
-    return lookup("allocation", choice, ALLOCATION)
 
 
 def _check_density(density: float) -> None:

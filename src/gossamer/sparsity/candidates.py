@@ -9,7 +9,7 @@ rounds of Cao and Wang (PODC 2004), with a bit per entry in the second one.
 Nothing here is as large as a dense gradient but the gradients themselves, which are given up one after another.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from gossamer.distributed import average_over_ranks, from_every_rank, on_any_rank, world_size
 from gossamer.layers import Support
 from gossamer.sparsity.gradients import Grads, Weights
-from gossamer.sparsity.selection import Best, works_together
+from gossamer.sparsity.selection import Best, runs, works_together
 
 AT_ONCE = 1 << 22  # entries of the weights that share messages
 LEAST, ON_GPU = 1 << 17, 1 << 22  # entries that are looked at together, at least: a GPU is quick with many
@@ -38,7 +38,9 @@ def best_of_all_ranks(grads: Grads, weights: Weights, rate: float) -> dict[str, 
         names = [name for name, place in devices.items() if place == device]
         sizes = torch.stack([torch.linalg.vector_norm(grads[name], torch.inf) for name in names])
         is_broken = any(on_any_rank([not bool(sizes.isfinite().all())], device))
-        for portion in _portions(names, weights):
+        # Small weights share messages, and large ones no memory.
+        for first, last in runs([weights[name].support.size for name in names], AT_ONCE):
+            portion = names[first:last]
             flat, supports = [grads.pop(name).flatten() for name in portion], [weights[n].support for n in portion]
             bests = [Best(support, int(rate * support.n_active)) for support in supports]
             if not is_broken:
@@ -47,19 +49,6 @@ def best_of_all_ranks(grads: Grads, weights: Weights, rate: float) -> dict[str, 
                 best.is_finite = not is_broken
             found |= dict(zip(portion, bests, strict=True))
     return found
-
-
-def _portions(names: Sequence[str], weights: Weights) -> Iterator[list[str]]:
-    """Neighbours of few entries together, so that small weights share messages and large ones no memory."""
-    portion: list[str] = []
-    size = 0
-    for name in names:
-        if portion and size + weights[name].support.size > AT_ONCE:
-            yield portion
-            portion, size = [], 0
-        portion.append(name)
-        size += weights[name].support.size
-    yield portion
 
 
 def _look_through(flat: Sequence[Tensor], bests: Sequence[Best]) -> None:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from gossamer._text.names import lookup
 from gossamer.kernels.ordered import top_mask
 from gossamer.layers import (
     CurvatureWeight,
@@ -24,8 +25,7 @@ from gossamer.layers import (
     swap,
 )
 from gossamer.layers.summary import warn_of_the_rest
-from gossamer.sparsity.allocation import allocation as allocation_by_name
-from gossamer.sparsity.allocation import global_, uniform, uniform_reference
+from gossamer.sparsity.allocation import ALLOCATION, global_, uniform, uniform_reference
 from gossamer.types import Allocation, LayerStats, Mode, Noise, Std
 
 Init = Literal["fresh", "pretrained", "pretrained_random"]
@@ -127,7 +127,8 @@ def bayesianize(
         like = dense.tensor.detach()
         return kind(support, mean.detach().to(like), first_std.to(like), prior, mode, noise)
 
-    budget = uniform_reference if reference and allocation == "uniform" else allocation_by_name(allocation)
+    is_released = reference and allocation == "uniform"
+    budget = uniform_reference if is_released else lookup("allocation", allocation, ALLOCATION)
     return convert(model, gaussian, density, budget, keep_dense, exclude, init, generator)
 
 
@@ -157,7 +158,8 @@ def sparsify(
         mean = _initial_mean(dense, support, init, generator)
         return PointWeight(support, mean.detach().to(dense.tensor.detach()))
 
-    return convert(model, point, density, allocation_by_name(allocation), keep_dense, exclude, init, generator)
+    budget = lookup("allocation", allocation, ALLOCATION)
+    return convert(model, point, density, budget, keep_dense, exclude, init, generator)
 
 
 def convert(

@@ -8,8 +8,8 @@ kernels instead of two thousand and with one wait; a CPU for one after another, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,7 @@ from gossamer.layers.weight import RegrowStd, stats_of
 from gossamer.sparsity.criteria import ENTRYWISE, GradientCriterion
 from gossamer.sparsity.gradients import Grads, Weights
 from gossamer.sparsity.moves import Moved, WeightBatch, forget_histories, move
-from gossamer.sparsity.selection import Best, Segments, works_together
+from gossamer.sparsity.selection import Best, Segments, runs, works_together
 from gossamer.types import Criterion, WeightStats
 
 Scope = Literal["layer", "global"]
@@ -40,7 +40,6 @@ class Exchange:
     removal: Criterion
     addition: Criterion
     scope: Scope = "layer"
-    compare: Mapping[str, Criterion] = field(default_factory=dict)
     regrow_std: RegrowStd | None = None
     optimizers: Sequence[Optimizer] = ()  # their states follow
 
@@ -60,30 +59,29 @@ class Exchange:
         choices = [self._choose(batch, grads, shortlists, rate) for batch in batches]
         if not all(choice.is_finite for choice in choices):
             return None
+        removed: dict[str, int] = {}
+        replaced: dict[str, int] = {}
         for batch, choice in zip(batches, choices, strict=True):
             move(batch, choice.moved, batch.regrown(choice.kept, self.regrow_std), self.optimizers)
+            removed |= zip(batch.names, choice.removed, strict=True)
+            replaced |= zip(batch.names, choice.replaced, strict=True)
         for optimizer in self.optimizers:
             forget_histories(optimizer)
-        return self._record(weights, choices)
+        columns = {
+            "removed": removed,
+            "replaced": replaced,
+            "active": {name: len(weight.mean) for name, weight in weights.items()},
+        }
+        return {key: {name: column[name] for name in weights} for key, column in columns.items()}
 
     def _choose(self, batch: WeightBatch, grads: Grads, shortlists: Mapping[str, Best], rate: float) -> _Choice:
         kept, removed = keep(removal_scores(self.removal, batch), batch.active, rate, self.scope)
-        others = [
-            keep(removal_scores(criterion, batch), batch.active, rate, self.scope)
-            for criterion in self.compare.values()
-        ]
-        shared = [batch.active.counts(~(kept | other)) for other, _ in others]
         number, entries, largest = self._grow(batch, kept, grads, shortlists)
         moved = Moved.to(batch, number, entries)
-        counts = torch.stack([moved.entries.counts(moved.is_new), *shared])
-        finite = largest.isfinite().all().expand(len(counts), 1)
-        rows = torch.cat([finite, counts], 1).tolist()  # here, and only here, the host waits for a GPU
-        overlaps = [
-            [_overlap(both, mine, its) for both, mine, its in zip(row[1:], removed, n_other, strict=True)]
-            for row, (_, n_other) in zip(rows[1:], others, strict=True)
-        ]
-        figures = zip(batch.names, zip(removed, rows[0][1:], *overlaps, strict=True), strict=True)
-        return _Choice(kept, moved, bool(rows[0][0]), dict(figures))
+        is_finite = largest.isfinite().all().expand(1)
+        numbers = torch.cat([is_finite, moved.entries.counts(moved.is_new)])
+        finite, *replaced = numbers.tolist()  # here, and only here, the host waits for a GPU
+        return _Choice(kept, moved, bool(finite), removed, replaced)
 
     def _grow(
         self, batch: WeightBatch, kept: Tensor, grads: Grads, shortlists: Mapping[str, Best]
@@ -94,7 +92,7 @@ class Exchange:
         alone = [name in shortlists for name in batch.names]
         limit = None if self.scope == "global" else LIMIT if works_together(batch.device) else 1
         before = n_before = 0
-        for first, last in _groups(batch.sizes, alone, limit):
+        for first, last in runs(batch.sizes, limit, alone):
             names, lengths = batch.names[first:last], batch.active.lengths[first:last]
             dense, part = Segments(batch.sizes[first:last], batch.device), slice(n_before, n_before + sum(lengths))
             stays, active = kept[part], old[part] - before
@@ -140,21 +138,13 @@ class Exchange:
         mean = weight.dense_mean().flatten()
         return _as_score(self.addition(WeightStats(mean=mean, grad=flat)), len(mean), "addition")
 
-    def _record(self, weights: Weights, choices: Sequence[_Choice]) -> dict[str, Any]:
-        figures = {name: row for choice in choices for name, row in choice.figures.items()}
-        columns = [{name: figures[name][i] for name in weights} for i in range(2 + len(self.compare))]
-        record: dict[str, Any] = {"removed": columns[0]}
-        if self.compare:
-            record["iou"] = dict(zip(self.compare, columns[2:], strict=True))
-        active = {name: len(weight.mean) for name, weight in weights.items()}
-        return record | {"replaced": columns[1], "active": active}
-
 
 class _Choice(NamedTuple):
     kept: Tensor
     moved: Moved
     is_finite: bool
-    figures: dict[str, tuple[Any, ...]]  # by weight: how many are removed, replaced, and the overlap of each comparison
+    removed: list[int]  # how many entries of each weight leave
+    replaced: list[int]  # and how many of its new ones were not active before
 
 
 def _lengths(batch: WeightBatch, number: Tensor) -> Segments:
@@ -199,21 +189,3 @@ def _absolute(grads: Sequence[Tensor], dense: Segments) -> Tensor:
     parts = [part.view(grad.shape) for part, grad in zip(score.split(dense.lengths), grads, strict=True)]
     torch._foreach_copy_(parts, list(grads))
     return score.abs_()
-
-
-def _groups(sizes: Sequence[int], alone: Sequence[bool], limit: int | None) -> Iterator[tuple[int, int]]:
-    """Ranges of weights with at most ``limit`` dense entries together, or of one that has more or stands alone."""
-    first, total = 0, 0
-    for number, size in enumerate(sizes):
-        is_full = limit is not None and total + size > limit
-        if number > first and (is_full or alone[number] or alone[first]):
-            yield first, number
-            first, total = number, 0
-        total += size
-    yield first, len(sizes)
-
-
-def _overlap(both: int, mine: int, its: int) -> float:
-    """Intersection over union of two sets of ``mine`` and ``its`` entries that have ``both`` in common."""
-    union = mine + its - both
-    return both / union if union else 1.0

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor
@@ -178,12 +179,19 @@ def forget_histories(optimizer: Optimizer) -> None:
                 state.clear()
 
 
-def after_steps(optimizer: Optimizer, act: Callable[[], None]) -> RemovableHandle:
-    """Call ``act`` after every step of the optimizer, until the hook is removed."""
+def after_steps(optimizer: Optimizer, method: Callable[[], None]) -> RemovableHandle:
+    """Call a bound method after every step of the optimizer, until the hook is removed or its object is gone."""
     inner: Any = optimizer
     if not hasattr(optimizer, "_optimizer_step_post_hooks"):  # accelerate's wrapper has no hooks of its own
         inner = inner.optimizer
-    hook: RemovableHandle = inner.register_step_post_hook(lambda *_: act())
+    found = WeakMethod(method)  # an optimizer must not keep a network alive
+
+    def act(*_: Any) -> None:
+        bound = found()
+        if bound is not None:
+            bound()
+
+    hook: RemovableHandle = inner.register_step_post_hook(act)
     return hook
 
 

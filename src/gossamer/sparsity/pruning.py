@@ -1,13 +1,13 @@
-"""Pruning of groups during training: dynamic forward pruning, and pruning with feedback (Ke and Fan, Algorithm 3).
+"""Pruning during training: of groups again and again (Ke and Fan, Algorithm 3), or once, of what fails a test.
 
-Forward (DFP): a group that is cut is gone for good. In a sparse weight it leaves the storage together with its gradient
-and optimizer state; in a plain one it is held at zero. With feedback (DPF, eq. 8, after Lin et al., ICLR 2020) the
-network computes with the group at zero, so gradients are those of the pruned network, but they still update the weight
-that is held back, and at a later check the group may return.
+Forward (DFP): a group that is cut is gone for good, and leaves the storage together with its gradient and optimizer
+state. With feedback (DPF, eq. 8, after Lin et al., ICLR 2020) the network computes with the group at zero, so gradients
+are those of the pruned network, but they still update the weight that is held back, and at a later check the group may
+return.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,24 +15,23 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.distributed import world_size
+from gossamer.layers import SparseWeight, density, sparse_weights
 from gossamer.schedules import as_schedule, step_of
 from gossamer.sparsity.clock import Clocked
 from gossamer.sparsity.exchange import Scope
 from gossamer.sparsity.groups import (
     Axes,
     GroupCriterion,
-    GroupedWeight,
     Scored,
     Scoring,
     check_thresholds,
     cut,
     grouped_weights,
 )
-from gossamer.sparsity.held_entries import HeldEntries
 from gossamer.sparsity.moves import after_steps, forget_histories, remove
-from gossamer.types import Schedule, VariationalOptimizer
+from gossamer.types import Schedule, Step, VariationalOptimizer
 
-__all__ = ["Prune"]
+__all__ = ["Cut", "Prune"]
 
 SKIPPED = (
     "optimizer.step() was skipped after the last step of Prune, so this network has just computed with the weights "
@@ -48,7 +47,8 @@ class Prune(Clocked):
     was skipped (by a gradient scaler, after a bad loss); calling it after every step is fine.
 
     Args:
-        model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions are pruned.
+        model: A network of ``gossamer.sparsify(model, density=1.0, init="pretrained")``, or of a lower density; its
+            linear layers and convolutions are pruned.
         optimizer: Any ``torch.optim`` optimizer that holds its parameters.
         threshold: λ2, below which a group is cut: one number, or one per layer by name.
         target_density: Instead of a threshold, the share of weights that may stay: a number or a function of the step.
@@ -111,18 +111,14 @@ class Prune(Clocked):
             self.last_step if isinstance(feedback, bool) else step_of(feedback, total_steps, "feedback") or None
         )
         self.weights = grouped_weights(model, exclude)
-        self._held = {
-            name: HeldEntries(weight.parameter, keeps=self.feedback)
-            for name, weight in self.weights.items()
-            if self.feedback or weight.sparse is None
-        }
+        self._sparse = {n: w.stored for n, w in self.weights.items() if isinstance(w.stored, SparseWeight)}
         may_shrink = not self.feedback or self.feedback_steps is not None
         self._check_parts(may_shrink)
         if may_shrink:  # with positions stored from the start, a state saved after a cut can be loaded
-            for weight in self.weights.values():
-                if weight.sparse is not None:
-                    weight.sparse.support.explicit(weight.parameter.device)
-        if self._held:
+            for weight in self._sparse.values():
+                weight.support.explicit(weight.mean.device)
+        self._held = {name: HeldEntries(weight.parameter) for name, weight in self.weights.items() if self.feedback}
+        if self.feedback:
             after_steps(optimizer, self.hide)
 
     @property
@@ -132,17 +128,16 @@ class Prune(Clocked):
 
     @property
     def held(self) -> Mapping[str, tuple[int, int]]:
-        """By layer: entries that are cut but stored, and those of them that feedback trains on."""
-        return {name: (held.n_held, held.n_held if held.keeps else 0) for name, held in self._held.items()}
+        """By layer: entries that are cut but stored, all of which feedback trains on."""
+        return {name: (held.n_held, held.n_held) for name, held in self._held.items()}
 
     def held_back(self, name: str) -> Tensor | None:
         """Which entries of the parameter of a layer are held back and may return; ``None`` where nothing can be."""
-        held = self._held.get(name)
-        return held.mask if held is not None and held.keeps else None
+        return self._held[name].mask if name in self._held else None
 
     def step(self) -> bool:
         self.index += 1
-        if any(not held.is_hidden and held.keeps and held.n_held for held in self._held.values()):
+        if any(not held.is_hidden and held.n_held for held in self._held.values()):
             warnings.warn(SKIPPED, stacklevel=2)
         for held in self._held.values():
             held.reveal()  # held-back weights take part in this step: in decay, gradient and choice
@@ -177,7 +172,7 @@ class Prune(Clocked):
         self.feedback = bool(state["feedback"])
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
         # Weights that have left for good are in neither; an earlier state brings them back.
-        self._held = {name: HeldEntries(self.weights[name].parameter, keeps=self.feedback) for name in state["held"]}
+        self._held = {name: HeldEntries(self.weights[name].parameter) for name in state["held"]}
         for name, held in self._held.items():
             held.load_state_dict(state["held"][name])
 
@@ -187,11 +182,13 @@ class Prune(Clocked):
         before = {name: self._n_kept(name) for name in weights}
         scored = {name: self.scoring(weight) for name, weight in weights.items()}
         for name, kept in self._choose(scored).items():
-            self._keep(name, weights[name], kept)
+            if self.feedback:
+                self._held[name].choose(~kept)
+            else:
+                remove(self._sparse[name], kept, [self.optimizer])
         forget_histories(self.optimizer)
-        active = {name: self._n_kept(name) for name in weights}
-        removed = {name: before[name] - active[name] for name in weights}
-        self.record.append({"step": self.index, "density": self.density, "active": active, "removed": removed})
+        after = {name: self._n_kept(name) for name in weights}
+        self.record.append({"step": self.index, "density": self.density} | _counts(before, after))
 
     def _choose(self, scored: dict[str, list[Scored]]) -> dict[str, Tensor]:
         """Which entries stay: one choice per weight, or one for all together."""
@@ -206,48 +203,135 @@ class Prune(Clocked):
             kept |= cut({name: scored[name] for name in names}, None if least is None else float(least), budget)
         return kept
 
-    def _keep(self, name: str, weight: GroupedWeight, kept: Tensor) -> None:
-        """Let go of the entries that are not kept; where nothing was held back they are zeros already."""
-        if self.feedback:
-            self._held[name].choose(~kept)
-        elif weight.sparse is not None:
-            remove(weight.sparse, kept, [self.optimizer])
-        else:
-            self._held[name].choose(~kept.view_as(weight.parameter) | self._held[name].mask)
-            self._held[name].reset(self.optimizer)
-
     def _n_kept(self, name: str) -> int:
         held = self._held.get(name)
         return self.weights[name].parameter.numel() - (0 if held is None else held.n_held)
 
     def _release(self) -> None:
-        """Remove for good what is held back: from storage where the weight is sparse."""
-        self.feedback = False
-        for name, held in list(self._held.items()):
-            weight = self.weights[name]
-            held.drop()
-            held.reset(self.optimizer)
-            if weight.sparse is not None:
-                remove(weight.sparse, ~held.mask.flatten(), [self.optimizer])
-                del self._held[name]
+        """Remove for good what is held back."""
+        for name, held in self._held.items():
+            remove(self._sparse[name], ~held.mask, [self.optimizer])
+        self.feedback, self._held = False, {}
 
     def _check_parts(self, may_shrink: bool) -> None:
-        if self._held and isinstance(self.optimizer, VariationalOptimizer):
+        if plain := [name or "the layer" for name in self.weights if name not in self._sparse]:
             raise ValueError(
-                "CVAdam draws all weights that it holds, also those held at zero: with it prune a network of "
-                "gossamer.sparsify(model, density=1.0, init='pretrained'), whose weights leave it, and without feedback"
+                f"what is pruned leaves the storage of a sparse network, and {', '.join(plain)} is plain: convert it "
+                "with gossamer.sparsify(model, density=1.0, init='pretrained') first, or exclude it"
             )
+        if self.feedback and isinstance(self.optimizer, VariationalOptimizer):
+            raise ValueError("CVAdam draws all weights that it holds, also those held at zero: prune without feedback")
         check_thresholds(self.threshold, self.weights)
-        if world_size() > 1 and may_shrink and any(weight.sparse is not None for weight in self.weights.values()):
-            raise ValueError(
-                "cutting sparse weights changes parameters' shapes, which DDP cannot follow: use feedback=True"
-            )
+        if world_size() > 1 and may_shrink:
+            raise ValueError("cutting weights changes parameters' shapes, which DDP cannot follow: use feedback=True")
         if self.scope == "global" and len({self.scoring.criterion_of(weight) for weight in self.weights.values()}) > 1:
             raise ValueError(
                 "one order over all layers needs one criterion for all: give criterion=…, or scope='layer'"
             )
         for weight in self.weights.values():
             self.scoring(weight)
+
+
+Margin = Callable[[SparseWeight], Tensor]
+"""By how much each active entry of a weight passes its test; those above zero stay."""
+
+
+class Cut(Clocked):
+    """Removes, at step ``at``, all entries that fail a test; they leave the storage and the optimizer's state.
+
+    It acts before the optimizer's step. Every weight keeps at least the entry with the largest margin.
+
+    Args:
+        model: A converted network.
+        optimizer: The optimizer that holds its parameters.
+        margin: A function of a weight that returns one number per active entry; those above zero stay.
+        at: The step, counted from 1.
+
+    Example:
+        >>> import gossamer
+        >>> model = gossamer.sparsify(nn.Linear(50, 10), density=1.0)
+        >>> optimizer = torch.optim.SGD(gossamer.param_groups(model), lr=0.1)
+        >>> cut = Cut(model, optimizer, lambda weight: weight.mean.abs() - 0.1, at=3)
+        >>> for number in range(1, 4):
+        ...     _ = cut(Step(number, model, optimizer, lambda: torch.zeros(())))
+        >>> bool(model.mean.abs().min() > 0.1), cut.record[0]["step"]
+        (True, 3)
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, margin: Margin, at: int) -> None:
+        super().__init__()
+        self.optimizer, self.margin, self.at = optimizer, margin, at
+
+    @property
+    def acts(self) -> bool:
+        return self.index + 1 == self.at
+
+    @torch.no_grad()
+    def __call__(self, step: Step) -> bool:
+        """Cut if this is the step; the gradient is never spent."""
+        self.index = step.number
+        if step.number != self.at:
+            return False
+        weights = sparse_weights(step.model)
+        before = {name: weight.support.n_active for name, weight in weights.items()}
+        for weight in weights.values():
+            margin = self.margin(weight)
+            stays = margin > 0
+            stays[margin.argmax()] = True  # kernels have no empty weights
+            remove(weight, stays, [self.optimizer])
+        forget_histories(self.optimizer)
+        after = {name: weight.support.n_active for name, weight in weights.items()}
+        self.record.append({"step": step.number, "density": density(step.model)} | _counts(before, after))
+        return False
+
+
+def _counts(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, Mapping[str, int]]:
+    return {"active": after, "removed": {name: before[name] - after[name] for name in after}}
+
+
+class HeldEntries:
+    """Holds entries of a parameter at zero from one optimizer step to the next backward pass, and remembers them."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.parameter = parameter
+        self.mask = torch.zeros_like(parameter, dtype=torch.bool)
+        self.n_held = 0  # how many entries that is
+        self.values = parameter.detach().new_zeros(0)  # of the entries in the mask, while they are hidden
+        self.is_hidden = False
+
+    @torch.no_grad()
+    def choose(self, mask: Tensor) -> None:
+        """Which entries to hold from now on; their values stay until they are hidden."""
+        self.reveal()
+        self.mask = mask.view_as(self.parameter)
+        self.n_held = int(self.mask.sum())
+
+    @torch.no_grad()
+    def hide(self) -> None:
+        """Make the held entries zero in the parameter."""
+        moved = self.parameter[self.mask]
+        # Still hidden: the optimizer stepped from zero without a reveal, and that step belongs to them.
+        self.values = self.values + moved if self.is_hidden else moved
+        self.parameter.masked_fill_(self.mask, 0.0)
+        self.is_hidden = True
+
+    @torch.no_grad()
+    def reveal(self) -> None:
+        """Put the remembered values back."""
+        if self.is_hidden:
+            self.parameter[self.mask] = self.values
+        self.is_hidden = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """What an exact resume needs."""
+        return {"mask": self.mask, "values": self.values, "is_hidden": self.is_hidden}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state_dict``."""
+        self.mask = state["mask"].to(self.parameter.device)
+        self.n_held = int(self.mask.sum())
+        self.values = state["values"].to(self.parameter)
+        self.is_hidden = bool(state["is_hidden"])
 
 
 def _checked_share(share: float, when: str = "") -> float:

@@ -7,7 +7,7 @@ all of them; the lengths are known on the host, so nothing here waits for the de
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
 
@@ -106,13 +106,6 @@ class Best:
 
     It is not known yet which of the active entries will be removed, and compete with the others. The result is that of
     a top-k of the whole score, ties by position included.
-
-    Example:
-        >>> best = Best(Support((2, 3), torch.tensor([0, 4])), n_wanted=1)
-        >>> best.consider(0, torch.tensor([5.0, 1.0, 2.0]))
-        >>> best.consider(3, torch.tensor([3.0, 4.0, 1.0]))
-        >>> best.best(kept=torch.tensor([True, False]))
-        tensor([4])
     """
 
     def __init__(self, support: Support, n_wanted: int) -> None:
@@ -177,6 +170,18 @@ class Best:
         is_other[known[known < len(is_other)]] = False
         is_other[low:high] = False
         return is_other.nonzero().flatten()[:n_wanted]
+
+
+def runs(sizes: Sequence[int], limit: int | None, alone: Sequence[bool] = ()) -> Iterator[tuple[int, int]]:
+    """Ranges of neighbours with at most ``limit`` entries together, or of one that has more or stands alone."""
+    first, total = 0, 0
+    for number, size in enumerate(sizes):
+        is_full = limit is not None and total + size > limit
+        if number > first and (is_full or any(alone[first : number + 1])):
+            yield first, number
+            first, total = number, 0
+        total += size
+    yield first, len(sizes)
 
 
 def _numbers(ends: Tensor, total: int) -> Tensor:

@@ -51,17 +51,13 @@ def soft_threshold(spike: float, slab: float, group_size: int, spike_probability
 class SpikeSlabDecay(Clocked):
     """More weight decay for groups of small weights; call :meth:`step` after ``backward``, before ``optimizer.step()``.
 
-    The optimizer's own ``weight_decay`` is that of the slab. The samplers of :mod:`gossamer.optim` take the rest as a
-    decay; for any other optimizer it is added to the gradients.
+    The optimizer's own ``weight_decay`` is that of the slab; it takes the rest as a decay of each entry.
 
     Args:
         model: A plain network, or one of :func:`gossamer.sparsify`; its linear layers and convolutions take part.
-        optimizer: Any ``torch.optim`` optimizer.
+        optimizer: A sampler of :mod:`gossamer.optim`.
         spike_decay: δ0/N, the weight decay of a group in the spike.
-        threshold: λ1: one number, or one per layer by name. By default the M-step's, from the decays, ``n_data`` and
-            ``spike_probability``.
-        spike_probability: p, the prior probability of the spike; used without a ``threshold``.
-        n_data: N, the number of training examples; used without a ``threshold``.
+        threshold: λ1: one number, or one per layer by name; :func:`soft_threshold` gives the M-step's.
         groups: ``"kernel"``, ``"input"``, ``"output"``, ``"weight"`` or a function, see
             :mod:`gossamer.sparsity.groups`. The default is the paper's: kernels of convolutions, input units of linear
             layers.
@@ -74,9 +70,10 @@ class SpikeSlabDecay(Clocked):
         update_period: Steps from one M-step to the next.
 
     Example:
+        >>> from gossamer.optim import SGHMC
         >>> layer = nn.Linear(3, 2, bias=False)
         >>> _ = layer.weight.data.copy_(torch.tensor([[0.5, 0.01, 0.0], [0.5, 0.01, 2.0]]))
-        >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, weight_decay=1e-3)
+        >>> optimizer = SGHMC(layer.parameters(), lr=0.1, n_data=100, weight_decay=1e-3)
         >>> decay = SpikeSlabDecay(layer, optimizer, spike_decay=0.1, threshold=0.01)
         >>> layer(torch.zeros(1, 3)).sum().backward()
         >>> decay.step(), round(decay.spike_share, 3)
@@ -89,9 +86,7 @@ class SpikeSlabDecay(Clocked):
         optimizer: Optimizer,
         *,
         spike_decay: float,
-        threshold: float | Mapping[str, float] | None = None,
-        spike_probability: float = 0.5,
-        n_data: float | None = None,
+        threshold: float | Mapping[str, float],
         groups: str | Groups | None = None,
         prune: Prune | None = None,
         exclude: Sequence[str] = (),
@@ -102,15 +97,17 @@ class SpikeSlabDecay(Clocked):
         super().__init__()
         if update_period < 1:
             raise ValueError(f"update_period counts steps from 1; got {update_period}")
-        self.optimizer, self.spike_decay = optimizer, spike_decay
-        self.threshold, self.spike_probability, self.n_data = threshold, spike_probability, n_data
+        if not getattr(optimizer, "takes_extra_decay", False):
+            raise ValueError(
+                f"{type(optimizer).__name__} takes no decay of each entry: use a sampler of gossamer.optim; "
+                "SGHMC with temperature=0 is SGD with momentum"
+            )
+        self.optimizer, self.spike_decay, self.threshold = optimizer, spike_decay, threshold
         self.groups, self.prune, self.update_period = groups, prune, update_period
         self.warmup_steps = step_of(warmup, total_steps, "warmup")
         self.weights = grouped_weights(model, exclude)
         self._check()
         self._in_spike: dict[str, Tensor] = {}  # one flag per group
-        # For optimizers without a decay per entry: the positions it was computed for, their version, the decay.
-        self._extra: dict[str, tuple[Tensor | None, int, Tensor]] = {}
 
     @property
     def spike_share(self) -> float:
@@ -119,14 +116,12 @@ class SpikeSlabDecay(Clocked):
         return sum(counts) / sum(weight.size for weight in self.weights.values())
 
     def step(self) -> bool:
-        """Count a step, choose between spike and slab if that is due, and apply the decay; returns whether it was."""
+        """Count a step, and choose between spike and slab if that is due; returns whether it was."""
         self.index += 1
         due = self.index > self.warmup_steps and self.index % self.update_period == 0
         if due:
             self._maximise()
             self.record.append({"step": self.index, "spike_share": self.spike_share})
-        if self._in_spike and not self._takes_decay:
-            self._add_to_gradients()
         return due
 
     def state_dict(self) -> dict[str, Any]:
@@ -139,11 +134,6 @@ class SpikeSlabDecay(Clocked):
             name: flags.to(self.weights[name].parameter.device) for name, flags in state["in_spike"].items()
         }
         self.threshold = state.get("threshold", self.threshold)  # of the weights that the training began with
-        self._extra = {}
-
-    @property
-    def _takes_decay(self) -> bool:
-        return bool(getattr(self.optimizer, "takes_extra_decay", False))
 
     @torch.no_grad()
     def _maximise(self) -> None:
@@ -151,38 +141,23 @@ class SpikeSlabDecay(Clocked):
         for name, weight in self.weights.items():
             if not weight.parameter.requires_grad:
                 continue
-            members = weight.members(self._grouping(weight))
+            members = self._members(weight)
             mean_square = weight.values()[members].square().mean(1)
-            self._in_spike[name] = mean_square < self._threshold(weight, members.shape[1])
-            if self._takes_decay:
-                self.optimizer.state[weight.parameter][EXTRA_DECAY] = self._extra_decay(name)
-        self._extra = {}
+            threshold = self.threshold[name] if isinstance(self.threshold, Mapping) else self.threshold
+            self._in_spike[name] = mean_square < threshold
+            self.optimizer.state[weight.parameter][EXTRA_DECAY] = self._extra_decay(name, members)
 
-    @torch.no_grad()
-    def _add_to_gradients(self) -> None:
-        for name, weight in self.weights.items():
-            grad = weight.parameter.grad
-            if grad is None or name not in self._in_spike:
-                continue
-            position, version = _positions(weight)
-            made = self._extra.get(name)
-            if made is None or made[0] is not position or made[1] != version:  # its active entries have moved
-                made = (position, version, self._extra_decay(name))
-                self._extra[name] = made
-            grad.addcmul_(made[2], weight.parameter)
+    def _members(self, weight: GroupedWeight) -> Tensor:
+        return weight.members(self.groups or ("kernel" if weight.is_conv else "input"))
 
-    def _extra_decay(self, name: str) -> Tensor:
+    def _extra_decay(self, name: str, members: Tensor) -> Tensor:
         """What the spike adds to the optimizer's weight decay, in the shape of the parameter."""
         weight = self.weights[name]
-        members = weight.members(self._grouping(weight))
         in_spike = weight.entries(weight.spread(self._in_spike[name], members))
         held = None if self.prune is None else self.prune.held_back(name)
         if held is not None:
             in_spike = in_spike | held
         return in_spike.to(weight.parameter) * (self.spike_decay - self._slab_decay(weight))
-
-    def _grouping(self, weight: GroupedWeight) -> str | Groups:
-        return self.groups or ("kernel" if weight.is_conv else "input")
 
     def _slab_decay(self, weight: GroupedWeight) -> float:
         for group in self.optimizer.param_groups:
@@ -193,20 +168,9 @@ class SpikeSlabDecay(Clocked):
             "from all parameters"
         )
 
-    def _threshold(self, weight: GroupedWeight, group_size: int) -> float:
-        if isinstance(self.threshold, Mapping):
-            return float(self.threshold[weight.name])
-        if self.threshold is not None:
-            return self.threshold
-        assert self.n_data is not None
-        slab = self.n_data * self._slab_decay(weight)
-        return soft_threshold(self.n_data * self.spike_decay, slab, group_size, self.spike_probability)
-
     def _check(self) -> None:
         """Fail here rather than at the first M-step."""
         check_thresholds(self.threshold, self.weights)
-        if self.threshold is None and self.n_data is None:
-            raise ValueError("give threshold, or n_data from which the M-step derives it")
         for weight in self.weights.values():
             if not weight.parameter.requires_grad:
                 continue
@@ -216,10 +180,4 @@ class SpikeSlabDecay(Clocked):
                     f"spike_decay must exceed the optimizer's weight_decay, which is that of the slab; got "
                     f"{self.spike_decay} and {slab}"
                 )
-            self._threshold(weight, weight.members(self._grouping(weight)).shape[1])
-
-
-def _positions(weight: GroupedWeight) -> tuple[Tensor | None, int]:
-    """The active positions and how often they were rewritten."""
-    position = None if weight.sparse is None else weight.sparse.support.position
-    return position, 0 if position is None else position._version
+            self._members(weight)

@@ -7,16 +7,15 @@ another. The budget is constant to the last integer.
 
 import math
 import warnings
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from gossamer._text.names import lookup
 from gossamer.distributed import average_over_ranks, from_first_rank, world_size
 from gossamer.layers import CurvatureWeight, Support, sparse_weights
 from gossamer.layers.curvature import IDLE
@@ -24,19 +23,10 @@ from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.candidates import best_of_all_ranks
-from gossamer.sparsity.clock import Clocked
-from gossamer.sparsity.criteria import (
-    REMOVAL,
-    GradientCriterion,
-    addition_criterion,
-    random,
-    removal_criterion,
-    snr_abs,
-    snr_abs_reference,
-)
+from gossamer.sparsity.clock import Clocked, LoopWatch, OptimizerClock
+from gossamer.sparsity.criteria import ADDITION, REMOVAL, GradientCriterion, random, snr_abs, snr_abs_reference
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
-from gossamer.sparsity.loop_watch import LoopWatch
 from gossamer.sparsity.moves import WeightBatch, after_steps
 from gossamer.sparsity.selection import Best
 from gossamer.types import Criterion, Schedule, Step
@@ -89,8 +79,6 @@ class Subspace(Clocked):
             code), or a number. The default is ``"mean"``, and ``"mean_raw"`` for a model in reference mode.
         scope: ``"layer"`` keeps the number of active entries of every layer, ``"global"`` only their sum. The default
             is ``"layer"``, and ``"global"`` for a model converted with ``allocation="global"``.
-        compare: Names of other removal criteria. Each update records the intersection over union of what they would
-            have removed and what was removed.
 
     Example:
         >>> import gossamer
@@ -120,7 +108,6 @@ class Subspace(Clocked):
         until: float | None = None,
         regrow_std: RegrowStd | None = None,
         scope: Scope | None = None,
-        compare: Sequence[str] = (),
     ) -> None:
         super().__init__()
         _check(total_steps, update_period, replacement_rate, until, regrow_std, scope)
@@ -132,15 +119,14 @@ class Subspace(Clocked):
         shares = any(weight.support.shares_budget for weight in everything.values())
         self.scope: Scope = scope or ("global" if shares else "layer")
         self.weights = {name: weight for name, weight in everything.items() if _can_move(weight.support, self.scope)}
-        self.removal = removal_criterion(removal)
+        self.removal = lookup("removal criterion", removal, REMOVAL)
         if self.is_reference and self.removal is snr_abs:
             self.removal = snr_abs_reference
-        self.addition = addition_criterion(addition)
-        self.compare = {name: removal_criterion(name) for name in ([compare] if isinstance(compare, str) else compare)}
+        self.addition = lookup("addition criterion", addition, ADDITION)
         self.update_period = update_period
         self.last_step = None if total_steps is None else int((0.75 if until is None else until) * total_steps)
         self.rate = replacement_rate if callable(replacement_rate) else _rate(replacement_rate, self.last_step)
-        self._exchange = Exchange(self.removal, self.addition, self.scope, self.compare, regrow_std, self.optimizers)
+        self._exchange = Exchange(self.removal, self.addition, self.scope, regrow_std, self.optimizers)
         gradient = self.addition if isinstance(self.addition, GradientCriterion) else None
         self._n_draws = gradient.n_draws if gradient else 1
         self._collector = GradientCollector(
@@ -149,7 +135,7 @@ class Subspace(Clocked):
         self.capturable = self.scope == "layer" and self._n_draws == 1  # updates keep shapes, need no further pass
         for weight in self.weights.values():
             weight.keeps_number = self.scope == "layer"
-        self._clock = _OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
+        self._clock = OptimizerClock(self.optimizers, next((weight.mean for weight in self._trained().values()), None))
         self.index = self._clock.step or 0
         self._is_resumed = self.index > 0  # by a clock alone
         self._is_first, self._curved = True, [w for w in everything.values() if isinstance(w, CurvatureWeight)]
@@ -251,7 +237,7 @@ class Subspace(Clocked):
             means = {id(weight.mean) for weight in self.weights.values()}
             for one in self.optimizers if self._collector.follows else ():
                 if not means.isdisjoint(map(id, _parameters(one))):  # with its step the gradient is spent
-                    self._hooks.append(after_steps(one, _weakly(self._collector.optimizer_stepped)))
+                    self._hooks.append(after_steps(one, self._collector.optimizer_stepped))
         elif self._is_due(self.index + 2) and self._streams():
             self._collector.watch(self._trained())
 
@@ -303,62 +289,6 @@ class Subspace(Clocked):
         return mean_absolute(self.model, self._trained(), closure, self._n_draws)
 
 
-class _OptimizerClock:
-    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
-
-    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
-    """
-
-    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
-        places = [
-            (optimizer, number, slot)
-            for optimizer in optimizers
-            for number, group in enumerate(optimizer.param_groups)
-            for slot, parameter in enumerate(group["params"])
-            if parameter is mean
-        ]
-        self._place, self._key = places[0][:2] if places else None, f"subspace_step_{places[0][2]}" if places else ""
-        self._written = self.step
-
-    @property
-    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
-        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
-
-    @property
-    def step(self) -> int | None:
-        """The step that the group carries."""
-        step = self._group.get(self._key)
-        return None if step is None else int(step)
-
-    @property
-    def loaded(self) -> int | None:
-        """A step that ``optimizer.load_state_dict`` has written since."""
-        step = self.step
-        return None if step == self._written else step
-
-    def write(self, step: int) -> None:
-        """Carry this step from now on."""
-        self._group[self._key] = self._written = step
-
-
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """The method, for as long as its object is in use elsewhere: an optimizer must not keep a network alive."""
-    found = weakref.WeakMethod(method)
-
-    def call() -> None:
-        bound = found()
-        if bound is not None:
-            bound()
-
-    return call
-
-
-def _is_sharded(parameter: Tensor) -> bool:
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(parameter, DTensor)
-
-
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -388,7 +318,7 @@ def _rate(start: float, last_step: int | None) -> Schedule:
 
 def _check_parts(subspace: Subspace) -> None:
     """Fail here rather than at the first update."""
-    if dist.is_available() and dist.is_initialized() and any(_is_sharded(w.mean) for w in subspace.weights.values()):
+    if any(hasattr(weight.mean, "full_tensor") for weight in subspace.weights.values()):
         raise ValueError(
             "FSDP2 (fully_shard) splits the active entries of a weight between ranks, and a subspace moves them as "
             "a whole: shard the rest of the network, with these in ignored_params (the guide to several machines), "
@@ -411,9 +341,8 @@ def _check_parts(subspace: Subspace) -> None:
             "Subspace(model, [first, second]); otherwise freeze it with requires_grad_(False)",
             stacklevel=3,
         )
-    for criterion in (subspace.removal, *subspace.compare.values()):
-        if subspace.weights and criterion in REMOVAL.values():  # these say what they miss
-            removal_scores(criterion, WeightBatch(subspace.weights))
+    if subspace.weights and subspace.removal in REMOVAL.values():  # these say what they miss
+        removal_scores(subspace.removal, WeightBatch(subspace.weights))
 
 
 def _check(
