@@ -1,4 +1,4 @@
-"""Curves behind the numbers: reliability, accuracy under abstention, histograms."""
+"""Curves behind the numbers: reliability, accuracy under abstention."""
 
 from typing import NamedTuple
 
@@ -23,13 +23,6 @@ class SelectiveCurve(NamedTuple):
     coverage: Tensor  # (n,), from 1 / n to 1
     accuracy: Tensor  # (n,)
     aurc: float  # area under the curve of risk, 1 − accuracy, against coverage
-
-
-class Histogram(NamedTuple):
-    """How many values lie between neighbouring edges."""
-
-    edges: Tensor  # (n_bins + 1,)
-    count: Tensor  # type: ignore[assignment]  # (n_bins,); hides tuple.count
 
 
 def reliability_curve(probs: Tensor, labels: Tensor, n_bins: int = 15) -> ReliabilityCurve:
@@ -78,26 +71,3 @@ def selective_accuracy(probs: Tensor, labels: Tensor, uncertainty: Tensor | None
     taken = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
     accuracy = right.cumsum(0) / taken
     return SelectiveCurve(taken / len(labels), accuracy, float((1 - accuracy).mean()))
-
-
-def histogram(values: Tensor, n_bins: int = 50, range: tuple[float, float] | None = None) -> Histogram:
-    """Counts in equal-width bins, like ``numpy.histogram`` but on any device and for any dtype.
-
-    A bin includes its lower edge, the last one both. ``range`` is by default that of the values; values outside are not
-    counted.
-
-    Example:
-        >>> histogram(torch.tensor([0.0, 0.2, 0.5, 1.0]), 2, (0.0, 1.0)).count.tolist()
-        [2, 2]
-    """
-    require_bins(n_bins)
-    values = values.detach().flatten().double()
-    if range is None:
-        range = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    low, high = range if range[0] != range[1] else (range[0] - 0.5, range[1] + 0.5)
-    if not -torch.inf < low < high < torch.inf:
-        raise ValueError(f"range must be two finite numbers, the smaller one first; got {range}")
-    edges = torch.linspace(low, high, n_bins + 1, dtype=torch.float64, device=values.device)
-    inside = values[(values >= low) & (values <= high)]
-    index = torch.bucketize(inside, edges[1:-1], right=True)
-    return Histogram(edges, torch.bincount(index, minlength=n_bins))

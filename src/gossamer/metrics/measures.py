@@ -1,4 +1,4 @@
-"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``, of a selection, of numbers and of intervals.
+"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``, of numbers and of intervals.
 
 Three numbers are called calibration error, and none can be turned into another: :func:`ece` (what most papers
 print), :func:`classwise_ece` and :func:`marginal_l2_debiased` (what the tables of SSVI print). All sums are in float64.
@@ -116,30 +116,6 @@ def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> flo
     return float(torch.stack(squares).mean().sqrt())
 
 
-def false_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
-    """FDR: share of the selected variables that are irrelevant, 0 if none is selected; ``(variables,)`` booleans.
-
-    Example:
-        >>> false_discovery_rate(torch.tensor([True, True, False]), torch.tensor([True, False, True]))
-        0.5
-    """
-    _require_masks(selected, relevant)
-    return _share(selected & ~relevant, selected)
-
-
-def false_non_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
-    """FNDR: share of the variables not selected that are relevant; 0 if all are selected.
-
-    With many variables it is always small: missing one of 1,000 is a rate of about 0.001.
-
-    Example:
-        >>> false_non_discovery_rate(torch.tensor([True, False, False]), torch.tensor([True, False, True]))
-        0.5
-    """
-    _require_masks(selected, relevant)
-    return _share(relevant & ~selected, ~selected)
-
-
 def require_labels(probs: Tensor, labels: Tensor) -> None:
     """Raise unless there is a row of probabilities for each label, and at least one: broadcasting would hide it."""
     if probs.dim() != 2 or labels.shape != probs.shape[:1] or not probs.numel():
@@ -185,18 +161,6 @@ def _debiased_square(p: Tensor, y: Tensor, edges: Tensor) -> Tensor:
     mean_y = zeros.index_add(0, index, y.double()) / count
     error = (mean_p - mean_y).square() - mean_y * (1 - mean_y) / (count - 1)
     return torch.where(count > 1, count * error, 0.0).sum().clamp_min(0) / len(p)
-
-
-def _share(part: Tensor, whole: Tensor) -> float:
-    return int(part.sum()) / max(1, int(whole.sum()))
-
-
-def _require_masks(selected: Tensor, relevant: Tensor) -> None:
-    if selected.dtype != torch.bool or relevant.dtype != torch.bool:
-        raise ValueError(f"selected and relevant must be booleans; got {selected.dtype} and {relevant.dtype}")
-    if selected.dim() != 1 or selected.shape != relevant.shape or not len(selected):
-        shapes = f"{tuple(selected.shape)} and {tuple(relevant.shape)}"
-        raise ValueError(f"selected and relevant must be (variables,), one or more of them; got {shapes}")
 
 
 def rmse(mean: Tensor, y: Tensor) -> float:
