@@ -2,16 +2,10 @@
 
 from gossamer.likelihoods import gaussian_mixture_crps
 from gossamer.metrics.cost import LayerCost, dense_macs, inference_macs, training_macs
-from gossamer.metrics.curves import ReliabilityCurve, SelectiveCurve, reliability_curve, selective_accuracy
-from gossamer.metrics.detection import (
-    Detection,
-    aupr,
-    auroc,
-    detect,
-    fpr_at_recall,
-    scores_of,
-)
+from gossamer.metrics.detection import Detection, aupr, auroc, detect, fpr_at_recall, scores_of
 from gossamer.metrics.measures import (
+    ReliabilityCurve,
+    SelectiveCurve,
     accuracy,
     brier,
     classwise_ece,
@@ -21,7 +15,9 @@ from gossamer.metrics.measures import (
     marginal_l2_debiased,
     mean_width,
     nll,
+    reliability_curve,
     rmse,
+    selective_accuracy,
 )
 from gossamer.metrics.registry import METRICS, Metric, add, shown
 
