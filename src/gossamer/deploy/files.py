@@ -23,7 +23,7 @@ from gossamer.posterior import Averaged, FrozenDraws, InLayers, SnapshotPosterio
 from gossamer.posterior.batchnorm import BatchNorm
 from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.in_layers import Refreshing
-from gossamer.posterior.snapshots import pack, unpack
+from gossamer.posterior.mixture import pack, unpack
 from gossamer.sparsity.convert import convert
 from gossamer.types import Posterior, Saved
 

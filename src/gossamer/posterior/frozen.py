@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.layers import sparse_weights
-from gossamer.posterior.fixed import FixedDraws, points
 from gossamer.posterior.in_layers import InLayers
-from gossamer.posterior.passes import DrawnPasses
+from gossamer.posterior.passes import DrawnPasses, FixedDraws, points
 from gossamer.types import Posterior
 
 

@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 from gossamer.files.container import tensor
 from gossamer.layers import GaussianWeight, SparseWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
-from gossamer.posterior.fixed import FixedDraws
-from gossamer.posterior.passes import drawn_passes
+from gossamer.posterior.passes import FixedDraws, drawn_passes
 from gossamer.types import Collector, Posterior, Saved, VariationalOptimizer
 
 Refreshing = Callable[[nn.Module], None]
