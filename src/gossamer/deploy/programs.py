@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gossamer import __version__, kernels
 from gossamer._text.names import needs
-from gossamer.layers import replica, sparse_weights
+from gossamer.layers import replica
 from gossamer.posterior import InLayers, Prediction
 from gossamer.posterior.frozen import FrozenDraws, frozen
 from gossamer.types import Likelihood, OfOneDraw, Posterior, Task, identity
@@ -145,10 +145,7 @@ class _Graph(nn.Module):
 
 def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]:
     if what == "mean":
-        adapted = any(
-            weight.rest is not None for network in posterior.networks() for weight in sparse_weights(network).values()
-        )
-        return [OfOneDraw(posterior.mean_network() if adapted else frozen(posterior))]
+        return [OfOneDraw(frozen(posterior))]
     fixed = posterior.fixed(n_draws)
     if fixed is not None:
         return [FrozenDraws(fixed)]

@@ -263,5 +263,4 @@ class GaussianPosterior(OneNetwork):
 
     @property
     def n_bytes(self) -> int:
-        tensors = [*self.model.parameters(), *self.model.buffers(), *self.stds.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return super().n_bytes + sum(std.nbytes for std in self.stds.values())

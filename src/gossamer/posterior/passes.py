@@ -224,13 +224,8 @@ class FixedDraws(Posterior):
 def points(model: nn.Module) -> nn.Module:
     """A copy of a converted network with its means in place of its distributions, in evaluation mode."""
     model = unwrapped(model)
-    found = [module for module in model.modules() if isinstance(module, SparseWeight)]
-    if any(weight.rest is not None for weight in found):
-        raise ValueError(
-            "a change of a pretrained network cannot be frozen, as it needs that network: gossamer.draw(model, "
-            "at_mean=True) is a plain network, and gossamer.save(model, file, n_draws=20) writes draws"
-        )
-    return replica(model, {id(weight): _point(weight) for weight in found}).eval()
+    weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
+    return replica(model, {id(weight): _point(weight) for weight in weights}).eval()
 
 
 def _point(weight: SparseWeight) -> PointWeight:
