@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import SparseWeight, replica
-from gossamer.layers.summary import weights_of
 from gossamer.posterior.in_layers import InLayers, Refreshing, SingleNetwork, is_bayesian
 from gossamer.types import Collector, Posterior, Saved
 
@@ -37,8 +36,6 @@ class Mixture(Posterior):
         >>> mixture = Mixture(members)
         >>> len(list(mixture.draws(20))), mixture.n_bytes == 4 * members[0].n_bytes
         (20, True)
-        >>> mixture
-        <Mixture of 4: 40 of 200 weights active, 560 bytes>
     """
 
     def __init__(self, posteriors: Sequence[Posterior]) -> None:
@@ -94,12 +91,6 @@ class Mixture(Posterior):
     @property
     def n_bytes(self) -> int:
         return sum(posterior.n_bytes for posterior in self.posteriors)
-
-    def __repr__(self) -> str:
-        """How many weights of all members are active, and the bytes of all."""
-        totals = [weights_of(posterior.model) for posterior in self.posteriors]
-        active, total = map(sum, zip(*totals, strict=True))
-        return f"<Mixture of {len(totals)}: {active:,} of {total:,} weights active, {self.n_bytes:,} bytes>"
 
     def _shares(self, n: int) -> list[int]:
         """Draws of each member."""
@@ -210,12 +201,7 @@ class SnapshotPosterior(Posterior):
 
 
 def shares(n: int, members: int) -> list[int]:
-    """How many of ``n`` draws each member gives: as even as possible, and of few draws the last member has one.
-
-    Example:
-        >>> shares(20, 4), shares(6, 4), shares(2, 4), shares(1, 4)
-        ([5, 5, 5, 5], [1, 2, 1, 2], [0, 1, 0, 1], [0, 0, 0, 1])
-    """
+    """How many of ``n`` draws each member gives: as even as possible, and of few draws the last member has one."""
     return [(i + 1) * n // members - i * n // members for i in range(members)]
 
 

@@ -58,23 +58,15 @@ def drawn_passes(model: nn.Module) -> Iterator[DrawnPasses]:
 class DrawnPasses(nn.Module):
     """A network in evaluation mode with the structure of ``model``, and with draws in place of its weights.
 
-    Args:
-        model: A converted network.
-        share: Share its other parameters and its buffers.
-
-    Example:
-        >>> import gossamer
-        >>> passes = DrawnPasses(gossamer.bayesianize(nn.Linear(10, 5), density=0.2))
-        >>> [part(torch.randn(3, 10)).shape for part, _ in passes.draws(7)]
-        [torch.Size([7, 3, 5])]
+    It shares the other parameters and the buffers of ``model``, a converted network.
     """
 
-    def __init__(self, model: nn.Module, *, share: bool = True) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
         self.fixed = [FixedWeight(weight) for weight in self.weights]
         stand_ins = dict(zip(map(id, self.weights), self.fixed, strict=True))
-        self.network = replica(model, stand_ins, share=share).eval()
+        self.network = replica(model, stand_ins, share=True).eval()
         sparse = [module for module in self.network.modules() if isinstance(module, SparseModule)]
         self.together = bool(self.fixed) and all(module.takes_draws for module in sparse)
         self.values: list[Tensor] = []
