@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import math
 import zipfile
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import gossamer
 from gossamer.data import Normalize
 from gossamer.likelihoods import Categorical, Gaussian
 from gossamer.methods.mc_dropout import Dropped, with_dropout
-from gossamer.posterior import InLayers, Mixture, Prediction, SingleNetwork
+from gossamer.posterior import InLayers, Mixture, Prediction, Refresh, SingleNetwork
 from gossamer.types import Task
 
 FORMATS = {"onnx": ".onnx", "torch-export": ".pt2"}
@@ -109,6 +110,30 @@ def test_draws_in_one_graph(name: str, form: str, tmp_path: Path):
     assert (expected.mutual_information > 1e-4).any()
 
 
+@pytest.mark.parametrize("name", EACH)
+def test_noise_at_each_call(name: str, form: str, tmp_path: Path):
+    """Outputs of many calls have the moments of the model's own passes."""
+    model, x = bayesian(name, init_std=0.3, density=0.5)
+    file = gossamer.export(model, tmp_path / f"net{FORMATS[form]}", x, format=form, what="noise")
+    n = 400
+    if form == "onnx":
+        session = onnx_session(file)
+        found = torch.stack([torch.from_numpy(session.run(None, {"x": x.numpy()})[0]) for _ in range(n)])
+    else:
+        program = torch.export.load(file).module()
+        found = torch.stack([program(x).detach() for _ in range(n)])
+    with torch.no_grad():
+        expected = torch.stack([model(x) for _ in range(n)])
+    error = expected.std(0) * math.sqrt(2 / n)  # of the difference of two means
+    assert ((found.mean(0) - expected.mean(0)).abs() < 5 * error).all()
+    # The standard error of a variance of n numbers is √((κ - 1)/n) of it, that of the ratio of two √2 times that.
+    # Behind a noisy layer tails are heavier than the κ = 3 of a normal distribution, which 400 numbers hardly show.
+    both = torch.cat([found - found.mean(0), expected - expected.mean(0)])
+    kurtosis = (both**4).mean(0) / both.square().mean(0) ** 2
+    ratio = found.var(0) / expected.var(0)
+    assert (ratio.log().abs() < 5 * (2 * (kurtosis.clamp_min(4) - 1) / n).sqrt()).all()
+
+
 def test_outputs_of_draws_without_a_likelihood_are_stacked(each_form: str, tmp_path: Path):
     model, x = bayesian("mlp")
     file = gossamer.export(model, tmp_path / f"net{FORMATS[each_form]}", x, format=each_form, what="draws", n_draws=3)
@@ -195,7 +220,7 @@ def test_the_model_is_as_it_was(tmp_path: Path):
     model, x = bayesian("conv")
     model.train()
     before = copy.deepcopy(model.state_dict())
-    for what in ("mean", "draws"):
+    for what in ("mean", "noise", "draws"):
         gossamer.export(model, tmp_path / "net.pt2", x, format="torch-export", what=what, n_draws=2)
     assert model.training
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
@@ -210,6 +235,7 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch):
         return gossamer.export(posterior, file, x, **{"format": "torch-export", **options})
 
     ensemble = Mixture([InLayers(model), InLayers(model)])
+    refreshed = InLayers(bayesian("conv")[0], refresh=Refresh(torch.randn(4, 2, 6, 6)))
     for call, words in [
         (lambda: export(x=x[:1]), "x must have two examples or more"),
         (lambda: export(x=None), "export needs x"),
@@ -218,6 +244,8 @@ def test_what_cannot_be_exported(tmp_path: Path, monkeypatch):
         (lambda: export(what="all"), "what must be one of"),
         (lambda: export(what="draws", n_draws=0), "n_draws must be at least 1"),
         (lambda: export(ensemble), "Mixture has no mean network: take several draws"),
+        (lambda: export(ensemble, what="noise"), "a Mixture has no noise .* what='draws'"),
+        (lambda: export(refreshed, what="noise"), "batch normalisation that is not refreshed"),
     ]:
         with pytest.raises(ValueError, match=words):
             call()

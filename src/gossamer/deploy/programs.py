@@ -1,7 +1,7 @@
 """Networks for other runtimes: ONNX files and programs of ``torch.export``, for batches of any size.
 
-Two graphs can be made of a posterior: its mean network, and one that holds several drawn networks and combines their
-predictions. Neither needs Gossamer to run. A file says how many networks and
+Three graphs can be made of a posterior: its mean network, one that draws noise at each call, and one that holds several
+drawn networks and combines their predictions. None of them needs Gossamer to run. A file says how many networks and
 numbers it holds and what its classes are called: in ONNX as the model's metadata, otherwise in ``gossamer.json`` in it.
 """
 
@@ -19,15 +19,16 @@ from torch import Tensor, nn
 
 from gossamer import __version__, kernels
 from gossamer._text.names import needs
-from gossamer.layers import replica
-from gossamer.posterior import InLayers, Prediction
+from gossamer.layers import CurvatureWeight, GaussianWeight, replica, sparse_weights
+from gossamer.posterior import InLayers, LocalPasses, Prediction
+from gossamer.posterior.draw import unwrapped
 from gossamer.posterior.frozen import FrozenDraws, frozen
 from gossamer.types import Likelihood, OfOneDraw, Posterior, Task, identity
 
 __all__ = ["export"]
 
 Format = Literal["onnx", "torch-export"]
-What = Literal["mean", "draws"]
+What = Literal["mean", "noise", "draws"]
 
 LARGEST_FILE = 2**31 - 2**20  # bytes of weights: protobuf, and with it one ONNX file, ends at 2 GiB
 OPSET = 18
@@ -54,8 +55,8 @@ def export(
         x: A batch of two or more examples, as the network reads them; not needed with ``task``.
         format: ``"onnx"``, for onnxruntime and others (``gossamer[onnx]``), or ``"torch-export"``, a program that
             ``torch.export.load(file).module()`` runs.
-        what: ``"mean"`` is the network at the means of its weights; ``"draws"`` holds ``n_draws`` networks, drawn now,
-            whose predictions it combines.
+        what: ``"mean"`` is the network at the means of its weights, ``"noise"`` a network that draws noise for each
+            output at each call, and ``"draws"`` holds ``n_draws`` networks, drawn now, whose predictions it combines.
         n_draws: How many networks ``"draws"`` holds.
         likelihood: ``Categorical()`` makes the outputs ``probs`` and ``entropy``, with ``mutual_information`` for
             draws; ``Gaussian(…)`` makes them ``mean`` and ``std``, with ``epistemic_std``. ``None`` leaves the outputs
@@ -145,11 +146,26 @@ class _Graph(nn.Module):
 def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]:
     if what == "mean":
         return [OfOneDraw(frozen(posterior))]
-    fixed = posterior.fixed(n_draws)
-    if fixed is not None:
-        return [FrozenDraws(fixed)]
-    # A draw is valid until the next is taken, so each is copied.
-    return [OfOneDraw(replica(network)) for network in posterior.draws(n_draws)]
+    if what == "draws":
+        fixed = posterior.fixed(n_draws)
+        if fixed is not None:
+            return [FrozenDraws(fixed)]
+        # A draw is valid until the next is taken, so each is copied.
+        return [OfOneDraw(replica(network)) for network in posterior.draws(n_draws)]
+    model = unwrapped(posterior.model)
+    in_layers = isinstance(posterior, InLayers | LocalPasses) and sparse_weights(model)
+    if not in_layers or posterior.refresh is not None:
+        raise ValueError(
+            f"a {type(posterior).__name__} has no noise that one graph could draw at each call (it needs layers with "
+            "Gaussian weights, and batch normalisation that is not refreshed): export draws of it, what='draws'"
+        )
+    # A curvature and what it is known from take twice the bytes of a standard deviation.
+    stand_ins = {
+        id(w): GaussianWeight(w.support, w.mean.detach(), w.std.detach(), w.prior_std, w.mode, w.noise)
+        for w in model.modules()
+        if type(w) is CurvatureWeight
+    }
+    return [OfOneDraw(next(iter(LocalPasses(replica(model, stand_ins, share=True)).draws(1))))]
 
 
 def _notes(graph: _Graph, what: What, n_networks: int, class_names: Sequence[str]) -> dict[str, str]:
