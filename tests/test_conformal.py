@@ -41,14 +41,16 @@ def coverage_bounds(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_sets_cover_as_promised_and_no_more(level):
+@pytest.mark.parametrize("score", ["lac", "aps"])
+def test_sets_cover_as_promised_and_no_more(level, score):
     generator = torch.Generator().manual_seed(int(1000 * level))
     inside, never_empty = [], []
-    for _ in range(ROUNDS):
+    for i in range(ROUNDS):
         probs, labels = misled_probs(N_VAL + N_TEST, generator)
         for found, may_be_empty in ((inside, True), (never_empty, False)):
-            given = probs[:N_VAL], labels[:N_VAL], probs[N_VAL:], level
-            sets = conformal.class_sets(*given, may_be_empty=may_be_empty)
+            noise = torch.Generator().manual_seed(i)
+            given = probs[:N_VAL], labels[:N_VAL], probs[N_VAL:], level, score
+            sets = conformal.class_sets(*given, may_be_empty=may_be_empty, generator=noise)
             found.append(sets.gather(1, labels[N_VAL:, None]).double().mean())
     low, high = coverage_bounds(level)
     assert low <= float(torch.stack(inside).mean()) <= high
@@ -56,13 +58,20 @@ def test_sets_cover_as_promised_and_no_more(level):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_intervals_cover_as_promised_and_no_more(level):
+@pytest.mark.parametrize("kind", ["scaled", "shifted"])
+def test_intervals_cover_as_promised_and_no_more(level, kind):
     generator = torch.Generator().manual_seed(int(1000 * level) + 1)
     inside = []
     for _ in range(ROUNDS):
         mean, std, y = misled_numbers(N_VAL + N_TEST, generator)
-        val, test = ([part[rows] for part in (mean, std)] for rows in (slice(N_VAL), slice(N_VAL, None)))
-        low, high = conformal.scaled_intervals(*val, y[:N_VAL], *test, level)
+        if kind == "scaled":
+            pair = mean, std
+            make = conformal.scaled_intervals
+        else:
+            pair = mean - std, mean + std
+            make = conformal.shifted_intervals
+        val, test = ([part[rows] for part in pair] for rows in (slice(N_VAL), slice(N_VAL, None)))
+        low, high = make(*val, y[:N_VAL], *test, level)
         inside.append(((low <= y[N_VAL:]) & (y[N_VAL:] <= high)).double().mean())
     low, high = coverage_bounds(level)
     assert low <= float(torch.stack(inside).mean()) <= high
@@ -85,18 +94,40 @@ def test_too_few_examples_give_everything():
     assert high.tolist() == [math.inf] * 2
 
 
+def test_scores_by_hand():
+    probs = torch.tensor([[0.1, 0.6, 0.3], [0.4, 0.4, 0.2]], dtype=torch.float64)
+    expected = torch.tensor([[1.0, 0.6, 0.9], [0.4, 0.8, 1.0]], dtype=torch.float64)
+    torch.testing.assert_close(conformal.class_scores(probs, "aps"), expected)
+    torch.testing.assert_close(conformal.class_scores(probs, "lac"), 1 - probs)
+    u = torch.tensor([0.0, 0.25], dtype=torch.float64)
+    expected = torch.tensor([[0.9, 0.0, 0.6], [0.1, 0.5, 0.85]], dtype=torch.float64)
+    torch.testing.assert_close(conformal.class_scores(probs, "aps", u), expected)
+
+
+def test_sets_of_a_sure_network_stay_small():
+    """Without u, the sums of 95 sure examples of 100 are near one, and the other sets would need all classes."""
+    sure, unsure = [0.999, 0.0005, 0.0005], [0.5, 0.3, 0.2]
+    probs = torch.tensor([sure] * 95 + [unsure] * 5, dtype=torch.float64)
+    sets = conformal.class_sets(probs, torch.zeros(100).long(), probs, 0.9)
+    assert sets[:95].sum() == 95
+    assert sets[95:].sum() < 15
+    assert torch.equal(sets, conformal.class_sets(probs, torch.zeros(100).long(), probs, 0.9))
+
+
 def test_sets_are_empty_only_where_asked():
     """A network that is right more often than is promised: half of its most probable classes would be left out."""
     sure = torch.tensor([[0.9, 0.1], [0.95, 0.05]]).repeat(50, 1)
     labels = torch.zeros(100).long()
-    assert conformal.class_sets(sure, labels, sure, 0.4, may_be_empty=True).sum() == 50
-    assert conformal.class_sets(sure, labels, sure, 0.4).sum() == 100
+    assert conformal.class_sets(sure, labels, sure, 0.4, "lac", may_be_empty=True).sum() == 50
+    assert conformal.class_sets(sure, labels, sure, 0.4, "lac").sum() == 100
 
 
 def test_wrong_arguments_are_named():
     probs, labels = torch.full((4, 2), 0.5), torch.zeros(4).long()
     with pytest.raises(ValueError, match="level is a probability between 0 and 1; got 90"):
         conformal.class_sets(probs, labels, probs, 90)
+    with pytest.raises(ValueError, match="score must be 'aps' or 'lac'; got 'raps'"):
+        conformal.class_sets(probs, labels, probs, score="raps")
     with pytest.raises(ValueError, match=r"got \(4, 2\), \(3,\) and \(4, 2\)"):
         conformal.class_sets(probs, labels[:3], probs)
     with pytest.raises(ValueError, match="NaN"):

@@ -153,8 +153,8 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
     def predict_set(self, X: Any, level: float = 0.9) -> Array:
         """Which classes are in a set that contains the true one with probability ``level``, ``(rows, classes)``.
 
-        The sets are those of :func:`gossamer.conformal.class_sets`; the most probable class is always among them. Needs
-        :meth:`conformalize`.
+        The sets are those of :func:`gossamer.conformal.class_sets` with ``score="lac"``; the most probable class is
+        always among them. Needs :meth:`conformalize`.
         """
         probs = self.predict_proba(X)
         if not hasattr(self, "conformal_scores_"):

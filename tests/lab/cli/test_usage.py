@@ -269,7 +269,7 @@ def test_evaluate_prints_a_table_for_each_thing_asked(gossamer, finished):
     heads = [table.split("  ")[0] for table in out.split("\n\n")[1:]]
     assert heads == ["temperature of the logits", "accuracy on the surest", "promised"]
     found = json.loads(gossamer("evaluate", finished, "--conformal", "0.9", "--json")[1])
-    assert set(found["conformal"]["0.9"]["kinds"]) == {"lac"}
+    assert set(found["conformal"]["0.9"]["kinds"]) == {"aps", "lac"}
 
 
 def test_probabilities_are_no_percentages(refused, finished):

@@ -57,13 +57,13 @@ def test_sets_cover_the_test_data(classes):
     assert (entry["n_val"], entry["n_test"]) == (239, 599)
     job = restored(classes)
     probs_val, probs = (job.predict(split[0]).probs.double() for split in (job.task.val, job.task.test))
-    sets = conformal.class_sets(probs_val, job.task.val[1], probs, 0.8)
+    sets = conformal.class_sets(probs_val, job.task.val[1], probs, 0.8, "lac")
     lac = entry["kinds"]["lac"]
     assert lac["coverage"] == pytest.approx(float(sets.gather(1, job.task.test[1][:, None]).double().mean()), abs=1e-6)
     for kind in entry["kinds"].values():
         assert sum(kind["sizes"]) == 599
         assert kind["mean_size"] == pytest.approx(sum(i * n for i, n in enumerate(kind["sizes"])) / 599)
-    assert [row[1] for row in conformal_table(found).rows] == ["lac"]
+    assert [row[1] for row in conformal_table(found).rows] == ["aps", "lac"]
     evaluate_conformal(classes, 0.9)
     assert set(kept(classes, "conformal")) == {"0.8", "0.9"}
 
@@ -77,7 +77,7 @@ def test_intervals_are_in_original_units(numbers):
     scaled = entry["kinds"]["scaled"]
     assert scaled["coverage"] == pytest.approx(metrics.coverage(low, high, y))
     assert scaled["mean_width"] == pytest.approx(job.task.target_std * float((high - low).double().mean()))
-    assert list(entry["kinds"]) == ["predicted", "scaled"]
+    assert list(entry["kinds"]) == ["predicted", "scaled", "shifted"]
 
 
 @pytest.mark.filterwarnings("ignore:inputs leave the range")

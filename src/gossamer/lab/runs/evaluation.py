@@ -4,7 +4,7 @@ The held-out split chooses, the test split judges; ``evaluation.json`` of the ru
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -73,9 +73,9 @@ def evaluate_temperature(run: Path | str | Job, n_draws: int | None = None) -> d
 def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int | None = None) -> dict[str, Any]:
     """Coverage and size on the test data of sets or intervals that the held-out examples calibrated, by level.
 
-    ``kinds`` of a level has for classes ``lac`` with ``coverage``, ``mean_size`` and ``sizes`` (how many sets have 0,
-    1, … classes), for numbers ``predicted`` (the intervals of the draws) and ``scaled`` with ``coverage`` and
-    ``mean_width`` in original units.
+    ``kinds`` of a level has for classes ``lac`` and ``aps`` with ``coverage``, ``mean_size`` and ``sizes`` (how many
+    sets have 0, 1, … classes), for numbers ``predicted`` (the intervals of the draws), ``scaled`` and ``shifted`` with
+    ``coverage`` and ``mean_width`` in original units.
     """
     job = opened(run, n_draws)
     x, y = split_of(job.task, "val")
@@ -103,22 +103,26 @@ def evaluate_selective(run: Path | str | Job, n_draws: int | None = None) -> dic
 
 
 def _sets(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) -> dict[str, Any]:
-    probs_val, probs = val.double().probs, test.double().probs
-    sets = conformal.class_sets(probs_val, y, probs, level)
-    size = sets.sum(1)
-    found = {
-        "coverage": float(sets.gather(1, job.task.test[1][:, None]).double().mean()),
-        "mean_size": float(size.double().mean()),
-        "sizes": torch.bincount(size, minlength=sets.shape[1] + 1).tolist(),
-        "threshold": _stored(conformal.threshold(1 - probs_val.gather(1, y[:, None])[:, 0], level)),
-    }
-    return {"lac": found}
+    found = {}
+    probs_val, probs = val.double().probs, test.double().probs  # in float32 the sums of a sure network end at one
+    for score in get_args(conformal.SetScore):
+        sets = conformal.class_sets(probs_val, y, probs, level, score)
+        size = sets.sum(1)
+        found[score] = {
+            "coverage": float(sets.gather(1, job.task.test[1][:, None]).double().mean()),
+            "mean_size": float(size.double().mean()),
+            "sizes": torch.bincount(size, minlength=sets.shape[1] + 1).tolist(),
+        }
+    found["lac"]["threshold"] = _stored(conformal.threshold(1 - probs_val.gather(1, y[:, None])[:, 0], level))
+    return found
 
 
 def _intervals(val: Prediction, y: Tensor, test: Prediction, job: Job, level: float) -> dict[str, Any]:
+    plain_val, plain_test = val.interval(level), test.interval(level)
     ways = {
-        "predicted": test.interval(level),
+        "predicted": plain_test,
         "scaled": conformal.scaled_intervals(val.mean, val.std, y, test.mean, test.std, level),
+        "shifted": conformal.shifted_intervals(*plain_val, y, *plain_test, level),
     }
     found: dict[str, Any] = {
         name: {
