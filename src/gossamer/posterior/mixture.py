@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gossamer.layers import SparseWeight, replica
+from gossamer.layers.summary import weights_of
 from gossamer.posterior.in_layers import InLayers, Refreshing, SingleNetwork, is_bayesian
 from gossamer.types import Collector, Posterior, Saved
 
@@ -36,6 +37,8 @@ class Mixture(Posterior):
         >>> mixture = Mixture(members)
         >>> len(list(mixture.draws(20))), mixture.n_bytes == 4 * members[0].n_bytes
         (20, True)
+        >>> mixture
+        <Mixture of 4: 40 of 200 weights active, 560 bytes>
     """
 
     def __init__(self, posteriors: Sequence[Posterior]) -> None:
@@ -91,6 +94,12 @@ class Mixture(Posterior):
     @property
     def n_bytes(self) -> int:
         return sum(posterior.n_bytes for posterior in self.posteriors)
+
+    def __repr__(self) -> str:
+        """How many weights of all members are active, and the bytes of all."""
+        totals = [weights_of(posterior.model) for posterior in self.posteriors]
+        active, total = map(sum, zip(*totals, strict=True))
+        return f"<Mixture of {len(totals)}: {active:,} of {total:,} weights active, {self.n_bytes:,} bytes>"
 
     def _shares(self, n: int) -> list[int]:
         """Draws of each member."""
