@@ -30,7 +30,7 @@ from gossamer._text.formats import number, percent
 from gossamer.data import sun1
 from gossamer.evaluate import evaluate, predict_inputs, summarize
 from gossamer.lab.record import Lock
-from gossamer.metrics import METRICS, Metric, false_discovery_rate, false_non_discovery_rate
+from gossamer.metrics import METRICS, Metric
 from gossamer.models import mlp
 from gossamer.posterior import SingleNetwork
 from gossamer.train import Training
@@ -101,10 +101,15 @@ def selection(told: Told, folder: Path, lock: Lock) -> Measures:
     )
     relevant[list(source.RELEVANT)] = True
     mask[found.pop("selected")] = True
-    rates = false_discovery_rate(mask, relevant), false_non_discovery_rate(mask, relevant)
+    rates = _share(mask & ~relevant, mask), _share(relevant & ~mask, ~mask)  # FDR and FNDR
     return (
         found | dict(zip(HEADS, (*rates, int(mask.sum())), strict=True)) | {"exact": float(torch.equal(mask, relevant))}
     )
+
+
+def _share(part: torch.Tensor, whole: torch.Tensor) -> float:
+    """The share of a part, 0 of nothing."""
+    return int(part.sum()) / max(1, int(whole.sum()))
 
 
 def _best_network(told: Told, task: Task, seed: int) -> Measures:

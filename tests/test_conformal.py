@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from scipy.stats import beta, binom
+from scipy.stats import beta
 
 from gossamer import conformal
-from gossamer.conformal import _error_bound
 
 LEVELS = [0.5, 0.8, 0.9, 0.99]
 ROUNDS, N_VAL, N_TEST = 400, 199, 50
@@ -123,36 +122,6 @@ def test_sets_are_empty_only_where_asked():
     assert conformal.class_sets(sure, labels, sure, 0.4, "lac").sum() == 100
 
 
-def test_the_bound_of_an_error_rate_is_that_of_clopper_and_pearson():
-    for errors, n, delta in [(0, 10, 0.05), (3, 50, 0.01), (120, 1000, 0.002), (49, 50, 0.05)]:
-        assert _error_bound(errors, n, delta) == pytest.approx(beta.ppf(1 - delta, errors + 1, n - errors), abs=1e-9)
-    assert _error_bound(7, 7, 0.05) == 1
-
-
-def test_selection_keeps_its_promise_and_answers_where_it_can():
-    """Errors have probability d² for doubts d that are uniform: answers up to t are wrong at a rate of t² / 3."""
-    generator = torch.Generator().manual_seed(0)
-    risk, confidence, rounds = 0.05, 0.9, 60
-    broken, reach = 0, []
-    for _ in range(rounds):
-        doubt = torch.rand(3000, generator=generator, dtype=torch.float64)
-        wrong = torch.rand(3000, generator=generator, dtype=torch.float64) < doubt**2
-        found = conformal.selection_threshold(doubt, wrong, risk, confidence)
-        reach.append(found)
-        broken += max(0.0, found) ** 2 / 3 > risk
-    assert broken <= binom.ppf(0.9999, rounds, 1 - confidence)
-    best = math.sqrt(3 * risk)
-    assert 0.5 * best < sorted(reach)[rounds // 2] < best
-
-
-def test_selection_of_ties_and_of_hopeless_networks():
-    doubt = torch.zeros(100)
-    wrong = torch.arange(100) < 50
-    assert conformal.selection_threshold(doubt, wrong, 0.1) == -math.inf
-    assert conformal.selection_threshold(doubt, wrong, 0.9) == 0
-    assert conformal.selection_threshold(torch.zeros(0), torch.zeros(0).bool(), 0.1) == -math.inf
-
-
 def test_wrong_arguments_are_named():
     probs, labels = torch.full((4, 2), 0.5), torch.zeros(4).long()
     with pytest.raises(ValueError, match="level is a probability between 0 and 1; got 90"):
@@ -163,5 +132,3 @@ def test_wrong_arguments_are_named():
         conformal.class_sets(probs, labels[:3], probs)
     with pytest.raises(ValueError, match="NaN"):
         conformal.threshold(torch.tensor([math.nan]))
-    with pytest.raises(ValueError, match="risk and confidence are probabilities"):
-        conformal.selection_threshold(torch.zeros(3), torch.zeros(3).bool(), 5)

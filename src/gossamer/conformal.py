@@ -1,4 +1,4 @@
-"""Split conformal prediction: sets, intervals and abstention that keep a promise, whatever the network.
+"""Split conformal prediction: sets and intervals that keep a promise, whatever the network.
 
 The promise holds for examples that are exchangeable with the calibration examples, which trained nothing and chose
 nothing: over the draw of both,
@@ -12,7 +12,6 @@ A *score* says how badly a candidate answer fits the prediction; a set holds all
 """
 
 import math
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -23,7 +22,6 @@ __all__ = [
     "class_scores",
     "class_sets",
     "scaled_intervals",
-    "selection_threshold",
     "shifted_intervals",
     "threshold",
 ]
@@ -140,60 +138,3 @@ def shifted_intervals(
     y_val = y_val.reshape(low_val.shape)
     q = threshold(torch.maximum(low_val - y_val, y_val - high_val), level)
     return low - q, high + q
-
-
-def selection_threshold(uncertainty_val: Tensor, wrong_val: Tensor, risk: float, confidence: float = 0.95) -> float:
-    """The largest uncertainty at which to answer, so that at most a share ``risk`` of the answers is wrong.
-
-    With probability ``confidence`` over the calibration examples the error among new examples of at most this
-    uncertainty is at most ``risk`` (selection with guaranteed risk, Geifman and El-Yaniv 2017, Algorithm 1): of the
-    thresholds that a bisection looks at, the loosest whose Clopper–Pearson bound is low enough. −∞ if none is.
-
-    Args:
-        uncertainty_val: Uncertainty of the calibration examples, ``(n,)``.
-        wrong_val: Whether their answers were wrong, ``(n,)``.
-        risk: The share of wrong answers that is allowed.
-        confidence: Probability of the promise.
-
-    Example:
-        >>> doubt = torch.linspace(0, 1, 1001)
-        >>> selection_threshold(doubt, doubt > 0.9, risk=0.05) > 0.9
-        True
-    """
-    if not (0 < risk < 1 and 0 < confidence < 1):
-        raise ValueError(f"risk and confidence are probabilities between 0 and 1; got {risk} and {confidence}")
-    order = uncertainty_val.argsort(stable=True)
-    errors, doubt = wrong_val[order].long().cumsum(0), uncertainty_val[order]
-    n = len(order)
-    looks = max(1, math.ceil(math.log2(n))) if n else 0
-    lowest, highest, found = 1, n, -math.inf
-    for _ in range(looks):  # each look may fail with probability (1 − confidence) / looks
-        middle = (lowest + highest + 1) // 2
-        m = int(torch.searchsorted(doubt, doubt[middle - 1], right=True))  # equal doubts are answered together
-        if _error_bound(int(errors[m - 1]), m, (1 - confidence) / looks) <= risk:
-            found, lowest = float(doubt[m - 1]), min(m, highest)
-        else:
-            highest = max(lowest, middle - 1)
-    return found
-
-
-def _error_bound(errors: int, n: int, delta: float) -> float:
-    """Clopper–Pearson: the p at which ``errors`` or fewer of n, each with probability p, have probability delta."""
-    if errors == n:
-        return 1.0
-    k = torch.arange(errors + 1, dtype=torch.float64)
-    ways = math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
-
-    def at_most(p: float) -> float:
-        return float((ways + k * math.log(p) + (n - k) * math.log1p(-p)).logsumexp(0).exp())
-
-    return _bisect(at_most, delta)
-
-
-def _bisect(falling: Callable[[float], float], value: float) -> float:
-    """The argument in (0, 1) at which a falling function has a value."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if falling(middle) > value else (low, middle)
-    return high

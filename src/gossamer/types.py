@@ -483,16 +483,12 @@ class Posterior(ABC):
         """Every network that is kept for predicting, with its own active weights; each is valid until the next."""
         yield self.model
 
-    def counted_draws(self, n: int) -> Iterator[tuple[nn.Module, int]]:
-        """The networks of :meth:`draws`, with how often it yields each in a row: its share of the prediction."""
-        return ((network, 1) for network in self.draws(n))
-
     def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
         """What computes the outputs of some of ``draws(n)``, ``(draws, batch, …)``, and how often each counts.
 
         The modules are valid until the next is taken.
         """
-        return ((OfOneDraw(network), [times]) for network, times in self.counted_draws(n))
+        return ((OfOneDraw(network), [1]) for network in self.draws(n))
 
     def fixed(self, n: int) -> Posterior | None:
         """``n`` draws, made now, as positions and values; ``None`` where draws differ by more than active entries."""

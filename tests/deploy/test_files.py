@@ -38,7 +38,7 @@ from gossamer.posterior import (
     SwagPosterior,
     averaged,
 )
-from gossamer.posterior.snapshots import pack
+from gossamer.posterior.mixture import pack
 from gossamer.types import Posterior
 
 

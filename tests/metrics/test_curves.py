@@ -1,6 +1,5 @@
-"""Curves: their numbers agree with the metrics they stand behind, with numpy and with torchmetrics."""
+"""Curves: their numbers agree with the metrics they stand behind, and with torchmetrics."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -108,27 +107,3 @@ def test_an_uncertainty_of_another_shape_is_refused():
     probs, labels = predictions(5, 2, 0)
     with pytest.raises(ValueError, match=r"uncertainty must be of shape \(5,\); got \(5, 1\)"):
         metrics.selective_accuracy(probs, labels, torch.zeros(5, 1))
-
-
-# From two values on: a single one lies in the middle of its own range, on an edge, where rounding decides.
-@given(st.integers(2, 100), st.integers(1, 12), st.sampled_from([None, (-1.0, 1.0), (0.5, 4.0)]), SEEDS)
-@settings(max_examples=50, deadline=None)
-def test_histogram_is_that_of_numpy(n: int, n_bins: int, limits: tuple[float, float] | None, seed: int):
-    values = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    edges, count = metrics.histogram(values, n_bins, limits)
-    expected_count, expected_edges = np.histogram(values.numpy(), n_bins, limits)
-    assert count.tolist() == expected_count.tolist()
-    np.testing.assert_allclose(edges.numpy(), expected_edges, rtol=1e-12, atol=1e-12)
-
-
-def test_histogram_of_edges_equal_values_and_nothing():
-    assert metrics.histogram(torch.tensor([0, 1, 2, 3, 4]), 4).count.tolist() == [1, 1, 1, 2]
-    assert metrics.histogram(torch.full((3, 2), 7.0), 3).count.tolist() == [0, 6, 0]
-    assert metrics.histogram(torch.zeros(0), 3).count.tolist() == [0, 0, 0]
-    assert metrics.histogram(torch.tensor([torch.nan, 0.5]), 1, (0, 1)).count.tolist() == [1]
-
-
-@pytest.mark.parametrize("limits", [(1.0, 0.0), (0.0, torch.inf), (torch.nan, 1.0)])
-def test_a_range_that_is_none_is_refused(limits: tuple[float, float]):
-    with pytest.raises(ValueError, match="range must be two finite numbers"):
-        metrics.histogram(torch.zeros(3), 2, limits)

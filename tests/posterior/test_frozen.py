@@ -63,6 +63,11 @@ def test_a_mean_network_in_a_file(tmp_path: Path):
     torch.testing.assert_close(gossamer.load(file, network()).eval()(X), mean(X))
 
 
+def test_an_adapted_network_is_frozen_to_the_plain_one_at_its_means():
+    model = gossamer.adapt(network(), 0.1, dense=())
+    torch.testing.assert_close(gossamer.frozen(model)(X), gossamer.draw(model, at_mean=True).eval()(X))
+
+
 def test_mixtures_and_what_cannot_be_frozen():
     mixture = Mixture([seeded(converted(seed)) for seed in range(3)])
     assert gossamer.frozen(mixture, n_draws=6)(X).shape == (6, 7, 5)

@@ -12,8 +12,7 @@ from gossamer import evaluate
 from gossamer.data import two_moons
 from gossamer.layers import sparse_weights
 from gossamer.posterior import InLayers, Mixture, SingleNetwork, SnapshotPosterior, Snapshots
-from gossamer.posterior.mixture import shares
-from gossamer.posterior.snapshots import pack
+from gossamer.posterior.mixture import pack, shares
 from gossamer.train import checkpoint
 
 

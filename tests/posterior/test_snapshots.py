@@ -12,7 +12,7 @@ from torch import nn
 import gossamer
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Refresh, SingleNetwork, Snapshots, ends_of_cycles, predict
-from gossamer.posterior.snapshots import pack, packed_bytes, unpack
+from gossamer.posterior.mixture import pack, packed_bytes, unpack
 from gossamer.schedules import cyclical
 from gossamer.train import checkpoint
 

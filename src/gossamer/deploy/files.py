@@ -20,10 +20,9 @@ from gossamer.files.schema import Entries
 from gossamer.layers import DeltaWeight, SparseModule, SparseWeight, find, replica, sparse_weights
 from gossamer.layers.delta import freeze
 from gossamer.posterior import Averaged, FrozenDraws, InLayers, SnapshotPosterior
-from gossamer.posterior.batchnorm import BatchNorm
-from gossamer.posterior.draw import unwrapped
+from gossamer.posterior.draw import BatchNorm, unwrapped
 from gossamer.posterior.in_layers import Refreshing
-from gossamer.posterior.snapshots import pack, unpack
+from gossamer.posterior.mixture import pack, unpack
 from gossamer.sparsity.convert import convert
 from gossamer.types import Posterior, Saved
 

@@ -73,8 +73,7 @@ def export(
         >>> sorted(torch.export.load(file).module()(torch.randn(5, 8)))
         ['entropy', 'mutual_information', 'probs']
     """
-    _check(format, what, n_draws)
-    _check_file(Path(file), format)
+    _check(Path(file), format, what, n_draws)
     if task is not None:
         x, likelihood = task.test[0][:2] if x is None else x, likelihood or task.likelihood
     if x is None:
@@ -146,10 +145,7 @@ class _Graph(nn.Module):
 
 def _networks(posterior: Posterior, what: What, n_draws: int) -> list[nn.Module]:
     if what == "mean":
-        adapted = any(
-            weight.rest is not None for network in posterior.networks() for weight in sparse_weights(network).values()
-        )
-        return [OfOneDraw(posterior.mean_network() if adapted else frozen(posterior))]
+        return [OfOneDraw(frozen(posterior))]
     if what == "draws":
         fixed = posterior.fixed(n_draws)
         if fixed is not None:
@@ -236,18 +232,15 @@ def _quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _check_file(file: Path, format: Format) -> None:
+def _check(file: Path, format: str, what: str, n_draws: int) -> None:
+    for name, value, known in (("format", format, get_args(Format)), ("what", what, get_args(What))):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
+    if n_draws < 1:
+        raise ValueError(f"n_draws must be at least 1; got {n_draws}")
     if file.suffix != SUFFIX[format]:
         raise ValueError(f"a file of the format {format} is called …{SUFFIX[format]}; got {file}")
     if not file.absolute().parent.is_dir():
         raise FileNotFoundError(f"{file.parent} does not exist: make this folder first, or give another file")
     if format == "onnx":
         needs("onnx", "onnxscript", extra="onnx")
-
-
-def _check(format: str, what: str, n_draws: int) -> None:
-    for name, value, known in (("format", format, get_args(Format)), ("what", what, get_args(What))):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}")
-    if n_draws < 1:
-        raise ValueError(f"n_draws must be at least 1; got {n_draws}")

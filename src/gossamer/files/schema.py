@@ -54,22 +54,9 @@ Count = Annotated[int, Within(0)]
 
 
 def read(path: Path, hint: Any, fix: str, most: int = LARGEST) -> Any:
-    """The content of a JSON or (with any other ending) TOML file, checked.
+    """The content of a JSON or (with any other ending) TOML file of at most so many bytes, checked.
 
-    Args:
-        path: The file; whether it is there is left to ``open``.
-        hint: What it must hold.
-        fix: What to do if it does not, as the end of the message of a ``ValueError``.
-        most: Bytes of the largest file.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "a.json"
-        >>> _ = path.write_text('{"step": "3"}')
-        >>> read(path, dict[str, int], "delete it")
-        Traceback (most recent call last):
-        ...
-        ValueError: .../a.json is broken: step must be a whole number; got '3'; delete it
+    ``fix``, what to do if the file does not hold what ``hint`` says, ends the message of a ``ValueError``.
     """
     size = path.stat().st_size
     if size > most:
@@ -170,12 +157,6 @@ class Entries:
     """A dictionary of a file whose entries are checked as they are read: an error names the file, the entry and a fix.
 
     For files whose later entries depend on the earlier ones, or on a network.
-
-    Example:
-        >>> Entries(Path("net.safetensors"), {"rank": "two"}).get("rank", int)
-        Traceback (most recent call last):
-        ...
-        ValueError: net.safetensors: rank must be a whole number; got 'two'; write the file again
     """
 
     FIX = "write the file again"

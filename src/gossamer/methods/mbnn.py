@@ -37,7 +37,7 @@ from gossamer.methods._birth_death import BirthDeath
 from gossamer.methods._parts import noise_of_all_ranks, refresh_of, replace_layers, whole
 from gossamer.optim import HMC, SGLD
 from gossamer.posterior import Snapshots
-from gossamer.posterior.snapshots import pack
+from gossamer.posterior.mixture import pack
 from gossamer.sparsity.moves import after_steps
 from gossamer.types import Method, Penalty, Posterior, Rule, Schedule, Step, Task, identity
 

@@ -2,42 +2,28 @@
 
 from gossamer.likelihoods import gaussian_mixture_crps
 from gossamer.metrics.cost import LayerCost, dense_macs, inference_macs, training_macs
-from gossamer.metrics.curves import (
-    Histogram,
+from gossamer.metrics.detection import Detection, aupr, auroc, detect, fpr_at_recall, scores_of
+from gossamer.metrics.measures import (
     ReliabilityCurve,
     SelectiveCurve,
-    histogram,
-    reliability_curve,
-    selective_accuracy,
-)
-from gossamer.metrics.detection import (
-    Detection,
-    aupr,
-    auroc,
-    detect,
-    fpr_at_recall,
-    scores_of,
-)
-from gossamer.metrics.measures import (
     accuracy,
     brier,
     classwise_ece,
     coverage,
     ece,
     ece_floor,
-    false_discovery_rate,
-    false_non_discovery_rate,
     marginal_l2_debiased,
     mean_width,
     nll,
+    reliability_curve,
     rmse,
+    selective_accuracy,
 )
 from gossamer.metrics.registry import METRICS, Metric, add, shown
 
 __all__ = [
     "METRICS",
     "Detection",
-    "Histogram",
     "LayerCost",
     "Metric",
     "ReliabilityCurve",
@@ -53,11 +39,8 @@ __all__ = [
     "detect",
     "ece",
     "ece_floor",
-    "false_discovery_rate",
-    "false_non_discovery_rate",
     "fpr_at_recall",
     "gaussian_mixture_crps",
-    "histogram",
     "inference_macs",
     "marginal_l2_debiased",
     "mean_width",

@@ -1,13 +1,31 @@
-"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``, of a selection, of numbers and of intervals.
+"""Metrics of class probabilities ``(n, classes)`` against labels ``(n,)``, with curves; of numbers and of intervals.
 
 Three numbers are called calibration error, and none can be turned into another: :func:`ece` (what most papers
 print), :func:`classwise_ece` and :func:`marginal_l2_debiased` (what the tables of SSVI print). All sums are in float64.
 """
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class ReliabilityCurve(NamedTuple):
+    """Accuracy against confidence; ``confidence`` and ``accuracy`` of an empty bin are NaN."""
+
+    edges: Tensor  # (n_bins + 1,)
+    confidence: Tensor  # (n_bins,), mean in each bin
+    accuracy: Tensor  # (n_bins,)
+    count: Tensor  # type: ignore[assignment]  # (n_bins,), how many examples; hides tuple.count, which nobody needs
+
+
+class SelectiveCurve(NamedTuple):
+    """Accuracy on the share of the examples about which the network is least uncertain."""
+
+    coverage: Tensor  # (n,), from 1 / n to 1
+    accuracy: Tensor  # (n,)
+    aurc: float  # area under the curve of risk, 1 − accuracy, against coverage
 
 
 def accuracy(probs: Tensor, labels: Tensor) -> float:
@@ -17,7 +35,7 @@ def accuracy(probs: Tensor, labels: Tensor) -> float:
         >>> accuracy(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0]))
         0.5
     """
-    require_labels(probs, labels)
+    _require_labels(probs, labels)
     return float((probs.argmax(1) == labels).double().mean())
 
 
@@ -28,7 +46,7 @@ def nll(probs: Tensor, labels: Tensor) -> float:
         >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([1])), 4)
         0.6931
     """
-    require_labels(probs, labels)
+    _require_labels(probs, labels)
     chosen = probs.gather(1, labels.unsqueeze(1)).double()
     return float(-chosen.clamp_min(torch.finfo(probs.dtype).tiny).log().mean())
 
@@ -40,7 +58,7 @@ def brier(probs: Tensor, labels: Tensor) -> float:
         >>> brier(torch.tensor([[0.5, 0.5]]), torch.tensor([1]))
         0.5
     """
-    require_labels(probs, labels)
+    _require_labels(probs, labels)
     target = torch.nn.functional.one_hot(labels, probs.shape[1])
     return float((probs.double() - target).square().sum(1).mean())
 
@@ -54,7 +72,7 @@ def ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
         >>> round(ece(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 0, 1])), 4)
         0.05
     """
-    require_labels(probs, labels)
+    _require_labels(probs, labels)
     confidence, predicted = probs.double().max(1)
     return float(_ece_of_columns(confidence[:, None], (predicted == labels)[:, None], n_bins))
 
@@ -83,7 +101,7 @@ def classwise_ece(probs: Tensor, labels: Tensor, n_bins: int = 15) -> float:
         >>> round(classwise_ece(torch.tensor([[0.8, 0.2]] * 4), torch.tensor([0, 0, 0, 1])), 4)
         0.05
     """
-    require_labels(probs, labels)
+    _require_labels(probs, labels)
     target = labels[:, None] == torch.arange(probs.shape[1], device=labels.device)
     return float(_ece_of_columns(probs.double(), target, n_bins).mean())
 
@@ -107,8 +125,8 @@ def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> flo
         >>> round(value, 4)  # √(1/16 − 1/28)
         0.1637
     """
-    require_labels(probs, labels)
-    require_bins(n_bins)
+    _require_labels(probs, labels)
+    _require_bins(n_bins)
     columns = [column.contiguous() for column in probs.unbind(1)]
     discrete = all(len(column.unique()) < len(labels) / 4 for column in columns)
     edges = [_edges_between(column) if discrete else _equal_mass_edges(column, n_bins) for column in columns]
@@ -116,38 +134,62 @@ def marginal_l2_debiased(probs: Tensor, labels: Tensor, n_bins: int = 15) -> flo
     return float(torch.stack(squares).mean().sqrt())
 
 
-def false_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
-    """FDR: share of the selected variables that are irrelevant, 0 if none is selected; ``(variables,)`` booleans.
+def reliability_curve(probs: Tensor, labels: Tensor, n_bins: int = 15) -> ReliabilityCurve:
+    """Accuracy and mean confidence in equal-width bins of the confidence, max_k p_k; a bin includes its upper edge.
+
+    Σ_b (count_b / n) |confidence_b − accuracy_b| over the bins that have examples is the top-label ECE.
 
     Example:
-        >>> false_discovery_rate(torch.tensor([True, True, False]), torch.tensor([True, False, True]))
-        0.5
+        >>> curve = reliability_curve(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0]), n_bins=2)
+        >>> curve.count.tolist(), curve.accuracy.tolist()
+        ([0, 2], [nan, 0.5])
     """
-    _require_masks(selected, relevant)
-    return _share(selected & ~relevant, selected)
+    _require_labels(probs, labels)
+    _require_bins(n_bins)
+    confidence, predicted = probs.double().max(1)
+    edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64, device=probs.device)
+    index = torch.bucketize(confidence, edges[1:-1])
+    zeros = torch.zeros_like(edges[1:])
+    count = torch.bincount(index, minlength=n_bins)
+    right = zeros.index_add(0, index, (predicted == labels).double())
+    return ReliabilityCurve(edges, zeros.index_add(0, index, confidence) / count, right / count, count)
 
 
-def false_non_discovery_rate(selected: Tensor, relevant: Tensor) -> float:
-    """FNDR: share of the variables not selected that are relevant; 0 if all are selected.
+def selective_accuracy(probs: Tensor, labels: Tensor, uncertainty: Tensor | None = None) -> SelectiveCurve:
+    """Accuracy on the m least uncertain examples, for every m: when the network may abstain (Geifman et al. 2019).
 
-    With many variables it is always small: missing one of 1,000 is a rate of about 0.001.
+    coverage_m = m / n, and aurc = (1 / n) Σ_m (1 − accuracy_m), the smaller the better. ``uncertainty`` ``(n,)`` is
+    1 − max_k p_k unless given. Examples that are equally uncertain count as in a random order, on average, so the order
+    given does not matter. Of sure networks give ``probs`` in float64: rounding makes them equal.
 
     Example:
-        >>> false_non_discovery_rate(torch.tensor([True, False, False]), torch.tensor([True, False, True]))
-        0.5
+        >>> probs = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.7, 0.3]])
+        >>> curve = selective_accuracy(probs, torch.tensor([0, 0, 1, 0]))
+        >>> curve.accuracy.tolist(), curve.aurc
+        ([1.0, 1.0, 1.0, 0.75], 0.0625)
     """
-    _require_masks(selected, relevant)
-    return _share(relevant & ~selected, ~selected)
+    _require_labels(probs, labels)
+    confidence, predicted = probs.max(1)
+    if uncertainty is None:
+        uncertainty = -confidence  # 1 − p would round small differences away
+    elif uncertainty.shape != labels.shape:
+        raise ValueError(f"uncertainty must be of shape {tuple(labels.shape)}; got {tuple(uncertainty.shape)}")
+    _, tie = uncertainty.unique(return_inverse=True)
+    total = torch.bincount(tie, (predicted == labels).double())
+    right = (total / tie.bincount())[tie.sort().values]  # of each place, the share of its ties that are right
+    taken = torch.arange(1, len(labels) + 1, dtype=torch.float64, device=probs.device)
+    accuracy = right.cumsum(0) / taken
+    return SelectiveCurve(taken / len(labels), accuracy, float((1 - accuracy).mean()))
 
 
-def require_labels(probs: Tensor, labels: Tensor) -> None:
+def _require_labels(probs: Tensor, labels: Tensor) -> None:
     """Raise unless there is a row of probabilities for each label, and at least one: broadcasting would hide it."""
     if probs.dim() != 2 or labels.shape != probs.shape[:1] or not probs.numel():
         shapes = f"{tuple(probs.shape)} and {tuple(labels.shape)}"
         raise ValueError(f"probs must be (n, classes) and labels (n,), n >= 1; got {shapes}")
 
 
-def require_bins(n_bins: int) -> None:
+def _require_bins(n_bins: int) -> None:
     """Raise unless there is a bin."""
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1; got {n_bins}")
@@ -155,7 +197,7 @@ def require_bins(n_bins: int) -> None:
 
 def _ece_of_columns(confidence: Tensor, right: Tensor, n_bins: int) -> Tensor:
     """Σ_b (n_b / n) |mean confidence − mean right| in equal-width bins of each column: ``(n, k) -> (k,)``."""
-    require_bins(n_bins)
+    _require_bins(n_bins)
     edges = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64, device=confidence.device)
     index = torch.bucketize(confidence.contiguous(), edges[1:-1])
     gap = confidence.new_zeros(n_bins, confidence.shape[1]).scatter_add(0, index, confidence - right.double())
@@ -185,18 +227,6 @@ def _debiased_square(p: Tensor, y: Tensor, edges: Tensor) -> Tensor:
     mean_y = zeros.index_add(0, index, y.double()) / count
     error = (mean_p - mean_y).square() - mean_y * (1 - mean_y) / (count - 1)
     return torch.where(count > 1, count * error, 0.0).sum().clamp_min(0) / len(p)
-
-
-def _share(part: Tensor, whole: Tensor) -> float:
-    return int(part.sum()) / max(1, int(whole.sum()))
-
-
-def _require_masks(selected: Tensor, relevant: Tensor) -> None:
-    if selected.dtype != torch.bool or relevant.dtype != torch.bool:
-        raise ValueError(f"selected and relevant must be booleans; got {selected.dtype} and {relevant.dtype}")
-    if selected.dim() != 1 or selected.shape != relevant.shape or not len(selected):
-        shapes = f"{tuple(selected.shape)} and {tuple(relevant.shape)}"
-        raise ValueError(f"selected and relevant must be (variables,), one or more of them; got {shapes}")
 
 
 def rmse(mean: Tensor, y: Tensor) -> float:

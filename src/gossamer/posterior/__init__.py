@@ -1,17 +1,13 @@
 """Draws of networks, and what they predict together."""
 
-from gossamer.posterior.average import Averaged, InAverage, averaged
-from gossamer.posterior.batchnorm import Refresh, refresh_batchnorm
+from gossamer.posterior.average import Averaged, InAverage, Swag, SwagPosterior, averaged
 from gossamer.posterior.calibration import LEAST_HELD_OUT, Calibration, at_temperature, calibrate, fit_temperature
-from gossamer.posterior.draw import DrawnNetwork, draw
-from gossamer.posterior.fixed import FixedDraws
+from gossamer.posterior.draw import DrawnNetwork, Refresh, draw, refresh_batchnorm
 from gossamer.posterior.frozen import FrozenDraws, frozen
 from gossamer.posterior.in_layers import AroundMeans, GaussianPosterior, InLayers, Last, LocalPasses, SingleNetwork
-from gossamer.posterior.mixture import Mixture
-from gossamer.posterior.predict import predict
-from gossamer.posterior.prediction import Prediction
-from gossamer.posterior.snapshots import SnapshotPosterior, Snapshots, ends_of_cycles
-from gossamer.posterior.swag import Swag, SwagPosterior
+from gossamer.posterior.mixture import Mixture, SnapshotPosterior, Snapshots, ends_of_cycles
+from gossamer.posterior.passes import FixedDraws
+from gossamer.posterior.predict import Prediction, predict
 
 __all__ = [
     "LEAST_HELD_OUT",

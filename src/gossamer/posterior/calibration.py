@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from gossamer.distributed import OwnNoise
 from gossamer.likelihoods import Categorical
 from gossamer.posterior.in_layers import InLayers
-from gossamer.posterior.predict import Inputs, arguments, forward
-from gossamer.posterior.prediction import Prediction
+from gossamer.posterior.predict import Inputs, Prediction, arguments, forward
 from gossamer.types import Likelihood, Posterior
 
 DECADES = range(-3, 3)  # of the factor; at the lowest, draws are the network at its means in all but name

@@ -9,8 +9,6 @@ from gossamer.distributed import OwnNoise
 from gossamer.posterior.predict import predict
 from gossamer.types import Likelihood, Posterior, Task
 
-__all__ = ["CONSTANTS", "MOST_ROWS", "NO_BETTER", "beats_constant", "learnt_nothing"]
-
 MOST_ROWS, N_DRAWS = 1000, 5  # that tell
 NO_BETTER = (
     "the predictions for the training examples are no better than {constant}: the training has learnt nothing. Give "

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.layers import sparse_weights
-from gossamer.posterior.fixed import FixedDraws, points
 from gossamer.posterior.in_layers import InLayers
-from gossamer.posterior.passes import DrawnPasses
+from gossamer.posterior.passes import DrawnPasses, FixedDraws, points
 from gossamer.types import Posterior
 
 
@@ -38,9 +37,11 @@ def frozen(posterior: Posterior | nn.Module, n_draws: int | None = None) -> nn.M
     known = InLayers().posterior(posterior) if isinstance(posterior, nn.Module) else posterior
     if n_draws is None:
         mean = known.at_mean()
-        if mean.refresh is None and sparse_weights(mean.model):
-            return points(mean.model)
-        return mean.mean_network()
+        weights = sparse_weights(mean.model).values()
+        # A change of a pretrained network is no network without it.
+        if mean.refresh is not None or not weights or any(weight.rest is not None for weight in weights):
+            return mean.mean_network()
+        return points(mean.model)
     fixed = known.fixed(n_draws)
     if fixed is None:
         raise ValueError(

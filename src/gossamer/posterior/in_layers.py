@@ -11,8 +11,7 @@ from torch.optim import Optimizer
 from gossamer.files.container import tensor
 from gossamer.layers import GaussianWeight, SparseWeight, replica, sparse_weights
 from gossamer.posterior.draw import DrawnNetwork, unwrapped
-from gossamer.posterior.fixed import FixedDraws
-from gossamer.posterior.passes import drawn_passes
+from gossamer.posterior.passes import FixedDraws, drawn_passes
 from gossamer.types import Collector, Posterior, Saved, VariationalOptimizer
 
 Refreshing = Callable[[nn.Module], None]
@@ -264,5 +263,4 @@ class GaussianPosterior(OneNetwork):
 
     @property
     def n_bytes(self) -> int:
-        tensors = [*self.model.parameters(), *self.model.buffers(), *self.stds.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return super().n_bytes + sum(std.nbytes for std in self.stds.values())

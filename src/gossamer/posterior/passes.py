@@ -2,6 +2,7 @@
 
 A draw needs no network of its own. The layers of a twin of the network know the positions of its active entries, and
 for a pass they hold the values of one draw or of several, over which ``torch.vmap`` maps all but the sparse layers.
+:class:`FixedDraws` are drawn networks to deploy: positions once, and a value of each for every draw.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,11 @@ from torch._C import _functorch
 
 from gossamer import kernels
 from gossamer.kernels.draws import LANES
-from gossamer.layers import GaussianWeight, SparseModule, SparseWeight, replica
+from gossamer.layers import GaussianWeight, PointWeight, SparseModule, SparseWeight, Support, replica, sparse_weights
 from gossamer.layers.fixed import FixedWeight
 from gossamer.layers.structure import Identity
-from gossamer.posterior.draw import unwrapped
-from gossamer.types import answer
+from gossamer.posterior.draw import DrawnNetwork, unwrapped
+from gossamer.types import Posterior, Saved, answer
 
 # Numbers in the largest output of a layer, of all draws and examples: with more, outputs leave the caches.
 MOST_AT_ONCE = 2**19
@@ -57,23 +58,15 @@ def drawn_passes(model: nn.Module) -> Iterator[DrawnPasses]:
 class DrawnPasses(nn.Module):
     """A network in evaluation mode with the structure of ``model``, and with draws in place of its weights.
 
-    Args:
-        model: A converted network.
-        share: Share its other parameters and its buffers.
-
-    Example:
-        >>> import gossamer
-        >>> passes = DrawnPasses(gossamer.bayesianize(nn.Linear(10, 5), density=0.2))
-        >>> [part(torch.randn(3, 10)).shape for part, _ in passes.draws(7)]
-        [torch.Size([7, 3, 5])]
+    It shares the other parameters and the buffers of ``model``, a converted network.
     """
 
-    def __init__(self, model: nn.Module, *, share: bool = True) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
         self.fixed = [FixedWeight(weight) for weight in self.weights]
         stand_ins = dict(zip(map(id, self.weights), self.fixed, strict=True))
-        self.network = replica(model, stand_ins, share=share).eval()
+        self.network = replica(model, stand_ins, share=True).eval()
         sparse = [module for module in self.network.modules() if isinstance(module, SparseModule)]
         self.together = bool(self.fixed) and all(module.takes_draws for module in sparse)
         self.values: list[Tensor] = []
@@ -153,6 +146,84 @@ class DrawnPasses(nn.Module):
     def _check(self) -> None:
         for weight in self.weights:
             weight.support.check_average()
+
+
+class FixedDraws(Posterior):
+    """``values[name]``, ``(draws, n_active)``, at the positions of the weights of ``model``, which holds their mean."""
+
+    def __init__(self, model: nn.Module, values: dict[str, Tensor]) -> None:
+        self.model, self.values = model, values
+
+    @classmethod
+    def of(cls, model: nn.Module, n: int, generator: torch.Generator | None = None) -> Self:
+        """``n`` draws of a converted network, those that :meth:`InLayers.draws` makes."""
+        model = unwrapped(model)
+        with torch.no_grad():
+            values = DrawnPasses(model).sampled(n, generator)
+            own = points(model)
+            weights = sparse_weights(own)
+            for weight, drawn in zip(weights.values(), values, strict=True):
+                weight.mean.copy_(drawn.mean(0))
+        return cls(own, dict(zip(weights, values, strict=True)))
+
+    def to_tree(self) -> dict[str, Any]:
+        return {"network": self.model, "values": self.values}
+
+    @classmethod
+    def from_tree(cls, tree: Saved) -> Self:
+        model, entries = tree.network(), tree.inside("values")
+        values = {name: entries.get(name, Tensor) for name in entries.content}
+        weights = sparse_weights(model)
+        for name in {**weights, **values}:
+            fits = name in weights and name in values and values[name].dim() == 2 and len(values[name])
+            if not fits or values[name].shape[1] != weights[name].support.n_active:
+                raise entries.error(name, "must have one number for each draw and active entry of the network")
+            if not bool(values[name].isfinite().all()):
+                raise entries.error(name, "has entries that are not finite")
+            values[name] = values[name].to(weights[name].mean)
+        if len({len(rows) for rows in values.values()}) != 1:
+            raise tree.error("values", "must be of the same draws for all weights")
+        return cls(model, values)
+
+    def n_drawn(self, n: int) -> int:
+        return min(n, len(next(iter(self.values.values()))))
+
+    def at_mean(self) -> Posterior:
+        means = {name: weight.mean.detach().unsqueeze(0) for name, weight in sparse_weights(self.model).items()}
+        return FixedDraws(self.model, means)
+
+    def fixed(self, n: int) -> Posterior:
+        return FixedDraws(self.model, {name: rows[: self.n_drawn(n)] for name, rows in self.values.items()})
+
+    def draws(self, n: int) -> Iterator[nn.Module]:
+        twin = replica(self.model)
+        drawn, weights = DrawnNetwork(twin), sparse_weights(twin)
+        for i in range(self.n_drawn(n)):
+            for name, weight in weights.items():
+                weight.mean.data.copy_(self.values[name][i])
+            yield drawn.redraw(at_mean=True).eval()
+
+    def passes(self, n: int) -> Iterator[tuple[nn.Module, list[int]]]:
+        with drawn_passes(self.model) as passes:
+            count = self.n_drawn(n)
+            yield passes.hold([rows[:count] for rows in self.values.values()]), [1] * count
+
+    @property
+    def n_bytes(self) -> int:
+        return super().n_bytes + sum(rows.nbytes for rows in self.values.values())
+
+
+def points(model: nn.Module) -> nn.Module:
+    """A copy of a converted network with its means in place of its distributions, in evaluation mode."""
+    model = unwrapped(model)
+    weights = [module for module in model.modules() if isinstance(module, SparseWeight)]
+    return replica(model, {id(weight): _point(weight) for weight in weights}).eval()
+
+
+def _point(weight: SparseWeight) -> PointWeight:
+    own = weight.support
+    support = Support(own.shape, None if own.position is None else own.position.clone(), own.frozen)
+    return PointWeight(support, weight.expected().detach().clone())
 
 
 def _mapped(run: Callable[..., Any], values: list[Tensor]) -> Any:

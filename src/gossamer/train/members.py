@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from gossamer.distributed import OwnNoise, average_over_ranks
 from gossamer.layers import replica
 from gossamer.posterior import Mixture
-from gossamer.posterior.snapshots import pack, unpack
+from gossamer.posterior.mixture import pack, unpack
 from gossamer.types import Collector, Method, Posterior, VariationalOptimizer
 
 __all__ = ["Build", "Succession", "fall_at_the_end", "renew"]

@@ -263,7 +263,7 @@ def test_evaluate_tells_how_well_doubt_finds_the_outside(gossamer, finished):
 
 
 def test_evaluate_prints_a_table_for_each_thing_asked(gossamer, finished):
-    asked = ["--temperature", "--selective", "--risk", "0.3", "--conformal", "0.9"]
+    asked = ["--temperature", "--selective", "--conformal", "0.9"]
     code, out, err = gossamer("evaluate", finished, *asked, "--n-draws", "2")
     assert (code, err) == (0, "")
     heads = [table.split("  ")[0] for table in out.split("\n\n")[1:]]
@@ -286,4 +286,4 @@ def test_the_network_of_a_run_is_exported(gossamer, finished, tmp_path):
         "probs",
     ]
     code, _, err = gossamer("export", finished, "--what", "all")
-    assert (code, "--what must be 'mean' or 'noise' or 'draws'; got 'all'" in err) == (2, True)
+    assert (code, "--what must be 'mean' or 'draws'; got 'all'" in err) == (2, True)

@@ -90,9 +90,9 @@ def add_flags(parser: Parser, command: str) -> Parser:
         return parser
     parser.add_argument("run", help="The run folder.")
     if command == "export":
-        whats = "mean, the network at its means; noise, a draw at each call; draws, several networks in one."
+        whats = "mean, the network at its means; draws, several networks in one."
         parser.add_flag("format", Literal["onnx", "torch-export"], "Format of the file.", "onnx")
-        parser.add_flag("what", Literal["mean", "noise", "draws"], f"What to export: {whats}", "mean")
+        parser.add_flag("what", Literal["mean", "draws"], f"What to export: {whats}", "mean")
         parser.add_flag("n_draws", int | None, "Networks of draws; as in the settings of the run if not given.")
         parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
         parser.add_flag("out", str | None, "The file; in the run folder if not given.")
@@ -156,10 +156,8 @@ def evaluate(given: list[str]) -> int:
     """Print the metrics of a run, computed again, and what else was asked for."""
     title = "The metrics of a run, computed again; out-of-distribution detection, corruptions, calibration."
     options = add_evaluate_flags(Parser("gossamer evaluate", title)).parse(given)
-    for name in ("risk", "conformal"):
-        value = getattr(options, name)
-        if value is not None and not 0 < value < 1:
-            raise UsageError(f"--{name} must be between 0 and 1, as 0.9 for 90 %; got {value}")
+    if options.conformal is not None and not 0 < options.conformal < 1:
+        raise UsageError(f"--conformal must be between 0 and 1, as 0.9 for 90 %; got {options.conformal}")
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
     from gossamer.lab.runs.evaluation import evaluate_run, keeping_parts, opened
     from gossamer.metrics.registry import texts
@@ -197,7 +195,6 @@ def add_evaluate_flags(parser: Parser) -> Parser:
     )
     parser.add_flag("temperature", None, "Temperature scaling of the logits on the held-out split.", group=more)
     parser.add_flag("selective", None, "Accuracy when the network may abstain, by score.", group=more)
-    parser.add_flag("risk", float | None, "Abstain so that at most this share of the answers is wrong.", group=more)
     parser.add_flag(
         "conformal",
         float | None,
@@ -221,8 +218,8 @@ def _more(options: Any, job: Any) -> dict[str, tuple[Any, list[Table]]]:
     if options.temperature:
         value = evaluation.evaluate_temperature(job)
         found["temperature"] = value, [tables.temperature_table(value)]
-    if options.selective or options.risk:
-        value = evaluation.evaluate_selective(job, options.risk)
+    if options.selective:
+        value = evaluation.evaluate_selective(job)
         found["selective"] = value, [tables.selective_table(value)]
     if options.conformal:
         value = evaluation.evaluate_conformal(job, options.conformal)

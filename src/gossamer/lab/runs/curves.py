@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,8 +126,8 @@ def _evenly(n: int, most: int) -> Tensor:
 
 
 def _histogram(values: Tensor, limits: tuple[float, float], n_bins: int = 40) -> dict[str, list[Any]]:
-    found = metrics.histogram(values, n_bins, limits)
-    return {name: to_list(value) for name, value in found._asdict().items()}
+    count, edges = np.histogram(values.double().cpu().numpy(), n_bins, limits)
+    return {"edges": to_list(torch.from_numpy(edges)), "count": count.tolist()}
 
 
 def _split_histogram(values: Tensor, right: Tensor, most: float) -> dict[str, list[Any]]:

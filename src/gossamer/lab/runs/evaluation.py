@@ -1,4 +1,4 @@
-"""What the held-out examples of a run add to it: a temperature of its logits, conformal sets, a right to abstain.
+"""What the held-out examples of a run add to it: a temperature of its logits, conformal sets.
 
 The held-out split chooses, the test split judges; ``evaluation.json`` of the run keeps what was found.
 """
@@ -19,7 +19,6 @@ from gossamer.lab.runs.unfinished import Unfinished
 from gossamer.posterior import Prediction, at_temperature, fit_temperature
 
 N_POINTS = 200  # of a curve: more would not show in a plot
-CONFIDENCE = 0.95  # with which a risk is promised
 
 
 def evaluate_run(
@@ -88,25 +87,17 @@ def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int |
     return found
 
 
-def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws: int | None = None) -> dict[str, Any]:
+def evaluate_selective(run: Path | str | Job, n_draws: int | None = None) -> dict[str, Any]:
     """Accuracy on the examples that a run is surest of, by every score of doubt.
 
     By score: ``aurc``, ``excess_aurc`` (less that of the best possible order), and the curve, ``coverage`` and
-    ``accuracy``. With a ``risk``, the share of wrong answers to stay below, also ``selection``: the threshold that the
-    held-out examples choose, and on the test data the ``coverage`` and the ``error`` of the answers.
+    ``accuracy``.
     """
     job = opened(run, n_draws)
     _require_classes(job, "selective prediction", "--conformal 0.9 gives intervals instead")
     test, truth = job.predict(job.task.test[0]), job.task.test[1]
     scores = metrics.scores_of(test)
     found = {name: {**drawn(job), "n": len(truth), **_curve(test, truth, score)} for name, score in scores.items()}
-    if risk is not None:
-        x, y = split_of(job.task, "val")
-        val = job.predict(x)
-        wrong_val, wrong = val.probs.argmax(1) != y, test.probs.argmax(1) != truth
-        for name, score in metrics.scores_of(val).items():
-            threshold = conformal.selection_threshold(score, wrong_val, risk, CONFIDENCE)
-            found[name]["selection"] = _selection(scores[name] <= threshold, wrong, threshold, risk)
     Run.open(job.folder).add_evaluation("selective", found)
     return found
 
@@ -160,17 +151,6 @@ def _curve(prediction: Prediction, y: Tensor, score: Tensor) -> dict[str, Any]:
         "excess_aurc": curve.aurc - best,
         "coverage": curve.coverage[keep].tolist(),
         "accuracy": curve.accuracy[keep].tolist(),
-    }
-
-
-def _selection(answered: Tensor, wrong: Tensor, threshold: float, risk: float) -> dict[str, float | None]:
-    n = int(answered.sum())
-    return {
-        "risk": risk,
-        "confidence": CONFIDENCE,
-        "threshold": threshold,
-        "coverage": n / len(answered),
-        "error": float(wrong[answered].double().mean()) if n else None,
     }
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -124,12 +125,13 @@ def _separation(inside: Tensor, outside: Tensor) -> dict[str, Any]:
     """Measures of one score, and its distribution on either side in common bins."""
     both = torch.cat([inside, outside])
     limits = float(both.min()), float(both.max())
-    count_in, count_out = (metrics.histogram(side, N_BINS, limits) for side in (inside, outside))
+    count_in, edges = np.histogram(inside.cpu().numpy(), N_BINS, limits)
+    count_out, _ = np.histogram(outside.cpu().numpy(), N_BINS, limits)
     return {
         **metrics.detect(inside, outside)._asdict(),
-        "edges": count_in.edges.tolist(),
-        "count_in": count_in.count.tolist(),
-        "count_out": count_out.count.tolist(),
+        "edges": edges.tolist(),
+        "count_in": count_in.tolist(),
+        "count_out": count_out.tolist(),
     }
 
 
