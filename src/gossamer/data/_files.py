@@ -15,7 +15,7 @@ import pickletools
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tokenize import TokenError
 from types import MappingProxyType
@@ -58,23 +58,18 @@ def data_root(root: str | Path | None) -> Path:
     return Path(root or os.environ.get("GOSSAMER_DATA") or "data").expanduser().absolute()
 
 
-def missing(place: Path, files: Sequence[str]) -> list[str]:
-    """The ``files`` that a folder has neither plain nor as ``.gz``."""
-    return [name for name in files if _in_folder(place, name) is None]
+def find_file(place: Path, name: str) -> Path | None:
+    """A file in a folder, plain or as ``.gz``."""
+    return next((path for path in (place / name, place / f"{name}.gz") if path.is_file()), None)
 
 
-def read_blobs(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
-    """``(where, name, bytes)`` of each of ``files`` in a folder."""
-    for name in files:
-        path = _in_folder(place, name)
-        if path is None:
-            raise DataNotFoundError(f"{place / name} is missing")
-        try:
-            with gzip.open(path) if path.name == f"{name}.gz" else path.open("rb") as file:
-                blob = read_bounded(file)
-        except UNREADABLE as error:
-            raise ValueError(f"{path}: truncated or damaged ({one_line(error)})") from error
-        yield str(path), name, blob
+def read_blob(path: Path) -> bytes:
+    """The bytes of a file, unpacked if it is a ``.gz``."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return read_bounded(file)
+    except UNREADABLE as error:
+        raise ValueError(f"{path}: truncated or damaged ({one_line(error)})") from error
 
 
 def read_idx(blob: bytes, part: str) -> Arrays:
@@ -223,11 +218,6 @@ def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:
         if len(blob) > LARGEST:
             raise ValueError(f"it unpacks to more than {LARGEST:,} bytes, which no published file does; get it again")
     return bytes(blob)
-
-
-def _in_folder(place: Path, name: str) -> Path | None:
-    candidates = (place / name, place / f"{name}.gz")
-    return next((path for path in candidates if path.is_file()), None)
 
 
 class _Bytes:

@@ -19,12 +19,13 @@ Array = npt.NDArray[Any]
 CHANNELS = (1, 3, 4)
 
 
-def load(path: Path, *, task: str | None = None, n_val: int | None = None) -> Task:
+def load(root: str | Path | None = None, *, path: Path, task: str | None = None, n_val: int | None = None) -> Task:
     """The task in an ``.npz`` file: rows of numbers, or images ``(n, height, width[, channels])``, channels first too.
 
     Without test arrays a fifth is for testing; without ``x_val`` a tenth of the rest is held out.
 
     Args:
+        root: Not used.
         path: The file.
         task: ``"classification"`` or ``"regression"``; by the values of ``y`` if not given.
         n_val: How many of the examples that are not for testing to hold out for choices.

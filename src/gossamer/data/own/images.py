@@ -22,12 +22,15 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 GREY = ("1", "L", "I", "F", "I;16")
 
 
-def load(path: Path, *, image_size: int | None = None, n_val: int | None = None) -> Task:
+def load(
+    root: str | Path | None = None, *, path: Path, image_size: int | None = None, n_val: int | None = None
+) -> Task:
     """The task in a folder: the name of a sub-folder is the class of its images.
 
     Without folders ``train`` and ``test`` a fifth is for testing; a tenth of the rest is held out.
 
     Args:
+        root: Not used.
         path: The folder.
         image_size: Height and width that all images are resized to; without it they must be of one size.
         n_val: How many of the images that are not for testing to hold out for choices.

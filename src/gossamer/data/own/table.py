@@ -20,8 +20,9 @@ Array = npt.NDArray[Any]
 
 
 def load(
-    path: Path,
+    root: str | Path | None = None,
     *,
+    path: Path,
     target: str | None = None,
     drop: Sequence[str] | str = (),
     task: str | None = None,
@@ -32,6 +33,7 @@ def load(
     A fifth of the rows is for testing and a tenth of the rest is held out, always the same ones.
 
     Args:
+        root: Not used.
         path: The file; its first line has the names of the columns.
         target: The column to predict.
         drop: Columns to leave out.

@@ -44,7 +44,11 @@ def described(kind: str) -> dict[str, str]:
     if kind == "data":
         lines = _modules("data")
         about, sets = lines.pop("uci"), _keys(PACKAGE / "data" / "uci.py", "SETS")
-        return lines | {f"uci/{name}": about for name in sets}
+        path = PACKAGE / "data" / "images.py"
+        images = _lines(path)
+        lines |= {name: images[name.upper()] for name in _keys(path, "SETS")}
+        del lines["images"]
+        return dict(sorted(lines.items())) | {f"uci/{name}": about for name in sets}
     if kind == "models":
         lines = {
             name: line for path in sorted((PACKAGE / "models").glob("*.py")) for name, line in _lines(path).items()
