@@ -132,7 +132,7 @@ def read_npz_member(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     return read_npy(io.BytesIO(blob), len(blob))
 
 
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException | str) -> str:
     """The text of an error without its line breaks, and not too long."""
     return " ".join(str(error).split())[:200]
 

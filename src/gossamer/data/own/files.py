@@ -6,6 +6,7 @@ A row here is all that a new kind of file needs: it can then be trained on, pred
 import csv
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +15,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gossamer._text.names import needs
 from gossamer._text.terminal import to_csv
-from gossamer.data._files import DataNotFoundError
+from gossamer.data._files import LARGEST, DataNotFoundError, one_line
 from gossamer.data.own.arrays import read_array
 from gossamer.data.own.columns import Frame
-from gossamer.data.own.parquet import read_parquet, write_parquet
 
 Array = npt.NDArray[Any]
 
+PARQUET_PROCESS = Path(__file__).with_name("parquet_process.py")
 MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"})  # not None: it is a category in many tables
 
 
@@ -136,6 +138,45 @@ def json_lines(columns: dict[str, list[Any]]) -> str:
     """Columns of equal length as text, one JSON object per row."""
     rows = zip(*columns.values(), strict=True)
     return "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+
+
+def read_parquet(path: Path) -> Frame:
+    """The table in a Parquet file of at most ``LARGEST`` bytes, unpacked by a process of its own."""
+    needs("polars", extra="parquet")
+    import polars as pl
+
+    # It finds polars where this process does; -P: nothing that lies beside its file is imported.
+    command = [sys.executable, "-P", str(PARQUET_PROCESS), str(LARGEST), *filter(None, sys.path)]
+    with path.open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, check=False)
+    if done.returncode:
+        ended = f"the process that reads it ended (code {done.returncode}), as it does if a file asks for more than "
+        problem = done.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+        problem = one_line(problem) if done.returncode == 1 else f"{ended}{2 * LARGEST:,} bytes"
+        raise ValueError(
+            f"cannot read {path} as Parquet: {problem}; write it again, in parts if it is large, or as CSV"
+        )
+
+    def array_of(series: pl.Series) -> Array:
+        if series.dtype == pl.Float64:
+            return series.to_numpy()
+        if series.dtype.is_temporal():
+            return series.to_numpy().astype(object)
+        if series.dtype == pl.String:  # the type of a column of no use: in a list, so that it is no category
+            return np.fromiter([[kind] for kind in series], dtype=object)
+        levels = series.dtype.categories.to_list()
+        places = series.to_physical().cast(pl.UInt32).fill_null(len(levels)).to_numpy()
+        return np.fromiter([*levels, None], dtype=object)[places]
+
+    return Frame({series.name: array_of(series) for series in pl.read_ipc(io.BytesIO(done.stdout))})
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    """Columns of equal length."""
+    needs("polars", extra="parquet")
+    import polars as pl
+
+    pl.DataFrame(columns).write_parquet(path)
 
 
 FILES: dict[str, FileKind] = {
