@@ -8,14 +8,14 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gossamer._text.names import needs
+from gossamer._text.names import needs, unknown
 from gossamer._text.terminal import to_csv
 from gossamer.data._files import LARGEST, DataNotFoundError, one_line
 from gossamer.data.own.arrays import read_array
@@ -209,6 +209,18 @@ def read_frame(path: Path | str) -> Frame:
         raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it as CSV in UTF-8") from error
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_labelled(path: Path, target: str | None, others: Sequence[str]) -> tuple[Frame, int]:
+    """The rows of a table that have a target, and how many have none; columns that are not there are an error."""
+    frame = read_frame(path)
+    for name in [*others, *([] if target is None else [target])]:
+        if name not in frame.columns:
+            raise ValueError(f"{path.name}: {unknown('column', name, frame.columns)}")
+    if target is None:
+        return frame, 0
+    rows = np.flatnonzero([value is not None and value == value for value in frame[target].tolist()])
+    return frame.take(rows), len(frame) - len(rows)
 
 
 def read_numbers(path: Path | str) -> Array:

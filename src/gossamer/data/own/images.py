@@ -13,7 +13,7 @@ from torch import Tensor
 from gossamer._text.names import needs
 from gossamer.data._files import DataNotFoundError, one_line
 from gossamer.data._images import split_rows
-from gossamer.data.own.record import Labels, own_task, split_examples
+from gossamer.data.own.record import labels_of, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]
@@ -51,7 +51,7 @@ def load(
         n_test = sum(map(len, found[1].values()))
         rest, held = split_rows(len(files) - n_test, n_val)
         train, val, test = rest.numpy(), held.numpy(), np.arange(len(files) - n_test, len(files))
-    labels = Labels.of(names, "folder", "classification", train, path.name)
+    labels = labels_of(names, "folder", "classification", train, path.name)
     x = torch.from_numpy(read_images(files, image_size))
     return own_task("images", path, x, labels, (train, val, test), files, resized=image_size is not None)
 
