@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gossamer.data._files import UNREADABLE_NPZ, DataNotFoundError, one_line, read_npy, read_npz_member
+from gossamer.data._files import UNREADABLE, DataNotFoundError, one_line, read_npy, read_npz_member
 from gossamer.data._images import split_rows
 from gossamer.data.own.record import labels_of, own_task, split_examples
 from gossamer.types import Task
@@ -78,7 +78,7 @@ def read_arrays(path: Path) -> Any:
             return {one.removesuffix(".npy").lower(): np.array(read_npz_member(file, one)) for one in file.namelist()}
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
-    except UNREADABLE_NPZ as error:
+    except UNREADABLE as error:
         raise ValueError(f"{path} is not a readable NumPy file: {one_line(error)}") from error
 
 
