@@ -14,6 +14,7 @@ import pickletools
 import struct
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
@@ -23,9 +24,9 @@ import numpy.typing as npt
 
 from gossamer._text.names import needs
 
-# What gzip, zipfile, numpy and scipy raise for damaged files.
+# What gzip, zipfile and numpy raise for damaged files.
 UNREADABLE = (
-    *(ValueError, TypeError, EOFError, OSError, RuntimeError, LookupError, OverflowError),
+    *(ValueError, EOFError, OSError, RuntimeError, LookupError, OverflowError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 
@@ -80,16 +81,28 @@ def read_idx(blob: bytes, part: str) -> Arrays:
 def read_npz(blob: bytes, part: str) -> Arrays:
     """Numpy's ``.npz`` with ``x_train, y_train, x_test, y_test``, images as (n, height, width[, channels])."""
     try:
-        with zipfile.ZipFile(io.BytesIO(blob)) as file:
-            found = [name.removesuffix(".npy") for name in file.namelist()]
-            arrays = {key: read_npz_member(file, f"{key}.npy") for key in (f"x_{part}", f"y_{part}") if key in found}
+        arrays = read_archive(io.BytesIO(blob), wanted := {f"x_{part}", f"y_{part}"})
     except UNREADABLE as error:
         raise ValueError(f"no readable .npz file ({one_line(error)})") from error
-    if lost := {f"x_{part}", f"y_{part}"} - arrays.keys():
+    if lost := wanted - arrays.keys():
+        found = [name.removesuffix(".npy") for name in zipfile.ZipFile(io.BytesIO(blob)).namelist()]
         raise DataNotFoundError(f"holds no {' and no '.join(sorted(lost))}, only {', '.join(found) or 'nothing'}")
     x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
     x = x[..., None] if x.ndim == 3 else x
     return {"x": np.moveaxis(x, -1, 1) if x.ndim == 4 else x, "y": y}
+
+
+def read_archive(file: IO[bytes] | Path, wanted: Collection[str] | None = None) -> Arrays:
+    """The arrays of a ``.npz`` file by name, in lower case; packed bytes are unpacked a part at a time."""
+    arrays = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.namelist():
+            name = member.removesuffix(".npy").lower()
+            if wanted is None or name in wanted:
+                with archive.open(member) as stream:
+                    blob = read_bounded(stream)
+                arrays[name] = read_npy(io.BytesIO(blob), len(blob))
+    return arrays
 
 
 def read_npy(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
@@ -117,13 +130,6 @@ def read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool
     return shape, is_fortran, dtype
 
 
-def read_npz_member(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """An array of a ``.npz`` file; its packed bytes are unpacked a part at a time."""
-    with file.open(name) as stream:
-        blob = read_bounded(stream)
-    return read_npy(io.BytesIO(blob), len(blob))
-
-
 def one_line(error: BaseException | str) -> str:
     """The text of an error without its line breaks, and not too long."""
     return " ".join(str(error).split())[:200]
@@ -142,11 +148,7 @@ def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
         raise ValueError(f"no readable pickle ({type(error).__name__}: {error})") from error
     batch = batch if isinstance(batch, dict) else {}
     data, labels = batch.get("data"), batch.get("labels", batch.get("fine_labels"))
-    if (
-        not isinstance(data, np.ndarray)
-        or not isinstance(labels, list)
-        or not all(type(label) is int for label in labels)
-    ):
+    if not isinstance(data, np.ndarray) or labels is None:
         raise ValueError(f"no CIFAR batch: expected data and labels or fine_labels, found {sorted(map(str, batch))}")
     if data.ndim != 2 or data.shape[1] != math.prod(CIFAR_SHAPE):
         raise ValueError(f"data has shape {data.shape}, expected (n, {math.prod(CIFAR_SHAPE)})")
@@ -162,10 +164,8 @@ def read_mat(blob: bytes, part: str) -> Arrays:
         content = loadmat(io.BytesIO(blob), variable_names=["X", "y"])
         x, y = content["X"], content["y"]
         return {"x": x.transpose(3, 2, 0, 1), "y": y.reshape(-1) % 10}
-    except UNREADABLE as error:
-        raise ValueError(
-            f"no readable MATLAB file of X (height, width, channels, n) and y ({one_line(error)})"
-        ) from error
+    except Exception as error:  # a damaged file can raise anything
+        raise ValueError(f"no readable MATLAB file of SVHN's X and y ({one_line(error)})") from error
 
 
 def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:

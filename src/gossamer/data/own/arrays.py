@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gossamer.data._files import UNREADABLE, DataNotFoundError, one_line, read_npy, read_npz_member
+from gossamer.data._files import UNREADABLE, DataNotFoundError, one_line, read_archive, read_npy
 from gossamer.data._images import split_rows
 from gossamer.data.own.record import labels_of, own_task, split_examples
 from gossamer.types import Task
@@ -74,8 +74,7 @@ def read_arrays(path: Path) -> Any:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as stream:
                 return np.array(read_npy(stream, path.stat().st_size))  # a copy that may be written to
-        with zipfile.ZipFile(path) as file:
-            return {one.removesuffix(".npy").lower(): np.array(read_npz_member(file, one)) for one in file.namelist()}
+        return {name: np.array(array) for name, array in read_archive(path).items()}
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
     except UNREADABLE as error:
