@@ -65,6 +65,15 @@ def read_blob(path: Path) -> bytes:
         raise ValueError(f"{path}: truncated or damaged ({one_line(error)})") from error
 
 
+def check_sum(where: str | Path, kind: str, found: str, expected: str) -> None:
+    """Raise ``ValueError`` unless a checksum is the published one."""
+    if found != expected:
+        raise ValueError(
+            f"{where}: damaged, or not the published set: the {kind} is {found}, expected {expected} "
+            "(verify=False reads it all the same)"
+        )
+
+
 def read_idx(blob: bytes, part: str) -> Arrays:
     """IDX, the format of MNIST: 0, 0, type, number of dimensions, the dimensions, the bytes."""
     if len(blob) < 8 or blob[:3] != b"\x00\x00\x08" or blob[3] not in (1, 3):

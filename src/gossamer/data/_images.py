@@ -87,6 +87,15 @@ def n_held_out(n: int, n_val: int) -> int:
     return n_val
 
 
+def split_in_order(x: Tensor, y: Tensor, n_val: int | None) -> tuple[Split, Split, Split]:
+    """Parts of a small set: the first third is for testing, a fifth of the rest for choices."""
+    n_rest = len(y) - len(y) // 3
+    n_val = n_held_out(n_rest, n_rest // 5 if n_val is None else n_val)
+    parts = [len(y) // 3, n_val, n_rest - n_val]
+    test, val, train = zip(x.split(parts), y.split(parts), strict=True)
+    return train, val, test
+
+
 def split_rows(n: int, n_val: int | None, seed: int = SPLIT_SEED) -> Split:
     """Rows for training and ``n_val`` held-out rows (None: a tenth; 0: an empty split), in one fixed random order."""
     n_val = n_held_out(n, n // 10 if n_val is None else n_val)

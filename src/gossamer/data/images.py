@@ -19,6 +19,7 @@ from gossamer.data._files import (
     WHERE,
     Arrays,
     DataNotFoundError,
+    check_sum,
     data_root,
     find_file,
     one_line,
@@ -301,7 +302,7 @@ def _read(images: ImageSet, root: Path, parts: tuple[str, ...], verify: bool) ->
     for name, path in paths.items():
         blob = read_blob(path)
         if verify and name in layout.md5:
-            _check_sum(str(path), "MD5", hashlib.md5(blob, usedforsecurity=False).hexdigest(), layout.md5[name])
+            check_sum(path, "MD5", hashlib.md5(blob, usedforsecurity=False).hexdigest(), layout.md5[name])
         for part in parts:
             if name in layout.files[part]:
                 try:
@@ -315,7 +316,7 @@ def _read(images: ImageSet, root: Path, parts: tuple[str, ...], verify: bool) ->
         where = f"{place if len(layout.files[part]) > 1 else paths[layout.files[part][0]]}: {part} part"
         x, y = _checked(images, part, where, pieces[part])
         if verify and not layout.md5 and part in images.sha256:
-            _check_sum(where, "SHA-256", _digest(x, y), images.sha256[part])
+            check_sum(where, "SHA-256", _digest(x, y), images.sha256[part])
         result[part] = x, y.astype(np.int64)
     return layout, result
 
@@ -365,11 +366,3 @@ def _digest(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> str:
     digest = hashlib.sha256(x.data)
     digest.update(y.astype(np.uint8).data)
     return digest.hexdigest()
-
-
-def _check_sum(where: str, kind: str, found: str, expected: str) -> None:
-    if found != expected:
-        raise ValueError(
-            f"{where}: damaged, or not the published set: its {kind} is {found}, expected {expected} "
-            "(verify=False reads it all the same)"
-        )

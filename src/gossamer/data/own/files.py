@@ -164,8 +164,9 @@ def read_parquet(path: Path) -> Frame:
             return series.to_numpy().astype(object)
         if series.dtype == pl.String:  # the type of a column of no use: in a list, so that it is no category
             return np.fromiter([[kind] for kind in series], dtype=object)
+        assert isinstance(series.dtype, pl.Enum)
         levels = series.dtype.categories.to_list()
-        places = series.to_physical().cast(pl.UInt32).fill_null(len(levels)).to_numpy()
+        places: Array = series.to_physical().cast(pl.UInt32).fill_null(len(levels)).to_numpy()
         return np.fromiter([*levels, None], dtype=object)[places]
 
     return Frame({series.name: array_of(series) for series in pl.read_ipc(io.BytesIO(done.stdout))})

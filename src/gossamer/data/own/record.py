@@ -104,9 +104,7 @@ def check_record(record: dict[str, Any], where: object) -> dict[str, Any]:
     shape, target, scale = record["shape"], record["target"], record["transform"]
     n_inputs = len(shape) and shape[0]
     lists = [scale["mean"], scale["std"], *((record["low"], record["high"]) if len(shape) == 1 else ())]
-    n_expected = (
-        len(columns_of(record, where).source) if record["kind"] == "table" and "columns" in record else n_inputs
-    )
+    n_expected = len(columns_of(record, where).source) if "columns" in record else n_inputs
     for holds, field, problem in [
         (len(shape) in (1, 3) and 0 < math.prod(shape) <= MAX_INPUTS, "shape", f"must be of one example; got {shape}"),
         (all(len(part) == n_inputs for part in lists), "transform", f"must have {n_inputs} means and stds"),
