@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tracemalloc
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gossamer.data import _files, read_corrupted
-from gossamer.data._files import read_blob, read_cifar_pickle, read_npy
+from gossamer.data._files import read_blob, read_cifar_pickle, read_mat, read_npy
 from gossamer.data.own.arrays import read_arrays
 from gossamer.estimators import SparseBayesClassifier
 from gossamer.estimators.draws import Draws
@@ -93,6 +94,13 @@ class TestBombs:
     def test_a_pickle_with_room_for_objects_that_it_does_not_have(self):
         with pytest.raises(ValueError, match="no CIFAR batch: it numbers more objects than it has bytes"):
             read_cifar_pickle(b"\x80\x02Nr\xff\xff\xff\x0f.", "train")
+
+    def test_a_matlab_file(self, monkeypatch):
+        monkeypatch.setattr(_files, "LARGEST", 1000)
+        packed = zlib.compress(bytes(100_000))
+        blob = bytes(126) + b"IM" + (15).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed
+        with pytest.raises(ValueError, match="unpacks to more than 1,000 bytes"):
+            read_mat(blob, "train")
 
 
 @pytest.fixture

@@ -580,7 +580,7 @@ def _published(image_set: Any, layout: Any, form: str) -> dict[str, bytes]:
         for name, some, labels in zip(
             names, np.array_split(x[part], len(names)), np.array_split(y[part], len(names)), strict=True
         ):
-            files[name] = _batch(image_set.name, some, labels)
+            files[name] = _batch(image_set.name, form, some, labels)
     return files
 
 
@@ -589,7 +589,14 @@ def _idx(array: npt.NDArray[Any]) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + dims + array.tobytes()
 
 
-def _batch(name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> bytes:
+def _batch(name: str, form: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> bytes:
+    if form == "mat":
+        from scipy.io import savemat
+
+        stream = io.BytesIO()
+        content = {"X": x.transpose(1, 2, 3, 0), "y": np.where(y == 0, 10, y)[:, None]}
+        savemat(stream, content, do_compression=True)
+        return stream.getvalue()
     flat = x.transpose(0, 3, 1, 2).reshape(len(x), -1)
     key = "fine_labels" if name == "cifar100" else "labels"
     return pickle.dumps({"data": flat, key: y.tolist(), "batch_label": "a batch"}, protocol=3)
@@ -660,6 +667,7 @@ KINDS: tuple[Callable[[Path], FileKind], ...] = (
     _image_set("cifar100", "pickle"),
     _image_set("fashion_mnist", "idx"),
     _zipped_idx,
+    _image_set("svhn", "mat"),
     _corrupted,
     _uci,
 )

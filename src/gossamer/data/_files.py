@@ -7,6 +7,7 @@ runs code from a file.
 
 import gzip
 import io
+import itertools
 import math
 import os
 import pickle
@@ -14,15 +15,14 @@ import pickletools
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from tokenize import TokenError
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-
-from gossamer._text.names import needs
 
 # What gzip, zipfile and numpy raise for damaged files.
 UNREADABLE = (
@@ -157,7 +157,8 @@ def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
         raise ValueError(f"no readable pickle ({type(error).__name__}: {error})") from error
     batch = batch if isinstance(batch, dict) else {}
     data, labels = batch.get("data"), batch.get("labels", batch.get("fine_labels"))
-    if not isinstance(data, np.ndarray) or labels is None:
+    data = data.array if isinstance(data, _ByteArray) else None
+    if data is None or not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise ValueError(f"no CIFAR batch: expected data and labels or fine_labels, found {sorted(map(str, batch))}")
     if data.ndim != 2 or data.shape[1] != math.prod(CIFAR_SHAPE):
         raise ValueError(f"data has shape {data.shape}, expected (n, {math.prod(CIFAR_SHAPE)})")
@@ -166,15 +167,54 @@ def read_cifar_pickle(blob: bytes, part: str) -> Arrays:
 
 def read_mat(blob: bytes, part: str) -> Arrays:
     """SVHN's MATLAB files: ``X`` (height, width, channels, n) and ``y`` (n, 1), in which 10 stands for the digit 0."""
-    needs("scipy", extra="sklearn")
-    from scipy.io import loadmat
-
     try:
-        content = loadmat(io.BytesIO(blob), variable_names=["X", "y"])
-        x, y = content["X"], content["y"]
-        return {"x": x.transpose(3, 2, 0, 1), "y": y.reshape(-1) % 10}
-    except Exception as error:  # a damaged file can raise anything
-        raise ValueError(f"no readable MATLAB file of SVHN's X and y ({one_line(error)})") from error
+        content = dict(_matrices(blob))
+    except (ValueError, LookupError, struct.error, zlib.error) as error:
+        raise ValueError(f"no readable MATLAB file of version 5 ({one_line(error)})") from error
+    x, y = content.get("X"), content.get("y")
+    if x is None or y is None or x.ndim != 4:
+        raise ValueError(f"no SVHN file: expected X (height, width, channels, n) and y, found {sorted(content)}")
+    return {"x": x.transpose(3, 2, 0, 1), "y": y.reshape(-1) % 10}
+
+
+# Types of numbers in MATLAB's format, version 5 (MAT-File Format, table 1-1), and of what contains them.
+_NUMBERS = {1: "i1", 2: "u1", 3: "<i2", 4: "<u2", 5: "<i4", 6: "<u4", 7: "<f4", 9: "<f8", 12: "<i8", 13: "<u8"}
+_MATRIX, _COMPRESSED = 14, 15
+
+
+def _matrices(blob: bytes) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Names and values of the arrays of numbers in a file."""
+    if len(blob) < 128 or blob[126:128] != b"IM":
+        raise ValueError("it has no header of a little-endian file")
+    for kind, body in _elements(blob[128:]):
+        if kind == _COMPRESSED:
+            unpacking = zlib.decompressobj()
+            unpacked = unpacking.decompress(body, LARGEST)
+            if unpacking.unconsumed_tail:
+                raise ValueError(f"it unpacks to more than {LARGEST:,} bytes")
+            kind, body = next(_elements(unpacked), (0, b""))
+        if kind != _MATRIX:
+            continue
+        (_, flags), (_, dims), (_, name), (stored, values) = list(itertools.islice(_elements(body), 4))
+        if 6 <= flags[0] <= 15:  # numbers; not text, structures or code
+            array = np.frombuffer(values, _NUMBERS[stored])
+            yield name.decode("ascii"), array.reshape(np.frombuffer(dims, "<i4"), order="F")
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and content of each element; a content of up to four bytes may stand in the tag itself."""
+    at = 0
+    while at + 8 <= len(data):
+        kind, size = struct.unpack_from("<II", data, at)
+        if kind >> 16:
+            kind, size, start, end = kind & 0xFFFF, kind >> 16, at + 4, at + 8
+        else:
+            start = at + 8
+            end = start + size + (0 if kind == _COMPRESSED else -size % 8)
+        if start + size > len(data) or (start == at + 4 and size > 4):
+            raise ValueError(f"an element of {size:,} bytes, where {len(data) - start:,} are left")
+        yield kind, data[start : start + size]
+        at = end
 
 
 def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:
@@ -187,14 +227,44 @@ def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:
     return bytes(blob)
 
 
+class _Bytes:
+    """Stands for numpy's dtype, of which only that of bytes is known; numpy's own would believe any state."""
+
+    def __init__(self, name: str, *_: Any) -> None:
+        if name not in ("u1", "uint8"):
+            raise ValueError(f"no CIFAR batch: an array of {name!r:.20}, expected bytes")
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _ByteArray:
+    """Stands for numpy's array, of bytes in C order."""
+
+    def __init__(self, *_: Any) -> None:
+        self.array: npt.NDArray[Any] = np.zeros(0, np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, data = state
+        data = data.encode("latin1") if isinstance(data, str) else data  # a string of Python 2
+        if not isinstance(dtype, _Bytes) or is_fortran or not isinstance(data, bytes):
+            raise ValueError("no CIFAR batch: its array is not one of bytes in C order")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape)
+
+
 class _CifarUnpickler(pickle.Unpickler):
-    """Builds dicts, lists, strings, numbers and arrays, and nothing else."""
+    """Builds dicts, lists, strings, numbers and arrays of bytes, and nothing else."""
+
+    known = MappingProxyType(
+        {
+            ("numpy.core.multiarray", "_reconstruct"): _ByteArray,  # as numpy 1 wrote it
+            ("numpy._core.multiarray", "_reconstruct"): _ByteArray,  # as numpy 2 writes it
+            ("numpy", "ndarray"): _ByteArray,
+            ("numpy", "dtype"): _Bytes,
+        }
+    )
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module.replace("._core.", ".core."), name) not in (  # numpy 1 wrote core, numpy 2 writes _core
-            ("numpy.core.multiarray", "_reconstruct"),
-            ("numpy", "ndarray"),
-            ("numpy", "dtype"),
-        ):
+        if (module, name) not in self.known:
             raise ValueError(f"no CIFAR batch: the pickle asks for {module}.{name}, which is not run")
-        return super().find_class(module, name)
+        return self.known[module, name]
