@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gossamer.data import _files, read_corrupted
-from gossamer.data._files import read_blobs, read_cifar_pickle, read_mat, read_npy
+from gossamer.data._files import read_blob, read_cifar_pickle, read_mat, read_npy
 from gossamer.data.own.arrays import read_arrays
 from gossamer.estimators import SparseBayesClassifier
 from gossamer.estimators.draws import Draws
@@ -85,11 +85,11 @@ class TestBombs:
         monkeypatch.setattr(_files, "LARGEST", 2**21)
         (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(10**7)))
         with pytest.raises(ValueError, match=r"a\.gz: .*unpacks to more than 2,097,152 bytes"):
-            list(read_blobs(tmp_path, ["a"]))
+            read_blob(tmp_path / "a.gz")
 
     def test_a_plain_file_takes_its_own_size(self, tmp_path):
         (tmp_path / "a").write_bytes(b"123")
-        assert list(read_blobs(tmp_path, ["a"])) == [(str(tmp_path / "a"), "a", b"123")]
+        assert read_blob(tmp_path / "a") == b"123"
 
     def test_a_pickle_with_room_for_objects_that_it_does_not_have(self):
         with pytest.raises(ValueError, match="no CIFAR batch: it numbers more objects than it has bytes"):

@@ -233,24 +233,22 @@ def from_every_rank(tensor: Tensor) -> Tensor:
 
 def sum_over_ranks(number: int, device: torch.device | None = None) -> int:
     """The sum of a number over all processes."""
-    return _reduced(number, dist.ReduceOp.SUM, device) if world_size() > 1 else number
+    return _reduced([number], dist.ReduceOp.SUM, device)[0]
 
 
 def largest_over_ranks(number: int, device: torch.device | None = None) -> int:
     """The largest of the numbers of all processes."""
-    return _reduced(number, dist.ReduceOp.MAX, device) if world_size() > 1 else number
-
-
-def _reduced(number: int, how: dist.ReduceOp.RedOpType, device: torch.device | None) -> int:
-    total = torch.tensor(number, device=device)
-    dist.all_reduce(total, how)
-    return int(total)
+    return _reduced([number], dist.ReduceOp.MAX, device)[0]
 
 
 def on_any_rank(flags: list[bool], device: torch.device | None = None) -> list[bool]:
     """Flag by flag, whether it is true on some process."""
+    return [bool(vote) for vote in _reduced(flags, dist.ReduceOp.MAX, device)]
+
+
+def _reduced(numbers: Sequence[int], how: dist.ReduceOp.RedOpType, device: torch.device | None) -> list[int]:
     if world_size() == 1:
-        return flags
-    votes = torch.tensor(flags, dtype=torch.int32, device=device)
-    dist.all_reduce(votes, dist.ReduceOp.MAX)
-    return [bool(vote) for vote in votes.tolist()]
+        return list(numbers)
+    total = torch.tensor(numbers, dtype=torch.int64, device=device)
+    dist.all_reduce(total, how)
+    return [int(one) for one in total.tolist()]

@@ -1,12 +1,11 @@
 """Tiny copies of the image sets, in each of their published forms, with sizes and checksums to match.
 
-Which sets and forms there are is read from the modules of ``gossamer.data``: those with a ``SET``, and its layouts.
+Which sets and forms there are is read from ``gossamer.data.images``: its sets, and their layouts.
 """
 
 import dataclasses
 import gzip
 import hashlib
-import importlib
 import io
 import pickle
 
@@ -14,19 +13,17 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from gossamer import data as sets
-from gossamer.data import _images
+from gossamer.data import images
+from gossamer.data.images import SETS
 
-NAMES = [name for name in sets.names() if "/" not in name]
-MODULES = {name: module for name in NAMES if hasattr(module := importlib.import_module(f"gossamer.data.{name}"), "SET")}
 SIZES = {"train": 50, "test": 20}
 
 
-def arrays(module, seed=0):
+def arrays(image_set, seed=0):
     """Random images (n, height, width, channels) and labels, both parts, under the names of an .npz file."""
     rng = np.random.default_rng(seed)
-    channels, height, width = module.SET.shape
-    n_classes = len(module.SET.class_names)
+    channels, height, width = image_set.shape
+    n_classes = len(image_set.class_names)
     result = {}
     for part, n in SIZES.items():
         result[f"x_{part}"] = rng.integers(0, 256, (n, height, width, channels), dtype=np.uint8)
@@ -80,7 +77,7 @@ def base_of(layout):
 
 
 def layout_of(name, form):
-    return next(one for one in MODULES[name].SET.layouts if form_of(one) == form)
+    return next(one for one in SETS[name].layouts if form_of(one) == form)
 
 
 def contents(name, form, data):
@@ -111,16 +108,16 @@ def write(tmp_path, monkeypatch):
     """A function that writes a tiny set in a form and makes its sizes and checksums the expected ones."""
 
     def write_set(name, form, *, data=None, zipped=False, under=""):
-        module = MODULES[name]
-        data = arrays(module) if data is None else data
+        published = SETS[name]
+        data = arrays(published) if data is None else data
         files = contents(name, form, data)
         md5 = {file: hashlib.md5(blob).hexdigest() for file, blob in files.items()}
         layouts = tuple(
             dataclasses.replace(layout, md5={file: md5.get(file, "") for file in layout.md5})
-            for layout in module.SET.layouts
+            for layout in published.layouts
         )
-        tiny = dataclasses.replace(module.SET, sizes=SIZES, layouts=layouts, sha256={})
-        monkeypatch.setattr(module, "SET", dataclasses.replace(tiny, sha256=digests(tiny, data)))
+        tiny = dataclasses.replace(published, sizes=SIZES, layouts=layouts, sha256={})
+        monkeypatch.setitem(SETS, name, dataclasses.replace(tiny, sha256=digests(tiny, data)))
         folder = base_of(layout_of(name, form))
         files = {f"{folder}/{file}" if folder else file: blob for file, blob in files.items()}
         root = tmp_path / under
@@ -138,26 +135,26 @@ def blob_of():
     """A function that returns the first file of a set of a few images, in a form."""
 
     def first(name, form):
-        small = {key: value[:5] for key, value in arrays(MODULES[name]).items()}
+        small = {key: value[:5] for key, value in arrays(SETS[name]).items()}
         return next(iter(contents(name, form, small).values()))
 
     return first
 
 
-def digests(images, data):
+def digests(image_set, data):
     """The checksums of the images, put in order as the library does it."""
     result = {}
     for part in SIZES:
         x, y = data.get(f"x_{part}"), data.get(f"y_{part}")
         if x is not None:
-            result[part] = _images._digest(*_images._checked(images, part, "here", [channels_first(x)], [y]))
+            result[part] = images._digest(*images._checked(image_set, part, "here", [{"x": channels_first(x), "y": y}]))
     return result
 
 
 def forms():
     """(name, form, how it is written) for every place of every layout."""
-    for name, module in MODULES.items():
-        for layout in module.SET.layouts:
+    for name, image_set in SETS.items():
+        for layout in image_set.layouts:
             base = base_of(layout)
             for place in layout.places:
                 yield name, form_of(layout), {"under": place.removesuffix(base).rstrip("/")}
@@ -176,7 +173,7 @@ def form(request):
     return request.param
 
 
-@pytest.fixture(params=MODULES)
+@pytest.fixture(params=SETS)
 def image_set(request):
     """Name of a set and all its forms."""
-    return request.param, list(dict.fromkeys(map(form_of, MODULES[request.param].SET.layouts)))
+    return request.param, list(dict.fromkeys(map(form_of, SETS[request.param].layouts)))

@@ -48,7 +48,7 @@ def test_other_images_are_refused_unless_asked_for(write, tmp_path, name, form, 
     content = {key: a.copy() for key, a in content.items()}
     content["x_train"][3, 4, 5, 0] ^= 1
     write(name, form, data=content)  # and now its checksums are the expected ones
-    message = f"damaged, or not the published set: its {kind} is [0-9a-f]+, expected [0-9a-f]+ .verify=False reads it"
+    message = f"damaged, or not the published set: the {kind} is [0-9a-f]+, expected [0-9a-f]+ .verify=False reads it"
     with pytest.raises(ValueError, match=message):
         data.load(name, tmp_path / "other")
     assert data.load(name, tmp_path / "other", verify=False).name == f"{name} (unverified)"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gossamer import data
-from gossamer.data import uci
+from gossamer.data import images, uci
 from gossamer.likelihoods import Categorical
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -21,8 +21,8 @@ MODULES = [module.name for module in pkgutil.iter_modules(data.__path__) if not 
 
 
 def test_names_are_those_of_the_files_and_of_the_uci_sets():
-    files = {path.stem for path in (SOURCE / "gossamer" / "data").glob("[!_]*.py")} - {"uci"}
-    assert {name for name in data.names() if not name.startswith("uci/")} == files
+    files = {path.stem for path in (SOURCE / "gossamer" / "data").glob("[!_]*.py")} - {"images", "uci"}
+    assert {name for name in data.names() if not name.startswith("uci/")} == files | set(images.SETS)
     assert len([name for name in data.names() if name.startswith("uci/")]) == 9
 
 
@@ -57,7 +57,7 @@ def test_importing_the_package_brings_no_data_set_and_nothing_optional():
         check=True,
     )
     loaded = set(done.stdout.split())
-    assert not loaded & {"sklearn", "scipy", *(f"gossamer.data.{name}" for name in [*data.names(), "uci"])}
+    assert not loaded & {"sklearn", "scipy", *(f"gossamer.data.{name}" for name in [*data.names(), "images", "uci"])}
 
 
 def small(name):
@@ -98,8 +98,8 @@ def expected_parts(name, root):
     """The folder, the first file of each form and the source of an image set; of the sets of UCI, the folder."""
     if name.startswith("uci/"):
         return [str(root / "uci" / uci.FOLDERS[name.partition("/")[2]])]
-    images = importlib.import_module(f"gossamer.data.{name}").SET
-    return [str(root), *(one.files["train"][0] for one in images.layouts), images.source, "--data_dir"]
+    published = images.SETS[name]
+    return [str(root), *(one.files["train"][0] for one in published.layouts), published.source, "--data_dir"]
 
 
 def check_task(task, name):

@@ -30,10 +30,9 @@ from torch import nn
 
 import gossamer
 from benchmarks.trials import Trials
-from gossamer.data import cifar10, cifar100, digits, fashion_mnist, svhn, uci
+from gossamer.data import digits, images, uci
 from gossamer.data import load as load_data
 from gossamer.data._corruptions import read_corrupted
-from gossamer.data._images import load_images
 from gossamer.data.own.record import task_without_data
 from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 from gossamer.files import container
@@ -514,9 +513,9 @@ def _picture(form: str, root: Path) -> FileKind:
 SIZES = {"train": 10, "test": 2}
 
 
-def _image_set(module: Any, form: str) -> Callable[[Path], FileKind]:
+def _image_set(name: str, form: str) -> Callable[[Path], FileKind]:
     """A copy of a published set with a few images, whose first file is changed."""
-    tiny = dataclasses.replace(module.SET, sizes=SIZES, sha256={})
+    tiny = dataclasses.replace(images.SETS[name], sizes=SIZES, sha256={})
     layout = next(one for one in tiny.layouts if one.read.__name__.endswith(form))
     files = _published(tiny, layout, form)
     first = next(iter(files))
@@ -524,12 +523,13 @@ def _image_set(module: Any, form: str) -> Callable[[Path], FileKind]:
     def prepare(folder: Path) -> Reader:
         place = folder / layout.places[0]
         place.mkdir(parents=True, exist_ok=True)
-        for name, blob in files.items():
-            (place / name).write_bytes(blob)
+        for file, content in files.items():
+            (place / file).write_bytes(content)
 
         def reader(blob: bytes) -> Any:
             (place / first).write_bytes(blob)
-            return load_images(tiny, folder, None, verify=False).train[0].double()
+            images.SETS[name] = tiny
+            return images.load(folder, name=name, verify=False).train[0].double()
 
         return reader
 
@@ -540,18 +540,17 @@ def _image_set(module: Any, form: str) -> Callable[[Path], FileKind]:
 
 
 def _zipped_idx(root: Path) -> FileKind:
-    kind = _image_set(fashion_mnist, "idx")(root)
+    kind = _image_set("fashion_mnist", "idx")(root)
 
     def prepare(folder: Path) -> Reader:
         kind.prepare(folder)(kind.blob)
-        layout = next(one for one in fashion_mnist.SET.layouts if one.read.__name__.endswith("idx"))
+        layout = next(one for one in images.SETS["fashion_mnist"].layouts if one.read.__name__.endswith("idx"))
         place = folder / layout.places[0] / layout.files["train"][0]
         place.unlink()
-        tiny = dataclasses.replace(fashion_mnist.SET, sizes=SIZES, sha256={})
 
         def reader(blob: bytes) -> Any:
             place.with_name(f"{place.name}.gz").write_bytes(blob)
-            return load_images(tiny, folder, None, verify=False).train[0].double()
+            return images.load(folder, name="fashion_mnist", verify=False).train[0].double()
 
         return reader
 
@@ -561,9 +560,9 @@ def _zipped_idx(root: Path) -> FileKind:
     )  # fmt: skip
 
 
-def _published(images: Any, layout: Any, form: str) -> dict[str, bytes]:
+def _published(image_set: Any, layout: Any, form: str) -> dict[str, bytes]:
     rng = np.random.default_rng(0)
-    channels, height, width = images.shape
+    channels, height, width = image_set.shape
     x = {part: rng.integers(0, 256, (n, height, width, channels), dtype=np.uint8) for part, n in SIZES.items()}
     y = {part: (np.arange(n) % 10).astype(np.uint8) for part, n in SIZES.items()}
     if form == "npz":
@@ -581,7 +580,7 @@ def _published(images: Any, layout: Any, form: str) -> dict[str, bytes]:
         for name, some, labels in zip(
             names, np.array_split(x[part], len(names)), np.array_split(y[part], len(names)), strict=True
         ):
-            files[name] = _batch(images.name, form, some, labels)
+            files[name] = _batch(image_set.name, form, some, labels)
     return files
 
 
@@ -663,12 +662,12 @@ KINDS: tuple[Callable[[Path], FileKind], ...] = (
     _own_arrays,
     _inputs,
     *(functools.partial(_picture, form) for form in ("PNG", "JPEG", "GIF", "TIFF")),
-    _image_set(cifar10, "pickle"),
-    _image_set(cifar10, "npz"),
-    _image_set(cifar100, "pickle"),
-    _image_set(fashion_mnist, "idx"),
+    _image_set("cifar10", "pickle"),
+    _image_set("cifar10", "npz"),
+    _image_set("cifar100", "pickle"),
+    _image_set("fashion_mnist", "idx"),
     _zipped_idx,
-    _image_set(svhn, "mat"),
+    _image_set("svhn", "mat"),
     _corrupted,
     _uci,
 )

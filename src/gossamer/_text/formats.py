@@ -43,22 +43,22 @@ def integer(value: float) -> str:
 
 def count(value: float) -> str:
     """A count to three digits, with k, M, G, T, P or E: 12.3 k."""
-    return _scaled(value, ("", "k", "M", "G", "T", "P", "E"))
+    return _scaled(value, count)
 
 
 def size(value: float) -> str:
     """Bytes, in powers of a thousand: 34.5 MB."""
-    return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
+    return _scaled(value, size)
 
 
 def macs(value: float) -> str:
     """Multiply-adds (MACs): 555 MMAC."""
-    return _scaled(value, ("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC", "EMAC"))
+    return _scaled(value, macs)
 
 
 def latency(seconds: float) -> str:
     """A short time: 3.2 ms."""
-    return _scaled(1000 * seconds, ("ms", "s"))
+    return _scaled(seconds, latency)
 
 
 def times(value: float) -> str:
@@ -136,12 +136,11 @@ def plain(text: str) -> str:
     return text.replace(f"{_SPACE}×{_SPACE}10", "e").translate(_PLAIN)
 
 
-def _scaled(value: float, units: tuple[str, ...]) -> str:
-    rest, place = float(value), 0
-    while abs(rest) >= 999.5 and place < len(units) - 1:
-        rest, place = rest / 1000, place + 1
-    unit = units[place]
-    return f"{number(rest)}{_SPACE}{unit}" if unit else number(rest)
+def _scaled(value: float, form: Format) -> str:
+    """Three digits, in the largest unit that they reach when rounded."""
+    units = _UNITS[form]
+    factor, unit = next(((f, u) for f, u in reversed(units) if abs(value) >= 0.9995 * f), units[0])
+    return f"{number(value / factor)}{_SPACE}{unit}" if unit else number(value / factor)
 
 
 def _ladder(*units: str) -> list[tuple[float, str]]:
@@ -151,9 +150,9 @@ def _ladder(*units: str) -> list[tuple[float, str]]:
 _UNITS: dict[Format, list[tuple[float, str]]] = {
     number: [(1.0, "")],
     percent: [(0.01, "%")],
-    count: _ladder("", "k", "M", "G", "T"),
-    size: _ladder("B", "kB", "MB", "GB", "TB"),
-    macs: _ladder("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC"),
+    count: _ladder("", "k", "M", "G", "T", "P", "E"),
+    size: _ladder("B", "kB", "MB", "GB", "TB", "PB"),
+    macs: _ladder("MAC", "kMAC", "MMAC", "GMAC", "TMAC", "PMAC", "EMAC"),
     duration: [(1.0, "s"), (3600.0, "h")],
     latency: [(0.001, "ms"), (1.0, "s")],
 }

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib
 import inspect
+import os
 import pkgutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -55,10 +56,12 @@ def names() -> list[str]:
         >>> {"cifar10", "digits", "uci/energy"} <= set(names())
         True
     """
-    from gossamer.data.uci import FOLDERS
+    from gossamer.data import images, uci
 
-    files = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
-    return sorted(name for name in files - {"uci"} if not name.startswith("_")) + [f"uci/{name}" for name in FOLDERS]
+    files = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg} - {"images", "uci"}
+    return sorted([*(name for name in files if not name.startswith("_")), *images.SETS]) + [
+        f"uci/{name}" for name in uci.FOLDERS
+    ]
 
 
 def find(name: str) -> Callable[..., Task]:
@@ -70,16 +73,18 @@ def find(name: str) -> Callable[..., Task]:
         >>> find("digits").__module__
         'gossamer.data.digits'
     """
+    from gossamer.data import images, uci
+
     kind = own_kind(name)
     if kind is not None:
-        return own.find(name, kind)
+        return functools.partial(own.module_of(kind).load, path=Path(name).expanduser().absolute())
     if ":" in name:
         return imported("data set", name)
+    if name in images.SETS:
+        return functools.partial(images.load, name=name)
     folder, _, member = name.partition("/")
     if folder == "uci" and member:
-        from gossamer.data.uci import load as load_uci
-
-        return functools.partial(load_uci, name=member)
+        return functools.partial(uci.load, name=member)
     if name not in names():
         from gossamer.data.own.files import TRAINED_ON
 
@@ -96,10 +101,7 @@ def options_of(name: str) -> set[str]:
         >>> sorted(options_of("table.csv"))
         ['drop', 'n_val', 'target', 'task']
     """
-    kind = own_kind(name)
-    if kind is not None:
-        return own.options_of(kind)
-    return set(list(inspect.signature(find(name)).parameters)[1:])
+    return set(list(inspect.signature(find(name)).parameters)[1:]) - {"name", "path"}
 
 
 def own_kind(name: str) -> str | None:
@@ -109,8 +111,14 @@ def own_kind(name: str) -> str | None:
         >>> own_kind("houses.csv"), own_kind("digits")
         ('table', None)
     """
-    is_known = name in names() or name.startswith("uci/")
-    return None if is_known else own.kind_of(name)
+    from gossamer.data.own.files import FILES
+
+    if not name or name in names() or name.startswith("uci/"):
+        return None
+    path = Path(name).expanduser()
+    is_folder = os.path.isdir(path) or path.is_absolute()  # noqa: PTH112 (Path.is_dir raises if the name is too long)
+    file = FILES.get(path.suffix.lower())
+    return (file.holds if file else None) or ("images" if is_folder else None)
 
 
 def may_choose(name: str) -> bool:

@@ -15,7 +15,7 @@ import pickletools
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from tokenize import TokenError
 from types import MappingProxyType
@@ -24,17 +24,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-# What gzip, and zipfile and numpy, raise for damaged files.
-UNREADABLE = (OSError, EOFError, zlib.error, ValueError, OverflowError)
-UNREADABLE_NPZ = (
-    ValueError,
-    EOFError,
-    OSError,
-    zipfile.BadZipFile,
-    zlib.error,
-    RuntimeError,
-    LookupError,
-    struct.error,
+# What gzip, zipfile and numpy raise for damaged files.
+UNREADABLE = (
+    *(ValueError, EOFError, OSError, RuntimeError, LookupError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
 )
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -58,23 +51,27 @@ def data_root(root: str | Path | None) -> Path:
     return Path(root or os.environ.get("GOSSAMER_DATA") or "data").expanduser().absolute()
 
 
-def missing(place: Path, files: Sequence[str]) -> list[str]:
-    """The ``files`` that a folder has neither plain nor as ``.gz``."""
-    return [name for name in files if _in_folder(place, name) is None]
+def find_file(place: Path, name: str) -> Path | None:
+    """A file in a folder, plain or as ``.gz``."""
+    return next((path for path in (place / name, place / f"{name}.gz") if path.is_file()), None)
 
 
-def read_blobs(place: Path, files: Sequence[str]) -> Iterator[tuple[str, str, bytes]]:
-    """``(where, name, bytes)`` of each of ``files`` in a folder."""
-    for name in files:
-        path = _in_folder(place, name)
-        if path is None:
-            raise DataNotFoundError(f"{place / name} is missing")
-        try:
-            with gzip.open(path) if path.name == f"{name}.gz" else path.open("rb") as file:
-                blob = read_bounded(file)
-        except UNREADABLE as error:
-            raise ValueError(f"{path}: truncated or damaged ({one_line(error)})") from error
-        yield str(path), name, blob
+def read_blob(path: Path) -> bytes:
+    """The bytes of a file, unpacked if it is a ``.gz``."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return read_bounded(file)
+    except UNREADABLE as error:
+        raise ValueError(f"{path}: truncated or damaged ({one_line(error)})") from error
+
+
+def check_sum(where: str | Path, kind: str, found: str, expected: str) -> None:
+    """Raise ``ValueError`` unless a checksum is the published one."""
+    if found != expected:
+        raise ValueError(
+            f"{where}: damaged, or not the published set: the {kind} is {found}, expected {expected} "
+            "(verify=False reads it all the same)"
+        )
 
 
 def read_idx(blob: bytes, part: str) -> Arrays:
@@ -93,16 +90,28 @@ def read_idx(blob: bytes, part: str) -> Arrays:
 def read_npz(blob: bytes, part: str) -> Arrays:
     """Numpy's ``.npz`` with ``x_train, y_train, x_test, y_test``, images as (n, height, width[, channels])."""
     try:
-        with zipfile.ZipFile(io.BytesIO(blob)) as file:
-            found = [name.removesuffix(".npy") for name in file.namelist()]
-            arrays = {key: read_npz_member(file, f"{key}.npy") for key in (f"x_{part}", f"y_{part}") if key in found}
-    except UNREADABLE_NPZ as error:
+        arrays = read_archive(io.BytesIO(blob), wanted := {f"x_{part}", f"y_{part}"})
+    except UNREADABLE as error:
         raise ValueError(f"no readable .npz file ({one_line(error)})") from error
-    if lost := {f"x_{part}", f"y_{part}"} - arrays.keys():
+    if lost := wanted - arrays.keys():
+        found = [name.removesuffix(".npy") for name in zipfile.ZipFile(io.BytesIO(blob)).namelist()]
         raise DataNotFoundError(f"holds no {' and no '.join(sorted(lost))}, only {', '.join(found) or 'nothing'}")
     x, y = arrays[f"x_{part}"], arrays[f"y_{part}"]
     x = x[..., None] if x.ndim == 3 else x
     return {"x": np.moveaxis(x, -1, 1) if x.ndim == 4 else x, "y": y}
+
+
+def read_archive(file: IO[bytes] | Path, wanted: Collection[str] | None = None) -> Arrays:
+    """The arrays of a ``.npz`` file by name, in lower case; packed bytes are unpacked a part at a time."""
+    arrays = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.namelist():
+            name = member.removesuffix(".npy").lower()
+            if wanted is None or name in wanted:
+                with archive.open(member) as stream:
+                    blob = read_bounded(stream)
+                arrays[name] = read_npy(io.BytesIO(blob), len(blob))
+    return arrays
 
 
 def read_npy(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
@@ -130,14 +139,7 @@ def read_npy_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool
     return shape, is_fortran, dtype
 
 
-def read_npz_member(file: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
-    """An array of a ``.npz`` file; its packed bytes are unpacked a part at a time."""
-    with file.open(name) as stream:
-        blob = read_bounded(stream)
-    return read_npy(io.BytesIO(blob), len(blob))
-
-
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException | str) -> str:
     """The text of an error without its line breaks, and not too long."""
     return " ".join(str(error).split())[:200]
 
@@ -223,11 +225,6 @@ def read_bounded(stream: IO[bytes] | gzip.GzipFile) -> bytes:
         if len(blob) > LARGEST:
             raise ValueError(f"it unpacks to more than {LARGEST:,} bytes, which no published file does; get it again")
     return bytes(blob)
-
-
-def _in_folder(place: Path, name: str) -> Path | None:
-    candidates = (place / name, place / f"{name}.gz")
-    return next((path for path in candidates if path.is_file()), None)
 
 
 class _Bytes:

@@ -7,13 +7,11 @@ import numpy as np
 import torch
 
 from gossamer._text.names import needs
-from gossamer.data._images import n_held_out
+from gossamer.data._images import SPLIT_SEED, split_in_order
 from gossamer.likelihoods import Categorical
 from gossamer.types import Task
 
 __all__ = ["load"]
-
-SPLIT_SEED = 0  # the split is part of the data set: seeds of runs do not change it
 
 
 def load(root: str | Path | None = None, *, n_val: int | None = None) -> Task:
@@ -36,8 +34,5 @@ def load(root: str | Path | None = None, *, n_val: int | None = None) -> Task:
     x = torch.from_numpy(rows[:, :-1]).float().view(-1, 1, 8, 8) / 16
     y = torch.from_numpy(rows[:, -1].copy())
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(SPLIT_SEED))
-    n_test = len(y) // 3
-    n_val = n_held_out(len(y) - n_test, (len(y) - n_test) // 5 if n_val is None else n_val)
-    parts = order.split([n_test, n_val, len(y) - n_test - n_val])
-    test, val, train = ((x[part], y[part]) for part in parts)
+    train, val, test = split_in_order(x[order], y[order], n_val)
     return Task(train, val, test, Categorical(), n_outputs=10, name="digits", class_names=tuple("0123456789"))

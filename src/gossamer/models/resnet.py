@@ -48,8 +48,7 @@ def resnet50(num_classes: int = 1000, in_channels: int = 3) -> nn.Sequential:
     25557032
     """
     require_positive(num_classes=num_classes, in_channels=in_channels)
-    parts = _stem(nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False))
-    parts += [("pooled", nn.MaxPool2d(3, stride=2, padding=1))]
+    parts = [*_stem(in_channels, 64, 7, stride=2), ("pooled", nn.MaxPool2d(3, stride=2, padding=1))]
     parts += _stages(Bottleneck, 64, (256, 512, 1024, 2048), (3, 4, 6, 3))
     return _with_head(parts, 2048, num_classes)
 
@@ -89,13 +88,12 @@ def wide_resnet(
 
 def _basic(num_classes: int, in_channels: int, widths: Sequence[int], n_blocks: Sequence[int]) -> nn.Sequential:
     require_positive(num_classes=num_classes, in_channels=in_channels)
-    parts = _stem(nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False))
-    parts += _stages(BasicBlock, widths[0], widths, n_blocks)
+    parts = [*_stem(in_channels, widths[0], 3), *_stages(BasicBlock, widths[0], widths, n_blocks)]
     return _with_head(parts, widths[-1], num_classes)
 
 
-def _stem(conv: nn.Conv2d) -> list[tuple[str, nn.Module]]:
-    return [("stem", conv), ("norm", nn.BatchNorm2d(conv.out_channels)), ("relu", nn.ReLU())]
+def _stem(n_in: int, n_out: int, kernel: int, stride: int = 1) -> list[tuple[str, nn.Module]]:
+    return list(zip(("stem", "norm", "relu"), (*_normed(n_in, n_out, kernel, stride), nn.ReLU()), strict=True))
 
 
 def _stages(

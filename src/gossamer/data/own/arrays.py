@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gossamer.data._files import UNREADABLE_NPZ, DataNotFoundError, one_line, read_npy, read_npz_member
+from gossamer.data._files import UNREADABLE, DataNotFoundError, one_line, read_archive, read_npy
 from gossamer.data._images import split_rows
-from gossamer.data.own.record import Labels, own_task, split_examples
+from gossamer.data.own.record import labels_of, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]
@@ -19,25 +19,37 @@ Array = npt.NDArray[Any]
 CHANNELS = (1, 3, 4)
 
 
-def load(path: Path, *, task: str | None = None, n_val: int | None = None) -> Task:
+def load(root: str | Path | None = None, *, path: Path, task: str | None = None, n_val: int | None = None) -> Task:
     """The task in an ``.npz`` file: rows of numbers, or images ``(n, height, width[, channels])``, channels first too.
 
     Without test arrays a fifth is for testing; without ``x_val`` a tenth of the rest is held out.
 
     Args:
+        root: Not used.
         path: The file.
         task: ``"classification"`` or ``"regression"``; by the values of ``y`` if not given.
         n_val: How many of the examples that are not for testing to hold out for choices.
     """
-    parts = _parts(path, read_arrays(path))
-    x = np.concatenate([_checked(path, "x", one) for one, _ in parts.values()])
-    y = np.concatenate([_targets(path, one) for _, one in parts.values()])
+    arrays = read_arrays(path)
+    has_parts = {"x_train", "y_train", "x_test", "y_test"} <= set(arrays)
+    parts = ["_train", *(["_val"] if {"x_val", "y_val"} <= set(arrays) else []), "_test"] if has_parts else [""]
+    if not {f"{name}{part}" for name in "xy" for part in parts} <= set(arrays):
+        found = ", ".join(arrays) or "nothing"
+        raise ValueError(
+            f"{path.name} must have arrays x and y, or x_train, y_train, x_test and y_test; it has {found}"
+        )
+    xs = [_checked(path, "x", arrays[f"x{part}"]) for part in parts]
+    x, y = np.concatenate(xs), np.concatenate([_targets(path, arrays[f"y{part}"]) for part in parts])
     if len(x) != len(y):
         raise ValueError(f"{path.name} has {len(x)} inputs and {len(y)} targets")
-    train, val, test = _rows(path, {name: len(one) for name, (_, one) in parts.items()}, n_val)
-    labels = Labels.of(y, "y", task, train, path.name)
+    if not has_parts:
+        train, val, test = split_examples(len(x), n_val, path.name)
+    else:
+        train, *given, test = np.split(np.arange(len(x)), np.cumsum([len(one) for one in xs])[:-1])
+        rest, held = split_rows(len(train), 0 if given else n_val)
+        train, val = rest.numpy(), given[0] if given else held.numpy()
     inputs = torch.from_numpy(stored(x))
-    return own_task("arrays", path, inputs, labels, (train, val, test))
+    return own_task("arrays", path, inputs, labels_of(y, "y", task, train, path.name), (train, val, test))
 
 
 def describe(record: Mapping[str, Any]) -> dict[str, str]:
@@ -62,40 +74,11 @@ def read_arrays(path: Path) -> Any:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as stream:
                 return np.array(read_npy(stream, path.stat().st_size))  # a copy that may be written to
-        with zipfile.ZipFile(path) as file:
-            return {one.removesuffix(".npy").lower(): np.array(read_npz_member(file, one)) for one in file.namelist()}
+        return {name: np.array(array) for name, array in read_archive(path).items()}
     except FileNotFoundError:
         raise DataNotFoundError(f"{path} does not exist: check the path") from None
-    except UNREADABLE_NPZ as error:
+    except UNREADABLE as error:
         raise ValueError(f"{path} is not a readable NumPy file: {one_line(error)}") from error
-
-
-def _parts(path: Path, arrays: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
-    for names in (("x_train", "y_train"), ("x", "y")):
-        if set(names) <= set(arrays):
-            first = "train" if names[0] == "x_train" else "all"
-            others = {
-                part: (arrays[f"x_{part}"], arrays[f"y_{part}"])
-                for part in ("val", "test")
-                if first == "train" and {f"x_{part}", f"y_{part}"} <= set(arrays)
-            }
-            return {first: (arrays[names[0]], arrays[names[1]]), **others}
-    found = ", ".join(arrays) or "nothing"
-    raise ValueError(f"{path.name} must have arrays x and y, or x_train, y_train, x_test and y_test; it has {found}")
-
-
-def _rows(path: Path, sizes: Mapping[str, int], n_val: int | None) -> tuple[Array, Array, Array]:
-    """Rows for training, choices and testing of all parts one after the other."""
-    first = next(iter(sizes.values()))
-    ends = np.cumsum(list(sizes.values()))
-    given = {
-        name: np.arange(end - n, end) for (name, n), end in zip(list(sizes.items())[1:], ends[1:].tolist(), strict=True)
-    }
-    if "test" not in given:
-        train, val, test = split_examples(first, n_val, path.name)
-        return (np.concatenate([train, val]), given["val"], test) if "val" in given else (train, val, test)
-    rest, held = split_rows(first, 0 if "val" in given else n_val)
-    return rest.numpy(), given.get("val", held.numpy()), given["test"]
 
 
 def _checked(path: Path, name: str, array: Array) -> Array:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,10 +144,10 @@ class Columns:
             raise ValueError(f"the columns must be those of the training, {self.names}; got {names}")
         numbers, labels, problems = np.full(table.shape, np.nan), {}, []
         for j in range(table.shape[1]):
-            column = table.iloc[:, j] if hasattr(table, "iloc") else table.to_series(j)
+            column = table.iloc[:, j] if hasattr(table, "iloc") else table[names[j]]  # pandas may have a name twice
             try:
                 if _is_category(names[j], column) if categories is None else j in categories:
-                    labels[j] = np.array([_label(value) for value in column.to_list()], dtype=object)
+                    labels[j] = np.array([_label(value) for value in column], dtype=object)
                     if categories is None:
                         _levels(names[j], labels[j])
                 else:
@@ -231,25 +231,6 @@ class Frame:
         """These rows."""
         return Frame({name: array[rows] for name, array in self._arrays.items()})
 
-    def to_series(self, j: int) -> _Series:
-        """Column ``j``, as polars calls it."""
-        return _Series(self._arrays[self.columns[j]])
-
-
-class _Series(NamedTuple):
-    array: Array
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.array.dtype
-
-    def to_numpy(self) -> Array:
-        return self.array
-
-    def to_list(self) -> list[Any]:
-        values: list[Any] = self.array.tolist()
-        return values
-
 
 def is_data_frame(table: Any) -> bool:
     """Whether this is a data frame of pandas or polars, without importing either; one of sparse columns is a matrix."""
@@ -262,19 +243,19 @@ def is_data_frame(table: Any) -> bool:
 def _is_category(name: object, column: Any) -> bool:
     if str(column.dtype).startswith(("category", "Categorical", "Enum")):
         return True
-    kind = column.to_numpy().dtype.kind
+    kind = np.asarray(column).dtype.kind
     if kind in "biuf":
         return False
-    values = [value for value in column.to_list() if not _is_missing(value)]
+    values = [value for value in column if not _is_missing(value)]
     if kind in "mM" or any(map(_is_date, values)):
         raise _date(name)
     return any(isinstance(value, str) for value in values)
 
 
 def _numbers(name: object, column: Any) -> Array:
-    values = column.to_numpy()
+    values = np.asarray(column)
     if values.dtype.kind not in "biuf":
-        values = np.array([np.nan if _is_missing(value) else _number(name, value) for value in column.to_list()])
+        values = np.array([np.nan if _is_missing(value) else _number(name, value) for value in column])
     if np.isinf(values).any():
         raise ValueError(f"column {name!r} holds infinity: replace it, or mark it as missing (NaN)")
     return np.asarray(values, dtype=np.float64)

@@ -6,22 +6,24 @@ A row here is all that a new kind of file needs: it can then be trained on, pred
 import csv
 import io
 import json
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gossamer._text.names import needs, unknown
 from gossamer._text.terminal import to_csv
-from gossamer.data._files import DataNotFoundError
+from gossamer.data._files import LARGEST, DataNotFoundError, one_line
 from gossamer.data.own.arrays import read_array
 from gossamer.data.own.columns import Frame
-from gossamer.data.own.parquet import read_parquet, write_parquet
 
 Array = npt.NDArray[Any]
 
+PARQUET_PROCESS = Path(__file__).with_name("parquet_process.py")
 MISSING = frozenset({"", "NA", "N/A", "NaN", "nan", "null", "NULL", "?"})  # not None: it is a category in many tables
 
 
@@ -138,6 +140,46 @@ def json_lines(columns: dict[str, list[Any]]) -> str:
     return "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
 
 
+def read_parquet(path: Path) -> Frame:
+    """The table in a Parquet file of at most ``LARGEST`` bytes, unpacked by a process of its own."""
+    needs("polars", extra="parquet")
+    import polars as pl
+
+    # It finds polars where this process does; -P: nothing that lies beside its file is imported.
+    command = [sys.executable, "-P", str(PARQUET_PROCESS), str(LARGEST), *filter(None, sys.path)]
+    with path.open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, check=False)
+    if done.returncode:
+        ended = f"the process that reads it ended (code {done.returncode}), as it does if a file asks for more than "
+        problem = done.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+        problem = one_line(problem) if done.returncode == 1 else f"{ended}{2 * LARGEST:,} bytes"
+        raise ValueError(
+            f"cannot read {path} as Parquet: {problem}; write it again, in parts if it is large, or as CSV"
+        )
+
+    def array_of(series: pl.Series) -> Array:
+        if series.dtype == pl.Float64:
+            return series.to_numpy()
+        if series.dtype.is_temporal():
+            return series.to_numpy().astype(object)
+        if series.dtype == pl.String:  # the type of a column of no use: in a list, so that it is no category
+            return np.fromiter([[kind] for kind in series], dtype=object)
+        assert isinstance(series.dtype, pl.Enum)
+        levels = series.dtype.categories.to_list()
+        places: Array = series.to_physical().cast(pl.UInt32).fill_null(len(levels)).to_numpy()
+        return np.fromiter([*levels, None], dtype=object)[places]
+
+    return Frame({series.name: array_of(series) for series in pl.read_ipc(io.BytesIO(done.stdout))})
+
+
+def write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    """Columns of equal length."""
+    needs("polars", extra="parquet")
+    import polars as pl
+
+    pl.DataFrame(columns).write_parquet(path)
+
+
 FILES: dict[str, FileKind] = {
     ".npy": FileKind(None, numbers=read_array),
     ".npz": FileKind("arrays", numbers=read_array),
@@ -168,6 +210,18 @@ def read_frame(path: Path | str) -> Frame:
         raise ValueError(f"{path} is not text in UTF-8 (byte {error.start}): save it as CSV in UTF-8") from error
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def read_labelled(path: Path, target: str | None, others: Sequence[str]) -> tuple[Frame, int]:
+    """The rows of a table that have a target, and how many have none; columns that are not there are an error."""
+    frame = read_frame(path)
+    for name in [*others, *([] if target is None else [target])]:
+        if name not in frame.columns:
+            raise ValueError(f"{path.name}: {unknown('column', name, frame.columns)}")
+    if target is None:
+        return frame, 0
+    rows = np.flatnonzero([value is not None and value == value for value in frame[target].tolist()])
+    return frame.take(rows), len(frame) - len(rows)
 
 
 def read_numbers(path: Path | str) -> Array:

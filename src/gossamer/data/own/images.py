@@ -13,7 +13,7 @@ from torch import Tensor
 from gossamer._text.names import needs
 from gossamer.data._files import DataNotFoundError, one_line
 from gossamer.data._images import split_rows
-from gossamer.data.own.record import Labels, own_task, split_examples
+from gossamer.data.own.record import labels_of, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]
@@ -22,12 +22,15 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 GREY = ("1", "L", "I", "F", "I;16")
 
 
-def load(path: Path, *, image_size: int | None = None, n_val: int | None = None) -> Task:
+def load(
+    root: str | Path | None = None, *, path: Path, image_size: int | None = None, n_val: int | None = None
+) -> Task:
     """The task in a folder: the name of a sub-folder is the class of its images.
 
     Without folders ``train`` and ``test`` a fifth is for testing; a tenth of the rest is held out.
 
     Args:
+        root: Not used.
         path: The folder.
         image_size: Height and width that all images are resized to; without it they must be of one size.
         n_val: How many of the images that are not for testing to hold out for choices.
@@ -48,7 +51,7 @@ def load(path: Path, *, image_size: int | None = None, n_val: int | None = None)
         n_test = sum(map(len, found[1].values()))
         rest, held = split_rows(len(files) - n_test, n_val)
         train, val, test = rest.numpy(), held.numpy(), np.arange(len(files) - n_test, len(files))
-    labels = Labels.of(names, "folder", "classification", train, path.name)
+    labels = labels_of(names, "folder", "classification", train, path.name)
     x = torch.from_numpy(read_images(files, image_size))
     return own_task("images", path, x, labels, (train, val, test), files, resized=image_size is not None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
@@ -105,9 +104,7 @@ def check_record(record: dict[str, Any], where: object) -> dict[str, Any]:
     shape, target, scale = record["shape"], record["target"], record["transform"]
     n_inputs = len(shape) and shape[0]
     lists = [scale["mean"], scale["std"], *((record["low"], record["high"]) if len(shape) == 1 else ())]
-    n_expected = (
-        len(columns_of(record, where).source) if record["kind"] == "table" and "columns" in record else n_inputs
-    )
+    n_expected = len(columns_of(record, where).source) if "columns" in record else n_inputs
     for holds, field, problem in [
         (len(shape) in (1, 3) and 0 < math.prod(shape) <= MAX_INPUTS, "shape", f"must be of one example; got {shape}"),
         (all(len(part) == n_inputs for part in lists), "transform", f"must have {n_inputs} means and stds"),
@@ -140,39 +137,31 @@ def columns_of(record: Mapping[str, Any], where: object = "the record") -> Colum
     return columns
 
 
-@dataclass(frozen=True)
-class Labels:
-    """Targets as a task stores them, and what turns predictions back: ``classes``, or ``mean`` and ``std``."""
+def labels_of(values: Array, name: str, task: str | None, train: Array, where: str) -> tuple[Array, dict[str, Any]]:
+    """Targets as a task stores them, and what turns predictions back: ``classes``, or ``mean`` and ``std``.
 
-    y: Array
-    target: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, values: Array, name: str, task: str | None, train: Array, where: str) -> Labels:
-        """Classes from texts and from few whole numbers, otherwise numbers; ``task`` decides instead of the values."""
-        is_number = values.dtype.kind in "iuf"
-        whole = is_number and bool((values == np.round(values)).all())
-        distinct = np.unique(values) if is_number else np.array(sorted({str(value) for value in values}))
-        if task == "regression" and not is_number:
-            raise ValueError(f"{where}: the target {name!r} holds {values[0]!r}, so task cannot be regression")
-        if task == "classification" or (task is None and (not is_number or (whole and len(distinct) <= MAX_CLASSES))):
-            return cls._classes(values if is_number else values.astype(str), distinct, name, where)
+    Classes from texts and from few whole numbers, otherwise numbers; ``task`` decides instead of the values.
+    """
+    is_number = values.dtype.kind in "iuf"
+    whole = is_number and bool((values == np.round(values)).all())
+    distinct = np.unique(values) if is_number else np.array(sorted({str(value) for value in values}))
+    if task == "regression" and not is_number:
+        raise ValueError(f"{where}: the target {name!r} holds {values[0]!r}, so task cannot be regression")
+    if task == "regression" or (task is None and is_number and not (whole and len(distinct) <= MAX_CLASSES)):
         mean, std = mean_and_std(values[train][:, None].astype(np.float64))
         y = ((values[:, None] - mean) / std).astype(np.float32)
-        return cls(y, {"name": name, "mean": float(mean[0]), "std": float(std[0])})
-
-    @classmethod
-    def _classes(cls, values: Array, distinct: Array, name: str, where: str) -> Labels:
-        if len(distinct) < 2:
-            raise ValueError(f"{where}: every example has the same target, {distinct[0]}: there is nothing to learn")
-        if len(distinct) > len(values) // 2:
-            raise ValueError(
-                f"{where}: the target {name!r} has {len(distinct)} classes in {len(values)} examples: give another "
-                "target" + ("" if values.dtype.kind == "U" else ", or task regression")
-            )
-        is_whole = distinct.dtype.kind in "iu" or (distinct.dtype.kind == "f" and bool((distinct % 1 == 0).all()))
-        names = [str(int(value)) if is_whole else str(value) for value in distinct.tolist()]
-        return cls(np.searchsorted(distinct, values).astype(np.int64), {"name": name, "classes": names})
+        return y, {"name": name, "mean": float(mean[0]), "std": float(std[0])}
+    if len(distinct) < 2:
+        raise ValueError(f"{where}: every example has the same target, {distinct[0]}: there is nothing to learn")
+    if len(distinct) > len(values) // 2:
+        raise ValueError(
+            f"{where}: the target {name!r} has {len(distinct)} classes in {len(values)} examples: give another target"
+            + (", or task regression" if is_number else "")
+        )
+    is_whole = distinct.dtype.kind in "iu" or (distinct.dtype.kind == "f" and bool((distinct % 1 == 0).all()))
+    names = [str(int(value)) if is_whole else str(value) for value in distinct.tolist()]
+    y = np.searchsorted(distinct, values if is_number else values.astype(str)).astype(np.int64)
+    return y, {"name": name, "classes": names}
 
 
 def split_examples(n: int, n_val: int | None, where: str) -> tuple[Array, Array, Array]:
@@ -188,7 +177,7 @@ def own_task(
     kind: str,
     path: Path,
     x: Tensor,
-    labels: Labels,
+    labels: tuple[Array, dict[str, Any]],
     parts: tuple[Array, Array, Array],
     files: Iterable[Path] | None = None,
     **more: Any,
@@ -199,11 +188,11 @@ def own_task(
         "name": path.stem if files is None else path.name,
         "source": file_fingerprint(path, files),
         "sizes": {name: len(rows) for name, rows in zip(("train", "val", "test"), parts, strict=True)},
-        "target": dict(labels.target),
+        "target": labels[1],
         **more,
         **describe_inputs(x[parts[0]]),
     }
-    y = torch.from_numpy(labels.y)
+    y = torch.from_numpy(labels[0])
     train, val, test = ((x[rows], y[rows]) for rows in parts)
     return task_of(record, train, val, test)
 

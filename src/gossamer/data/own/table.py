@@ -9,19 +9,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gossamer._text.names import unknown
 from gossamer.data.own import shortened
 from gossamer.data.own.columns import Columns, Frame
-from gossamer.data.own.files import kind_of, read_frame, read_numbers
-from gossamer.data.own.record import Labels, columns_of, own_task, split_examples
+from gossamer.data.own.files import kind_of, read_frame, read_labelled, read_numbers
+from gossamer.data.own.record import columns_of, labels_of, own_task, split_examples
 from gossamer.types import Task
 
 Array = npt.NDArray[Any]
 
 
 def load(
-    path: Path,
+    root: str | Path | None = None,
     *,
+    path: Path,
     target: str | None = None,
     drop: Sequence[str] | str = (),
     task: str | None = None,
@@ -32,26 +32,22 @@ def load(
     A fifth of the rows is for testing and a tenth of the rest is held out, always the same ones.
 
     Args:
+        root: Not used.
         path: The file; its first line has the names of the columns.
         target: The column to predict.
         drop: Columns to leave out.
         task: ``"classification"`` or ``"regression"``; by the values of the target if not given.
         n_val: How many of the rows that are not for testing to hold out for choices.
     """
-    frame = read_frame(path)
     drop = [name.strip() for name in drop.split(",")] if isinstance(drop, str) else list(drop)
-    for name in [*drop, *([] if target is None else [target])]:
-        if name not in frame.columns:
-            raise ValueError(f"{path.name}: {unknown('column', name, frame.columns)}")
+    frame, n_lost = read_labelled(path, target, drop)
     if target is None:
         raise ValueError(
             f"{path.name}: which column is to be predicted? Give its name as target (--target): "
             f"{shortened(frame.columns)}"
         )
-    labelled = np.flatnonzero([value is not None and value == value for value in frame[target].tolist()])
-    n_lost, frame = len(frame) - len(labelled), frame.take(labelled)
     train, val, test = split_examples(len(frame), n_val, path.name)
-    labels = Labels.of(frame[target], target, task, train, path.name)
+    labels = labels_of(frame[target], target, task, train, path.name)
     names = [name for name in frame.columns if name != target and name not in drop]
     if not names:
         raise ValueError(f"{path.name} has no column beside the target {target!r} to predict it from")

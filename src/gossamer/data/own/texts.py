@@ -7,13 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer._text.names import unknown
-from gossamer.data.own.files import read_frame
-from gossamer.data.own.record import Labels, split_examples
+from gossamer.data.own.files import read_labelled
+from gossamer.data.own.record import labels_of, split_examples
 from gossamer.likelihoods import Categorical
 from gossamer.types import Task
 
@@ -56,19 +54,14 @@ def load(
         (torch.Size([15, 3]), ('mail', 'spam'), [[3, 3, 0], [3, 3, 2]])
     """
     path = Path(path).expanduser()
-    frame = read_frame(path)
-    for name in [text, *([] if target is None else [target])]:
-        if name not in frame.columns:
-            raise ValueError(f"{path.name}: {unknown('column', name, frame.columns)}")
-    if target is not None:
-        frame = frame.take(np.flatnonzero([value is not None and value == value for value in frame[target].tolist()]))
+    frame, _ = read_labelled(path, target, [text])
     x = _padded(tokenize([str(one) for one in frame[text].tolist()]), len(frame), length, padding)
     if target is None:
         nothing, y = (x[:0], torch.zeros(0, dtype=torch.int64)), torch.zeros(len(x), dtype=torch.int64)
         return Task(nothing, nothing, (x, y), Categorical(), n_outputs=2, name=path.stem)
     parts = split_examples(len(frame), n_val, path.name)
-    labels = Labels.of(frame[target], target, "classification", parts[0], path.name)
-    y, names = torch.from_numpy(labels.y), tuple(labels.target["classes"])
+    labels, described = labels_of(frame[target], target, "classification", parts[0], path.name)
+    y, names = torch.from_numpy(labels), tuple(described["classes"])
     train, val, test = ((x[rows], y[rows]) for rows in parts)
     return Task(train, val, test, Categorical(), n_outputs=len(names), name=path.stem, class_names=names)
 

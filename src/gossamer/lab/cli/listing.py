@@ -42,9 +42,11 @@ def described(kind: str) -> dict[str, str]:
     if kind == "methods":
         return _modules("methods")
     if kind == "data":
-        lines = _modules("data")
-        about, sets = lines.pop("uci"), _keys(PACKAGE / "data" / "uci.py", "SETS")
-        return lines | {f"uci/{name}": about for name in sets}
+        lines, path = _modules("data"), PACKAGE / "data" / "images.py"
+        about, _, images = lines.pop("uci"), lines.pop("images"), _lines(path)
+        lines |= {name: images[name.upper()] for name in _keys(path, "SETS")}
+        sets = _keys(PACKAGE / "data" / "uci.py", "SETS")
+        return dict(sorted(lines.items())) | {f"uci/{name}": about for name in sets}
     if kind == "models":
         lines = {
             name: line for path in sorted((PACKAGE / "models").glob("*.py")) for name, line in _lines(path).items()
