@@ -51,9 +51,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     max_steps: int | None = None
     batch_size: int | None = None
     n_draws: int = 30
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    patience: int = 10
     fdr: float = 0.1
     device: str = "cpu"
     random_state: int | np.random.RandomState | None = None

@@ -39,10 +39,6 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         batch_size: Rows per step; ``None`` is 64.
         n_draws: Networks kept for prediction; a method without a posterior has one.
         class_weight: Weights of the classes, or ``"balanced"``; they multiply the sample weights.
-        early_stopping: Whether to hold out rows, and keep the network that predicts them best.
-        validation_fraction: Share of the rows that is held out.
-        patience: Training ends after so many looks at the held-out rows without improvement; there are fifty looks
-            over ``max_steps``.
         fdr: The false discovery rate: which share of the selected columns may be wrong. 1 selects all columns.
         device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; predictions are made on the CPU, in float64.
         random_state: Seed of the order of the rows, the first active weights, all noise and the draws.
@@ -60,7 +56,6 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         n_steps_: Steps after which the kept networks were drawn.
         n_samples_seen_: Rows that they were trained on, or the sum of their weights.
         loss_curve_: Loss of each step, ``(steps,)``.
-        validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
         n_features_in_: Number of columns.
         feature_names_in_: Their names, if they have any.
 
@@ -104,7 +99,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
 
         The first call fixes the classes and the scale of the inputs, so it should have typical rows. The KL counts all
         rows seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a
-        tenth of its largest value. There is no early stopping. After ``fit`` this continues from its last step,
+        tenth of its largest value. After ``fit`` this continues from its last step,
         with the columns that were selected; otherwise the members read all columns.
         Methods that keep snapshots take them within ``max_steps``: make that as long as the stream.
 

@@ -5,7 +5,7 @@ Parameters are checked when an estimator is fitted, since scikit-learn sets them
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Integral, Real
@@ -120,11 +120,7 @@ N_FOLDS = 3  # networks of stage 1, and of :func:`held_out_noise`
 N_TEST_DRAWS, N_HELD_OUT_DRAWS = 5, 20  # of each
 WITHIN_90 = 1.645  # stds of a normal distribution, on either side of its mean
 
-N_LOOKS = 50  # at the held-out rows, over a whole training
 STREAM_FLOOR = 0.1  # of the largest rate: a schedule that ends at zero would leave a stream nothing to learn with
-
-Look = Callable[[Draws], float]
-"""The loss of draws on held-out rows."""
 
 
 @dataclass(frozen=True)
@@ -166,19 +162,17 @@ class Fitted:
     n_steps: int
     states: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    looks: list[tuple[int, float]] = field(default_factory=list)
     fall: float = 0.0  # see :func:`fall_at_the_end`
 
 
-def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: int = 10) -> Fitted:
+def train(plan: TrainingPlan, task: Task) -> Fitted:
     """Train from the beginning.
 
-    With a ``look`` at held-out rows the draws are those with the lowest loss there, and training ends after
-    ``patience`` looks in a row without a lower one. Without one, what still learns at the end gets another round: all
-    schedules begin again, at half the rate and with the weights of the last one. A round that diverges does not count.
+    What still learns at the end gets another round: all schedules begin again, at half the rate and with the weights of
+    the last one. A round that diverges does not count.
     """
-    fitted = _run(plan, _start(plan, task), plan.steps, look, patience)
-    for number in range(1, 1 if look else plan.rounds):
+    fitted = _run(plan, _start(plan, task), plan.steps)
+    for number in range(1, plan.rounds):
         if not fitted.fall:
             break
         trainings = _start(plan, task)
@@ -193,10 +187,10 @@ def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: in
     return fitted
 
 
-def train_folds(plan: TrainingPlan, task: Task, look: Look | None = None, patience: int = 10) -> list[Draws]:
+def train_folds(plan: TrainingPlan, task: Task) -> list[Draws]:
     """Draws of each member, trained as by :func:`train`; its likelihood hides a fold from each."""
     trainings = _start(plan, task)
-    draws = _run(plan, trainings, plan.steps, look, patience).draws
+    draws = _run(plan, trainings, plan.steps).draws
     n = len(draws) // plan.members
     in_turn = len(trainings) == 1 < plan.members
     return [
@@ -384,14 +378,12 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     hidden = [hidden] if isinstance(hidden, Integral) else hidden
     if not isinstance(hidden, Sequence) or isinstance(hidden, str):
         raise ValueError(f"hidden must be the widths of the hidden layers, as 64, (64,) or (); got {hidden!r}")
-    counts = {name: parameters[name] for name in ("n_draws", "members", "patience")}
+    counts = {name: parameters[name] for name in ("n_draws", "members")}
     counts |= {name: parameters[name] for name in ("max_steps", "batch_size") if parameters[name] is not None}
     for name, value in (counts | {f"hidden[{i}]": width for i, width in enumerate(hidden)}).items():
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         _require(whole and value >= 1, name, "a whole number, at least 1", value)
-    share, fdr = parameters["validation_fraction"], parameters["fdr"]
-    inside = isinstance(share, Real) and 0 < float(share) < 1
-    _require(inside, "validation_fraction", "a number between 0 and 1", share)
+    fdr = parameters["fdr"]
     inside = isinstance(fdr, Real) and 0 < float(fdr) <= 1
     _require(inside, "fdr", "a number above 0, at most 1", fdr)
     noise = parameters.get("noise")  # of a regressor
@@ -469,40 +461,25 @@ def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:
         return Draws.of(_mixture(plan, trainings), plan.n_draws, plan.architecture)
 
 
-def _run(
-    plan: TrainingPlan, trainings: Sequence[Training], last: int, look: Look | None = None, patience: int = 1
-) -> Fitted:
-    """Train the members step by step together, so that looks and losses are those of the mixture."""
+def _run(plan: TrainingPlan, trainings: Sequence[Training], last: int) -> Fitted:
+    """Train the members step by step together, so that losses are those of the mixture."""
     losses: list[Tensor] = []  # by step (loss, nll), the sums over all members; read late, as reading makes a GPU wait
-    looks: list[tuple[int, float]] = []
-    best: Fitted | None = None
     start = trainings[0].step
-    # What is kept during a training is a posterior at its end only: before, it is a few networks, and not yet pruned.
-    may_stop = not isinstance(trainings[0].collector, Snapshots)
     with Progress(plan.method, last, start=start, quiet=not plan.verbose) as progress:
         for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
             losses.append(torch.stack([sum(one[name] for one in values) for name in ("loss", "nll")]))
-            if look is not None and (step == last or (may_stop and step % max(1, plan.steps // N_LOOKS) == 0)):
-                draws = _draw(plan, trainings)
-                looks.append((step, look(draws)))
-                if best is None or looks[-1][1] < min(loss for _, loss in looks[:-1]):
-                    best = Fitted(draws, step)
-            progress.update(step, partial(_words, step, last, losses[-1] / plan.members, looks))
-            if best is not None and sum(at > best.n_steps for at, _ in looks) >= patience:
-                break
-    fitted = best or Fitted(_draw(plan, trainings), last)
+            progress.update(step, partial(_words, step, last, losses[-1] / plan.members))
+    fitted = Fitted(_draw(plan, trainings), last)
     fitted.states = [_on_cpu(training.state_dict()) for training in trainings]
     fitted.losses, nlls = (torch.stack(losses) / plan.members).T.tolist() if losses else ([], [])
-    fitted.looks = looks
-    # A cyclical rate makes the loss rise and fall, whatever the steps.
-    if may_stop and len(fitted.losses) == plan.steps:
+    # A cyclical rate, of what is kept during a training, makes the loss rise and fall, whatever the steps.
+    if len(fitted.losses) == plan.steps and not isinstance(trainings[0].collector, Snapshots):
         fitted.fall = fall_at_the_end(nlls)
     return fitted
 
 
-def _words(step: int, last: int, losses: Tensor, looks: list[tuple[int, float]]) -> str:
-    held_out = f"  held out {looks[-1][1]:.3f}" if looks else ""
-    return f"step {step}/{last}  loss {float(losses[0]):.3f}{held_out}"
+def _words(step: int, last: int, losses: Tensor) -> str:
+    return f"step {step}/{last}  loss {float(losses[0]):.3f}"
 
 
 def _on_cpu(state: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
 from gossamer.data.own.columns import Columns
-from gossamer.estimators.draws import held_out_loss
 from gossamer.estimators.importance import ColumnGroup, column_importances, folds, groups_of, others_matter, select
 from gossamer.estimators.plan import (
     N_FOLDS,
@@ -28,7 +26,7 @@ from gossamer.estimators.plan import (
     train_folds,
     train_more,
 )
-from gossamer.estimators.table import Array, Rows, Scaling, hold_out, merged, targets_of, task_of, without_folds
+from gossamer.estimators.table import Array, Rows, Scaling, merged, targets_of, task_of, without_folds
 from gossamer.posterior.constant import CONSTANTS, NO_BETTER, beats_constant
 
 if TYPE_CHECKING:
@@ -39,20 +37,13 @@ def fit(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
     """Stage 1 selects columns by their importance, stage 2 trains the members that predict on those columns."""
     check_parameters(model.get_params(deep=False))
     rng = check_random_state(model.random_state)
-    rows, held = merged(rows), None
-    if model.early_stopping:
-        rows, held = hold_out(rows, model.validation_fraction, rng)
-        if len(model._columns.missing):
-            model._columns = model._columns.with_medians_of(rows.x, rows.weight)
-            rows, held = (part._replace(x=model._columns.fill_again(part.x)) for part in (rows, held))
+    rows = merged(rows)
     inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows, "zero")
     rows = rows._replace(y=targets.apply(rows.y))
-    held = None if held is None else held._replace(y=targets.apply(held.y))
-    inputs = inputs.only(_select(model, rows, held, inputs, n_outputs, rng))
+    inputs = inputs.only(_select(model, rows, inputs, n_outputs, rng))
     plan = plan_of(model, "predict", rows, inputs, n_outputs, rng)
     task = task_of(rows, inputs, model._in_training, n_outputs)
-    look = None if held is None else partial(held_out_loss, held, inputs, model._likelihood)
-    fitted = train(plan, task, look, model.patience)
+    fitted = train(plan, task)
     if fitted.fall:
         warnings.warn(
             f"training ended after {fitted.n_steps} steps while the loss was still falling, by {fitted.fall:.2f} "
@@ -62,7 +53,7 @@ def fit(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
         )
     _keep(model, fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
     weight = torch.from_numpy(rows.weight)
-    model.held_out_noise_ = np.array(held_out_noise(plan, task, weight) if held is None else [])
+    model.held_out_noise_ = np.array(held_out_noise(plan, task, weight))
     y, every = model._look_back(rows), targets_of(model._likelihood, rows.y)
     if not beats_constant(*y, model._likelihood, every):
         constant = CONSTANTS[model._likelihood.kind]
@@ -108,7 +99,6 @@ def rows_of(model: SparseBayesEstimator, X: Any, y: Array, sample_weight: Any, *
 def _select(
     model: SparseBayesEstimator,
     rows: Rows,
-    held: Rows | None,
     inputs: Scaling,
     n_outputs: int,
     rng: np.random.RandomState,
@@ -126,8 +116,7 @@ def _select(
     plan = plan_of(model, "select", rows, inputs, n_outputs, rng)
     task = task_of(rows, inputs, model._in_training, n_outputs)
     task = without_folds(task, rows, fold, model._in_training)
-    look = None if held is None else partial(held_out_loss, held, inputs, model._likelihood)
-    draws = train_folds(plan, task, look, model.patience)
+    draws = train_folds(plan, task)
     parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
     _rank(model, groups_of(draws, parts, inputs, model._columns.source, model._likelihood))
     matters = select(model.groups_, model.n_features_in_, model.fdr)
@@ -147,7 +136,6 @@ def _keep(model: SparseBayesEstimator, fitted: Fitted, stream: Stream) -> None:
     model._inputs = stream.inputs.only(fitted.draws.columns.numpy())
     model.n_steps_, model.n_samples_seen_ = fitted.n_steps, stream.weight
     model.loss_curve_ = np.array(fitted.losses)
-    model.validation_curve_ = np.array(fitted.looks).reshape(-1, 2)
 
 
 def inputs_that_predict(model: SparseBayesEstimator, columns: Columns, rows: Rows, n_outputs: int) -> list[int]:
@@ -157,5 +145,5 @@ def inputs_that_predict(model: SparseBayesEstimator, columns: Columns, rows: Row
     inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows, "zero")
     rng = check_random_state(model.random_state)
     rows = rows._replace(y=targets.apply(rows.y))
-    selected: list[int] = inputs.columns[_select(model, rows, None, inputs, n_outputs, rng)].tolist()
+    selected: list[int] = inputs.columns[_select(model, rows, inputs, n_outputs, rng)].tolist()
     return selected

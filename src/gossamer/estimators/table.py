@@ -1,4 +1,4 @@
-"""From a table to a task: equal rows merged, a part held out, columns and targets standardised.
+"""From a table to a task: equal rows merged, columns and targets standardised.
 
 Weights are counts: a row of weight 3 is the same as three equal rows, and one of weight 0 as no row. This holds to the
 bit, because rows are merged and sorted by their content before anything random happens.
@@ -52,22 +52,6 @@ def merged(rows: Rows) -> Rows:
     keys = sorted(first)
     index = np.array([first[key] for key in keys], dtype=np.int64)
     return Rows(x[index], y[index], np.array([weight[key] for key in keys]))
-
-
-def hold_out(rows: Rows, fraction: float, rng: np.random.RandomState) -> tuple[Rows, Rows]:
-    """Training and held-out rows: every k-th row in the order of the targets, so that both have their distribution."""
-    n = len(rows.y)
-    n_held = round(fraction * n)
-    if not 0 < n_held < n:
-        raise ValueError(
-            f"validation_fraction={fraction} of {n} different rows leaves no row to train on or none to hold out: "
-            "change it, or use early_stopping=False"
-        )
-    order = rng.permutation(n)
-    order = order[np.argsort(rows.y[order, 0], kind="stable")]
-    held = np.zeros(n, dtype=bool)
-    held[order[((np.arange(n_held) + rng.uniform()) * n / n_held).astype(np.int64)]] = True
-    return rows.take(np.flatnonzero(~held)), rows.take(np.flatnonzero(held))
 
 
 @dataclass(frozen=True)
