@@ -227,15 +227,11 @@ def test_rows_of_no_weight_are_not_there(short):
     np.testing.assert_array_equal(weighted.predict(frame[1:]), repeated.predict(frame[1:]))
 
 
-def test_a_classifier_and_a_stream_of_frames(short):
+def test_a_classifier_of_frames(short):
     frame, price = houses(200)
     rich = np.where(price > np.median(price), "rich", "poor")
     model = SparseBayesClassifier(**{**short, "max_steps": 200}).fit(frame, rich)
     assert model.score(frame, rich) > 0.8
-    stream = SparseBayesClassifier(**short)
-    for part in (slice(0, 100), slice(100, 200)):
-        stream.partial_fit(frame[part], rich[part], classes=["poor", "rich"])
-    assert stream.predict_proba(frame).shape == (200, 2)
 
 
 def test_arrays_with_gaps(short, numbers):

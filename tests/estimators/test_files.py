@@ -1,6 +1,7 @@
 """A fitted estimator goes into a file and comes back the same, without pickle."""
 
 import pickle
+from operator import or_
 
 import numpy as np
 import pytest
@@ -37,9 +38,12 @@ def test_a_regressor_comes_back(noise, short, numbers, tmp_path):
 
 
 def test_a_file_with_parameters_of_before_is_read(short, numbers, tmp_path, monkeypatch):
-    """Version 0.3.0.dev could stop early."""
+    """Version 0.3.0.dev could stop early and train on."""
     written, before = files.write, {"early_stopping": True, "validation_fraction": 0.2, "patience": 5}
-    monkeypatch.setattr(files, "write", lambda path, name, given, kept: written(path, name, given | before, kept))
+    stream = {"stream": {"states": [{"step": 60}]}}
+    monkeypatch.setattr(
+        files, "write", lambda path, name, *parts: written(path, name, *map(or_, parts, (before, stream)))
+    )
     model = SparseBayesRegressor(**short).fit(*numbers)
     model.save(tmp_path / "model")
     again = SparseBayesRegressor.load(tmp_path / "model")

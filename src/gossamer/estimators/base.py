@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
@@ -102,13 +102,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         baseline = self._targets.undo(samples(np.zeros_like(x[:1])).mean(axis=0))
         return Explanation(*map(self._in_shape, (*found, baseline[0])))
 
-    def save(self, path: str | Path, *, training: bool = False) -> None:
-        """Write the fitted estimator to a safetensors file, without pickle.
-
-        Args:
-            path: The file; an existing one is replaced.
-            training: Also write what ``partial_fit`` needs to continue, about three times the rest.
-        """
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a safetensors file, without pickle; an existing one is replaced."""
         check_is_fitted(self)
         kept = {
             "learnt": {name: getattr(self, name) for name in files.Learnt.__annotations__ if hasattr(self, name)},
@@ -117,7 +112,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             "draws": asdict(self._draws),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
-            "stream": asdict(self._stream) if training and self._stream else None,
         }
         files.write(Path(path), type(self).__name__, self.get_params(deep=False), kept)
 
@@ -132,7 +126,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             setattr(estimator, name, kept.learnt[name])  # type: ignore[literal-required]
         estimator.groups_ = unpacked(kept.groups)
         estimator._draws, estimator._inputs, estimator._targets = kept.draws, kept.inputs, kept.targets
-        estimator._stream, estimator._columns = kept.stream, kept.columns
+        estimator._columns = kept.columns
         return estimator
 
     def __sklearn_tags__(self) -> Any:
@@ -167,12 +161,12 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return mask
 
-    def _checked(self, X: Any, y: Any, *, reset: bool, **of_targets: Any) -> tuple[Any, Array]:
+    def _checked(self, X: Any, y: Any, **of_targets: Any) -> tuple[Any, Array]:
         """A table and its targets; an array has become one of numbers, a data frame is as it was."""
         if not is_data_frame(X):
-            checked: tuple[Any, Array] = validate_data(self, X, y, **INPUTS, **of_targets, reset=reset)
+            checked: tuple[Any, Array] = validate_data(self, X, y, **INPUTS, **of_targets)
             return checked
-        validate_data(self, X, skip_check_array=True, reset=reset)
+        validate_data(self, X, skip_check_array=True)
         y = _check_y(y, **of_targets, estimator=self)
         check_consistent_length(X, y)
         return X, y
@@ -194,7 +188,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         some = rows.take(np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_ROWS)).astype(int))
         return self._draws.outputs(self._inputs.apply(some.x)), targets_of(self._likelihood, some.y)
 
-    def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
+    def _target_scaling(self, rows: Rows) -> Scaling:
         """No scaling: targets are the numbers of classes, unless a subclass says otherwise."""
         n = rows.y.shape[1]
         return Scaling(np.arange(n), np.zeros(n), np.ones(n))

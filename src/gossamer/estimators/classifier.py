@@ -82,9 +82,9 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        X, y = self._checked(X, y, reset=True)
+        X, y = self._checked(X, y)
         check_classification_targets(y)
-        rows = stages.rows_of(self, X, y, sample_weight, reset=True)
+        rows = stages.rows_of(self, X, y, sample_weight)
         self.classes_ = np.unique(rows.y)
         if len(self.classes_) < 2:
             raise ValueError(
@@ -92,35 +92,6 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
                 f"class: {self.classes_[0]!r}"
             )
         stages.fit(self, self._encoded(rows), len(self.classes_))
-        return self
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one pass over these rows: for a stream, or for data that do not fit into memory.
-
-        The first call fixes the classes and the scale of the inputs, so it should have typical rows. The KL counts all
-        rows seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a
-        tenth of its largest value. After ``fit`` this continues from its last step,
-        with the columns that were selected; otherwise the members read all columns.
-        Methods that keep snapshots take them within ``max_steps``: make that as long as the stream.
-
-        Args:
-            X: As for :meth:`fit`.
-            y: As for :meth:`fit`.
-            classes: All classes that will ever come; required in the first call.
-            sample_weight: As for :meth:`fit`.
-        """
-        first = not hasattr(self, "_stream")
-        X, y = self._checked(X, y, reset=first)
-        check_classification_targets(y)
-        if first:
-            if classes is None:
-                raise ValueError("classes must be passed on the first call to partial_fit.")
-            self.classes_ = np.unique(classes)
-        rows = stages.rows_of(self, X, y, sample_weight, reset=first)
-        strange = np.setdiff1d(rows.y, self.classes_)
-        if len(strange):
-            raise ValueError(f"y has classes that were not given to the first call of partial_fit: {strange}")
-        stages.fit_more(self, self._encoded(rows), len(self.classes_))
         return self
 
     def predict_proba(self, X: Any) -> Array:

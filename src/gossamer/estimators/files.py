@@ -12,7 +12,6 @@ from torch import Tensor
 from gossamer.data.own.columns import Columns
 from gossamer.estimators.draws import Draws
 from gossamer.estimators.importance import PackedGroups
-from gossamer.estimators.plan import Stream
 from gossamer.estimators.table import Array, Scaling
 from gossamer.files import container
 from gossamer.files.schema import Count, Entries, made
@@ -52,7 +51,6 @@ class Kept:
     draws: Draws
     inputs: Scaling
     targets: Scaling
-    stream: Stream | None
 
 
 def write(path: Path, name: str, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -75,6 +73,7 @@ def read(path: Path, name: str) -> tuple[dict[str, Any], Kept]:
     if (given := state.get("class", str)) != name:
         raise ValueError(f"{path} holds a {given}: use {given}.load")
     parameters, fitted = (_restored(state.get(part, dict), path) for part in ("parameters", "fitted"))
+    fitted.pop("stream", None)  # from which older versions could train on
     kept = made(Kept, fitted, path, FIX)
     _check(kept, path)
     return {name: value for name, value in parameters.items() if name not in GONE}, kept

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,14 +16,11 @@ from gossamer.data.own.columns import Columns
 from gossamer.estimators.importance import ColumnGroup, column_importances, folds, groups_of, others_matter, select
 from gossamer.estimators.plan import (
     N_FOLDS,
-    Fitted,
-    Stream,
     check_parameters,
     held_out_noise,
     plan_of,
     train,
     train_folds,
-    train_more,
 )
 from gossamer.estimators.table import Array, Rows, Scaling, merged, targets_of, task_of, without_folds
 from gossamer.posterior.constant import CONSTANTS, NO_BETTER, beats_constant
@@ -36,22 +32,25 @@ if TYPE_CHECKING:
 def fit(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
     """Stage 1 selects columns by their importance, stage 2 trains the members that predict on those columns."""
     check_parameters(model.get_params(deep=False))
-    rng = check_random_state(model.random_state)
-    rows = merged(rows)
-    inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows, "zero")
+    rng, rows = check_random_state(model.random_state), merged(rows)
+    inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows)
     rows = rows._replace(y=targets.apply(rows.y))
     inputs = inputs.only(_select(model, rows, inputs, n_outputs, rng))
     plan = plan_of(model, "predict", rows, inputs, n_outputs, rng)
     task = task_of(rows, inputs, model._in_training, n_outputs)
     fitted = train(plan, task)
+    model.__dict__.pop("conformal_scores_", None)  # it was of the networks before
+    model._draws, model._targets = fitted.draws, targets
+    model._inputs = inputs.only(fitted.draws.columns.numpy())
+    model.loss_curve_, model.n_steps_ = np.array(fitted.losses), len(fitted.losses)
+    model.n_samples_seen_ = float(rows.weight.sum())
     if fitted.fall:
         warnings.warn(
-            f"training ended after {fitted.n_steps} steps while the loss was still falling, by {fitted.fall:.2f} "
-            f"nats per row in the last quarter: train longer, as with max_steps={2 * fitted.n_steps}",
+            f"training ended after {model.n_steps_} steps while the loss was still falling, by {fitted.fall:.2f} "
+            f"nats per row in the last quarter: train longer, as with max_steps={2 * model.n_steps_}",
             ConvergenceWarning,
             stacklevel=3,
         )
-    _keep(model, fitted, Stream(plan, inputs, targets, fitted.states, float(rows.weight.sum())))
     weight = torch.from_numpy(rows.weight)
     model.held_out_noise_ = np.array(held_out_noise(plan, task, weight))
     y, every = model._look_back(rows), targets_of(model._likelihood, rows.y)
@@ -60,39 +59,14 @@ def fit(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
         logging.getLogger("gossamer").warning(f"{model.method}: {NO_BETTER.format(constant=constant)}")
 
 
-def fit_more(model: SparseBayesEstimator, rows: Rows, n_outputs: int) -> None:
-    """One pass over these rows, after those of earlier calls."""
-    check_parameters(model.get_params(deep=False))
-    rows, stream = merged(rows), getattr(model, "_stream", None)
-    if stream is None and hasattr(model, "_draws"):
-        raise ValueError("this estimator was saved without its training: partial_fit needs save(…, training=True)")
-    if stream is None:
-        inputs, targets = Scaling.of(rows.x, rows.weight, "shift"), model._target_scaling(rows, "shift")
-        rng = check_random_state(model.random_state)
-        plan = plan_of(model, "stream", rows, inputs, n_outputs, rng)
-        stream = Stream(plan, inputs, targets, [], 0.0, selects=True)
-    if rows.y.shape[1] != len(stream.targets.columns):
-        raise ValueError(f"y has {rows.y.shape[1]} targets, the first call had {len(stream.targets.columns)}")
-    rows = rows._replace(y=stream.targets.apply(rows.y))
-    weight = stream.weight + float(rows.weight.sum())
-    task = task_of(rows, stream.inputs, model._in_training, n_outputs, weight)
-    if stream.selects:  # by the networks as they were before they learnt these rows
-        known = [model._draws] if stream.states else []
-        _rank(model, groups_of(known, [rows], stream.inputs, model._columns.source, model._likelihood))
-    fitted = train_more(stream.plan, task, stream.states)
-    _keep(model, fitted, replace(stream, states=fitted.states, weight=weight))
-    model._look_back(rows)
-
-
-def rows_of(model: SparseBayesEstimator, X: Any, y: Array, sample_weight: Any, *, reset: bool) -> Rows:
-    """The rows with a positive weight, as numbers; ``reset`` learns from them how to make numbers."""
+def rows_of(model: SparseBayesEstimator, X: Any, y: Array, sample_weight: Any) -> Rows:
+    """The rows with a positive weight, as numbers: how to make these is learnt from them."""
     weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
     counts = np.flatnonzero(weight)
     if not len(counts):
         raise ValueError("Sample weights must contain at least one non-zero number.")
     X, weight = _safe_indexing(X, counts), weight[counts]
-    if reset:
-        model._columns = Columns.fit(X, weight)
+    model._columns = Columns.fit(X, weight)
     return Rows(model._columns.apply(X), y[counts], weight)
 
 
@@ -129,20 +103,11 @@ def _rank(model: SparseBayesEstimator, groups: list[ColumnGroup]) -> None:
     model.feature_importances_ = column_importances(groups, model.n_features_in_)
 
 
-def _keep(model: SparseBayesEstimator, fitted: Fitted, stream: Stream) -> None:
-    model._draws, model._targets = fitted.draws, stream.targets
-    model.__dict__.pop("conformal_scores_", None)  # it was of the networks before
-    model._stream = stream  # None after loading a file without it
-    model._inputs = stream.inputs.only(fitted.draws.columns.numpy())
-    model.n_steps_, model.n_samples_seen_ = fitted.n_steps, stream.weight
-    model.loss_curve_ = np.array(fitted.losses)
-
-
 def inputs_that_predict(model: SparseBayesEstimator, columns: Columns, rows: Rows, n_outputs: int) -> list[int]:
     """Which inputs stage 1 selects, for networks that are trained elsewhere; ``columns`` made them."""
     model._columns, model.n_features_in_ = columns, columns.n_columns
     rows = merged(rows)
-    inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows, "zero")
+    inputs, targets = Scaling.of(rows.x, rows.weight), model._target_scaling(rows)
     rng = check_random_state(model.random_state)
     rows = rows._replace(y=targets.apply(rows.y))
     selected: list[int] = inputs.columns[_select(model, rows, inputs, n_outputs, rng)].tolist()
