@@ -11,7 +11,6 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from gossamer.conformal import threshold
-from gossamer.estimators import stages
 from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
@@ -82,16 +81,15 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        X, y = self._checked(X, y)
-        check_classification_targets(y)
-        rows = stages.rows_of(self, X, y, sample_weight)
+        rows = self._rows(X, y, sample_weight)
+        check_classification_targets(rows.y)
         self.classes_ = np.unique(rows.y)
         if len(self.classes_) < 2:
             raise ValueError(
                 "SparseBayesClassifier needs samples of at least 2 classes in the data, but the data contains only one "
                 f"class: {self.classes_[0]!r}"
             )
-        stages.fit(self, self._encoded(rows), len(self.classes_))
+        self._fit(self._encoded(rows), len(self.classes_))
         return self
 
     def predict_proba(self, X: Any) -> Array:

@@ -10,7 +10,6 @@ from sklearn.utils import check_array, check_consistent_length
 from torch import Tensor
 
 from gossamer.conformal import threshold
-from gossamer.estimators import stages
 from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.plan import VARYING, has_one_rate, predictive
 from gossamer.estimators.table import Array, Rows, Scaling
@@ -69,10 +68,10 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        X, y = self._checked(X, y, multi_output=True, y_numeric=True)
-        self._y_ndim = y.ndim
-        rows = stages.rows_of(self, X, y.reshape(len(y), -1).astype(np.float64), sample_weight)
-        stages.fit(self, rows, 2 * rows.y.shape[1])
+        rows = self._rows(X, y, sample_weight, multi_output=True, y_numeric=True)
+        self._y_ndim = rows.y.ndim
+        targets = rows.y.reshape(len(rows.y), -1).astype(np.float64)
+        self._fit(rows._replace(y=targets), 2 * targets.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:

@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from gossamer import methods
 from gossamer.data import load
 from gossamer.distributed import OneProcess
-from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, stages
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, base
 from gossamer.estimators.members import MemberSteps
 from gossamer.lab import Settings, load_run, train
 from gossamer.lab.runs.job import start
@@ -38,8 +38,8 @@ def line(tmp_path_factory):
 @pytest.fixture
 def plans(monkeypatch):
     """What the estimators have planned, stage by stage."""
-    plan_of, made = stages.plan_of, []
-    monkeypatch.setattr(stages, "plan_of", lambda *parts: made.append(plan_of(*parts)) or made[-1])
+    plan_of, made = base.plan_of, []
+    monkeypatch.setattr(base, "plan_of", lambda *parts: made.append(plan_of(*parts)) or made[-1])
     return made
 
 
