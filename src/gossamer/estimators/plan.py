@@ -253,12 +253,7 @@ def recipe_of(stage: Stage, one_rate: bool, of_numbers: bool) -> Recipe:
 def predictive(
     likelihood: Likelihood, n_rows: float, largest_errors: Sequence[float], noise: Sequence[float] = ()
 ) -> RuleOfSuccession:
-    """By what the outputs for standardised numbers are read, by the largest error of each among ``n_rows`` known rows.
-
-    Example:
-        >>> predictive(Gaussian(), 99, [0.2, 3.0]).error
-        (0.4, 1.0)
-    """
+    """What reads the outputs for standardised numbers, by the largest error of each among ``n_rows`` known rows."""
     if len(noise) and isinstance(likelihood, Gaussian):
         likelihood = replace(likelihood, least=tuple(noise))
     return RuleOfSuccession(likelihood, n_rows, tuple(min(1.0, UNKNOWN * error) for error in largest_errors))
@@ -270,21 +265,12 @@ def has_one_rate(method: str, options: Mapping[str, Any] | None, likelihood: Lik
 
 
 def rate_for_numbers(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> float | None:
-    """The learning rate of a regression by one rate for all weights; ``None`` for what keeps its own or was given one.
-
-    Example:
-        >>> from gossamer.likelihoods import Gaussian
-        >>> rate_for_numbers("rigl", {}, Gaussian()), rate_for_numbers("rigl", {"lr": 0.1}, Gaussian())
-        (0.003, None)
-    """
+    """The rate of a regression by one rate for all weights; ``None`` for methods that keep theirs or were given one."""
     example = _example(method, options, likelihood)
-    if likelihood.kind != "regression" or not example.one_rate or example.lr_is_given:
+    is_free = example.one_rate and not example.lr_is_given and "lr" in methods.options_of(method)
+    if likelihood.kind != "regression" or not is_free:
         return None
-    return (
-        example.share_for_numbers * max(map(example.lr, range(MANY_STEPS)))
-        if "lr" in methods.options_of(method)
-        else None
-    )
+    return example.share_for_numbers * max(map(example.lr, range(MANY_STEPS)))
 
 
 def _example(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> Method:
