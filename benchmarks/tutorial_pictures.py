@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.table_pictures import paint_coverage, paint_importances, paint_intervals
+from gossamer.estimators import ImportanceDisplay, IntervalDisplay
 from gossamer.lab.cli import main as gossamer
 from reproductions.drawing import INK, SOFT, draw, tidy
 
@@ -100,9 +100,8 @@ def _rows_of_digits(figure: Any, page: dict[str, Any]) -> None:
 def _table(figure: Any, page: dict[str, Any]) -> None:
     axes = figure.subplots(2, 2)
     model, X, y = page["model"], page["X_test"], page["y_test"]
-    paint_intervals(axes[0, 0], model, X, y)
-    paint_coverage(axes[0, 1], model, X, y)
-    paint_importances(axes[1, 0], model)
+    IntervalDisplay.from_estimator(model, X, y, ax=axes[0, 0]).plot(axes[0, 1], kind="coverage")
+    ImportanceDisplay.from_estimator(model, ax=axes[1, 0])
     axes[1, 0].set_title("Which measurements matter", loc="left", fontsize=11)
     parts, std = page["contributions"][0], page["contribution_std"][0]
     order = np.argsort(np.abs(parts))

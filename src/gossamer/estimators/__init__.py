@@ -10,6 +10,7 @@ from gossamer._text.names import needs
 needs("sklearn", "scipy", extra="sklearn")
 
 from gossamer.estimators.classifier import SparseBayesClassifier  # noqa: E402
+from gossamer.estimators.displays import ImportanceDisplay, IntervalDisplay  # noqa: E402
 from gossamer.estimators.regressor import SparseBayesRegressor  # noqa: E402
 
-__all__ = ["SparseBayesClassifier", "SparseBayesRegressor"]
+__all__ = ["ImportanceDisplay", "IntervalDisplay", "SparseBayesClassifier", "SparseBayesRegressor"]
