@@ -11,8 +11,7 @@ from scipy import sparse
 from sklearn.base import clone
 
 from gossamer.data.own.columns import MAX_LEVELS, Columns
-from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, stages
-from gossamer.estimators.table import hold_out, merged
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
 
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
@@ -228,15 +227,11 @@ def test_rows_of_no_weight_are_not_there(short):
     np.testing.assert_array_equal(weighted.predict(frame[1:]), repeated.predict(frame[1:]))
 
 
-def test_a_classifier_and_a_stream_of_frames(short):
+def test_a_classifier_of_frames(short):
     frame, price = houses(200)
     rich = np.where(price > np.median(price), "rich", "poor")
     model = SparseBayesClassifier(**{**short, "max_steps": 200}).fit(frame, rich)
     assert model.score(frame, rich) > 0.8
-    stream = SparseBayesClassifier(**short)
-    for part in (slice(0, 100), slice(100, 200)):
-        stream.partial_fit(frame[part], rich[part], classes=["poor", "rich"])
-    assert stream.predict_proba(frame).shape == (200, 2)
 
 
 def test_arrays_with_gaps(short, numbers):
@@ -273,17 +268,3 @@ print(SparseBayesRegressor(max_steps=2, hidden=(4,)).fit(X, X[:, 0]).predict(X).
 def test_neither_pandas_nor_polars_nor_matplotlib_is_needed():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(3,)"
-
-
-def test_medians_of_early_stopping_know_nothing_of_the_rows_held_out(short):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(60, 3))
-    X[::3, 1] = np.nan
-    y = X[:, 0] + 0.1 * rng.normal(size=60)
-    model = SparseBayesRegressor(**short, early_stopping=True, validation_fraction=0.3)
-    rows = stages.rows_of(model, X, y[:, None], None, reset=True)
-    kept, _ = hold_out(merged(rows), 0.3, np.random.RandomState(0))
-    known = kept.x[kept.x[:, 3] == 0, 1]  # the fourth number says where the second is missing
-    model.fit(X, y)
-    assert model._columns.fill[0] == np.sort(known)[(len(known) - 1) // 2]
-    np.testing.assert_array_equal(model._columns.missing, [1])

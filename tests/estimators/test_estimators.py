@@ -186,13 +186,11 @@ def test_class_weights_move_the_border(short):
 
 
 @pytest.mark.parametrize("kind", [SparseBayesClassifier, SparseBayesRegressor])
-@pytest.mark.parametrize(
-    ("make", "early_stopping"), [(np.asarray, False), (np.asarray, True), (sparse.csr_array, False)]
-)
-def test_weights_are_counts_to_the_bit(kind, make, early_stopping, short):
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+def test_weights_are_counts_to_the_bit(kind, make, short):
     rng = np.random.default_rng(0)
     X, y, weight = rng.normal(size=(40, 5)), rng.integers(0, 2, 40), rng.integers(0, 4, 40)
-    model = kind(**short, early_stopping=early_stopping)
+    model = kind(**short)
     weighted = clone(model).fit(make(X), y, sample_weight=weight)
     repeated = clone(model).fit(make(X.repeat(weight, 0)), y.repeat(weight, 0))
     np.testing.assert_array_equal(weighted.predict(X), repeated.predict(X))
@@ -290,12 +288,14 @@ def test_a_method_under_another_name_predicts_the_same(tmp_path, monkeypatch):
     assert scores[0] == scores[1] > 0.95
 
 
-def test_a_rate_that_is_asked_for_is_taken(numbers):
-    X, y = numbers
+def test_a_rate_that_is_asked_for_is_taken(numbers, monkeypatch):
+    run, seen = plan._run, []
+    monkeypatch.setattr(plan, "_run", lambda *parts: seen.append(parts) or run(*parts))
     for options, rate in (({"lr": 0.02}, 0.02), ({"lr": np.float32(0.25)}, 0.25), (None, 0.003)):
-        model = SparseBayesRegressor("cv_sghmc", hidden=(), max_steps=30, options=options, random_state=0).fit(X, y)
-        assert model._stream.plan.options["lr"] == pytest.approx(rate)
-        assert ("limit" in model._stream.states[0]) == (options is None)
+        SparseBayesRegressor("cv_sghmc", hidden=(), max_steps=30, options=options, random_state=0).fit(*numbers)
+        how, trainings = seen[-1]
+        assert how.options["lr"] == pytest.approx(rate)
+        assert ("limit" in trainings[0].state_dict()) == (options is None)
 
 
 def test_what_predicts_no_better_than_a_constant_is_told(numbers, caplog):
@@ -310,29 +310,6 @@ def test_what_predicts_no_better_than_a_constant_is_told(numbers, caplog):
             )
             == told
         )
-
-
-def test_early_stopping_keeps_the_best_look(short, numbers):
-    X, y = numbers
-    model = SparseBayesRegressor(**short, early_stopping=True, validation_fraction=0.25, patience=5).fit(X, y)
-    steps, losses = model.validation_curve_.T
-    assert model.n_steps_ == steps[losses.argmin()]
-    assert len(model.loss_curve_) == steps[-1] <= 60
-    assert model._stream.weight == 450  # scales, noise and KL know nothing of the other rows
-
-
-@pytest.mark.parametrize("name", ["cv_sghmc", "em_mcmc"])
-def test_early_stopping_leaves_snapshot_methods_their_posterior(name, numbers):
-    """They are looked at once, at the end, when all networks are kept and the last weight is pruned."""
-    X, y = numbers
-    settings = {"hidden": (8,), "max_steps": 100, "n_draws": 30, "members": 2, "random_state": 0}
-    whole = SparseBayesRegressor(name, **settings).fit(X, y)
-    stopped = SparseBayesRegressor(name, **settings, early_stopping=True).fit(X, y)
-    assert len(stopped._draws) == len(whole._draws) > 2
-    assert stopped.validation_curve_[:, 0].tolist() == [100]
-    assert float(stopped.prediction(X).epistemic_std.mean()) > 0
-    active = [sum(len(at) for at in model._draws.position.values()) for model in (whole, stopped)]
-    assert active[1] <= 1.2 * active[0]
 
 
 def test_a_training_that_ends_too_early_says_so(numbers):
@@ -383,14 +360,6 @@ def test_a_later_round_that_diverges_does_not_count(numbers, monkeypatch):
         model.fit(*numbers)
     assert len(calls) == 3
     assert np.isfinite(model.predict(numbers[0])).all()
-
-
-def test_it_stops_early_where_nothing_is_to_be_learnt(short):
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 20)), rng.normal(size=60)
-    settings = {**short, "max_steps": 500, "density": 1.0, "options": {"lr": 0.05, "kl_weight": 0.001}}
-    model = SparseBayesRegressor(**settings, early_stopping=True, patience=3).fit(X, y)
-    assert len(model.loss_curve_) < 500
 
 
 def test_the_same_seed_gives_the_same_answers_and_disturbs_nobody(short, classes):
@@ -459,7 +428,6 @@ def test_data_frames_keep_their_names(package, short, numbers):
         ({"n_draws": 2.5}, "n_draws must be a whole number"),
         ({"batch_size": True}, "batch_size must be a whole number"),
         ({"fdr": 0}, "fdr must be a number above 0, at most 1; got 0"),
-        ({"validation_fraction": 1.0}, "validation_fraction must be a number between 0 and 1"),
         ({"device": "tpu"}, "device must be 'auto', 'cpu' or 'cuda'"),
         ({"noise": "none"}, "noise must be 'constant', 'varying' or None"),
     ],
@@ -483,9 +451,7 @@ def test_what_a_gpu_trained_is_on_the_cpu(make, short, numbers):
     X, y = numbers
     model = SparseBayesRegressor(**short, device="cuda").fit(make(X), y)
     assert model.score(X, y) > 0.8
-    model.partial_fit(make(X), y)
     assert all(value.device.type == "cpu" for value in model._draws.values.values())
-    assert all(value.device.type == "cpu" for value in model._stream.states[0]["model"].values())
 
 
 def test_a_training_that_diverges_says_so(numbers):
@@ -520,13 +486,12 @@ def test_one_row(short):
 
 
 def test_progress_goes_to_standard_error(short, numbers, capsys):
-    SparseBayesRegressor(**short, verbose=1, early_stopping=True, patience=100).fit(*numbers)
+    SparseBayesRegressor(**short, verbose=1).fit(*numbers)
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()
     assert len(lines) == 20  # ten for each stage
     assert lines[-1].startswith("ssvi: step 60/60  loss ")
-    assert "held out" in lines[-1]
 
 
 def test_em_mcmc_prunes_to_a_density_and_selects():

@@ -1,11 +1,12 @@
 """A fitted estimator goes into a file and comes back the same, without pickle."""
 
 import pickle
+from operator import or_
 
 import numpy as np
 import pytest
 
-from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, files
 from gossamer.files.container import to_bytes
 
 
@@ -26,15 +27,28 @@ def test_a_classifier_comes_back(labels, short, classes, tmp_path):
 @pytest.mark.parametrize("noise", ["constant", "varying"])
 def test_a_regressor_comes_back(noise, short, numbers, tmp_path):
     X, y = numbers
-    model = SparseBayesRegressor(**short, noise=noise, early_stopping=True).fit(X, np.column_stack([y, y]))
+    model = SparseBayesRegressor(**short, noise=noise).fit(X, np.column_stack([y, y]))
     model.save(tmp_path / "model")
     again = SparseBayesRegressor.load(tmp_path / "model")
     for one, other in zip(again.predict(X, return_std=True), model.predict(X, return_std=True), strict=True):
         np.testing.assert_array_equal(one, other)
     targets = np.column_stack([y, y])
     np.testing.assert_array_equal(again.predict_log_density(X, targets), model.predict_log_density(X, targets))
-    np.testing.assert_array_equal(again.validation_curve_, model.validation_curve_)
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
+
+def test_a_file_with_parameters_of_before_is_read(short, numbers, tmp_path, monkeypatch):
+    """Version 0.3.0.dev could stop early and train on."""
+    written, before = files.write, {"early_stopping": True, "validation_fraction": 0.2, "patience": 5}
+    stream = {"stream": {"states": [{"step": 60}]}}
+    monkeypatch.setattr(
+        files, "write", lambda path, name, *parts: written(path, name, *map(or_, parts, (before, stream)))
+    )
+    model = SparseBayesRegressor(**short).fit(*numbers)
+    model.save(tmp_path / "model")
+    again = SparseBayesRegressor.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict(numbers[0]), model.predict(numbers[0]))
+    assert again.get_params() == model.get_params()
 
 
 def test_numbers_of_numpy_among_the_parameters(short, numbers, tmp_path):

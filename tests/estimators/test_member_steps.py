@@ -220,7 +220,7 @@ def test_gradients_are_right_after_moves(monkeypatch):
 
 
 def test_they_go_on_from_any_state():
-    """Interrupted, as between two calls of partial_fit, they lead where they lead without."""
+    """Interrupted, they lead where they lead without."""
     whole, first, second = (training_of("numbers") for _ in range(3))
     for training, last in ((whole, 30), (first, 15)):
         torch.manual_seed(1)

@@ -1,31 +1,40 @@
 """What both estimators share: fitting, the inputs that matter, saving and loading."""
 
+import logging
 import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import _check_y, _num_samples, check_is_fitted, validate_data
+from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+from sklearn.utils.validation import _check_sample_weight, _check_y, _num_samples, check_is_fitted, validate_data
 from torch import Tensor
 
-from gossamer.data.own.columns import is_data_frame
+from gossamer.data.own.columns import Columns, is_data_frame
 from gossamer.estimators import files
 from gossamer.estimators.explanation import Explanation, shapley
 from gossamer.estimators.importance import (
+    ColumnGroup,
+    column_importances,
+    folds,
+    groups_of,
+    others_matter,
     packed,
     select,
     unpacked,
 )
-from gossamer.estimators.table import Array, Rows, Scaling, targets_of
+from gossamer.estimators.plan import N_FOLDS, check_parameters, held_out_noise, plan_of, train, train_folds
+from gossamer.estimators.table import Array, Rows, Scaling, merged, targets_of, task_of, without_folds
 from gossamer.files.schema import made
 from gossamer.posterior import Prediction
-from gossamer.posterior.constant import MOST_ROWS
+from gossamer.posterior.constant import CONSTANTS, MOST_ROWS, NO_BETTER, beats_constant
 from gossamer.train.divergence import OnNan
 from gossamer.types import Likelihood
 
@@ -51,9 +60,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     max_steps: int | None = None
     batch_size: int | None = None
     n_draws: int = 30
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    patience: int = 10
     fdr: float = 0.1
     device: str = "cpu"
     random_state: int | np.random.RandomState | None = None
@@ -105,13 +111,8 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         baseline = self._targets.undo(samples(np.zeros_like(x[:1])).mean(axis=0))
         return Explanation(*map(self._in_shape, (*found, baseline[0])))
 
-    def save(self, path: str | Path, *, training: bool = False) -> None:
-        """Write the fitted estimator to a safetensors file, without pickle.
-
-        Args:
-            path: The file; an existing one is replaced.
-            training: Also write what ``partial_fit`` needs to continue, about three times the rest.
-        """
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a safetensors file, without pickle; an existing one is replaced."""
         check_is_fitted(self)
         kept = {
             "learnt": {name: getattr(self, name) for name in files.Learnt.__annotations__ if hasattr(self, name)},
@@ -120,7 +121,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             "draws": asdict(self._draws),
             "inputs": asdict(self._inputs),
             "targets": asdict(self._targets),
-            "stream": asdict(self._stream) if training and self._stream else None,
         }
         files.write(Path(path), type(self).__name__, self.get_params(deep=False), kept)
 
@@ -135,7 +135,7 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             setattr(estimator, name, kept.learnt[name])  # type: ignore[literal-required]
         estimator.groups_ = unpacked(kept.groups)
         estimator._draws, estimator._inputs, estimator._targets = kept.draws, kept.inputs, kept.targets
-        estimator._stream, estimator._columns = kept.stream, kept.columns
+        estimator._columns = kept.columns
         return estimator
 
     def __sklearn_tags__(self) -> Any:
@@ -170,15 +170,78 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return mask
 
-    def _checked(self, X: Any, y: Any, *, reset: bool, **of_targets: Any) -> tuple[Any, Array]:
-        """A table and its targets; an array has become one of numbers, a data frame is as it was."""
-        if not is_data_frame(X):
-            checked: tuple[Any, Array] = validate_data(self, X, y, **INPUTS, **of_targets, reset=reset)
-            return checked
-        validate_data(self, X, skip_check_array=True, reset=reset)
-        y = _check_y(y, **of_targets, estimator=self)
-        check_consistent_length(X, y)
-        return X, y
+    def _rows(self, X: Any, y: Any, sample_weight: Any, **of_targets: Any) -> Rows:
+        """The rows with a positive weight, checked, as numbers: how to make these is learnt from them."""
+        if is_data_frame(X):
+            validate_data(self, X, skip_check_array=True)
+            y = _check_y(y, **of_targets, estimator=self)
+            check_consistent_length(X, y)
+        else:
+            X, y = validate_data(self, X, y, **INPUTS, **of_targets)
+        weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
+        counts = np.flatnonzero(weight)
+        if not len(counts):
+            raise ValueError("Sample weights must contain at least one non-zero number.")
+        X, weight = _safe_indexing(X, counts), weight[counts]
+        self._columns = Columns.fit(X, weight)
+        return Rows(self._columns.apply(X), y[counts], weight)
+
+    def _fit(self, rows: Rows, n_outputs: int) -> None:
+        """Stage 1 selects columns by their importance, stage 2 trains the members that predict on those columns."""
+        check_parameters(self.get_params(deep=False))
+        rng = check_random_state(self.random_state)
+        rows, inputs, targets = self._standardised(rows)
+        inputs = inputs.only(self._select(rows, inputs, n_outputs, rng))
+        plan = plan_of(self, "predict", rows, inputs, n_outputs, rng)
+        task = task_of(rows, inputs, self._in_training, n_outputs)
+        fitted = train(plan, task)
+        self.__dict__.pop("conformal_scores_", None)  # it was of the networks before
+        self._draws, self._targets = fitted.draws, targets
+        self._inputs = inputs.only(fitted.draws.columns.numpy())
+        self.loss_curve_, self.n_steps_ = np.array(fitted.losses), len(fitted.losses)
+        self.n_samples_seen_ = float(rows.weight.sum())
+        if fitted.fall:
+            warnings.warn(
+                f"training ended after {self.n_steps_} steps while the loss was still falling, by {fitted.fall:.2f} "
+                f"nats per row in the last quarter: train longer, as with max_steps={2 * self.n_steps_}",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        self.held_out_noise_ = np.array(held_out_noise(plan, task, torch.from_numpy(rows.weight)))
+        y, every = self._look_back(rows), targets_of(self._likelihood, rows.y)
+        if not beats_constant(*y, self._likelihood, every):
+            constant = CONSTANTS[self._likelihood.kind]
+            logging.getLogger("gossamer").warning(f"{self.method}: {NO_BETTER.format(constant=constant)}")
+
+    def _standardised(self, rows: Rows) -> tuple[Rows, Scaling, Scaling]:
+        """The rows with targets as networks predict them, and the scalings of inputs and targets."""
+        rows = merged(rows)
+        targets = self._target_scaling(rows)
+        return rows._replace(y=targets.apply(rows.y)), Scaling.of(rows.x, rows.weight), targets
+
+    def _select(self, rows: Rows, inputs: Scaling, n_outputs: int, rng: np.random.RandomState) -> Array:
+        """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it.
+
+        Returns which inputs predict: those selected, or all if the others matter together. That no column is certain to
+        matter, or none beside the others, is no evidence that none does.
+        """
+        every, source = np.arange(len(inputs.columns)), self._columns.source
+        if len(rows.y) < N_FOLDS:
+            self._rank([])
+            return every
+        fold = folds(rows.y[:, 0], N_FOLDS)
+        plan = plan_of(self, "select", rows, inputs, n_outputs, rng)
+        task = task_of(rows, inputs, self._in_training, n_outputs)
+        draws = train_folds(plan, without_folds(task, rows, fold, self._in_training))
+        parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
+        self._rank(groups_of(draws, parts, inputs, source, self._likelihood))
+        matters = select(self.groups_, self.n_features_in_, self.fdr)
+        selected = np.flatnonzero(matters[source[inputs.columns]])
+        return every if others_matter(draws, parts, inputs, selected, self._likelihood) else selected
+
+    def _rank(self, groups: list[ColumnGroup]) -> None:
+        self.groups_ = groups
+        self.feature_importances_ = column_importances(groups, self.n_features_in_)
 
     def _numbers(self, X: Any) -> Array:
         """The standardised inputs that the draws read."""
@@ -197,7 +260,16 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         some = rows.take(np.linspace(0, len(rows.y) - 1, min(len(rows.y), MOST_ROWS)).astype(int))
         return self._draws.outputs(self._inputs.apply(some.x)), targets_of(self._likelihood, some.y)
 
-    def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
+    def _target_scaling(self, rows: Rows) -> Scaling:
         """No scaling: targets are the numbers of classes, unless a subclass says otherwise."""
         n = rows.y.shape[1]
         return Scaling(np.arange(n), np.zeros(n), np.ones(n))
+
+
+def inputs_that_predict(model: SparseBayesEstimator, columns: Columns, rows: Rows, n_outputs: int) -> list[int]:
+    """Which inputs stage 1 selects, for networks that are trained elsewhere; ``columns`` made them."""
+    model._columns, model.n_features_in_ = columns, columns.n_columns
+    rows, inputs, _ = model._standardised(rows)
+    chosen = model._select(rows, inputs, n_outputs, check_random_state(model.random_state))
+    selected: list[int] = inputs.columns[chosen].tolist()
+    return selected

@@ -11,7 +11,6 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from gossamer.conformal import threshold
-from gossamer.estimators import stages
 from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
@@ -39,10 +38,6 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         batch_size: Rows per step; ``None`` is 64.
         n_draws: Networks kept for prediction; a method without a posterior has one.
         class_weight: Weights of the classes, or ``"balanced"``; they multiply the sample weights.
-        early_stopping: Whether to hold out rows, and keep the network that predicts them best.
-        validation_fraction: Share of the rows that is held out.
-        patience: Training ends after so many looks at the held-out rows without improvement; there are fifty looks
-            over ``max_steps``.
         fdr: The false discovery rate: which share of the selected columns may be wrong. 1 selects all columns.
         device: Where to train, ``"cpu"``, ``"cuda"`` or ``"auto"``; predictions are made on the CPU, in float64.
         random_state: Seed of the order of the rows, the first active weights, all noise and the draws.
@@ -60,7 +55,6 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
         n_steps_: Steps after which the kept networks were drawn.
         n_samples_seen_: Rows that they were trained on, or the sum of their weights.
         loss_curve_: Loss of each step, ``(steps,)``.
-        validation_curve_: Step and held-out loss of each look, ``(looks, 2)``.
         n_features_in_: Number of columns.
         feature_names_in_: Their names, if they have any.
 
@@ -87,45 +81,15 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        X, y = self._checked(X, y, reset=True)
-        check_classification_targets(y)
-        rows = stages.rows_of(self, X, y, sample_weight, reset=True)
+        rows = self._rows(X, y, sample_weight)
+        check_classification_targets(rows.y)
         self.classes_ = np.unique(rows.y)
         if len(self.classes_) < 2:
             raise ValueError(
                 "SparseBayesClassifier needs samples of at least 2 classes in the data, but the data contains only one "
                 f"class: {self.classes_[0]!r}"
             )
-        stages.fit(self, self._encoded(rows), len(self.classes_))
-        return self
-
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one pass over these rows: for a stream, or for data that do not fit into memory.
-
-        The first call fixes the classes and the scale of the inputs, so it should have typical rows. The KL counts all
-        rows seen so far. The schedules of the method run over ``max_steps``; after that the learning rate stays at a
-        tenth of its largest value. There is no early stopping. After ``fit`` this continues from its last step,
-        with the columns that were selected; otherwise the members read all columns.
-        Methods that keep snapshots take them within ``max_steps``: make that as long as the stream.
-
-        Args:
-            X: As for :meth:`fit`.
-            y: As for :meth:`fit`.
-            classes: All classes that will ever come; required in the first call.
-            sample_weight: As for :meth:`fit`.
-        """
-        first = not hasattr(self, "_stream")
-        X, y = self._checked(X, y, reset=first)
-        check_classification_targets(y)
-        if first:
-            if classes is None:
-                raise ValueError("classes must be passed on the first call to partial_fit.")
-            self.classes_ = np.unique(classes)
-        rows = stages.rows_of(self, X, y, sample_weight, reset=first)
-        strange = np.setdiff1d(rows.y, self.classes_)
-        if len(strange):
-            raise ValueError(f"y has classes that were not given to the first call of partial_fit: {strange}")
-        stages.fit_more(self, self._encoded(rows), len(self.classes_))
+        self._fit(self._encoded(rows), len(self.classes_))
         return self
 
     def predict_proba(self, X: Any) -> Array:

@@ -12,7 +12,6 @@ from torch import Tensor
 from gossamer.data.own.columns import Columns
 from gossamer.estimators.draws import Draws
 from gossamer.estimators.importance import PackedGroups
-from gossamer.estimators.plan import Stream
 from gossamer.estimators.table import Array, Scaling
 from gossamer.files import container
 from gossamer.files.schema import Count, Entries, made
@@ -22,6 +21,7 @@ FORMAT = 2  # 1: importances that were probabilities, one network
 FIX = "save the estimator again"
 MAX_TEXT = 2**12  # bytes of a label, and
 MAX_TEXTS = 2**28  # of all labels together: numpy stores each as long as the longest
+GONE = {"early_stopping", "validation_fraction", "patience"}  # parameters that older files have
 LEAST_DENSITY = 2**-12  # of stored weights, beside a million: predicting needs the dense network
 
 
@@ -34,7 +34,6 @@ class Learnt(TypedDict):
     n_steps_: NotRequired[Count]
     n_samples_seen_: float
     loss_curve_: NotRequired[Array | list[float]]
-    validation_curve_: NotRequired[Array | list[Any]]
     conformal_scores_: NotRequired[Array]
     classes_: NotRequired[Array]
     _y_ndim: NotRequired[Literal[1, 2]]
@@ -52,7 +51,6 @@ class Kept:
     draws: Draws
     inputs: Scaling
     targets: Scaling
-    stream: Stream | None
 
 
 def write(path: Path, name: str, parameters: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -75,9 +73,10 @@ def read(path: Path, name: str) -> tuple[dict[str, Any], Kept]:
     if (given := state.get("class", str)) != name:
         raise ValueError(f"{path} holds a {given}: use {given}.load")
     parameters, fitted = (_restored(state.get(part, dict), path) for part in ("parameters", "fitted"))
+    fitted.pop("stream", None)  # from which older versions could train on
     kept = made(Kept, fitted, path, FIX)
     _check(kept, path)
-    return parameters, kept
+    return {name: value for name, value in parameters.items() if name not in GONE}, kept
 
 
 def _check(kept: Kept, path: Path) -> None:

@@ -47,7 +47,7 @@ from gossamer.estimators.draws import Draws
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.types import Likelihood
 
-__all__ = ["ColumnGroup", "column_importances", "folds", "groups_of", "others_matter", "packed", "select", "unpacked"]
+__all__ = ["ColumnGroup"]
 
 SAME = 0.9  # absolute correlation of any two columns of a group
 N_COPIES = 4  # of each row: their mean has less noise
@@ -79,12 +79,7 @@ class ColumnGroup:
 
 
 def folds(y: Array, n_folds: int) -> Array:
-    """Number of the fold of each row; the targets of all folds are distributed alike.
-
-    Example:
-        >>> folds(np.array([0.3, 0.1, 0.2, 0.5, 0.4, 0.6]), 2)
-        array([0, 0, 1, 0, 1, 1])
-    """
+    """Number of the fold of each row; the targets of all folds are distributed alike."""
     fold = np.empty(len(y), dtype=np.int64)
     fold[np.argsort(y, kind="stable")] = np.arange(len(y)) % n_folds
     return fold
@@ -104,10 +99,8 @@ def groups_of(
     """
     if not draws:
         return []
-    strength = sum(_strength(one, len(inputs.columns)) for one in draws)
-    read = np.sort(np.argsort(-strength, kind="stable")[:MAX_COLUMNS])
-    parts = _first_rows(parts, len(read))
-    rows, weight = _joined(parts), np.concatenate([part.weight for part in parts])
+    read = np.sort(_most_read(draws, inputs))
+    parts, rows, weight = _first_rows(parts, len(read))
     origin = source[inputs.columns]
     numbers = np.flatnonzero(np.isin(origin, origin[_with_twins(rows, weight, inputs, read)]))
     columns, unit = np.unique(origin[numbers], return_inverse=True)
@@ -136,13 +129,11 @@ def others_matter(
     """
     if not len(selected):
         return True
-    strength = sum(_strength(one, len(inputs.columns)) for one in draws)
-    numbers = np.union1d(selected, np.argsort(-strength, kind="stable")[:MAX_COLUMNS])
+    numbers = np.union1d(selected, _most_read(draws, inputs))
     others = np.flatnonzero(~np.isin(numbers, selected)).tolist()
     if not others:
         return False
-    parts = _first_rows(parts, len(numbers))
-    rows, weight = _joined(parts), np.concatenate([part.weight for part in parts])
+    parts, rows, weight = _first_rows(parts, len(numbers))
     copies = _Copies(inputs.only(numbers).apply(rows), weight)
     networks = [_Network(one, inputs, numbers, likelihood) for one in draws]
     _, p_value = _t_test(_rises(networks, parts, copies, [others], _Network.log_loss), weight)
@@ -198,13 +189,7 @@ def packed(groups: Sequence[ColumnGroup]) -> PackedGroups:
 
 
 def unpacked(arrays: PackedGroups) -> list[ColumnGroup]:
-    """The inverse of :func:`packed`.
-
-    Example:
-        >>> group = ColumnGroup(np.array([3, 4]), 0.7, 1e-6, np.array([0.0, 0.1]), np.array([0.4, 0.6]))
-        >>> unpacked(packed([group, group]))[1].p_values
-        array([0.4, 0.6])
-    """
+    """The inverse of :func:`packed`."""
     ends = np.cumsum(arrays["groups"][:, 0]).astype(np.int64)
     parts = np.split(arrays["columns"], ends[:-1])
     return [
@@ -219,24 +204,24 @@ def _picked(group: ColumnGroup) -> Array:
     return stands_out if stands_out.any() else ~stands_out
 
 
-def _strength(draws: Draws, n_columns: int) -> Array:
-    """Sum of the squared weights that read each column."""
-    first = draws.architecture.first_weight
-    column = draws.columns[draws.position[first] % draws.architecture.n_inputs].numpy()
-    squares = draws.values[first].double().square().sum(0).numpy()
-    result: Array = np.bincount(column, squares, n_columns)
-    return result
+def _most_read(draws: Sequence[Draws], inputs: Scaling) -> Array:
+    """The columns with the largest sums of the squared weights that read them."""
+    strength = np.zeros(len(inputs.columns))
+    for one in draws:
+        first = one.architecture.first_weight
+        column = one.columns[one.position[first] % one.architecture.n_inputs].numpy()
+        squares = one.values[first].double().square().sum(0).numpy()
+        strength += np.bincount(column, squares, len(strength))
+    most: Array = np.argsort(-strength, kind="stable")[:MAX_COLUMNS]
+    return most
 
 
-def _first_rows(parts: Sequence[Rows], n_columns: int) -> list[Rows]:
-    """As many rows as fit; they are in random order already."""
+def _first_rows(parts: Sequence[Rows], n_columns: int) -> tuple[list[Rows], Any, Array]:
+    """As many rows as fit, in random order already; their inputs and weights also joined."""
     n_rows = int(np.clip(MAX_CELLS // n_columns, 512, MAX_ROWS)) // len(parts) + 1
-    return [part.take(np.arange(min(n_rows, len(part.y)))) for part in parts]
-
-
-def _joined(parts: Sequence[Rows]) -> Any:
-    inputs = [part.x for part in parts]
-    return sparse.vstack(inputs, "csr") if sparse.issparse(inputs[0]) else np.concatenate(inputs)
+    parts = [part.take(np.arange(min(n_rows, len(part.y)))) for part in parts]
+    inputs, weight = [part.x for part in parts], np.concatenate([part.weight for part in parts])
+    return parts, sparse.vstack(inputs, "csr") if sparse.issparse(inputs[0]) else np.concatenate(inputs), weight
 
 
 def _with_twins(rows: Any, weight: Array, inputs: Scaling, read: Array) -> Array:
@@ -249,11 +234,16 @@ def _with_twins(rows: Any, weight: Array, inputs: Scaling, read: Array) -> Array
     return np.union1d(read, np.flatnonzero(correlation.max(axis=1) >= SAME))
 
 
-def _likeness(x: Array, weight: Array, unit: Array) -> Array:
-    """The largest absolute correlation of any two numbers of two units, ``(units, units)``."""
+def _moments(x: Array, weight: Array) -> tuple[Array, Array]:
+    """The centred columns and their covariance over weighted rows."""
     share = weight / weight.sum()
     centred = x - share @ x
-    covariance = (centred * share[:, None]).T @ centred
+    return centred, (centred * share[:, None]).T @ centred
+
+
+def _likeness(x: Array, weight: Array, unit: Array) -> Array:
+    """The largest absolute correlation of any two numbers of two units, ``(units, units)``."""
+    _, covariance = _moments(x, weight)
     std = np.sqrt(np.diag(covariance)).clip(1e-12)
     likeness = np.zeros((unit.max() + 1, unit.max() + 1))
     np.maximum.at(likeness, (unit[:, None], unit), np.abs(covariance / np.outer(std, std)))
@@ -275,13 +265,11 @@ class _Copies:
 
     def __init__(self, x: Array, weight: Array) -> None:
         n, p = x.shape
-        share = weight / weight.sum()
-        centred = x - share @ x
+        centred, covariance = _moments(x, weight)
         shrinkage = max(MIN_SHRINKAGE, ledoit_wolf_shrinkage(centred, assume_centered=True))
-        covariance = (centred * share[:, None]).T @ centred
         self.precision = np.linalg.inv((1 - shrinkage) * covariance + shrinkage * np.eye(p))
         self.scaled = centred @ self.precision
-        self.donor = np.random.RandomState(0).choice(n, (N_COPIES, n), p=share)
+        self.donor = np.random.RandomState(0).choice(n, (N_COPIES, n), p=weight / weight.sum())
 
     def shifts(self, columns: list[int]) -> Array:
         """``(copies, rows, columns)``: residuals of other rows minus own ones, of columns that are copied together."""

@@ -92,17 +92,12 @@ class WithoutFolds(Likelihood):
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """``(members, batch, out), (batch, targets + 2)``, or ``(batch, out)`` of one member -> the sum of losses."""
-        weight = len(y) * self.parts(y)[1]
+        members = torch.arange(self.n_folds) if self.member is None else torch.tensor([self.member])
+        known = y[:, -1] != members.to(y.device).unsqueeze(1)
+        weight = len(y) * (y[:, -2] * known * (self.n_folds / (self.n_folds - 1) / len(y)))
         targets = y[:, :-2].expand(len(weight), -1, -1)
         weighted = torch.cat([targets, weight.unsqueeze(-1)], -1).flatten(0, 1)
         return len(weight) * Weighted(self.likelihood).loss(output.reshape(len(weighted), -1), weighted)
-
-    def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets of the rows, and how much the log-likelihood of each counts for each member, ``(members, batch)``."""
-        members = torch.arange(self.n_folds) if self.member is None else torch.tensor([self.member])
-        known = y[:, -1] != members.to(y.device).unsqueeze(1)
-        weight = y[:, -2] * known * (self.n_folds / (self.n_folds - 1) / len(y))
-        return Weighted(self.likelihood).targets(y[:, :-1]), weight
 
     def log_predictive(self, outputs: Tensor, y: Tensor) -> Tensor:
         return Weighted(self.likelihood).log_predictive(outputs, y[:, :-1])

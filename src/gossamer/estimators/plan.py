@@ -5,8 +5,8 @@ Parameters are checked when an estimator is fitted, since scikit-learn sets them
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -34,13 +34,13 @@ from gossamer.evaluate import predict_inputs
 from gossamer.files.schema import check_type
 from gossamer.likelihoods import Gaussian, RuleOfSuccession
 from gossamer.posterior import Mixture, Snapshots
-from gossamer.train import Batches, Training
+from gossamer.train import Training
 from gossamer.train.divergence import DivergenceError, OnNan
 from gossamer.train.members import fall_at_the_end
-from gossamer.types import Likelihood, Method, Schedule, Split, Task
+from gossamer.types import Likelihood, Method, Schedule, Task
 
-Stage = Literal["select", "predict", "stream"]
-"""What networks are trained for: to tell which columns matter, to predict by those that do, or both at once."""
+Stage = Literal["select", "predict"]
+"""What networks are trained for: to tell which columns matter, or to predict by those that do."""
 
 
 LONG = 5000  # rows of a long table
@@ -83,7 +83,6 @@ class Recipe:
 # memorises the noise; and in a wide table a tenth of the weights is more than the rows can inform. With standard
 # deviations from curvature the held-out log density was worse on seven of nine tables, and sun3 lost its variables.
 SELECT = Recipe(kl_weight=1.0, max_density=0.1, min_active=500, active_per_row=0.25, min_steps=500)
-STREAM = replace(SELECT, min_steps=1000)
 # What predicts numbers was compared on held-out rows of the UCI sets and diabetes, and on noisy simulations (Friedman
 # with noise 5, a linear one of R² 0.2), two to eight splits each. Standard deviations from curvature at T = 0.5 and 1
 # had a worse log density on both simulations. Half the steps in batches of 256 were worse than 2,000 of 64 on yacht,
@@ -120,16 +119,10 @@ N_FOLDS = 3  # networks of stage 1, and of :func:`held_out_noise`
 N_TEST_DRAWS, N_HELD_OUT_DRAWS = 5, 20  # of each
 WITHIN_90 = 1.645  # stds of a normal distribution, on either side of its mean
 
-N_LOOKS = 50  # at the held-out rows, over a whole training
-STREAM_FLOOR = 0.1  # of the largest rate: a schedule that ends at zero would leave a stream nothing to learn with
-
-Look = Callable[[Draws], float]
-"""The loss of draws on held-out rows."""
-
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """What to train, how long and where: what stays the same from one call of ``partial_fit`` to the next."""
+    """What to train, how long and where."""
 
     method: str
     options: dict[str, Any]
@@ -146,57 +139,42 @@ class TrainingPlan:
     lowers: bool = False  # whether the rate is not the user's, and is lowered to what the loss bears
 
 
-@dataclass(frozen=True)
-class Stream:
-    """Everything ``partial_fit`` needs to continue."""
-
-    plan: TrainingPlan
-    inputs: Scaling
-    targets: Scaling
-    states: list[dict[str, Any]]  # of the members; none before the first step
-    weight: float  # of all rows seen so far
-    selects: bool = False  # whether its draws say which columns matter; after ``fit`` its first stage has said it
-
-
 @dataclass
 class Fitted:
-    """The outcome of a training: draws as of step ``n_steps``, the states to continue from, and the losses."""
+    """The outcome of a training: draws as of its end, the losses, and by how much these still fell."""
 
     draws: Draws
-    n_steps: int
-    states: list[dict[str, Any]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    looks: list[tuple[int, float]] = field(default_factory=list)
-    fall: float = 0.0  # see :func:`fall_at_the_end`
+    losses: list[float]
+    fall: float  # see :func:`fall_at_the_end`
 
 
-def train(plan: TrainingPlan, task: Task, look: Look | None = None, patience: int = 10) -> Fitted:
+def train(plan: TrainingPlan, task: Task) -> Fitted:
     """Train from the beginning.
 
-    With a ``look`` at held-out rows the draws are those with the lowest loss there, and training ends after
-    ``patience`` looks in a row without a lower one. Without one, what still learns at the end gets another round: all
-    schedules begin again, at half the rate and with the weights of the last one. A round that diverges does not count.
+    What still learns at the end gets another round: all schedules begin again, at half the rate and with the weights of
+    the last one. A round that diverges does not count.
     """
-    fitted = _run(plan, _start(plan, task), plan.steps, look, patience)
-    for number in range(1, 1 if look else plan.rounds):
+    trainings = _start(plan, task)
+    fitted = _run(plan, trainings)
+    for number in range(1, plan.rounds):
         if not fitted.fall:
             break
-        trainings = _start(plan, task)
-        for training, state in zip(trainings, fitted.states, strict=True):
+        before, trainings = trainings, _start(plan, task)
+        for training, last in zip(trainings, before, strict=True):
             training.method = replace(training.method, lr=_slower(training.method.lr, 2**number))
-            training.model.load_state_dict(state["model"])
+            training.model.load_state_dict(last.model.state_dict())
         try:
-            more = _run(plan, trainings, plan.steps)
+            more = _run(plan, trainings)
         except DivergenceError:
             break
-        fitted = replace(more, n_steps=fitted.n_steps + more.n_steps, losses=fitted.losses + more.losses)
+        fitted = replace(more, losses=fitted.losses + more.losses)
     return fitted
 
 
-def train_folds(plan: TrainingPlan, task: Task, look: Look | None = None, patience: int = 10) -> list[Draws]:
+def train_folds(plan: TrainingPlan, task: Task) -> list[Draws]:
     """Draws of each member, trained as by :func:`train`; its likelihood hides a fold from each."""
     trainings = _start(plan, task)
-    draws = _run(plan, trainings, plan.steps, look, patience).draws
+    draws = _run(plan, trainings).draws
     n = len(draws) // plan.members
     in_turn = len(trainings) == 1 < plan.members
     return [
@@ -232,23 +210,6 @@ def held_out_noise(plan: TrainingPlan, task: Task, weight: Tensor) -> list[float
     return noise
 
 
-def train_more(plan: TrainingPlan, task: Task, states: Sequence[dict[str, Any]]) -> Fitted:
-    """One pass over the rows of ``task``, from ``states`` if there are any.
-
-    The schedules run over the steps of the plan, as in :func:`train`; after them the learning rate stays at a tenth of
-    its largest value.
-    """
-    trainings = _start(plan, task)
-    for training in trainings:
-        training.method = replace(training.method, lr=_endless(training.method.lr, plan.steps))
-    for training, state in zip(trainings, states, strict=False):
-        training.load_state_dict(state)
-    first = trainings[0].step
-    for training in trainings:
-        training.batches = _Pass(training.batches, first)
-    return _run(plan, trainings, first + trainings[0].batches.per_epoch)
-
-
 def plan_of(
     model: Any, stage: Stage, rows: Rows, inputs: Scaling, n_outputs: int, rng: np.random.RandomState
 ) -> TrainingPlan:
@@ -281,9 +242,9 @@ def plan_of(
 
 
 def recipe_of(stage: Stage, one_rate: bool, of_numbers: bool) -> Recipe:
-    """The settings of a stage; a stream selects and predicts at once."""
-    if stage != "predict":
-        return SELECT if stage == "select" else STREAM
+    """The settings of a stage."""
+    if stage == "select":
+        return SELECT
     if not of_numbers:
         return PREDICT_CLASSES
     return PREDICT_BY_ONE_RATE if one_rate else PREDICT_NUMBERS
@@ -292,12 +253,7 @@ def recipe_of(stage: Stage, one_rate: bool, of_numbers: bool) -> Recipe:
 def predictive(
     likelihood: Likelihood, n_rows: float, largest_errors: Sequence[float], noise: Sequence[float] = ()
 ) -> RuleOfSuccession:
-    """By what the outputs for standardised numbers are read, by the largest error of each among ``n_rows`` known rows.
-
-    Example:
-        >>> predictive(Gaussian(), 99, [0.2, 3.0]).error
-        (0.4, 1.0)
-    """
+    """What reads the outputs for standardised numbers, by the largest error of each among ``n_rows`` known rows."""
     if len(noise) and isinstance(likelihood, Gaussian):
         likelihood = replace(likelihood, least=tuple(noise))
     return RuleOfSuccession(likelihood, n_rows, tuple(min(1.0, UNKNOWN * error) for error in largest_errors))
@@ -309,21 +265,12 @@ def has_one_rate(method: str, options: Mapping[str, Any] | None, likelihood: Lik
 
 
 def rate_for_numbers(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> float | None:
-    """The learning rate of a regression by one rate for all weights; ``None`` for what keeps its own or was given one.
-
-    Example:
-        >>> from gossamer.likelihoods import Gaussian
-        >>> rate_for_numbers("rigl", {}, Gaussian()), rate_for_numbers("rigl", {"lr": 0.1}, Gaussian())
-        (0.003, None)
-    """
+    """The rate of a regression by one rate for all weights; ``None`` for methods that keep theirs or were given one."""
     example = _example(method, options, likelihood)
-    if likelihood.kind != "regression" or not example.one_rate or example.lr_is_given:
+    is_free = example.one_rate and not example.lr_is_given and "lr" in methods.options_of(method)
+    if likelihood.kind != "regression" or not is_free:
         return None
-    return (
-        example.share_for_numbers * max(map(example.lr, range(MANY_STEPS)))
-        if "lr" in methods.options_of(method)
-        else None
-    )
+    return example.share_for_numbers * max(map(example.lr, range(MANY_STEPS)))
 
 
 def _example(method: str, options: Mapping[str, Any], likelihood: Likelihood) -> Method:
@@ -384,14 +331,12 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
     hidden = [hidden] if isinstance(hidden, Integral) else hidden
     if not isinstance(hidden, Sequence) or isinstance(hidden, str):
         raise ValueError(f"hidden must be the widths of the hidden layers, as 64, (64,) or (); got {hidden!r}")
-    counts = {name: parameters[name] for name in ("n_draws", "members", "patience")}
+    counts = {name: parameters[name] for name in ("n_draws", "members")}
     counts |= {name: parameters[name] for name in ("max_steps", "batch_size") if parameters[name] is not None}
     for name, value in (counts | {f"hidden[{i}]": width for i, width in enumerate(hidden)}).items():
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         _require(whole and value >= 1, name, "a whole number, at least 1", value)
-    share, fdr = parameters["validation_fraction"], parameters["fdr"]
-    inside = isinstance(share, Real) and 0 < float(share) < 1
-    _require(inside, "validation_fraction", "a number between 0 and 1", share)
+    fdr = parameters["fdr"]
     inside = isinstance(fdr, Real) and 0 < float(fdr) <= 1
     _require(inside, "fdr", "a number above 0, at most 1", fdr)
     noise = parameters.get("noise")  # of a regressor
@@ -454,11 +399,6 @@ def _slower(lr: Schedule, factor: float) -> Schedule:
     return lambda step: lr(step) / factor
 
 
-def _endless(lr: Schedule, steps: int) -> Schedule:
-    floor = STREAM_FLOOR * max(map(lr, range(steps)))
-    return lambda step: max(floor, lr(step))
-
-
 def _mixture(plan: TrainingPlan, trainings: Sequence[Training]) -> Mixture:
     alike, posteriors = plan.members, [(training.model, training.posterior()) for training in trainings]
     return Mixture([OfMembers(one, alike) if isinstance(model, Members) else one for model, one in posteriors])
@@ -469,59 +409,19 @@ def _draw(plan: TrainingPlan, trainings: Sequence[Training]) -> Draws:
         return Draws.of(_mixture(plan, trainings), plan.n_draws, plan.architecture)
 
 
-def _run(
-    plan: TrainingPlan, trainings: Sequence[Training], last: int, look: Look | None = None, patience: int = 1
-) -> Fitted:
-    """Train the members step by step together, so that looks and losses are those of the mixture."""
+def _run(plan: TrainingPlan, trainings: Sequence[Training]) -> Fitted:
+    """Train the members step by step together, so that losses are those of the mixture."""
     losses: list[Tensor] = []  # by step (loss, nll), the sums over all members; read late, as reading makes a GPU wait
-    looks: list[tuple[int, float]] = []
-    best: Fitted | None = None
-    start = trainings[0].step
-    # What is kept during a training is a posterior at its end only: before, it is a few networks, and not yet pruned.
-    may_stop = not isinstance(trainings[0].collector, Snapshots)
-    with Progress(plan.method, last, start=start, quiet=not plan.verbose) as progress:
-        for step, values in enumerate(zip(*(training.run(last) for training in trainings), strict=True), start + 1):
+    with Progress(plan.method, plan.steps, quiet=not plan.verbose) as progress:
+        for step, values in enumerate(zip(*(training.run() for training in trainings), strict=True), 1):
             losses.append(torch.stack([sum(one[name] for one in values) for name in ("loss", "nll")]))
-            if look is not None and (step == last or (may_stop and step % max(1, plan.steps // N_LOOKS) == 0)):
-                draws = _draw(plan, trainings)
-                looks.append((step, look(draws)))
-                if best is None or looks[-1][1] < min(loss for _, loss in looks[:-1]):
-                    best = Fitted(draws, step)
-            progress.update(step, partial(_words, step, last, losses[-1] / plan.members, looks))
-            if best is not None and sum(at > best.n_steps for at, _ in looks) >= patience:
-                break
-    fitted = best or Fitted(_draw(plan, trainings), last)
-    fitted.states = [_on_cpu(training.state_dict()) for training in trainings]
-    fitted.losses, nlls = (torch.stack(losses) / plan.members).T.tolist() if losses else ([], [])
-    fitted.looks = looks
-    # A cyclical rate makes the loss rise and fall, whatever the steps.
-    if may_stop and len(fitted.losses) == plan.steps:
-        fitted.fall = fall_at_the_end(nlls)
-    return fitted
+            progress.update(step, partial(_words, step, plan.steps, losses[-1] / plan.members))
+    draws = _draw(plan, trainings)
+    of_steps, nlls = (torch.stack(losses) / plan.members).T.tolist()
+    # A cyclical rate, of what is kept during a training, makes the loss rise and fall, whatever the steps.
+    may_fall = not isinstance(trainings[0].collector, Snapshots)
+    return Fitted(draws, of_steps, fall_at_the_end(nlls) if may_fall else 0.0)
 
 
-def _words(step: int, last: int, losses: Tensor, looks: list[tuple[int, float]]) -> str:
-    held_out = f"  held out {looks[-1][1]:.3f}" if looks else ""
-    return f"step {step}/{last}  loss {float(losses[0]):.3f}{held_out}"
-
-
-def _on_cpu(state: Any) -> Any:
-    """Tensors moved to the CPU: an estimator may be read where there is no other device."""
-    if isinstance(state, Tensor):
-        return state.cpu().clone()  # without the buffer that it may be a slice of
-    if isinstance(state, dict):
-        return {key: _on_cpu(value) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        return type(state)(map(_on_cpu, state))
-    return state
-
-
-class _Pass(Batches):
-    """The batches of one pass that starts at step ``first`` of a training."""
-
-    def __init__(self, batches: Batches, first: int) -> None:
-        self.__dict__.update(batches.__dict__)
-        self.first = first
-
-    def __getitem__(self, step: int) -> Split:
-        return super().__getitem__(step - self.first)
+def _words(step: int, last: int, losses: Tensor) -> str:
+    return f"step {step}/{last}  loss {float(losses[0]):.3f}"

@@ -10,7 +10,6 @@ from sklearn.utils import check_array, check_consistent_length
 from torch import Tensor
 
 from gossamer.conformal import threshold
-from gossamer.estimators import stages
 from gossamer.estimators.base import SparseBayesEstimator
 from gossamer.estimators.plan import VARYING, has_one_rate, predictive
 from gossamer.estimators.table import Array, Rows, Scaling
@@ -69,17 +68,10 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        rows = self._validated(X, y, sample_weight, reset=True)
-        stages.fit(self, rows, 2 * rows.y.shape[1])
-        return self
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train for one pass over these rows, as :meth:`SparseBayesClassifier.partial_fit` does.
-
-        The first call fixes the scales of inputs and targets, so it should have typical rows.
-        """
-        rows = self._validated(X, y, sample_weight, reset=not hasattr(self, "_stream"))
-        stages.fit_more(self, rows, 2 * rows.y.shape[1])
+        rows = self._rows(X, y, sample_weight, multi_output=True, y_numeric=True)
+        self._y_ndim = rows.y.ndim
+        targets = rows.y.reshape(len(rows.y), -1).astype(np.float64)
+        self._fit(rows._replace(y=targets), 2 * targets.shape[1])
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Array | tuple[Array, Array]:
@@ -161,21 +153,13 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
     def _in_training(self) -> Gaussian:
         return self._likelihood if self._has_constant_noise else VARYING
 
-    def _validated(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> Rows:
-        X, y = self._checked(X, y, multi_output=True, y_numeric=True, reset=reset)
-        if reset:
-            self._y_ndim = y.ndim
-        return stages.rows_of(self, X, y.reshape(len(y), -1).astype(np.float64), sample_weight, reset=reset)
-
     def _look_back(self, rows: Rows) -> tuple[Tensor, Tensor]:
         outputs, y = super()._look_back(rows)
-        largest = (Prediction(outputs, self._likelihood).mean - y).abs().amax(0)
-        before = getattr(self, "largest_error_", np.zeros(1))
-        self.largest_error_ = np.maximum(largest.numpy(), before if self.n_samples_seen_ > rows.weight.sum() else 0.0)
+        self.largest_error_ = (Prediction(outputs, self._likelihood).mean - y).abs().amax(0).numpy()
         return outputs, y
 
-    def _target_scaling(self, rows: Rows, constant: Literal["zero", "shift"]) -> Scaling:
-        return Scaling.of(rows.y, rows.weight, constant)
+    def _target_scaling(self, rows: Rows) -> Scaling:
+        return Scaling.of(rows.y, rows.weight, drops_constant=False)
 
     def _in_units(self, y: Array) -> Array:
         return self._in_shape(self._targets.undo(y))

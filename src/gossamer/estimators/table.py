@@ -1,4 +1,4 @@
-"""From a table to a task: equal rows merged, a part held out, columns and targets standardised.
+"""From a table to a task: equal rows merged, columns and targets standardised.
 
 Weights are counts: a row of weight 3 is the same as three equal rows, and one of weight 0 as no row. This holds to the
 bit, because rows are merged and sorted by their content before anything random happens.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -54,22 +54,6 @@ def merged(rows: Rows) -> Rows:
     return Rows(x[index], y[index], np.array([weight[key] for key in keys]))
 
 
-def hold_out(rows: Rows, fraction: float, rng: np.random.RandomState) -> tuple[Rows, Rows]:
-    """Training and held-out rows: every k-th row in the order of the targets, so that both have their distribution."""
-    n = len(rows.y)
-    n_held = round(fraction * n)
-    if not 0 < n_held < n:
-        raise ValueError(
-            f"validation_fraction={fraction} of {n} different rows leaves no row to train on or none to hold out: "
-            "change it, or use early_stopping=False"
-        )
-    order = rng.permutation(n)
-    order = order[np.argsort(rows.y[order, 0], kind="stable")]
-    held = np.zeros(n, dtype=bool)
-    held[order[((np.arange(n_held) + rng.uniform()) * n / n_held).astype(np.int64)]] = True
-    return rows.take(np.flatnonzero(~held)), rows.take(np.flatnonzero(held))
-
-
 @dataclass(frozen=True)
 class Scaling:
     """Columns and how they are standardised: ``(x[:, columns] - mean) * scale``."""
@@ -79,16 +63,13 @@ class Scaling:
     scale: Array
 
     @classmethod
-    def of(cls, x: Any, weight: Array, constant: Literal["drop", "zero", "shift"] = "drop") -> Scaling:
-        """Mean 0 and std 1 over weighted rows.
-
-        A constant column is dropped, set to 0, or only shifted, so that later changes are seen.
-        """
+    def of(cls, x: Any, weight: Array, drops_constant: bool = True) -> Scaling:
+        """Mean 0 and std 1 over weighted rows; a constant column is dropped, or set to 0."""
         mean, std, is_constant = _moments(x, weight)
-        columns = np.flatnonzero(~is_constant) if constant == "drop" else np.arange(x.shape[1])
+        columns = np.flatnonzero(~is_constant) if drops_constant else np.arange(x.shape[1])
         if not len(columns):  # a network has at least one input, which is then always 0
             columns = np.zeros(1, dtype=np.int64)
-        scale = np.divide(1.0, std, out=np.full_like(std, float(constant == "shift")), where=~is_constant)
+        scale = np.divide(1.0, std, out=np.zeros_like(std), where=~is_constant)
         return cls(columns, mean[columns], scale[columns])
 
     def only(self, index: Array) -> Scaling:
@@ -114,13 +95,13 @@ class Scaling:
         return result
 
 
-def task_of(rows: Rows, scaling: Scaling, likelihood: Likelihood, n_outputs: int, total: float | None = None) -> Task:
+def task_of(rows: Rows, scaling: Scaling, likelihood: Likelihood, n_outputs: int) -> Task:
     """The task of training on ``rows``, whose targets are as the network predicts them.
 
-    The mean weight is 1 in the loss, and the sum of the weights (or ``total``) is the N that divides the KL: the
+    The mean weight is 1 in the loss, and the sum of the weights is the N that divides the KL: the
     objective is that of a table in which each row is repeated as often as its weight.
     """
-    total = float(rows.weight.sum()) if total is None else total
+    total = float(rows.weight.sum())
     x: Tensor
     transform: Callable[[Tensor], Tensor] = identity
     if sparse.issparse(rows.x):

@@ -23,7 +23,7 @@ from gossamer.distributed import OwnNoise, average_over_ranks
 from gossamer.layers import sparse_weights
 from gossamer.sparsity.gradients import buffers_kept
 
-__all__ = ["RateLimit", "curvature_of", "is_due"]
+__all__ = ["RateLimit"]
 
 ROUNDS = 4  # λ is then within a quarter of that after eight, on digits, sun1 and small tables
 EARLY, OFTEN, SELDOM = 100, 10, 100  # a sparse network becomes ten times as steep in its first dozens of steps
@@ -66,12 +66,7 @@ class RateLimit:
 
 
 def is_due(step: int) -> bool:
-    """Whether the limit looks at the loss before a step, counted from 1: each look costs as much as five steps.
-
-    Example:
-        >>> [step for step in range(1, 302) if is_due(step)]
-        [1, 11, 21, 31, 41, 51, 61, 71, 81, 91, 101, 201, 301]
-    """
+    """Whether the limit looks at the loss before a step, counted from 1: each look costs as much as five steps."""
     return (step - 1) % (OFTEN if step <= EARLY else SELDOM) == 0
 
 
@@ -79,11 +74,6 @@ def curvature_of(loss: Callable[[], Tensor], parameters: Iterable[nn.Parameter])
     """λ, about the largest curvature of a loss in its parameters, which stay as they are.
 
     Every evaluation has the same noise, and the random state is left as it was.
-
-    Example:
-        >>> w = nn.Parameter(torch.tensor([1.0, 1.0, 1.0]))
-        >>> round(curvature_of(lambda: (torch.tensor([0.5, 1.0, 8.0]) * w.square()).sum() / 2, [w]), 2)
-        8.0
     """
     trained: list[Tensor] = [parameter for parameter in parameters if parameter.requires_grad]
     before = [parameter.detach().clone() for parameter in trained]

@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from gossamer import methods
 from gossamer.data import load
 from gossamer.distributed import OneProcess
-from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, base
 from gossamer.estimators.members import MemberSteps
 from gossamer.lab import Settings, load_run, train
 from gossamer.lab.runs.job import start
@@ -35,12 +35,20 @@ def line(tmp_path_factory):
     return written(tmp_path_factory.mktemp("tables") / "line.csv", x, x[:, 0] + rng.normal(0, 0.02, 300))
 
 
-def test_what_is_left_open_is_the_estimators(line):
+@pytest.fixture
+def plans(monkeypatch):
+    """What the estimators have planned, stage by stage."""
+    plan_of, made = base.plan_of, []
+    monkeypatch.setattr(base, "plan_of", lambda *parts: made.append(plan_of(*parts)) or made[-1])
+    return made
+
+
+def test_what_is_left_open_is_the_estimators(line, plans):
     settings, task = prepared(Settings("ssvi", line, target="y"))
     x, y = task.train[0].numpy(), task.train[1].numpy().ravel()
     model = SparseBayesRegressor(random_state=0).fit(x, y)
-    plan = model._stream.plan
-    assert task.record["selected"] == model._stream.inputs.columns.tolist() == [0]
+    plan = plans[-1]
+    assert task.record["selected"] == model._inputs.columns.tolist() == [0]
     assert (settings.batch_size, settings.rounds) == (plan.batch_size, plan.rounds)
     assert 0 <= settings.epochs * -(-len(y) // settings.batch_size) - plan.steps < -(-len(y) // settings.batch_size)
     assert settings.options["members"] == plan.members
@@ -66,11 +74,11 @@ def test_what_is_given_stays(line):
     assert prepared(settings)[0] == settings
 
 
-def test_other_methods_keep_their_mathematics(line):
+def test_other_methods_keep_their_mathematics(line, plans):
     settings, task = prepared(Settings("sgd", line, target="y"))
-    model = SparseBayesRegressor("sgd", random_state=0).fit(task.train[0].numpy(), task.train[1].numpy().ravel())
+    SparseBayesRegressor("sgd", random_state=0).fit(task.train[0].numpy(), task.train[1].numpy().ravel())
     assert settings.model == "table_one_noise"
-    assert settings.batch_size == model._stream.plan.batch_size == 256
+    assert settings.batch_size == plans[-1].batch_size == 256
     assert settings.options["lr"] is None  # chosen at the start, and lowered to what the loss bears
 
 

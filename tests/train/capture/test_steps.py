@@ -290,7 +290,7 @@ def test_what_cannot_be_captured_says_so_once_and_trains(caplog):
 
 
 def test_an_optimizer_that_cannot_be_captured_is_found_while_setting_up(caplog, monkeypatch):
-    monkeypatch.setattr("gossamer.train.capture.choice.why_not", lambda *_: None)
+    monkeypatch.setattr("gossamer.train.capture.passes.why_not", lambda *_: None)
     plain = training("sgd", captures=True)
     plain.optimizer.param_groups[0]["dampening"] = 0.5
     plain.advance()

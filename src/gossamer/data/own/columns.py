@@ -14,7 +14,7 @@ import datetime
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -106,24 +106,6 @@ class Columns:
             and all(0 <= j < self.n_columns for j in named)
             and (self.names is None or len(self.names) == self.n_columns)
         )
-
-    def with_medians_of(self, numbers: Any, weight: Array) -> Columns:
-        """The same with the medians of some rows, given as :meth:`apply` made them."""
-        place, where = self._filled(numbers)
-        known = np.where(where, np.nan, numbers[:, place])
-        return replace(self, fill=np.array([_median(column, weight) for column in known.T]))
-
-    def fill_again(self, numbers: Any) -> Any:
-        """Rows as :meth:`apply` would make them with the medians of now."""
-        place, where = self._filled(numbers)
-        result = numbers.copy()
-        result[:, place] = np.where(where, self.fill, numbers[:, place])
-        return result
-
-    def _filled(self, numbers: Any) -> tuple[Array, Array]:
-        """Where the columns with missing values are among the numbers, and which of their rows had none."""
-        first = len(self._plain)
-        return np.searchsorted(self._plain, self.missing), numbers[:, first : first + len(self.missing)] > 0
 
     @property
     def source(self) -> Array:

@@ -82,7 +82,7 @@ def _members(method: str, count: int) -> dict[str, int]:
 def _selected(task: Task) -> list[int]:
     """The inputs that predict the target: data handling, which is the same for all methods and seeds."""
     from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
-    from gossamer.estimators.stages import inputs_that_predict
+    from gossamer.estimators.base import inputs_that_predict
     from gossamer.estimators.table import Rows
 
     record, (x, y) = task.record or {}, task.train
