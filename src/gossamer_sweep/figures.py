@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gossamer._text.formats import Format, duration, integer, is_number, number, percent
-from gossamer.lab.report.charts import Mark, Series, line, scatter
+from gossamer.lab.report.charts import BarRow, Mark, Series, bars, line, scatter
 from gossamer.lab.report.parts import Axis, Chart, Figure, Html, Point, element
-from gossamer.lab.report.plots import BarRow, bars
 from gossamer.lab.report.table import address, heading, sortable
 from gossamer.metrics import METRICS
 from gossamer_sweep.record import RANGE, SweepRecord, TrialRecord
@@ -129,7 +128,7 @@ def _curves(record: SweepRecord) -> Figure | None:
         return None
     series.sort(key=lambda one: one.label == "best")  # drawn last, on top
     y = _objective(record, [height for one in series for _, height in one.points])
-    chart = line(series, Axis("Epoch", integer), y, direct=False)
+    chart = line(series, Axis("Epoch", integer), y)
     return Figure("curves", "Trials by epoch", "Of the network at its means; pruned trials end early.", chart)
 
 
@@ -140,7 +139,7 @@ def _importances(record: SweepRecord) -> Figure | None:
         BarRow(name, share, percent(share), f"{name}: {percent(share)}") for name, share in record.importances.items()
     ]
     said = "Share of the variance of the objective that an option explains alone (fANOVA), among the finished trials."
-    return Figure("importances", "Which options matter", said, bars(rows, ("option", "share")), "rows")
+    return Figure("importances", "Which options matter", said, bars(rows), "rows")
 
 
 def _objective(record: SweepRecord, values: Sequence[float]) -> Axis:

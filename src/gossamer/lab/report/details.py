@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gossamer._text.formats import integer, is_number, number, percent, size
+from gossamer._text.formats import integer, is_number, percent, size
 from gossamer._text.terminal import Table
 from gossamer.lab.report.parts import Html, element, join, png
 from gossamer.lab.report.runs import LoadedRun, mapping
@@ -128,14 +128,11 @@ def _example(example: Mapping[str, Any], run: LoadedRun) -> Html | None:
     mark, kind = ("✓", "right") if example.get("label") == example.get("predicted") else ("✗", "wrong")
     verdict = [element("b", f"{mark} {predicted}"), element("span", f"label {label}")]
     picture = element("img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}")
-    facts = [("Entropy", example.get("entropy")), ("Mutual information", example.get("mutual_information"))]
-    told = [element("span", f"{name} {_small(value)}") for name, value in facts if is_number(value)]
     return element(
         "div",
         picture,
         element("div", *verdict, class_=f"verdict {kind}"),
         _likeliest(example.get("probs"), run),
-        element("div", *told, class_="facts") if told else None,
         class_="example",
     )
 
@@ -155,10 +152,6 @@ def _likeliest(probs: object, run: LoadedRun) -> Html | None:
 def _rounded(p: float) -> str:
     """Whole percents, but 0 and 100 only if exact."""
     return "<\u202f1\u202f%" if p < 0.01 else ">\u202f99\u202f%" if 0.995 <= p < 1 else percent(p, 0)
-
-
-def _small(value: float) -> str:
-    return number(value, 2) if value >= 0.001 else "<\u202f0.001"
 
 
 def _class_name(place: object, run: LoadedRun) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from gossamer._text.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.lab.record import RecordError, write_atomically
-from gossamer.lab.report import compare, evaluation, predictions, training
+from gossamer.lab.report import compare, evaluation, single
 from gossamer.lab.report.details import again, examples, measurements, notices
 from gossamer.lab.report.parts import Figure, Html, element, join
 from gossamer.lab.report.runs import Group, LoadedRun, group, read
@@ -78,17 +78,17 @@ def document(title: str, body: Html) -> str:
 
 def _single(run: LoadedRun) -> tuple[str, Html]:
     title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
-    of_predictions = [*predictions.number_figures(run), *predictions.class_figures(run)]
+    alone = group([run])
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
         headline(_cards(run)),
-        section("Predictions", of_predictions, _ON_PREDICTIONS),
+        section("Predictions", [*compare.calibration(alone), *single.predictions(run)], _ON_PREDICTIONS),
         section("Out of distribution", [*evaluation.outside(run), *evaluation.corrupted(run)], _ON_OUTSIDE),
         section("Held-out examples", evaluation.held_out(run), _ON_HELD_OUT),
         section("Examples", examples(run)),
-        section("Learning", training.learning(run)),
-        section("Weights", training.weights(run), _ON_WEIGHTS),
+        section("Learning", compare.learning(alone)),
+        section("Weights", single.weights(run), _ON_WEIGHTS),
         section("All measurements", [measurements(run)] if run.finished else []),
         again([run]),
     ]

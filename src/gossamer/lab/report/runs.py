@@ -80,12 +80,6 @@ class LoadedRun:
         lists = self.curve(name, *keys) or []
         return [row for row in zip(*lists, strict=True) if all(map(math.isfinite, row))]
 
-    def shares(self, name: str) -> tuple[list[float], list[float]] | None:
-        """Edges of a histogram, and the share of the values between them."""
-        edges, counts = self.curve(name, "edges", "count") or ([], [])
-        total = sum(c for c in counts if c > 0)
-        return (edges, [c / total if c > 0 else 0.0 for c in counts]) if total else None
-
     @property
     def class_names(self) -> list[str]:
         """Names by class number; numbers where the result has no names."""

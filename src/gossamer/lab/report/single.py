@@ -1,0 +1,168 @@
+"""Figures of one run: its predictions, of classes or of numbers, and the weights that it left."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gossamer._text.formats import count, integer, is_number, number, percent
+from gossamer._text.terminal import Table
+from gossamer.lab.report.charts import BarRow, Bars, DotRow, Series, bars, dots, histogram, line, matrix
+from gossamer.lab.report.parts import Axis, Figure, Html
+from gossamer.lab.report.runs import LoadedRun
+from gossamer.lab.report.table import panel
+
+MOST_CLASSES = 32  # of a confusion matrix
+_MOST_ROWS = 20  # of what is shown instead
+_NORMAL_90 = 1.645  # stds on either side of the mean that hold 90 % of a Gaussian
+_DOUBTS = {
+    "entropy": ("Entropy", "All uncertainty of a prediction, in nats."),
+    "mutual_information": (
+        "Mutual information",
+        "The part of the entropy on which drawn networks disagree (epistemic).",
+    ),
+}
+
+
+def predictions(run: LoadedRun) -> list[Figure | Html | None]:
+    """Those that the result has the numbers for."""
+    doubts = [_doubt(run, name, *words) for name, words in _DOUBTS.items()]
+    return [_predicted(run), _errors(run), *doubts, _confusion(run)]
+
+
+def weights(run: LoadedRun) -> list[Figure | None]:
+    """Where the active weights are, how they moved, and how certain each is."""
+    return [_density(run), _std_by_layer(run), _snr(run), _updates(run)]
+
+
+def _predicted(run: LoadedRun) -> Figure | None:
+    rows = run.rows("points", "target", "mean", "low90", "high90")
+    if not rows:
+        return None
+    inside = sum(low <= target <= high for target, _, low, high in rows)
+    caption = f"With 90\u202f% intervals; {integer(inside)} of the {integer(len(rows))} shown hold the true value."
+    ends = [pick(value for row in rows for value in row[:2]) for pick in (min, max)]
+    ideal = Series("", [(end, end) for end in ends], kind="reference")
+    intervals = [(target, low, high) for target, _, low, high in rows]
+    points = Series("examples", [(target, mean) for target, mean, *_ in rows], kind="points", band=intervals)
+    return Figure(
+        "predicted", "Predicted against true", caption, line([points, ideal], Axis("True"), Axis("Predicted"))
+    )
+
+
+def _errors(run: LoadedRun) -> Figure | None:
+    """|residual| against std, and the RMSE of groups of examples with about the same std (Levi et al. 2022)."""
+    points = [(std, abs(target - mean)) for target, mean, std in run.rows("points", "target", "mean", "std")]
+    if not points:
+        return None
+    widest = max(std for std, _ in points)
+    inside = sum(error <= _NORMAL_90 * std for std, error in points) / len(points)
+    caption = (
+        "RMSE of groups with about the same std should follow the dashed line, RMSE = std. "
+        f"{percent(inside, 0)} of the residuals are within {_NORMAL_90} std."
+    )
+    ideal, grouped = Series("", [(0.0, 0.0), (widest, widest)], kind="reference"), run.rows("errors", "std", "rmse")
+    series = [Series("examples", points, kind="points"), ideal]
+    series += [Series("RMSE of groups", sorted(grouped), 1)] if len(grouped) > 1 else []
+    x = Axis("Predicted std", number, min(std for std, _ in points), widest)
+    chart = line(series, x, Axis("|true − predicted|", number, 0.0))
+    return Figure("residual", "Residual against std", caption, chart)
+
+
+def _doubt(run: LoadedRun, name: str, title: str, caption: str) -> Figure | None:
+    """Counts of right and wrong predictions on a log scale."""
+    split = run.curve(name, "edges", "count", "right")
+    if split is None or not sum(c for c in split[1] if c > 0) or split[0][-1] < 1e-5:  # as in a single network
+        return None
+    edges, counts, right = split
+    parts = {"right": right, "wrong": [c - r for c, r in zip(counts, right, strict=True)]}
+    bars = [Bars(key, some, [f"{integer(c)} {key}" for c in some], k) for k, (key, some) in enumerate(parts.items())]
+    log = Axis("Examples", integer, 0.8, max(2.0, max(counts)) * 1.2, log=True)
+    chart = histogram(edges, bars, Axis(f"{title}, nats", number), log)
+    return Figure(name.replace("_", "-"), f"{title}, right and wrong", caption, chart)
+
+
+def _confusion(run: LoadedRun) -> Figure | Html | None:
+    """The matrix, or a table of the most frequent confusions of many classes."""
+    names = run.class_names
+    pairs = [(int(a), int(b), int(c)) for a, b, c in run.rows("confusion", "label", "predicted", "count")]
+    if not names or not pairs or any(not 0 <= k < len(names) for a, b, _ in pairs for k in (a, b)):
+        return None
+    wrong = sorted((pair for pair in pairs if pair[0] != pair[1]), key=lambda pair: -pair[2])
+    caption = "It makes no mistake on the test data."
+    if wrong:
+        label, predicted, most = wrong[0]
+        caption = f"Most frequent: {integer(most)} × {names[label]} taken for {names[predicted]}."
+    if len(names) > MOST_CLASSES:
+        rows = [[f"{names[a]} → {names[b]}", integer(n)] for a, b, n in wrong[:_MOST_ROWS]]
+        return panel("confusion", Table("Most frequent confusions", caption, ["label → predicted", "Count"], rows))
+    counts = [[0] * len(names) for _ in names]
+    for label, predicted, n in pairs:
+        counts[label][predicted] = n
+    return Figure("confusion", "Confusion matrix", f"{caption} Rows are labels.", matrix(counts, names), "rows")
+
+
+def _layer_name(layer: Mapping[str, Any]) -> str:
+    """The name of a layer; a bare number gets its kind before it."""
+    name, kind = str(layer.get("name", "")), str(layer.get("kind", ""))
+    return f"{kind} {name}".strip() if name.isdigit() or not name else name
+
+
+def _density(run: LoadedRun) -> Figure | None:
+    if not run.layers:
+        return None
+    active, total = (sum(layer[key] for layer in run.layers) for key in ("active", "total"))
+    caption = f"{count(active)} of {count(total)} weights are active, {percent(active / total)}."
+    caption += " The rest are exactly zero." if active < total else ""
+    rows = []
+    for layer in run.layers:
+        share, shape = layer["active"] / layer["total"], layer.get("shape")
+        size = " × ".join(map(str, shape)) if isinstance(shape, list) else ""
+        parts = [str(layer.get("name", "")), str(layer.get("kind", "")), size]
+        told = f"{integer(layer['active'])} of {integer(layer['total'])} active"
+        text = f"{percent(share)} of {count(layer['total'])}"
+        rows.append(BarRow(_layer_name(layer), min(1.0, share), text, ", ".join([*filter(None, parts), told])))
+    return Figure("layers", "Density of each layer", caption, bars(rows), "rows")
+
+
+def _std_by_layer(run: LoadedRun) -> Figure | None:
+    rows = []
+    for layer in run.layers:
+        given = layer.get("std_quantiles")
+        if isinstance(given, list) and len(given) == 5 and all(is_number(q) and q > 0 for q in given):
+            low, first, median, third, high = given
+            hover = f"{_layer_name(layer)}: median {number(median)}, 90 % between {number(low)} and {number(high)}"
+            rows.append(DotRow(_layer_name(layer), median, low, high, hover, specks=(first, third)))
+    if not rows:
+        return None
+    caption = "Median, quartiles (small dots) and 90\u202f% of the posterior standard deviations σ of the weights."
+    log = max(row.high for row in rows) > 3 * min(row.low for row in rows)
+    return Figure("layer-std", "σ per layer", caption, dots(rows, Axis("σ", number, log=log)), "rows")
+
+
+def _snr(run: LoadedRun) -> Figure | None:
+    """A histogram of log10 |μ|/σ, without empty ends, on a logarithmic axis."""
+    powers, counts = run.curve("snr", "edges", "count") or ([], [])
+    total = sum(c for c in counts if c > 0)
+    heights = [c / total if c > 0 else 0.0 for c in counts]
+    filled = [place for place, height in enumerate(heights) if height > 2e-4]
+    if not filled:
+        return None
+    heights = heights[filled[0] : filled[-1] + 1]
+    edges = [10.0**power for power in powers[filled[0] : filled[-1] + 2]]
+    below = sum(h for high, h in zip(edges[1:], heights, strict=True) if high <= 1 + 1e-9)
+    caption = f"|μ|/σ of the active weights; {percent(below, 0)} are smaller than their own σ."
+    axes = Axis("|μ| / σ", number, edges[0], edges[-1], log=True), Axis("Share of active weights", percent, 0.0)
+    chart = histogram(edges, [Bars("", heights, list(map(percent, heights)))], *axes)
+    return Figure("snr", "Signal-to-noise ratio", caption, chart)
+
+
+def _updates(run: LoadedRun) -> Figure | None:
+    rows = [row for row in run.updates if is_number(row.get("step"))]
+    moved = [row for row in rows if isinstance(row.get("replaced"), Mapping)]
+    points = [(float(row["step"]), float(sum(filter(is_number, row["replaced"].values())))) for row in moved]
+    if len(points) < 2:
+        return None
+    postponed = sum("postponed" in row for row in rows)
+    caption = f"{integer(len(points))} updates replaced {count(sum(n for _, n in points))} weights by others."
+    caption += f" {integer(postponed)} were postponed." if postponed else ""
+    chart = line([Series("Replaced", points)], Axis("Step", integer, 0.0), Axis("Weights replaced", count, 0.0))
+    return Figure("updates", "Updates of the subspace", caption, chart)
