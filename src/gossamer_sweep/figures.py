@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer._text.formats import Format, duration, integer, is_number, number, percent
-from gossamer.lab.report.charts import BarRow, Mark, Series, bars, line, scatter
+from gossamer.lab.report.charts import DotRow, Mark, Series, dots, line, scatter
 from gossamer.lab.report.parts import Axis, Chart, Figure, Html, Point, element
 from gossamer.lab.report.table import address, heading, sortable
 from gossamer.metrics import METRICS
@@ -135,11 +135,9 @@ def _curves(record: SweepRecord) -> Figure | None:
 def _importances(record: SweepRecord) -> Figure | None:
     if not record.importances:
         return None
-    rows = [
-        BarRow(name, share, percent(share), f"{name}: {percent(share)}") for name, share in record.importances.items()
-    ]
+    rows = [DotRow(name, share, 0.0, share, f"{name}: {percent(share)}") for name, share in record.importances.items()]
     said = "Share of the variance of the objective that an option explains alone (fANOVA), among the finished trials."
-    return Figure("importances", "Which options matter", said, bars(rows), "rows")
+    return Figure("importances", "Which options matter", said, dots(rows, Axis("Share", percent, 0.0)), "rows")
 
 
 def _objective(record: SweepRecord, values: Sequence[float]) -> Axis:

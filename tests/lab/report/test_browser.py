@@ -174,9 +174,9 @@ def test_a_figure_can_be_saved_as_svg_in_light_colours(show, tmp_path):
     assert found.value.suggested_filename == "layers.svg"
     root = ElementTree.fromstring(found.value.path().read_bytes())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    columns = [one for one in root.iter() if one.get("class") == "column"]
-    assert len(columns) > 10
-    assert "fill:rgb(31, 111, 178)" in columns[0].get("style").replace(" :", ":")
+    dots = [one for one in root.iter() if one.get("class") == "dot c1"]
+    assert len(dots) > 10
+    assert "fill:rgb(31, 111, 178)" in dots[0].get("style").replace(" :", ":")
     assert not [one for one in root.iter() if one.get("class") == "hit"]
     assert page.evaluate("document.documentElement.dataset.theme") is None, "the page stays as it was"
 

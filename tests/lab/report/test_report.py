@@ -13,7 +13,7 @@ import pytest
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.record.contents import UPDATES
 from gossamer.lab.report import write_report
-from gossamer.lab.report.compare import costs
+from gossamer.lab.report.compare import _pooled, costs
 from gossamer.lab.report.parts import png
 from gossamer.lab.report.runs import group, read
 from gossamer.lab.report.table import leaders
@@ -239,6 +239,7 @@ def test_names_are_text_and_never_markup(fake, tmp_path):
     change_result(folder, change)
     run.append({"step": 10**6, "postponed": NASTY}, UPDATES)
     other = fake.fake_run(tmp_path / "other", steps=3900)
+    change_result(other, lambda result: result.update(data=NASTY))
     for folders in ([folder], [folder, other]):
         page = Page(write_report(folders, tmp_path / "report.html"))
         assert len(page.all("script")) == len(page.all("style")) == 1
@@ -325,14 +326,10 @@ def test_decimals_are_the_same_in_every_row_of_a_column(fake, tmp_path):
     assert "98.4 ± 0.4" in text
 
 
-def test_runs_on_different_data_are_compared_apart_and_nothing_is_crowned_over_both(fake, tmp_path):
-    folders = [fake.fake_run(tmp_path / method, method, steps=3900) for method in ("ssvi", "vi")]
-    folders += [fake.fake_regression(tmp_path / f"regression {seed}", seed) for seed in (0, 1)]
-    page = Page(write_report(folders, tmp_path / "report.html"))
-    assert len(page.all("table", "sortable")) == 2
-    assert "2-dots-accuracy" in page.figures
-    assert "2 data sets" in page.text
-    assert len([name for name in page.figures if name.endswith("dots-nll")]) == 1
+def test_runs_on_different_data_are_not_compared(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / "ssvi", steps=3900), fake.fake_regression(tmp_path / "regression")]
+    with pytest.raises(RecordError, match="report on those of one: concrete, digits32"):
+        write_report(folders, tmp_path / "report.html")
 
 
 def test_rows_of_numbers_get_a_table_of_mistakes(pages):
@@ -414,8 +411,8 @@ def test_numbers_of_a_figure_are_those_of_the_run(fake, tmp_path):
     curve = Run.open(folder).result()["curves"]["entropy"]
     wrong = [c - r for c, r in zip(curve["count"], curve["right"], strict=True)]
     for kind, counts in (("right", curve["right"]), ("wrong", wrong)):
-        told = [int(n.replace(",", "")) for n in re.findall(rf"Entropy \S+ to \S+: (\S+) {kind}", page.text)]
-        assert told == [n for n in counts if n]
+        told = [int(n.replace(",", "")) for n in re.findall(rf"{kind}: (\S+) at entropy", page.text)]
+        assert told == [n for n in [*counts, counts[-1]] if n]  # the last reaches to the last edge
 
 
 def test_the_cost_of_training_is_that_of_the_whole_training_not_of_its_end(fake, tmp_path):
@@ -463,6 +460,17 @@ def test_means_and_standard_errors_are_those_of_the_runs(fake, tmp_path):
     assert "92.0 ± 1.2" in Page(write_report(folders, tmp_path / "report.html")).text
 
 
+def test_a_reliability_curve_has_the_error_of_its_runs_or_that_of_a_share(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / str(seed), seed=seed, steps=3900) for seed in range(2)]
+    for folder, right in zip(folders, (0.8, 0.6), strict=True):
+        bins = {"edges": [0.0, 0.5, 1.0], "confidence": [0.4, 0.7], "accuracy": [0.5, right], "count": [4, 100]}
+        change_result(folder, lambda result, bins=bins: result["curves"].update(reliability=bins))
+    for some, accuracy, error in ((folders[:1], 0.8, 0.04), (folders, 0.7, 0.1)):
+        (one,) = group([read(folder) for folder in some])
+        assert _pooled(one).points == [pytest.approx((0.7, accuracy))]  # a bin of so few examples says nothing
+        assert _pooled(one).band == [pytest.approx((0.7, accuracy - error, accuracy + error))]
+
+
 def test_groups_are_told_apart_by_what_differs(fake, tmp_path):
     folders = [
         fake.fake_run(tmp_path / f"{density} {seed}", seed=seed, steps=3900, density=density)
@@ -478,11 +486,9 @@ def test_groups_are_told_apart_by_what_differs(fake, tmp_path):
 def test_many_settings_and_unfinished_runs_are_compared_too(fake, tmp_path):
     folders = [fake.fake_run(tmp_path / str(k), steps=3900, update_period=k) for k in range(1, 11)]
     folders.append(fake.fake_run(tmp_path / "unfinished", steps=3900, finished=False))
-    folders.append(fake.fake_regression(tmp_path / "regression"))
     page = Page(write_report(folders, tmp_path / "report.html"))
     assert "unfinished is unfinished" in page.text
-    assert len(page.all("h2", "part")) == 2
-    assert len(page.all("tbody")) == 12
+    assert len(page.all("tbody")) == 11
 
 
 def test_unfinished_runs_alone_are_compared_by_their_curves(fake, tmp_path):

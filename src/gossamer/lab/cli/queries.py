@@ -15,6 +15,8 @@ TITLES = {
     "runs": "The runs in a folder and in its comparisons, the oldest first.",
     "show": "A run in a few lines: its settings, how far it is, what it reached.",
     "report": "One HTML file about one run or several, or about a sweep.",
+    "predict": "Predictions of a run for new inputs: classes with probabilities, or means with intervals.",
+    "evaluate": "The metrics of a run, computed again; out-of-distribution detection, corruptions, calibration.",
 }
 
 
@@ -89,6 +91,10 @@ def add_flags(parser: Parser, command: str) -> Parser:
         parser.add_argument("folder", nargs="?", default="runs", help="The folder of the runs; runs if not given.")
         return parser
     parser.add_argument("run", help="The run folder.")
+    if command == "predict":
+        _add_predict_flags(parser)
+    if command == "evaluate":
+        _add_evaluate_flags(parser)
     if command == "export":
         whats = "mean, the network at its means; noise, a draw at each call; draws, several networks in one."
         parser.add_flag("format", Literal["onnx", "torch-export"], "Format of the file.", "onnx")
@@ -106,19 +112,12 @@ def _parse(command: str, given: list[str]) -> Any:
 
 def predict(given: list[str]) -> int:
     """Print or write the predictions of a run for new inputs."""
-    title = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
-    options = add_predict_flags(Parser("gossamer predict", title)).parse(given)
-    from gossamer.data.own.files import (  # not for a help, for which nobody waits
-        FILES,
-        WRITTEN,
-        csv_of,
-        json_lines,
-        kind_of,
-    )
+    options = _parse("predict", given)
+    from gossamer.data.own import files  # not for a help, for which nobody waits
 
     out = writable("out", options.out)
-    if out is not None and out.suffix.lower() not in WRITTEN:
-        raise UsageError(f"--out {out}: predictions are written to {', '.join(WRITTEN)} files")
+    if out is not None and out.suffix.lower() not in files.WRITTEN:
+        raise UsageError(f"--out {out}: predictions are written to {', '.join(files.WRITTEN)} files")
     run = Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
     from gossamer.lab.runs.reading import predict_run
 
@@ -126,20 +125,16 @@ def predict(given: list[str]) -> int:
     settings = {name: getattr(options, name) for name in ("level", "conformal", "temperature", "data", "quiet")}
     rows = predict_run(run.folder, source, options.n_draws, **settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    write = (FILES[".jsonl"] if options.json or out is None else kind_of(out)).write
+    write = None if out is None else (files.FILES[".jsonl"] if options.json else files.kind_of(out)).write
     if out is not None and write is not None:
         write(out, columns)
         print(f"predictions: {out} ({len(rows):,} rows)")
-    elif options.json:
-        sys.stdout.write(json_lines(columns))
     else:
-        sys.stdout.write(csv_of(columns))
+        sys.stdout.write(files.json_lines(columns) if options.json else files.csv_of(columns))
     return 0
 
 
-def add_predict_flags(parser: Parser) -> Parser:
-    """Flags of ``predict``."""
-    parser.add_argument("run", help="The run folder.")
+def _add_predict_flags(parser: Parser) -> None:
     parser.add_argument(
         "input", help="A table, an array, an image, a folder of images, or - for CSV of standard input."
     )
@@ -149,13 +144,12 @@ def add_predict_flags(parser: Parser) -> Parser:
     parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("json", None, "Print JSON, one object per line.")
-    return add_reading_flags(parser)
+    add_reading_flags(parser)
 
 
 def evaluate(given: list[str]) -> int:
     """Print the metrics of a run, computed again, and what else was asked for."""
-    title = "The metrics of a run, computed again; out-of-distribution detection, corruptions, calibration."
-    options = add_evaluate_flags(Parser("gossamer evaluate", title)).parse(given)
+    options = _parse("evaluate", given)
     for name in ("risk", "conformal"):
         value = getattr(options, name)
         if value is not None and not 0 < value < 1:
@@ -175,9 +169,7 @@ def evaluate(given: list[str]) -> int:
     return 0
 
 
-def add_evaluate_flags(parser: Parser) -> Parser:
-    """Flags of ``evaluate``."""
-    parser.add_argument("run", help="The run folder.")
+def _add_evaluate_flags(parser: Parser) -> None:
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("split", Literal["train", "val", "test"], "Which part of the data.", "test")
     parser.add_flag("json", None, "Print JSON.")
@@ -204,7 +196,7 @@ def add_evaluate_flags(parser: Parser) -> Parser:
         "Sets of classes, or intervals, with this probability of containing the truth, by the held-out split.",
         group=more,
     )
-    return add_reading_flags(parser)
+    add_reading_flags(parser)
 
 
 def _more(options: Any, job: Any) -> dict[str, tuple[Any, list[Table]]]:

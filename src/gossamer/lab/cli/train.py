@@ -188,16 +188,13 @@ def read_config(path: Path) -> dict[str, Any]:
     """The keys of a TOML file; options of the method stand among the others."""
     try:
         content: dict[str, Any] = schema.read(path, _Config, "write keys and values")
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        ) from error
-    if isinstance(content.get("methods"), dict):
-        raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
-    try:
         refuse_foreign_code(path, content)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if isinstance(content.get("methods"), dict):
+        raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
     options = content.pop("options", {})
     content.pop("format", None)
     return {**content, **options}

@@ -1,8 +1,7 @@
-"""Charts as inline SVG, coloured by the page: lines and points, histograms, a scatter, bars and dots, a matrix."""
+"""Charts as inline SVG, coloured by the page: lines, histograms and points, a scatter, dots in rows, a matrix."""
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -30,30 +29,26 @@ from gossamer.lab.report.parts import (
 _MOST_POINTS = 240
 _MOST_LETTERS = 20  # of a row
 _CLASS_LETTERS = 12  # of a class
-_ORDER = {"points": 0, "reference": 1}  # what is drawn first; then the lines
+_ORDER = {"points": 0, "reference": 1}  # what is drawn first, and without numbers on hovering; then the lines
 
 
 class Series(NamedTuple):
-    """A line, or points; series with the same label have the same colour and are named once."""
+    """A line, or points, or a histogram; series with the same label have the same colour and are named once."""
 
     label: str
     points: Sequence[Point]
     colour: int = 0
-    kind: str = "line"  # or "dashed", "thin", "points"; without a name: "reference"
+    kind: str = "line"  # or "dashed", "thin", "points", "steps" up to the next point; without a name: "reference"
     band: Sequence[tuple[float, float, float]] = ()  # x, low, high: of points, an interval each
+
+
+def histogram(label: str, edges: Sequence[float], heights: Sequence[float], colour: int = 0) -> Series:
+    """A height between each edge and the next."""
+    return Series(label, list(zip(edges, [*heights, heights[-1]], strict=True)), colour, "steps")
 
 
 DIAGONAL = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
 """Where a calibrated model is."""
-
-
-class Bars(NamedTuple):
-    """The bars of a histogram; ``texts`` say on hovering what is in each."""
-
-    label: str
-    heights: Sequence[float]
-    texts: Sequence[str]
-    colour: int = 0
 
 
 class Mark(NamedTuple):
@@ -66,15 +61,6 @@ class Mark(NamedTuple):
     colour: int = 0
     area: float = 0.0
     error: float = 0.0
-
-
-class BarRow(NamedTuple):
-    """A row of a bar chart: ``share`` of the longest bar, a text at its end, and one to show on hovering."""
-
-    label: str
-    share: float
-    text: str
-    hover: str
 
 
 class DotRow(NamedTuple):
@@ -99,9 +85,10 @@ def thin(rows: Sequence[Any], most: int = _MOST_POINTS) -> list[Any]:
 
 
 def line(series: Sequence[Series], x: Axis, y: Axis) -> Chart:
-    """Lines and points over a common axis; several are named in a legend."""
+    """Series over common axes; several are named in a legend."""
     series = [
-        one if one.kind == "points" else one._replace(points=thin(one.points), band=thin(one.band)) for one in series
+        one if one.kind in ("points", "steps") else one._replace(points=thin(one.points), band=thin(one.band))
+        for one in series
     ]
     if y.log:  # a band may reach below zero, where nothing can be drawn
         least = min(py for one in series for _, py in one.points)
@@ -114,15 +101,6 @@ def line(series: Sequence[Series], x: Axis, y: Axis) -> Chart:
     hovers = [_hovers(one, x, y, frame) for one in series if one.kind not in _ORDER]
     names = list({one.label: one.colour for one in series if one.label}.items())
     return Chart(join([frame.drawing, _clipped(join(drawn), frame), *hovers]), names if len(names) > 1 else ())
-
-
-def histogram(edges: Sequence[float], bars: Sequence[Bars], x: Axis, y: Axis) -> Chart:
-    """Outlines between ``edges``; several are named in a legend."""
-    frame = make_frame(x, y, edges, [y.low or 0.0, *(height for one in bars for height in one.heights)])
-    name = x.label.partition(",")[0]
-    places = [f"{name} {x.form(low)} to {x.form(high)}" for low, high in pairwise(edges)]
-    drawn = [_outline(one, edges, places, frame) for one in bars]
-    return Chart(join([frame.drawing, *drawn]), [(one.label, one.colour) for one in bars] if len(bars) > 1 else ())
 
 
 def scatter(
@@ -146,26 +124,8 @@ def scatter(
     return Chart(join([frame.drawing, _stair(steps, frame), *drawn, *labels]), names)
 
 
-def bars(rows: Sequence[BarRow]) -> Chart:
-    """One horizontal bar per row, its name at the left and its text at the right."""
-    pitch, left = _pitch(len(rows)), _room(rows)
-    right = WIDTH - 8 - LETTER * max(len(row.text) for row in rows)
-    drawn = []
-    for place, row in enumerate(rows):
-        middle = pitch * (place + 0.5) + 4
-        shape: dict[str, float] = {"x": left, "y": middle - 4, "height": 8.0, "rx": 2.0}
-        drawn += [
-            element("text", shorten(row.label, _MOST_LETTERS), x=left - 10, y=middle + 4, class_="tick end"),
-            element("rect", **shape, width=right - left, class_="track"),
-            element("rect", **shape, width=max(1.0, row.share * (right - left)), class_="column"),
-            element("text", row.text, x=WIDTH, y=middle + 4, class_="tick end"),
-            _hit(row.hover, 0.0, middle - pitch / 2, WIDTH, pitch),
-        ]
-    return Chart(join(drawn), height=pitch * len(rows) + 8)
-
-
 def dots(rows: Sequence[DotRow], x: Axis) -> Chart:
-    """One row per thing on a common axis."""
+    """One row per thing on a common axis, its name at the left."""
     pitch, left = _pitch(len(rows)), _room(rows)
     bottom = pitch * len(rows) + 10
     low, high, ticks = limits(x, [number for row in rows for number in (row.low, row.high, *row.specks)], 5)
@@ -182,7 +142,7 @@ def dots(rows: Sequence[DotRow], x: Axis) -> Chart:
             element("text", shorten(row.label, _MOST_LETTERS), x=0.0, y=middle + 4, class_="tick"),
             element("path", d=range_, class_=f"whisker {colour}"),
             *(element("circle", cx=scale(at), cy=middle, r=r, class_=f"{kind} {colour}") for at, r, kind in circles),
-            _hit(row.hover, 0.0, middle - pitch / 2, WIDTH, pitch),
+            element("rect", element("title", row.hover), y=middle - pitch / 2, width=WIDTH, height=pitch, class_="hit"),
         ]
     drawn.append(element("text", x.name, x=WIDTH - 22, y=bottom + 34, class_="name end"))
     return Chart(join(drawn), height=bottom + 40)
@@ -228,11 +188,6 @@ def _path_of(points: Sequence[Point], frame: PlotFrame) -> str:
     return "M" + "L".join(f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in points)
 
 
-def _hit(hover: str, x: float, y: float, width: float, height: float) -> Html:
-    """An invisible place that shows a text on hovering."""
-    return element("rect", element("title", hover), x=x, y=y, width=width, height=height, class_="hit")
-
-
 def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
     """Level to the next point, then down to it: what the points so far reach at each place of the axis."""
     if not steps:
@@ -256,22 +211,12 @@ def _line(series: Series, frame: PlotFrame) -> Html:
     if series.kind == "points":
         specks = "".join(f"M{frame.x(px):.1f} {frame.y(py):.1f}h0" for px, py in series.points)
         return element("path", d=specks, class_=f"specks {colour}")
+    if series.kind == "steps":  # with a light fill, so that several histograms can lie over each other
+        start, base = frame.x(series.points[0][0]), frame.y.start
+        steps = "".join(f"H{frame.x(px):.1f}V{frame.y(py):.1f}" for px, py in series.points)
+        path = f"M{start:.1f} {base:.1f}{steps}V{base:.1f}"
+        return join([element("path", d=path, class_=f"{kind} {colour}") for kind in ("band", "line steps")])
     return element("path", d=_path_of(series.points, frame), class_=f"line {series.kind} {colour}")
-
-
-def _outline(one: Bars, edges: Sequence[float], places: Sequence[str], frame: PlotFrame) -> Html:
-    """Steps with a light fill, so that several histograms can lie over each other."""
-    base = frame.y.start
-    tops = [frame.y(height) if height > 0 else base for height in one.heights]
-    steps = "".join(f"V{top:.1f}H{frame.x(right):.1f}" for top, right in zip(tops, edges[1:], strict=True))
-    path = f"M{frame.x(edges[0]):.1f} {base:.1f}{steps}V{base:.1f}"
-    shapes = [element("path", d=path, class_=f"{kind} {colour_class(one.colour)}") for kind in ("band", "line step")]
-    hits = [
-        _hit(f"{place}: {text}", frame.x(left), top, frame.x(right) - frame.x(left), base - top)
-        for (left, right), top, text, place in zip(pairwise(edges), tops, one.texts, places, strict=True)
-        if top < base
-    ]
-    return join([*shapes, *hits])
 
 
 def _hovers(series: Series, x: Axis, y: Axis, frame: PlotFrame) -> Html:
@@ -317,5 +262,5 @@ def _pitch(n: int) -> float:
     return min(33.0, max(18.0, 560 / n)) if n > 10 else 26.0
 
 
-def _room(rows: Sequence[BarRow] | Sequence[DotRow]) -> float:
+def _room(rows: Sequence[DotRow]) -> float:
     return 12 + LETTER * max(len(shorten(row.label, _MOST_LETTERS)) for row in rows)

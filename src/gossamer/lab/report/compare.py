@@ -37,7 +37,7 @@ _BAND = "Bands are ± one standard error."
 _FRONT = "Down and to the left is better. The line joins the front: no other method is both better and cheaper."
 
 
-def quality(groups: Sequence[Group], scope: str) -> list[Figure]:
+def quality(groups: Sequence[Group]) -> list[Figure]:
     """A dot plot of each of the usual metrics, where at least two groups have it."""
     figures = []
     for metric in (METRICS[key] for key in QUALITY):
@@ -47,11 +47,11 @@ def quality(groups: Sequence[Group], scope: str) -> list[Figure]:
         if any(len(one.runs) > 1 for one in groups):
             caption += " Mean ± standard error; small dots are single runs."
         if len(values) > 1:
-            figures.append(_dots(f"{scope}dots-{metric.name}", metric.label, caption, metric, values, groups))
+            figures.append(_dots(f"dots-{metric.name}", metric.label, caption, metric, values, groups))
     return figures
 
 
-def detection(groups: Sequence[Group], scope: str) -> list[Figure]:
+def detection(groups: Sequence[Group]) -> list[Figure]:
     """AUROC of each group, for every set and score that at least two of them have."""
     found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for one in groups:
@@ -61,7 +61,7 @@ def detection(groups: Sequence[Group], scope: str) -> list[Figure]:
     several = [(*key, values) for key, values in found.items() if len(values) > 1]
     return [
         _dots(
-            f"{scope}ood-{place}",
+            f"ood-{place}",
             f"AUROC by {score.replace('_', ' ')}, {name}",
             f"Separating {name} from the test data; 50\u202f% is chance. Mean ± standard error over runs.",
             METRICS["auroc"],
@@ -72,22 +72,22 @@ def detection(groups: Sequence[Group], scope: str) -> list[Figure]:
     ]
 
 
-def costs(groups: Sequence[Group], scope: str = "") -> list[Figure | None]:
+def costs(groups: Sequence[Group]) -> list[Figure | None]:
     """The log loss against each cost that at least two groups have measured."""
-    return [_cost(groups, METRICS[key], f"{scope}{slug}", label) for key, (slug, label) in COSTS.items()]
+    return [_cost(groups, METRICS[key], slug, label) for key, (slug, label) in COSTS.items()]
 
 
-def calibration(groups: Sequence[Group], scope: str = "") -> list[Figure | None]:
+def calibration(groups: Sequence[Group]) -> list[Figure | None]:
     """Reliability, selective accuracy and coverage of intervals, a curve per group."""
-    return [_reliability(groups, scope), _selective(groups, scope), _coverage(groups, scope)]
+    return [_reliability(groups), _selective(groups), _coverage(groups)]
 
 
-def learning(groups: Sequence[Group], scope: str = "") -> list[Figure | None]:
+def learning(groups: Sequence[Group]) -> list[Figure | None]:
     """Loss and metrics along the training, the mean of the runs of each group."""
     rows = [row for one in groups for run in one.runs for row in run.metrics]
     along = "epoch" if rows and all("epoch" in row for row in rows) else "step"
     curves = VALIDATION if len(groups) > 1 else VALIDATION | OF_ONE
-    return [_losses(groups, along, scope), *(_along(groups, key, name, along, scope) for key, name in curves.items())]
+    return [_losses(groups, along), *(_along(groups, key, name, along) for key, name in curves.items())]
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -131,7 +131,7 @@ def _cost(groups: Sequence[Group], cost: Metric, slug: str, label: str) -> Figur
     return Figure(slug, f"{quality.label} against {label}", _FRONT, chart, description=description)
 
 
-def _losses(groups: Sequence[Group], along: str, scope: str) -> Figure | None:
+def _losses(groups: Sequence[Group], along: str) -> Figure | None:
     """NLL on validation data and on training data; a log without the latter has the loss."""
     validation = _series(groups, methodcaller("points", "val_nll", along))
     training = _series(groups, lambda run: run.points("nll", along) or run.points("loss", along))
@@ -147,10 +147,10 @@ def _losses(groups: Sequence[Group], along: str, scope: str) -> Figure | None:
     caption = "On validation data, and dashed on training data." if validation else "On training data."
     chart = line(shown, Axis(along.title(), integer, 0.0), axis)
     description = _ends(validation or training, METRICS["nll"])
-    return Figure(f"{scope}loss", "Loss", _with_band(caption, shown), chart, description=description)
+    return Figure("loss", "Loss", _with_band(caption, shown), chart, description=description)
 
 
-def _along(groups: Sequence[Group], key: str, name: str, along: str, scope: str) -> Figure | None:
+def _along(groups: Sequence[Group], key: str, name: str, along: str) -> Figure | None:
     """A metric along the training."""
     series, metric = _series(groups, methodcaller("points", key, along)), METRICS[key]
     if not series or (key in OF_ONE and len({y for one in series for _, y in one.points}) == 1):
@@ -159,7 +159,7 @@ def _along(groups: Sequence[Group], key: str, name: str, along: str, scope: str)
     axis = _fitted(Axis(name, metric.format), points, 0.25 if several else 0.0)
     caption, ends = "The axis fits the last three quarters." if several else metric.meaning, _ends(series, metric)
     chart = line(series, Axis(along.title(), integer, 0.0), axis)
-    slug = scope + key.replace("_", "-")
+    slug = key.replace("_", "-")
     return Figure(slug, metric.label, _with_band(caption, series), chart, description=ends)
 
 
@@ -170,7 +170,7 @@ def _fitted(axis: Axis, points: Sequence[Point], skip: float) -> Axis:
     return axis._replace(low=min(late), high=max(late))
 
 
-def _reliability(groups: Sequence[Group], scope: str) -> Figure | None:
+def _reliability(groups: Sequence[Group]) -> Figure | None:
     series = [one for one in map(_pooled, groups) if one is not None]
     if not series:
         return None
@@ -182,7 +182,7 @@ def _reliability(groups: Sequence[Group], scope: str) -> Figure | None:
     heights = [right for one in series for _, right in one.points] + [low for one in series for _, low, _ in one.band]
     left, bottom = (math.floor(10 * low) / 10 for low in (least_sure, min(heights)))
     axes = Axis("Confidence", percent, left, 1.0), Axis("Accuracy", percent, bottom, 1.0)
-    return Figure(f"{scope}reliability", "Reliability", _with_band(caption, series), line([DIAGONAL, *series], *axes))
+    return Figure("reliability", "Reliability", _with_band(caption, series), line([DIAGONAL, *series], *axes))
 
 
 def _pooled(one: Group) -> Series | None:
@@ -205,7 +205,7 @@ def _pooled(one: Group) -> Series | None:
     return Series(one.label, points, one.colour, band=band) if points else None
 
 
-def _selective(groups: Sequence[Group], scope: str) -> Figure | None:
+def _selective(groups: Sequence[Group]) -> Figure | None:
     series = _series(groups, methodcaller("rows", "selective", "coverage", "accuracy"))
     if not series:
         return None
@@ -214,16 +214,16 @@ def _selective(groups: Sequence[Group], scope: str) -> Figure | None:
     start = math.floor(10 * max(0.0, min(imperfect, default=0.1) - 0.1)) / 10  # before it no method errs
     series = [one._replace(points=[point for point in one.points if point[0] >= start]) for one in series]
     axes = Axis("Coverage: share of examples answered", percent, start), Axis("Accuracy on these", percent)
-    return Figure(f"{scope}selective", "Selective accuracy", caption, line(series, *axes))
+    return Figure("selective", "Selective accuracy", caption, line(series, *axes))
 
 
-def _coverage(groups: Sequence[Group], scope: str) -> Figure | None:
+def _coverage(groups: Sequence[Group]) -> Figure | None:
     series = _series(groups, methodcaller("rows", "coverage", "nominal", "actual"))
     if not series:
         return None
     caption = _with_band("Actual coverage of intervals: below the dashed line they are too narrow.", series)
     axes = Axis("Nominal coverage", percent, 0.0, 1.0), Axis("Actual coverage", percent, 0.0, 1.0)
-    return Figure(f"{scope}coverage", "Calibration of intervals", caption, line([DIAGONAL, *series], *axes))
+    return Figure("coverage", "Calibration of intervals", caption, line([DIAGONAL, *series], *axes))
 
 
 def _series(groups: Sequence[Group], points_of: Callable[[LoadedRun], list[Point]]) -> list[Series]:

@@ -7,7 +7,6 @@ import math
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,9 +48,9 @@ class Scale(NamedTuple):
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Where ``value`` is drawn."""
+        """Where ``value`` is drawn; below a logarithmic scale at its start."""
         low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
-        share = ((math.log10(value) if self.log else value) - low) / (high - low)
+        share = ((math.log10(max(value, self.low)) if self.log else value) - low) / (high - low)
         return self.start + share * (self.end - self.start)
 
 
@@ -134,22 +133,12 @@ def shorten(text: str, most: int = 18) -> str:
 
 
 def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
-    """Heights moved as little as possible so that neighbours are ``gap`` apart, in order, none below ``lowest``.
-
-    Least squares under an order: neighbours that are too near form a block around their mean.
-    """
-    order = sorted(range(len(heights)), key=lambda place: heights[place])
-    blocks: list[list[float]] = []
-    for rank, place in enumerate(order):
-        blocks.append([heights[place] - rank * gap])
-        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    levels = [fmean(block) for block in blocks for _ in block]
-    highest = float(lowest - (len(order) - 1) * gap)
-    moved = {
-        place: min(level, highest) + rank * gap for rank, (place, level) in enumerate(zip(order, levels, strict=True))
-    }
-    return [moved[place] for place in range(len(heights))]
+    """Heights moved up so that neighbours are at least ``gap`` apart, in order, and none is below ``lowest``."""
+    moved, limit = list(heights), lowest
+    for place in sorted(range(len(heights)), key=lambda place: -heights[place]):
+        moved[place] = min(heights[place], limit)
+        limit = moved[place] - gap
+    return moved
 
 
 def limits(axis: Axis, values: Sequence[float], n: int) -> tuple[float, float, list[float]]:

@@ -104,17 +104,13 @@ class LoadedRun:
         if not isinstance(argv, list) or not argv:
             return ""
         program, *rest = map(str, argv)
-        name = program.replace("\\", "/").rsplit("/", 1)[-1]
-        if program.endswith("gossamer/__main__.py"):
-            start = ["python", "-m", "gossamer"]
-        else:
-            start = ["python", program] if name.endswith(".py") else [name.removesuffix(".exe")]
+        start = ["python", program] if program.endswith(".py") else [Path(program).stem]
         return shlex.join([*start, *rest])
 
     @property
     def settings(self) -> dict[str, Any]:
         """The configuration, inner keys joined by dots."""
-        return _flat(self.config)
+        return flat(self.config)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -193,11 +189,12 @@ def _detail(first: LoadedRun, firsts: Sequence[LoadedRun]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {first.options[key]}" for key in different if key in first.options)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The table without tables in it: their keys follow those of the outer ones after a dot."""
+    values: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return values
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -1,13 +1,14 @@
-"""Figures of one run: its predictions, of classes or of numbers, and the weights that it left."""
+"""What only the page of one run has: figures of its predictions, examples, and figures of the weights that it left."""
 
+import base64
 from collections.abc import Mapping
 from typing import Any
 
 from gossamer._text.formats import count, integer, is_number, number, percent
 from gossamer._text.terminal import Table
-from gossamer.lab.report.charts import BarRow, Bars, DotRow, Series, bars, dots, histogram, line, matrix
-from gossamer.lab.report.parts import Axis, Figure, Html
-from gossamer.lab.report.runs import LoadedRun
+from gossamer.lab.report.charts import DotRow, Series, dots, histogram, line, matrix
+from gossamer.lab.report.parts import Axis, Figure, Html, element, png
+from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel
 
 MOST_CLASSES = 32  # of a confusion matrix
@@ -20,12 +21,22 @@ _DOUBTS = {
         "The part of the entropy on which drawn networks disagree (epistemic).",
     ),
 }
+_MOST_BARS = 4  # of the probabilities of an example
+_EXAMPLES = {
+    "surest_mistakes": ("Surest mistakes", "Wrong predictions of the highest confidence."),
+    "least_certain": ("Most uncertain", "Predictions of the highest entropy, in nats."),
+}
 
 
 def predictions(run: LoadedRun) -> list[Figure | Html | None]:
     """Those that the result has the numbers for."""
     doubts = [_doubt(run, name, *words) for name, words in _DOUBTS.items()]
     return [_predicted(run), _errors(run), *doubts, _confusion(run)]
+
+
+def examples(run: LoadedRun) -> list[Html | None]:
+    """The surest mistakes and the most uncertain examples: images, or a table of their rows."""
+    return [_examples(run, key, *words) for key, words in _EXAMPLES.items()]
 
 
 def weights(run: LoadedRun) -> list[Figure | None]:
@@ -61,7 +72,7 @@ def _errors(run: LoadedRun) -> Figure | None:
     )
     ideal, grouped = Series("", [(0.0, 0.0), (widest, widest)], kind="reference"), run.rows("errors", "std", "rmse")
     series = [Series("examples", points, kind="points"), ideal]
-    series += [Series("RMSE of groups", sorted(grouped), 1)] if len(grouped) > 1 else []
+    series += [Series("RMSE of groups", sorted((std, rmse) for std, rmse in grouped), 1)] if len(grouped) > 1 else []
     x = Axis("Predicted std", number, min(std for std, _ in points), widest)
     chart = line(series, x, Axis("|true − predicted|", number, 0.0))
     return Figure("residual", "Residual against std", caption, chart)
@@ -74,9 +85,9 @@ def _doubt(run: LoadedRun, name: str, title: str, caption: str) -> Figure | None
         return None
     edges, counts, right = split
     parts = {"right": right, "wrong": [c - r for c, r in zip(counts, right, strict=True)]}
-    bars = [Bars(key, some, [f"{integer(c)} {key}" for c in some], k) for k, (key, some) in enumerate(parts.items())]
+    series = [histogram(key, edges, some, colour) for colour, (key, some) in enumerate(parts.items())]
     log = Axis("Examples", integer, 0.8, max(2.0, max(counts)) * 1.2, log=True)
-    chart = histogram(edges, bars, Axis(f"{title}, nats", number), log)
+    chart = line(series, Axis(f"{title}, nats", number), log)
     return Figure(name.replace("_", "-"), f"{title}, right and wrong", caption, chart)
 
 
@@ -114,13 +125,12 @@ def _density(run: LoadedRun) -> Figure | None:
     caption += " The rest are exactly zero." if active < total else ""
     rows = []
     for layer in run.layers:
-        share, shape = layer["active"] / layer["total"], layer.get("shape")
+        share, shape = min(1.0, layer["active"] / layer["total"]), layer.get("shape")
         size = " × ".join(map(str, shape)) if isinstance(shape, list) else ""
         parts = [str(layer.get("name", "")), str(layer.get("kind", "")), size]
-        told = f"{integer(layer['active'])} of {integer(layer['total'])} active"
-        text = f"{percent(share)} of {count(layer['total'])}"
-        rows.append(BarRow(_layer_name(layer), min(1.0, share), text, ", ".join([*filter(None, parts), told])))
-    return Figure("layers", "Density of each layer", caption, bars(rows), "rows")
+        told = f"{integer(layer['active'])} of {integer(layer['total'])} active, {percent(share)}"
+        rows.append(DotRow(_layer_name(layer), share, 0.0, share, ", ".join([*filter(None, parts), told])))
+    return Figure("layers", "Density of each layer", caption, dots(rows, Axis("Active weights", percent, 0.0)), "rows")
 
 
 def _std_by_layer(run: LoadedRun) -> Figure | None:
@@ -151,8 +161,7 @@ def _snr(run: LoadedRun) -> Figure | None:
     below = sum(h for high, h in zip(edges[1:], heights, strict=True) if high <= 1 + 1e-9)
     caption = f"|μ|/σ of the active weights; {percent(below, 0)} are smaller than their own σ."
     axes = Axis("|μ| / σ", number, edges[0], edges[-1], log=True), Axis("Share of active weights", percent, 0.0)
-    chart = histogram(edges, [Bars("", heights, list(map(percent, heights)))], *axes)
-    return Figure("snr", "Signal-to-noise ratio", caption, chart)
+    return Figure("snr", "Signal-to-noise ratio", caption, line([histogram("share", edges, heights)], *axes))
 
 
 def _updates(run: LoadedRun) -> Figure | None:
@@ -166,3 +175,67 @@ def _updates(run: LoadedRun) -> Figure | None:
     caption += f" {integer(postponed)} were postponed." if postponed else ""
     chart = line([Series("Replaced", points)], Axis("Step", integer, 0.0), Axis("Weights replaced", count, 0.0))
     return Figure("updates", "Updates of the subspace", caption, chart)
+
+
+def _examples(run: LoadedRun, key: str, title: str, text: str) -> Html | None:
+    given = mapping(run.result.get("examples")).get(key)
+    shown = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    slug, cards = key.replace("_", "-"), [_example(one, run) for one in shown if "image" in one]
+    cards = [card for card in cards if card is not None]
+    if not cards:
+        rows = [_row(one, run) for one in shown] if not any("image" in one for one in shown) else []
+        return panel(slug, Table(title, text, ("Row", "Label", "Predicted", "Confidence"), rows))
+    columns = len(cards) if len(cards) <= 6 else 4 if len(cards) in (7, 8) else 5
+    grid = element("div", *cards, class_="examples", style=f"--columns:{columns}")
+    head = element("figcaption", element("h3", title), element("p", text))
+    return element("figure", head, grid, class_="figure wide", id=f"figure-{slug}")
+
+
+def _row(example: Mapping[str, Any], run: LoadedRun) -> list[str]:
+    """An example that is no image, by its row in the test data."""
+    probs = example.get("probs")
+    sure = max(filter(is_number, probs), default=0.0) if isinstance(probs, list) else 0.0
+    names = [_class_name(example.get(key), run) for key in ("label", "predicted")]
+    return [str(example.get("row", "")), *names, percent(sure)]
+
+
+def _example(example: Mapping[str, Any], run: LoadedRun) -> Html | None:
+    try:
+        data = base64.b64encode(png(example["image"])).decode()
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        return None
+    label, predicted = (_class_name(example.get(key), run) for key in ("label", "predicted"))
+    mark, kind = ("✓", "right") if example.get("label") == example.get("predicted") else ("✗", "wrong")
+    verdict = [element("b", f"{mark} {predicted}"), element("span", f"label {label}")]
+    picture = element("img", src=f"data:image/png;base64,{data}", alt=f"Test image of {label}, taken for {predicted}")
+    return element(
+        "div",
+        picture,
+        element("div", *verdict, class_=f"verdict {kind}"),
+        _likeliest(example.get("probs"), run),
+        class_="example",
+    )
+
+
+def _likeliest(probs: object, run: LoadedRun) -> Html | None:
+    """The likeliest classes, with bars of their probabilities."""
+    if not isinstance(probs, list):
+        return None
+    ranked = sorted(((p, place) for place, p in enumerate(probs) if is_number(p)), key=lambda pair: -pair[0])
+    rows = []
+    for p, place in ranked[:_MOST_BARS]:
+        bar = element("i", style=f"--share:{min(1.0, max(0.0, p)):.3f}")
+        rows.append(element("li", element("span", _class_name(place, run)), bar, element("span", _rounded(p))))
+    return element("ul", *rows, class_="probs") if rows else None
+
+
+def _rounded(p: float) -> str:
+    """Whole percents, but 0 and 100 only if exact."""
+    return "<\u202f1\u202f%" if p < 0.01 else ">\u202f99\u202f%" if 0.995 <= p < 1 else percent(p, 0)
+
+
+def _class_name(place: object, run: LoadedRun) -> str:
+    names = run.result.get("class_names")
+    if isinstance(names, list) and isinstance(place, int) and 0 <= place < len(names):
+        return str(names[place])
+    return "" if place is None else str(place)
