@@ -111,8 +111,8 @@ def _scatter(
     marks, y = list[Mark](), _objective(record, [one.objective or 0.0 for one in ended])
     for one in ended:
         kind = _kind(one, record)
-        name, area = ("best", 0.09) if kind == "best" else ("", 0.0)
-        marks.append(Mark(x_of(one), one.objective or 0.0, name, _told(one, y.form), COLOURS[kind], area))
+        name = "best" if kind == "best" else ""
+        marks.append(Mark(x_of(one), one.objective or 0.0, name, _told(one, y.form), COLOURS[kind]))
     names = [(state, COLOURS[state]) for state in ("finished", "pruned") if any(one.state == state for one in ended)]
     return scatter(marks, x, y, steps, names)
 

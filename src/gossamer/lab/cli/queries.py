@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from gossamer._text.formats import plain
@@ -162,7 +163,7 @@ def evaluate(given: list[str]) -> int:
     with keeping_parts(job):
         found: dict[str, Any] = evaluate_run(job, split=options.split, quiet=options.quiet)
         tables = [columns(texts(found))]
-        for name, (value, views) in _more(options, job).items():
+        for name, value, views in _more(options, job):
             found[name] = value
             tables += [plain(view._replace(title="", note="").to_text()) for view in views]
     print(json.dumps(found, indent=1) if options.json else "\n\n".join(tables))
@@ -199,24 +200,23 @@ def _add_evaluate_flags(parser: Parser) -> None:
     add_reading_flags(parser)
 
 
-def _more(options: Any, job: Any) -> dict[str, tuple[Any, list[Table]]]:
+def _more(options: Any, job: Any) -> Iterator[tuple[str, Any, list[Table]]]:
+    """Name, numbers and tables of each further thing that was asked for."""
     from gossamer.lab.report import evaluation as tables
     from gossamer.lab.runs import evaluation, shift
 
-    found: dict[str, tuple[Any, list[Table]]] = {}
     if options.ood:
         value = shift.evaluate_ood(job, names_of(options.ood))
-        found["ood"] = value, [tables.ood_table(value)]
+        yield "ood", value, [tables.ood_table(value)]
     if options.corruptions:
         value = shift.evaluate_corruptions(job, options.corruptions, quiet=options.json)
-        found["corruptions"] = value, tables.corruption_tables(value)
+        yield "corruptions", value, tables.corruption_tables(value)
     if options.temperature:
         value = evaluation.evaluate_temperature(job)
-        found["temperature"] = value, [tables.temperature_table(value)]
+        yield "temperature", value, [tables.temperature_table(value)]
     if options.selective or options.risk:
         value = evaluation.evaluate_selective(job, options.risk)
-        found["selective"] = value, [tables.selective_table(value)]
+        yield "selective", value, [tables.selective_table(value)]
     if options.conformal:
         value = evaluation.evaluate_conformal(job, options.conformal)
-        found["conformal"] = value, [tables.conformal_table(value)]
-    return found
+        yield "conformal", value, [tables.conformal_table(value)]

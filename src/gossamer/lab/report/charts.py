@@ -52,14 +52,13 @@ DIAGONAL = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
 
 
 class Mark(NamedTuple):
-    """A point of a scatter: ``area`` as a share of the largest, 0 for a small dot without label."""
+    """A point of a scatter; one without a label is a small dot."""
 
     x: float
     y: float
     label: str
     hover: str
     colour: int = 0
-    area: float = 0.0
     error: float = 0.0
 
 
@@ -106,27 +105,28 @@ def line(series: Sequence[Series], x: Axis, y: Axis) -> Chart:
 def scatter(
     marks: Sequence[Mark], x: Axis, y: Axis, steps: Sequence[Point] = (), names: Sequence[tuple[str, int]] = ()
 ) -> Chart:
-    """Points with areas, error bars and names; small dots without names; ``steps`` are joined by a stair.
+    """Points with names and error bars, and small dots; ``steps`` are joined by a stair.
 
     ``names`` of colours stand in a legend.
     """
     ys = [mark.y + sign * mark.error for mark in marks for sign in (-1, 1)]
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
-    drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
-    large = [mark for mark in marks if mark.area]
-    heights = spread([frame.y(mark.y) for mark in large], 15, HEIGHT - 50)  # below are the ticks
+    named = [mark for mark in marks if mark.label]
+    drawn = [_mark(mark, frame) for mark in [*named, *(mark for mark in marks if not mark.label)]]
+    heights = spread([frame.y(mark.y) for mark in named], 15, HEIGHT - 50)  # below are the ticks
     labels = []
-    for mark, height in zip(large, heights, strict=True):
-        at, radius = frame.x(mark.x), _radius(mark.area)
-        before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
-        start, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
+    for mark, height in zip(named, heights, strict=True):
+        at = frame.x(mark.x)
+        before = at + 12 + LETTER * len(shorten(mark.label)) > WIDTH
+        start, kind = (at - 11, "label end") if before else (at + 11, "label")
         labels.append(element("text", shorten(mark.label), x=start, y=height + 4, class_=kind))
     return Chart(join([frame.drawing, _stair(steps, frame), *drawn, *labels]), names)
 
 
 def dots(rows: Sequence[DotRow], x: Axis) -> Chart:
     """One row per thing on a common axis, its name at the left."""
-    pitch, left = _pitch(len(rows)), _room(rows)
+    pitch = 26.0 if len(rows) <= 20 else 18.0
+    left = 12 + LETTER * max(len(shorten(row.label, _MOST_LETTERS)) for row in rows)
     bottom = pitch * len(rows) + 10
     low, high, ticks = limits(x, [number for row in rows for number in (row.low, row.high, *row.specks)], 5)
     scale = Scale(low, high, left, WIDTH - 22, x.log)
@@ -240,12 +240,8 @@ def _mark(mark: Mark, frame: PlotFrame) -> Html:
     if mark.error:
         low, high = frame.y(mark.y - mark.error), frame.y(mark.y + mark.error)
         whisker = element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {colour}")
-    kind, title = "point" if mark.area else "speck", element("title", mark.hover)
-    return join([whisker, element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {colour}")])
-
-
-def _radius(area: float) -> float:
-    return max(4.0, 15 * math.sqrt(area)) if area else 2.2
+    kind, radius, title = "point" if mark.label else "speck", 4.5 if mark.label else 2.2, element("title", mark.hover)
+    return join([whisker, element("circle", title, cx=at, cy=height, r=radius, class_=f"{kind} {colour}")])
 
 
 def _cell(count: int, share: float, is_right: bool, box: tuple[float, float, float, float], hover: str) -> Html:
@@ -256,11 +252,3 @@ def _cell(count: int, share: float, is_right: bool, box: tuple[float, float, flo
     fits = LETTER * len(str(count)) <= width + 4 and height >= 15
     text = element("text", str(count), x=x + width / 2, y=y + height / 2 + 4, class_="count middle") if fits else None
     return join([drawn, text])
-
-
-def _pitch(n: int) -> float:
-    return min(33.0, max(18.0, 560 / n)) if n > 10 else 26.0
-
-
-def _room(rows: Sequence[DotRow]) -> float:
-    return 12 + LETTER * max(len(shorten(row.label, _MOST_LETTERS)) for row in rows)

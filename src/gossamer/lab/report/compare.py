@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import methodcaller
-from statistics import fmean, stdev
+from statistics import stdev
 
 import numpy as np
 
-from gossamer._text.formats import count, integer, is_number, macs, percent
+from gossamer._text.formats import count, integer, macs, percent
 from gossamer.lab.report.charts import DIAGONAL, DotRow, Mark, Series, dots, line, scatter
 from gossamer.lab.report.evaluation import SCORES, detections
 from gossamer.lab.report.parts import Axis, Figure, Point
-from gossamer.lab.report.runs import Group, LoadedRun, told
+from gossamer.lab.report.runs import Group, LoadedRun
 from gossamer.metrics import METRICS, Metric
 
 QUALITY = ("accuracy", "rmse", "nll", "ece", "brier", "crps", "coverage90")
@@ -32,44 +33,24 @@ OF_ONE = {"kl": "KL in the loss", "density": "Active weights"}
 
 _FEWEST = 10  # examples in a bin of a reliability curve
 _MOST_NAMED = 8  # points of a scatter; more names would hide it
-_ON_FRONT = 0.09  # area of a point
 _BAND = "Bands are ± one standard error."
 _FRONT = "Down and to the left is better. The line joins the front: no other method is both better and cheaper."
 
 
-def quality(groups: Sequence[Group]) -> list[Figure]:
+def quality(groups: Sequence[Group]) -> list[Figure | None]:
     """A dot plot of each of the usual metrics, where at least two groups have it."""
-    figures = []
-    for metric in (METRICS[key] for key in QUALITY):
-        values = {one.label: some for one in groups if (some := one.values(metric.name))}
-        caption = {"higher": "Higher is better.", "lower": "Lower is better."}.get(str(metric.better), "")
-        caption = f"{metric.format(metric.better)} is ideal." if isinstance(metric.better, float) else caption
-        if any(len(one.runs) > 1 for one in groups):
-            caption += " Mean ± standard error; small dots are single runs."
-        if len(values) > 1:
-            figures.append(_dots(f"dots-{metric.name}", metric.label, caption, metric, values, groups))
-    return figures
+    return [_dots(groups, METRICS[key], f"dots-{key}") for key in QUALITY]
 
 
-def detection(groups: Sequence[Group]) -> list[Figure]:
-    """AUROC of each group, for every set and score that at least two of them have."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for one in groups:
-        for name, score, values in (row for run in one.runs for row in detections(run.evaluation.get("ood"))):
-            if score in SCORES and is_number(values.get("auroc")):
-                found.setdefault((name, score), {}).setdefault(one.label, []).append(values["auroc"])
-    several = [(*key, values) for key, values in found.items() if len(values) > 1]
-    return [
-        _dots(
-            f"ood-{place}",
-            f"AUROC by {score.replace('_', ' ')}, {name}",
-            f"Separating {name} from the test data; 50\u202f% is chance. Mean ± standard error over runs.",
-            METRICS["auroc"],
-            values,
-            groups,
-        )
-        for place, (name, score, values) in enumerate(several)
+def detection(groups: Sequence[Group]) -> list[Figure | None]:
+    """A dot plot of the AUROC of every set and score that at least two groups have."""
+    found = [row for one in groups for run in one.runs for row in detections(run.evaluation.get("ood"))]
+    pairs = dict.fromkeys((name, score) for name, score, _ in found if score in SCORES)
+    metrics = [
+        replace(METRICS["auroc"], name=f"auroc@{name}/{score}", label=f"AUROC by {score.replace('_', ' ')}, {name}")
+        for name, score in pairs
     ]
+    return [_dots(groups, metric, f"ood-{place}") for place, metric in enumerate(metrics)]
 
 
 def costs(groups: Sequence[Group]) -> list[Figure | None]:
@@ -99,17 +80,22 @@ def front(points: Sequence[tuple[float, float]]) -> list[int]:
     return chosen
 
 
-def _dots(
-    slug: str, title: str, caption: str, metric: Metric, values: dict[str, list[float]], groups: Sequence[Group]
-) -> Figure:
+def _dots(groups: Sequence[Group], metric: Metric, slug: str) -> Figure | None:
     rows = []
     for one in groups:
-        if some := values.get(one.label):
-            mean, error = fmean(some), stdev(some) / math.sqrt(len(some)) if len(some) > 1 else 0.0
-            hover, specks = f"{one.label}: {told(mean, error or None, metric)}", some if len(some) > 1 else []
+        mean, error, values = one.mean(metric.name), one.error(metric.name) or 0.0, one.values(metric.name)
+        if mean is not None:
+            specks = values if len(values) > 1 else []
+            hover = f"{one.label}: {one.text(metric)}"
             rows.append(DotRow(one.label, mean, mean - error, mean + error, hover, one.colour, specks))
+    if len(rows) < 2:
+        return None
+    caption = {"higher": "Higher is better.", "lower": "Lower is better."}.get(str(metric.better), "")
+    caption = f"{metric.format(metric.better)} is ideal." if isinstance(metric.better, float) else caption
+    if any(row.specks for row in rows):
+        caption += " Mean ± standard error; small dots are single runs."
     chart = dots(rows, Axis(metric.label, metric.format))
-    return Figure(slug, title, caption, chart, "rows", description="; ".join(row.hover for row in rows))
+    return Figure(slug, metric.label, caption, chart, "rows", description="; ".join(row.hover for row in rows))
 
 
 def _cost(groups: Sequence[Group], cost: Metric, slug: str, label: str) -> Figure | None:
@@ -119,10 +105,10 @@ def _cost(groups: Sequence[Group], cost: Metric, slug: str, label: str) -> Figur
         return None
     points = [(one.mean(cost.name) or 0.0, one.mean(quality.name) or 0.0) for one in drawn]
     best, marks = front(points), []
-    other = _ON_FRONT / 2 if len(drawn) <= _MOST_NAMED else 0.0  # a point without a name, where there are many
     for place, (one, (x, y)) in enumerate(zip(drawn, points, strict=True)):
-        hover, area = f"{one.label}: {one.text(quality)} for {cost.format(x)}", _ON_FRONT if place in best else other
-        marks.append(Mark(x, y, one.label, hover, one.colour, area, (one.error(quality.name) or 0.0) if area else 0.0))
+        name = one.label if place in best or len(drawn) <= _MOST_NAMED else ""
+        hover = f"{one.label}: {one.text(quality)} for {cost.format(x)}"
+        marks.append(Mark(x, y, name, hover, one.colour, one.error(quality.name) or 0.0))
     losses = [loss for _, loss in points]
     x_axis = Axis(label.capitalize(), count if cost.format is macs else cost.format, log=True)
     y_axis = Axis(quality.label, quality.format, log=min(losses) > 0 and max(losses) > 4 * min(losses))
@@ -178,10 +164,7 @@ def _reliability(groups: Sequence[Group]) -> Figure | None:
         f"Accuracy at each confidence, in bins of at least {_FEWEST} predictions: below the dashed line "
         "predictions are overconfident."
     )
-    least_sure = min(sure for one in series for sure, _ in one.points)
-    heights = [right for one in series for _, right in one.points] + [low for one in series for _, low, _ in one.band]
-    left, bottom = (math.floor(10 * low) / 10 for low in (least_sure, min(heights)))
-    axes = Axis("Confidence", percent, left, 1.0), Axis("Accuracy", percent, bottom, 1.0)
+    axes = Axis("Confidence", percent, 0.0, 1.0), Axis("Accuracy", percent, 0.0, 1.0)
     return Figure("reliability", "Reliability", _with_band(caption, series), line([DIAGONAL, *series], *axes))
 
 
@@ -210,10 +193,7 @@ def _selective(groups: Sequence[Group]) -> Figure | None:
     if not series:
         return None
     caption = _with_band("Accuracy when only the most confident examples are answered.", series)
-    imperfect = [x for one in series for x, y in one.points if y < 0.9995]
-    start = math.floor(10 * max(0.0, min(imperfect, default=0.1) - 0.1)) / 10  # before it no method errs
-    series = [one._replace(points=[point for point in one.points if point[0] >= start]) for one in series]
-    axes = Axis("Coverage: share of examples answered", percent, start), Axis("Accuracy on these", percent)
+    axes = Axis("Coverage: share of examples answered", percent, 0.0, 1.0), Axis("Accuracy on these", percent)
     return Figure("selective", "Selective accuracy", caption, line(series, *axes))
 
 

@@ -24,7 +24,7 @@ _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "se
 _ON_PREDICTIONS = "On the test data: how far its statements of uncertainty can be relied on."
 _ON_OUTSIDE = "How well uncertainty tells inputs of another kind from the test data."
 _ON_HELD_OUT = "What examples that were not trained on add to the predictions; judged on the test data."
-_ON_WEIGHTS = "Where the active weights are, how they were found, and how well each is known."
+_ON_WEIGHTS = "Where the active weights are, and how well each is known."
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -92,7 +92,7 @@ def _single(run: LoadedRun) -> tuple[str, Html]:
         section("Learning", compare.learning(alone)),
         section("Weights", single.weights(run), _ON_WEIGHTS),
         section("All measurements", [measurements(run)] if run.finished else []),
-        again([run]),
+        again(run),
     ]
     return title, join(parts)
 
@@ -103,9 +103,12 @@ def _several(runs: Sequence[LoadedRun], out: Path) -> tuple[str, Html]:
     if len(data) > 1:
         raise RecordError(f"figures of different data cannot be compared: report on those of one: {', '.join(data)}")
     models = sorted({run.name("model") for run in runs} - {""})
+    machines = sorted({_machine(run) for run in runs} - {""})
     methods = len({run.name("method") for run in runs})
     title = " on ".join(["Comparison", *data])
-    subtitle = " · ".join([f"{methods} {'method' if methods == 1 else 'methods'}", f"{len(runs)} runs", *models[:3]])
+    subtitle = " · ".join(
+        [f"{methods} {'method' if methods == 1 else 'methods'}", f"{len(runs)} runs", *models[:3], *machines[:3]]
+    )
     groups, note = group(runs), "One run each: only several seeds can tell how much of a difference is chance. "
     if any(len(one.runs) > 1 for one in groups):
         note = (
@@ -115,13 +118,12 @@ def _several(runs: Sequence[LoadedRun], out: Path) -> tuple[str, Html]:
         element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
         *notices(runs),
         headline(_winners(groups)),
-        section("Side by side", [comparison(groups, out)], f"{note}A heading sorts; a method unfolds into its runs."),
+        section("Side by side", [comparison(groups, out)], f"{note}A heading sorts; a method of several runs unfolds."),
         section("Quality", compare.quality(groups)),
         section("Cost", compare.costs(groups)),
         section("Calibration", compare.calibration(groups)),
         section("Out of distribution", compare.detection(groups), _ON_OUTSIDE),
         section("Learning", compare.learning(groups)),
-        again(runs),
     ]
     return title, join(parts)
 
@@ -138,17 +140,20 @@ def section(title: str, content: Iterable[Figure | Html | None], lead: str = "")
 def _subtitle(run: LoadedRun) -> str:
     draws, seed = run.result.get("n_draws"), run.result.get("seed", run.config.get("seed"))
     steps, seconds = run.last("step"), run.value("seconds") or run.last("seconds")
-    machine = run.environment.get("gpu") or run.environment.get("cpu")
-    took = duration(seconds) if seconds else ""
     parts = [
         run.name("model"),
         f"seed {seed}" if seed is not None else "",
         f"{integer(steps)} steps" if steps else "",
         f"{draws} {'draw' if draws == 1 else 'draws'}" if draws else "",
-        f"{took} on {machine}" if took and machine else took,
+        duration(seconds) if seconds else "",
+        _machine(run),
         str(run.environment.get("time", ""))[:10],
     ]
     return " · ".join(filter(None, parts))
+
+
+def _machine(run: LoadedRun) -> str:
+    return str(run.environment.get("gpu") or run.environment.get("cpu") or "")
 
 
 def headline(cards: Sequence[Html]) -> Html | None:
@@ -198,9 +203,8 @@ def _winners(groups: Sequence[Group]) -> list[Html]:
     for key, metric in METRICS.items():
         best = leaders(groups, metric) if metric.winner else []
         if len(best) == 1:
-            detail = element("p", best[0].detail, class_="with") if best[0].detail else None
-            by = join([detail, element("p", best[0].text(metric), class_="by")])
-            cards.append(card(key, best[0].method, "", by, metric.winner))
+            by = element("p", best[0].text(metric), class_="by")
+            cards.append(card(key, best[0].label, "", by, metric.winner))
         elif best and any(one.error(key) is not None for one in groups):
             told = f"{len(best)} of {len(groups)} cannot be told from the best."
             cards.append(card(key, "No clear winner", "", element("p", told, class_="by"), metric.winner))
@@ -233,22 +237,8 @@ def notices(runs: Sequence[LoadedRun]) -> list[Html]:
     return [element("p", text, class_="notice", role="note") for text in told]
 
 
-def again(runs: Sequence[LoadedRun]) -> Html:
-    """Command, configuration and environment of each run."""
-    head = element("div", element("h2", "Reproduce"), class_="head")
-    if len(runs) == 1:
-        return element("section", head, _again(runs[0]), id="again")
-    folded = [element("details", element("summary", _name(run)), _again(run)) for run in runs]
-    return element("section", head, *folded, id="again")
-
-
-def _name(run: LoadedRun) -> Html:
-    seed = run.config.get("seed")
-    who = ", ".join(filter(None, [run.name("method"), "" if seed is None else f"seed {seed}"]))
-    return join([f"{who} " if who else "", element("span", str(run.folder), class_="soft")])
-
-
-def _again(run: LoadedRun) -> Html:
+def again(run: LoadedRun) -> Html:
+    """Command, configuration and environment of a run."""
     command = None
     if run.command:
         copy = element("button", "Copy", type="button", class_="quiet copy", hidden=True)
@@ -256,7 +246,8 @@ def _again(run: LoadedRun) -> Html:
         command = element("div", code, copy, class_="with-copy")
     environment = flat({key: value for key, value in run.environment.items() if key != "argv"})
     lists = [_list("Configuration", run.settings), _list("Environment", environment | {"folder": str(run.folder)})]
-    return element("div", command, element("div", *lists, class_="pair"))
+    head = element("div", element("h2", "Reproduce"), class_="head")
+    return element("section", head, command, element("div", *lists, class_="pair"), id="again")
 
 
 def _list(title: str, table: Mapping[str, Any]) -> Html | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gossamer._text.formats import column, is_number
+from gossamer._text.formats import is_number, with_error
 from gossamer.lab.record import Run
 from gossamer.lab.report.parts import Point
 from gossamer.metrics import Metric
@@ -27,7 +27,6 @@ class LoadedRun:
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
-    updates: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any]
     evaluation: Mapping[str, Any]  # what was measured after the training
 
@@ -42,9 +41,12 @@ class LoadedRun:
         return str(value.get("name", "") if isinstance(value, Mapping) else value)
 
     def value(self, key: str) -> float | None:
-        """A measurement of the result, if it has it."""
-        for part in ("metrics", "cost"):
-            measured = mapping(self.result.get(part)).get(key)
+        """A measurement, if the run has it; ``auroc@SET/SCORE`` is that of a set from outside."""
+        name, _, place = key.partition("@")
+        inputs, _, score = place.rpartition("/")
+        scores = mapping(mapping(self.evaluation.get("ood")).get(inputs)).get("scores")
+        for part in (self.result.get("metrics"), self.result.get("cost"), mapping(scores).get(score)):
+            measured = mapping(part).get(name)
             if is_number(measured):
                 return float(measured)
         return None
@@ -130,13 +132,8 @@ class Group:
 
     def text(self, metric: Metric) -> str:
         """The measurement, mean ± standard error; a dash if no run has it."""
-        return told(self.mean(metric.name), self.told_error(metric), metric)
-
-    def told_error(self, metric: Metric) -> float | None:
-        """The standard error where it is worth telling: not that of a cost which hardly differs between runs."""
-        mean, error = self.mean(metric.name), self.error(metric.name)
-        least = 1e-9 if metric.compute is not None else 0.02
-        return error if mean is not None and error is not None and error > least * abs(mean) else None
+        mean = self.mean(metric.name)
+        return "–" if mean is None else with_error(mean, self.error(metric.name), metric.format)
 
     def values(self, key: str) -> list[float]:
         """The measurement in all runs that have it."""
@@ -153,17 +150,11 @@ class Group:
         return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def told(mean: float | None, error: float | None, metric: Metric) -> str:
-    """Mean ± standard error in the unit of the metric; a dash without a mean."""
-    unit, (cell,) = column([mean], [error], metric.format)
-    return "–" if cell == "-" else cell.replace("±", " ± ") + (f"\u202f{unit}" if unit else "")
-
-
 def read(folder: Path) -> LoadedRun:
     """Read a run folder; another folder is a :class:`~gossamer.lab.record.RecordError`."""
     run = Run.open(Path(folder))
     result = run.result() or {}
-    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), run.updates(), result, run.evaluation())
+    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), result, run.evaluation())
 
 
 def group(runs: Sequence[LoadedRun]) -> list[Group]:

@@ -40,8 +40,8 @@ def examples(run: LoadedRun) -> list[Html | None]:
 
 
 def weights(run: LoadedRun) -> list[Figure | None]:
-    """Where the active weights are, how they moved, and how certain each is."""
-    return [_density(run), _std_by_layer(run), _snr(run), _updates(run)]
+    """Where the active weights are, and how certain each is."""
+    return [_density(run), _std_by_layer(run), _snr(run)]
 
 
 def _predicted(run: LoadedRun) -> Figure | None:
@@ -125,11 +125,9 @@ def _density(run: LoadedRun) -> Figure | None:
     caption += " The rest are exactly zero." if active < total else ""
     rows = []
     for layer in run.layers:
-        share, shape = min(1.0, layer["active"] / layer["total"]), layer.get("shape")
-        size = " × ".join(map(str, shape)) if isinstance(shape, list) else ""
-        parts = [str(layer.get("name", "")), str(layer.get("kind", "")), size]
-        told = f"{integer(layer['active'])} of {integer(layer['total'])} active, {percent(share)}"
-        rows.append(DotRow(_layer_name(layer), share, 0.0, share, ", ".join([*filter(None, parts), told])))
+        name, share = _layer_name(layer), min(1.0, layer["active"] / layer["total"])
+        hover = f"{name}: {integer(layer['active'])} of {integer(layer['total'])} active, {percent(share)}"
+        rows.append(DotRow(name, share, 0.0, share, hover))
     return Figure("layers", "Density of each layer", caption, dots(rows, Axis("Active weights", percent, 0.0)), "rows")
 
 
@@ -162,19 +160,6 @@ def _snr(run: LoadedRun) -> Figure | None:
     caption = f"|μ|/σ of the active weights; {percent(below, 0)} are smaller than their own σ."
     axes = Axis("|μ| / σ", number, edges[0], edges[-1], log=True), Axis("Share of active weights", percent, 0.0)
     return Figure("snr", "Signal-to-noise ratio", caption, line([histogram("share", edges, heights)], *axes))
-
-
-def _updates(run: LoadedRun) -> Figure | None:
-    rows = [row for row in run.updates if is_number(row.get("step"))]
-    moved = [row for row in rows if isinstance(row.get("replaced"), Mapping)]
-    points = [(float(row["step"]), float(sum(filter(is_number, row["replaced"].values())))) for row in moved]
-    if len(points) < 2:
-        return None
-    postponed = sum("postponed" in row for row in rows)
-    caption = f"{integer(len(points))} updates replaced {count(sum(n for _, n in points))} weights by others."
-    caption += f" {integer(postponed)} were postponed." if postponed else ""
-    chart = line([Series("Replaced", points)], Axis("Step", integer, 0.0), Axis("Weights replaced", count, 0.0))
-    return Figure("updates", "Updates of the subspace", caption, chart)
 
 
 def _examples(run: LoadedRun, key: str, title: str, text: str) -> Html | None:
