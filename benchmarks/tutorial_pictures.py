@@ -119,12 +119,10 @@ def _compare(page: Path) -> tuple[list[dict[str, str]], str]:
     assert recipe is not None, f"{page} has no recipe"
     with _empty_folder():
         Path("paper.toml").write_text(recipe[1], encoding="utf-8")
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            given = ["compare", "paper.toml", "--data", "digits,two_moons", "--ood", "uniform", "--out", "runs/paper"]
-            assert gossamer([*given, "--latex", "--quiet"]) == 0, "the comparison failed"
+        given = ["compare", "paper.toml", "--data", "digits,two_moons", "--ood", "uniform", "--out", "runs/paper"]
+        assert gossamer([*given, "--quiet"]) == 0, "the comparison failed"
         with Path("runs/paper/comparison.csv").open(encoding="utf-8") as file:
-            return list(csv.DictReader(file)), printed.getvalue()
+            return list(csv.DictReader(file)), Path("runs/paper/comparison.tex").read_text(encoding="utf-8")
 
 
 def _paper(figure: Any, rows: list[dict[str, str]]) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 from gossamer._text.formats import Format, duration, integer, is_number, number, percent
 from gossamer.lab.record import write_atomically
 from gossamer.lab.report import write_report
-from gossamer.lab.report.charts import Mark, Series, line, scatter
+from gossamer.lab.report.charts import DotRow, Mark, Series, dots, line, scatter
 from gossamer.lab.report.page import card, document, headline, section
 from gossamer.lab.report.parts import Axis, Chart, Figure, Html, Point, element, join
-from gossamer.lab.report.plots import BarRow, bars
 from gossamer.lab.report.table import address, heading, sortable
 from gossamer.metrics import METRICS
 from gossamer_sweep.record import RANGE, SweepRecord, TrialRecord
@@ -163,8 +162,8 @@ def _scatter(
     marks, y = list[Mark](), _objective(record, [one.objective or 0.0 for one in ended])
     for one in ended:
         kind = _kind(one, record)
-        name, area = ("best", 0.09) if kind == "best" else ("", 0.0)
-        marks.append(Mark(x_of(one), one.objective or 0.0, name, _told(one, y.form), COLOURS[kind], area))
+        name = "best" if kind == "best" else ""
+        marks.append(Mark(x_of(one), one.objective or 0.0, name, _told(one, y.form), COLOURS[kind]))
     names = [(state, COLOURS[state]) for state in ("finished", "pruned") if any(one.state == state for one in ended)]
     return scatter(marks, x, y, steps, names)
 
@@ -180,18 +179,16 @@ def _curves(record: SweepRecord) -> Figure | None:
         return None
     series.sort(key=lambda one: one.label == "best")  # drawn last, on top
     y = _objective(record, [height for one in series for _, height in one.points])
-    chart = line(series, Axis("Epoch", integer), y, direct=False)
+    chart = line(series, Axis("Epoch", integer), y)
     return Figure("curves", "Trials by epoch", "Of the network at its means; pruned trials end early.", chart)
 
 
 def _importances(record: SweepRecord) -> Figure | None:
     if not record.importances:
         return None
-    rows = [
-        BarRow(name, share, percent(share), f"{name}: {percent(share)}") for name, share in record.importances.items()
-    ]
+    rows = [DotRow(name, share, 0.0, share, f"{name}: {percent(share)}") for name, share in record.importances.items()]
     said = "Share of the variance of the objective that an option explains alone (fANOVA), among the finished trials."
-    return Figure("importances", "Which options matter", said, bars(rows, ("option", "share")), "rows")
+    return Figure("importances", "Which options matter", said, dots(rows, Axis("Share", percent, 0.0)), "rows")
 
 
 def _objective(record: SweepRecord, values: Sequence[float]) -> Axis:

@@ -2,10 +2,8 @@
 
 import csv
 import json
-import os
 import re
 import shlex
-import subprocess
 
 import pytest
 
@@ -204,15 +202,13 @@ def test_several_data_sets_have_a_table_each_and_one_file(gossamer, on_two_sets,
     ]
 
 
-def test_latex_alone_is_on_standard_output(gossamer, on_two_sets):
-    code, out, err = gossamer(*on_two_sets, "--latex")
-    assert code == 0
-    assert "report: " in err
+def test_one_file_has_the_tables_in_latex(gossamer, on_two_sets):
+    assert gossamer(*on_two_sets)[0] == 0
+    folder = on_two_sets[-1]
+    out = (folder / "comparison.tex").read_text()
     assert out.count(r"\begin{table}") == out.count(r"\end{table}") == 2
     assert re.search(r"\\caption\{two\\_moons\. Mean\$\\pm\$standard error over 2 seeds", out)
     assert not set(out) & set("±↑↓")
-    folder = on_two_sets[-1]
-    assert (folder / "comparison.tex").read_text() == out.rstrip("\n") + "\n"
     rows = json.loads((folder / "digits" / "comparison.json").read_text())
     best = max(rows, key=lambda row: row["accuracy"])["method"]
     line = next(line for line in out.splitlines() if line.strip().startswith(f"{best} &"))
@@ -244,7 +240,7 @@ def test_jobs_train_the_runs_and_the_same_command_collects_them(gossamer, refuse
     assert gossamer(*words, "--quiet")[:2] == (0, "run: a b/vi-0\n")
     assert [path.name for path in (tmp_path / "a b").iterdir()] == ["vi-0"]
     assert gossamer(*words, "--quiet")[0] == 0  # a job that is started twice
-    assert gossamer(*command, "--print-jobs=shell")[1].splitlines() == lines[:1]
+    assert gossamer(*command, "--print-jobs")[1].splitlines() == lines[:1]
     before = (tmp_path / "a b" / "vi-0" / "result.json").stat().st_mtime_ns
     assert gossamer(*command, "--quiet")[0] == 0
     assert (tmp_path / "a b" / "vi-0" / "result.json").stat().st_mtime_ns == before
@@ -255,18 +251,3 @@ def test_jobs_train_the_runs_and_the_same_command_collects_them(gossamer, refuse
     assert refused(2, *command, "--only", "vi-1").startswith(
         "unknown run of this comparison 'vi-1'; did you mean 'vi-0'?"
     )
-
-
-def test_an_array_of_slurm_runs_in_a_shell(gossamer, monkeypatch, tmp_path):
-    """With a ``gossamer`` that says what it was given."""
-    monkeypatch.chdir(tmp_path)
-    told = ["compare", "sgd,vi", "--data", "digits,two_moons", "--seeds", "2", "--out", "my runs"]
-    code, out, _ = gossamer(*told, "--print-jobs", "slurm")
-    assert code == 0
-    assert "#SBATCH --array=0-7" in out
-    (tmp_path / "gossamer").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "gossamer").chmod(0o755)
-    (tmp_path / "jobs.sh").write_text(out)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": "5"}
-    done = subprocess.run(["bash", "jobs.sh"], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [*told, "--only", "two_moons/sgd-1", "--quiet"]

@@ -286,4 +286,4 @@ def test_the_network_of_a_run_is_exported(gossamer, finished, tmp_path):
         "probs",
     ]
     code, _, err = gossamer("export", finished, "--what", "all")
-    assert (code, "--what must be 'mean' or 'draws'; got 'all'" in err) == (2, True)
+    assert (code, "--what must be 'mean' or 'noise' or 'draws'; got 'all'" in err) == (2, True)

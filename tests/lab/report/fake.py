@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from gossamer.lab.record import Run
-from gossamer.lab.record.contents import UPDATES
 from gossamer_sweep.record import SweepRecord, TrialRecord
 
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -74,8 +73,6 @@ def fake_run(folder, method="ssvi", seed=0, *, finished=True, coloured=False, st
     write_environment(run, method, seed)
     reached = steps if finished else steps * 2 // 5
     write_metrics(run, dice, reached, steps, accuracy, nll, density, bayesian=method in ("ssvi", "vi"))
-    if density < 1:
-        write_updates(run, dice, reached, steps, density)
     if finished:
         run.write_result(classification(dice, method, seed, accuracy, nll, ece, macs, density, coloured))
     return run.folder
@@ -195,17 +192,6 @@ def write_metrics(run, dice, reached, steps, accuracy, nll, density, bayesian):
         if not bayesian:
             del row["kl"]
         run.append(row)
-
-
-def write_updates(run, dice, reached, steps, density):
-    for step in range(1000, reached + 1, 1000):
-        if step in (1000, 14_000):
-            run.append({"step": step, "postponed": "the loss is still falling fast"}, UPDATES)
-            continue
-        rate = 0.05 * 0.5 * (1 + math.cos(math.pi * step / steps))
-        active = {name: round(math.prod(shape) * density) for name, shape, _ in LAYERS}
-        replaced = {name: round(n * rate * dice.uniform(0.9, 1.05)) for name, n in active.items()}
-        run.append({"step": step, "rate": rate, "removed": replaced, "replaced": replaced, "active": active}, UPDATES)
 
 
 def classification(dice, method, seed, accuracy, nll, ece, macs, density, coloured):

@@ -1,6 +1,5 @@
 """The pages in a real browser: they open quietly, fit a phone, sort, and change with the light."""
 
-import csv
 import os
 import shutil
 from xml.etree import ElementTree
@@ -168,26 +167,18 @@ def test_paper_is_light_and_cuts_no_figure(show):
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
-def saved(page, figure, kind):
-    with page.expect_download() as found:
-        page.locator(f"#figure-{figure} [data-save={kind}]").click()
-    return found.value
-
-
-def test_a_figure_can_be_saved_as_svg_in_light_colours_and_as_csv(show, tmp_path):
+def test_a_figure_can_be_saved_as_svg_in_light_colours(show, tmp_path):
     page = show("single", dark=True)
-    svg = saved(page, "reliability", "svg")
-    assert svg.suggested_filename == "reliability.svg"
-    root = ElementTree.fromstring(svg.path().read_bytes())
+    with page.expect_download() as found:
+        page.locator("#figure-layers .save").click()
+    assert found.value.suggested_filename == "layers.svg"
+    root = ElementTree.fromstring(found.value.path().read_bytes())
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    columns = [one for one in root.iter() if one.get("class") == "column"]
-    assert len(columns) > 10
-    assert "fill:rgb(31, 111, 178)" in columns[0].get("style").replace(" :", ":")
+    dots = [one for one in root.iter() if one.get("class") == "dot c1"]
+    assert len(dots) > 10
+    assert "fill:rgb(31, 111, 178)" in dots[0].get("style").replace(" :", ":")
     assert not [one for one in root.iter() if one.get("class") == "hit"]
     assert page.evaluate("document.documentElement.dataset.theme") is None, "the page stays as it was"
-    rows = list(csv.reader(saved(page, "reliability", "csv").path().read_text().splitlines()))
-    assert rows[0][0] == "Confidence, from"
-    assert len(rows) == 16
 
 
 def test_over_lines_the_values_of_all_methods_are_told(show):

@@ -1,4 +1,3 @@
-import csv
 import functools
 import json
 import math
@@ -8,16 +7,13 @@ import zlib
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
-from xml.etree import ElementTree
 
 import pytest
 
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.record.contents import UPDATES
 from gossamer.lab.report import write_report
-from gossamer.lab.report.charts import Mark, scatter
-from gossamer.lab.report.compare import costs
-from gossamer.lab.report.parts import Axis, png
+from gossamer.lab.report.compare import _pooled, costs
+from gossamer.lab.report.parts import png
 from gossamer.lab.report.runs import group, read
 from gossamer.lab.report.table import leaders
 from gossamer.metrics import METRICS
@@ -27,8 +23,8 @@ VOID = {"meta", "link", "img", "br"}
 LEARNING = {"loss", "val-accuracy", "kl"}
 CURVES = ("reliability", "selective", "entropy", "mutual_information", "confusion")
 CLASSES = {name.replace("_", "-") for name in CURVES}
-NUMBERS = {"predicted", "coverage", "residual", "std"}
-WEIGHTS = {"layers", "layer-std", "updates", "snr"}
+NUMBERS = {"predicted", "coverage", "residual"}
+WEIGHTS = {"layers", "layer-std", "snr"}
 IMAGES = {"surest-mistakes", "least-certain"}
 ALL = LEARNING | CLASSES | WEIGHTS | IMAGES
 
@@ -172,14 +168,9 @@ def test_a_metric_that_is_absent_is_left_out(fake, tmp_path, keys, figure):
     assert Page(write_report([folder], tmp_path / "report.html")).figures & LEARNING == LEARNING - {figure}
 
 
-def test_without_updates_there_is_no_figure_of_them(fake, tmp_path):
-    folder = fake.fake_run(tmp_path / "run", "sgd", steps=3900)
-    assert "updates" not in Page(write_report([folder], tmp_path / "report.html")).figures
-
-
 def test_an_unfinished_run_shows_its_curves_and_how_to_resume(pages):
     page = Page(pages["unfinished"])
-    assert page.figures == LEARNING | {"updates"}
+    assert page.figures == LEARNING
     assert "is unfinished" in page.text
     assert f"gossamer train --resume '{pages['unfinished'].parent / 'un finished'}'" in page.text
     assert "All measurements" not in page.text
@@ -231,7 +222,6 @@ NASTY = "<script>alert(1)</script>\"'&amp;</title></style>]]>"
 
 def test_names_are_text_and_never_markup(fake, tmp_path):
     folder = fake.fake_run(tmp_path / "<b> & 'run'", steps=3900, nasty=NASTY)
-    run = Run.open(folder)
     (folder / "environment.json").write_text(json.dumps({"argv": ["train.py", NASTY], "cpu": NASTY, NASTY: NASTY}))
 
     def change(result):
@@ -240,8 +230,8 @@ def test_names_are_text_and_never_markup(fake, tmp_path):
             layer |= {"name": NASTY, "kind": NASTY, "shape": [NASTY]}
 
     change_result(folder, change)
-    run.append({"step": 10**6, "postponed": NASTY}, UPDATES)
     other = fake.fake_run(tmp_path / "other", steps=3900)
+    change_result(other, lambda result: result.update(data=NASTY))
     for folders in ([folder], [folder, other]):
         page = Page(write_report(folders, tmp_path / "report.html"))
         assert len(page.all("script")) == len(page.all("style")) == 1
@@ -258,7 +248,6 @@ def test_several_runs_are_compared(pages):
     assert len(page.all("tbody")) == 4
     assert len(page.all("tr", "single")) == 12
     assert len(page.all("button", "fold")) == 4
-    assert len(page.all("details")) == 12
     for words in ("4 methods · 12 runs", "×3", "Highest accuracy", "Fastest to train", "±"):
         assert words in page.text
 
@@ -282,7 +271,7 @@ def test_a_winner_is_named_where_a_t_test_can_tell_it_from_the_next(fake, tmp_pa
     page = Page(write_report(folders, tmp_path / "report.html"))
     card = page.text.partition("Highest accuracy ")[2]
     assert card.startswith(
-        "vi 93.1 ± 0.1 %" if best == ["vi"] else "No clear winner 2 of 2 cannot be told from the best."
+        "vi 93.10 ± 0.10 %" if best == ["vi"] else "No clear winner 2 of 2 cannot be told from the best."
     )
 
 
@@ -328,14 +317,10 @@ def test_decimals_are_the_same_in_every_row_of_a_column(fake, tmp_path):
     assert "98.4 ± 0.4" in text
 
 
-def test_runs_on_different_data_are_compared_apart_and_nothing_is_crowned_over_both(fake, tmp_path):
-    folders = [fake.fake_run(tmp_path / method, method, steps=3900) for method in ("ssvi", "vi")]
-    folders += [fake.fake_regression(tmp_path / f"regression {seed}", seed) for seed in (0, 1)]
-    page = Page(write_report(folders, tmp_path / "report.html"))
-    assert len(page.all("table", "sortable")) == 2
-    assert "2-dots-accuracy" in page.figures
-    assert "2 data sets" in page.text
-    assert len([name for name in page.figures if name.endswith("dots-nll")]) == 1
+def test_runs_on_different_data_are_not_compared(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / "ssvi", steps=3900), fake.fake_regression(tmp_path / "regression")]
+    with pytest.raises(RecordError, match="report on those of one: concrete, digits32"):
+        write_report(folders, tmp_path / "report.html")
 
 
 def test_rows_of_numbers_get_a_table_of_mistakes(pages):
@@ -408,27 +393,17 @@ def test_many_classes_show_their_most_frequent_confusions(fake, tmp_path):
     change_result(folder, lambda result: result.update(class_names=names))
     text = Page(write_report([folder], tmp_path / "report.html")).text
     assert "Most frequent: 9 × class 7 taken for class 8" in text
-    assert "class 5 → class 6" in text
-
-
-@pytest.mark.parametrize("kind", ["single", "regression", "several", "sweep"])
-def test_every_figure_has_its_numbers_as_csv(pages, kind):
-    tables = [attributes["data-csv"] for _, attributes in Page(pages[kind]).elements if "data-csv" in attributes]
-    assert len(tables) == len([one for one in Page(pages[kind]).all("svg", "chart")])
-    for text in tables:
-        head, *rows = csv.reader(text.splitlines())
-        assert len(rows) > 0
-        assert all(len(row) == len(head) for row in rows)
+    assert "class 7 → class 8 9 class 5 → class 6 4" in text
 
 
 def test_numbers_of_a_figure_are_those_of_the_run(fake, tmp_path):
     folder = fake.fake_run(tmp_path / "run", steps=3900)
     page = Page(write_report([folder], tmp_path / "report.html"))
-    (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith('series,"Entropy')]
-    rows = list(csv.DictReader(text.splitlines()))
     curve = Run.open(folder).result()["curves"]["entropy"]
     wrong = [c - r for c, r in zip(curve["count"], curve["right"], strict=True)]
-    assert [float(row["Examples"]) for row in rows] == [*curve["right"], *wrong]
+    for kind, counts in (("right", curve["right"]), ("wrong", wrong)):
+        told = [int(n.replace(",", "")) for n in re.findall(rf"{kind}: (\S+) at entropy", page.text)]
+        assert told == [n for n in [*counts, counts[-1]] if n]  # the last reaches to the last edge
 
 
 def test_the_cost_of_training_is_that_of_the_whole_training_not_of_its_end(fake, tmp_path):
@@ -452,7 +427,8 @@ def test_the_front_has_what_no_other_beats_in_both(fake, tmp_path):
         change_result(folder, lambda result, cost=training: result["cost"].update(training_macs=cost))
     (figure,) = [one for one in costs(group([read(folder) for folder in folders])) if one and one.slug == "cost"]
     assert "On the front: cheap, good." in figure.html()
-    assert [row[:3] for row in figure.chart.rows] == [(name, *point) for name, point in found.items()]
+    for name, words in {"cheap": "0.9 for 1 GMAC", "good": "0.2 for 4 GMAC", "beaten": "0.3 for 5 GMAC"}.items():
+        assert f"<title>{name}: {words}</title>" in figure.html().replace("\u202f", " ")
     assert figure.html().count("line reference") == 1
 
 
@@ -475,6 +451,17 @@ def test_means_and_standard_errors_are_those_of_the_runs(fake, tmp_path):
     assert "92.0 ± 1.2" in Page(write_report(folders, tmp_path / "report.html")).text
 
 
+def test_a_reliability_curve_has_the_error_of_its_runs_or_that_of_a_share(fake, tmp_path):
+    folders = [fake.fake_run(tmp_path / str(seed), seed=seed, steps=3900) for seed in range(2)]
+    for folder, right in zip(folders, (0.8, 0.6), strict=True):
+        bins = {"edges": [0.0, 0.5, 1.0], "confidence": [0.4, 0.7], "accuracy": [0.5, right], "count": [4, 100]}
+        change_result(folder, lambda result, bins=bins: result["curves"].update(reliability=bins))
+    for some, accuracy, error in ((folders[:1], 0.8, 0.04), (folders, 0.7, 0.1)):
+        (one,) = group([read(folder) for folder in some])
+        assert _pooled(one).points == [pytest.approx((0.7, accuracy))]  # a bin of so few examples says nothing
+        assert _pooled(one).band == [pytest.approx((0.7, accuracy - error, accuracy + error))]
+
+
 def test_groups_are_told_apart_by_what_differs(fake, tmp_path):
     folders = [
         fake.fake_run(tmp_path / f"{density} {seed}", seed=seed, steps=3900, density=density)
@@ -490,11 +477,9 @@ def test_groups_are_told_apart_by_what_differs(fake, tmp_path):
 def test_many_settings_and_unfinished_runs_are_compared_too(fake, tmp_path):
     folders = [fake.fake_run(tmp_path / str(k), steps=3900, update_period=k) for k in range(1, 11)]
     folders.append(fake.fake_run(tmp_path / "unfinished", steps=3900, finished=False))
-    folders.append(fake.fake_regression(tmp_path / "regression"))
     page = Page(write_report(folders, tmp_path / "report.html"))
     assert "unfinished is unfinished" in page.text
-    assert len(page.all("h2", "part")) == 2
-    assert len(page.all("tbody")) == 12
+    assert len(page.all("tbody")) == 11
 
 
 def test_unfinished_runs_alone_are_compared_by_their_curves(fake, tmp_path):
@@ -573,19 +558,8 @@ def test_a_sweep_shows_its_search_and_its_trials(pages):
         assert words in page.text
     assert "<b>a loss" not in page.source  # a failure is text
     assert [a["href"] for a in page.all("a")] == [f"sweep/{found.best.folder}/report.html"]
-    (text,) = [a["data-csv"] for _, a in page.elements if a.get("data-csv", "").startswith("name,Trial")]
-    written = {int(row["Trial"]): float(row["NLL, held out"]) for row in csv.DictReader(text.splitlines())}
-    assert written == pytest.approx({one.number: one.objective for one in found.trials if one.objective}, rel=1e-5)
-
-
-@pytest.mark.parametrize(("height", "below"), [(0.9, 15), (0.0, -13)])
-def test_the_end_of_a_stair_is_named_below_it_or_above_where_there_is_no_room(height, below):
-    marks = [Mark(0, 1.0, "", ""), Mark(1, 0.0, "", ""), Mark(2, height, "best", "", area=0.1)]
-    chart = scatter(marks, Axis("x"), Axis("y"), [(0, 1.0), (2, height)])
-    root = ElementTree.fromstring(f"<svg>{chart.drawing}</svg>")
-    (label,) = [one for one in root.iter("text") if one.text == "best"]
-    (dot,) = [one for one in root.iter("circle") if "point" in one.get("class")]
-    assert float(label.get("y")) - 4 - float(dot.get("cy")) == below
+    written = {int(n): float(value) for n, value in re.findall(r"Trial (\d+), [a-z]+: (\S+) with", page.text)}
+    assert written == pytest.approx({one.number: one.objective for one in found.trials if one.objective}, abs=1e-3)
 
 
 def test_a_sweep_says_where_it_searched_in_words(pages):

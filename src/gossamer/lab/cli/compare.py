@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,13 +22,7 @@ from gossamer.lab.runs.settings import Settings
 
 DATA = "digits"
 NOT_SETTINGS = {"methods", "data", "density", "seeds", "out", "json"}
-NOT_SETTINGS |= {"ood", "ood_score", "latex", "print_jobs", "only", "trust", "quiet"}
-SLURM = """#!/bin/bash
-#SBATCH --job-name={title}
-#SBATCH --array=0-{last}
-# Add what your cluster asks for: --partition, --time, --gres, --cpus-per-task. Submit this file with sbatch from here.
-runs=({names})
-{command} --only "${{runs[$SLURM_ARRAY_TASK_ID]}}" --quiet"""
+NOT_SETTINGS |= {"ood", "ood_score", "print_jobs", "only", "trust", "quiet"}
 
 
 def compare(given: list[str]) -> int:
@@ -46,43 +40,38 @@ def compare(given: list[str]) -> int:
     ood = names_of(options.ood)
     for plan in plans:
         _refuse_unknown(plan, ood)
-    if options.print_jobs is not None:
-        return _print_jobs(plans, ["compare", *given], options.print_jobs)
+    if options.print_jobs:
+        return _print_jobs(plans, given)
     if options.only is not None:
         return _train_only(plans, options.only, options.quiet)
-    # A LaTeX table can be redirected into a file, so standard output has nothing else.
-    tell = (lambda text="": print(text, file=sys.stderr, flush=True)) if options.latex else print
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     found = dict[str, Comparison]()
     for plan in plans:
         if found:
-            tell("\n")
+            print("\n")
         if len(plans) > 1:
-            tell(f"{plan.data}\n")
+            print(f"{plan.data}\n")
         way = {"ood": ood, "ood_score": options.ood_score, "quiet": options.quiet, "say": say}
         comparison = compare_runs(plan.entries, plan.seeds, plan.out, **way)
         found[plan.data] = comparison
-        print(comparison.to_latex(plan.data) if options.latex else comparison.to_text())
-        _finish(plan, comparison, tell)
+        print(comparison.to_text())
+        _finish(plan, comparison)
     if len(plans) > 1:
         out = _base(plans)
         write_atomically(out / "comparison.csv", csv_of(found))
         write_atomically(out / "comparison.tex", "\n".join(one.to_latex(data) for data, one in found.items()))
-        tell(f"\nall data sets: {out / 'comparison'}.csv, .tex")
+        print(f"\nall data sets: {out / 'comparison'}.csv, .tex")
     return 1 if any(comparison.has_failures for comparison in found.values()) else 0
 
 
-def _print_jobs(plans: Sequence[DataPlan], given: Sequence[str], kind: str) -> int:
+def _print_jobs(plans: Sequence[DataPlan], given: Sequence[str]) -> int:
     """Print a command for each run that is not finished: jobs that can run anywhere."""
-    command = ["gossamer", *_without_jobs(given)]
+    command = ["gossamer", "compare", *(word for word in with_underscores(given) if word != "--print_jobs")]
     names = [name for name, (folder, _) in _runs(plans).items() if not (folder / "result.json").exists()]
+    for name in names:
+        print(shlex.join([*command, "--only", name]))
     if not names:
         print("all runs are finished: the same command without --print_jobs collects them", file=sys.stderr)
-    elif kind == "shell":
-        print("\n".join(shlex.join([*command, "--only", name]) for name in names))
-    else:
-        title = shlex.quote(_base(plans).name)
-        print(SLURM.format(title=title, last=len(names) - 1, names=shlex.join(names), command=shlex.join(command)))
     return 0
 
 
@@ -109,24 +98,15 @@ def _base(plans: Sequence[DataPlan]) -> Path:
     return plans[0].out if len(plans) == 1 else plans[0].out.parent
 
 
-def _without_jobs(given: Sequence[str]) -> list[str]:
-    words, kept = with_underscores(given), list[str]()
-    for last, word in zip(["", *words], words, strict=False):
-        is_value = last == "--print_jobs" and word in ("shell", "slurm")
-        if not is_value and word.partition("=")[0] != "--print_jobs":
-            kept.append(word)
-    return kept
-
-
-def _finish(plan: DataPlan, comparison: Comparison, tell: Callable[..., None]) -> None:
+def _finish(plan: DataPlan, comparison: Comparison) -> None:
     if comparison.folders:
         from gossamer.lab.report import write_comparison
 
-        tell(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
-    tell(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
+        print(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
+    print(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
     if plan.kept is not None:
         write_atomically(plan.kept, comparison.to_trials())
-        tell(f"kept: {plan.kept}")
+        print(f"kept: {plan.kept}")
 
 
 def add_compare_flags(flags: Parser) -> Parser:
@@ -139,9 +119,7 @@ def add_compare_flags(flags: Parser) -> Parser:
     flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
     flags.add_flag("ood", str | None, "Sets from outside, with commas, as for evaluate: a column of AUROC for each.")
     flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
-    flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
-    jobs = "Train nothing; print a shell line per run, or a script for an array of Slurm: then compare collects."
-    flags.add_argument("--print_jobs", nargs="?", const="shell", choices=("shell", "slurm"), help=jobs)
+    flags.add_flag("print_jobs", None, "Train nothing; print a shell line per run, after which compare collects.")
     flags.add_flag("only", str | None, "Train this run alone, <label>-<seed>, and write no table.")
     flags.add_flag("trust", str | None, "Code of yours, module:function with commas, that a recipe may name.")
     flags.add_flag("quiet", None, "Show no progress.")

@@ -123,8 +123,6 @@ def _whole_parser() -> Any:
     parsers["list"].add_argument("kind", choices=LISTS)
     parsers["completion"].add_argument("shell", choices=SHELLS)
     compare.add_compare_flags(parsers["compare"])
-    queries.add_evaluate_flags(parsers["evaluate"])
-    queries.add_predict_flags(parsers["predict"])
     for name in queries.TITLES:
         queries.add_flags(parsers[name], name)
     after_train = train.add_common_flags(parsers["train"]).add_subparsers(prog="gossamer train")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from gossamer._text.formats import plain
@@ -15,6 +16,8 @@ TITLES = {
     "runs": "The runs in a folder and in its comparisons, the oldest first.",
     "show": "A run in a few lines: its settings, how far it is, what it reached.",
     "report": "One HTML file about one run or several, or about a sweep.",
+    "predict": "Predictions of a run for new inputs: classes with probabilities, or means with intervals.",
+    "evaluate": "The metrics of a run, computed again; out-of-distribution detection, corruptions, calibration.",
 }
 
 
@@ -89,10 +92,14 @@ def add_flags(parser: Parser, command: str) -> Parser:
         parser.add_argument("folder", nargs="?", default="runs", help="The folder of the runs; runs if not given.")
         return parser
     parser.add_argument("run", help="The run folder.")
+    if command == "predict":
+        _add_predict_flags(parser)
+    if command == "evaluate":
+        _add_evaluate_flags(parser)
     if command == "export":
-        whats = "mean, the network at its means; draws, several networks in one."
+        whats = "mean, the network at its means; noise, a draw at each call; draws, several networks in one."
         parser.add_flag("format", Literal["onnx", "torch-export"], "Format of the file.", "onnx")
-        parser.add_flag("what", Literal["mean", "draws"], f"What to export: {whats}", "mean")
+        parser.add_flag("what", Literal["mean", "noise", "draws"], f"What to export: {whats}", "mean")
         parser.add_flag("n_draws", int | None, "Networks of draws; as in the settings of the run if not given.")
         parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
         parser.add_flag("out", str | None, "The file; in the run folder if not given.")
@@ -106,19 +113,12 @@ def _parse(command: str, given: list[str]) -> Any:
 
 def predict(given: list[str]) -> int:
     """Print or write the predictions of a run for new inputs."""
-    title = "Predictions of a run for new inputs: classes with probabilities, or means with intervals."
-    options = add_predict_flags(Parser("gossamer predict", title)).parse(given)
-    from gossamer.data.own.files import (  # not for a help, for which nobody waits
-        FILES,
-        WRITTEN,
-        csv_of,
-        json_lines,
-        kind_of,
-    )
+    options = _parse("predict", given)
+    from gossamer.data.own import files  # not for a help, for which nobody waits
 
     out = writable("out", options.out)
-    if out is not None and out.suffix.lower() not in WRITTEN:
-        raise UsageError(f"--out {out}: predictions are written to {', '.join(WRITTEN)} files")
+    if out is not None and out.suffix.lower() not in files.WRITTEN:
+        raise UsageError(f"--out {out}: predictions are written to {', '.join(files.WRITTEN)} files")
     run = Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
     from gossamer.lab.runs.reading import predict_run
 
@@ -126,20 +126,16 @@ def predict(given: list[str]) -> int:
     settings = {name: getattr(options, name) for name in ("level", "conformal", "temperature", "data", "quiet")}
     rows = predict_run(run.folder, source, options.n_draws, **settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    write = (FILES[".jsonl"] if options.json or out is None else kind_of(out)).write
+    write = None if out is None else (files.FILES[".jsonl"] if options.json else files.kind_of(out)).write
     if out is not None and write is not None:
         write(out, columns)
         print(f"predictions: {out} ({len(rows):,} rows)")
-    elif options.json:
-        sys.stdout.write(json_lines(columns))
     else:
-        sys.stdout.write(csv_of(columns))
+        sys.stdout.write(files.json_lines(columns) if options.json else files.csv_of(columns))
     return 0
 
 
-def add_predict_flags(parser: Parser) -> Parser:
-    """Flags of ``predict``."""
-    parser.add_argument("run", help="The run folder.")
+def _add_predict_flags(parser: Parser) -> None:
     parser.add_argument(
         "input", help="A table, an array, an image, a folder of images, or - for CSV of standard input."
     )
@@ -149,13 +145,12 @@ def add_predict_flags(parser: Parser) -> Parser:
     parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("json", None, "Print JSON, one object per line.")
-    return add_reading_flags(parser)
+    add_reading_flags(parser)
 
 
 def evaluate(given: list[str]) -> int:
     """Print the metrics of a run, computed again, and what else was asked for."""
-    title = "The metrics of a run, computed again; out-of-distribution detection, corruptions, calibration."
-    options = add_evaluate_flags(Parser("gossamer evaluate", title)).parse(given)
+    options = _parse("evaluate", given)
     if options.conformal is not None and not 0 < options.conformal < 1:
         raise UsageError(f"--conformal must be between 0 and 1, as 0.9 for 90 %; got {options.conformal}")
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
@@ -166,16 +161,14 @@ def evaluate(given: list[str]) -> int:
     with keeping_parts(job):
         found: dict[str, Any] = evaluate_run(job, split=options.split, quiet=options.quiet)
         tables = [columns(texts(found))]
-        for name, (value, views) in _more(options, job).items():
+        for name, value, views in _more(options, job):
             found[name] = value
             tables += [plain(view._replace(title="", note="").to_text()) for view in views]
     print(json.dumps(found, indent=1) if options.json else "\n\n".join(tables))
     return 0
 
 
-def add_evaluate_flags(parser: Parser) -> Parser:
-    """Flags of ``evaluate``."""
-    parser.add_argument("run", help="The run folder.")
+def _add_evaluate_flags(parser: Parser) -> None:
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("split", Literal["train", "val", "test"], "Which part of the data.", "test")
     parser.add_flag("json", None, "Print JSON.")
@@ -201,27 +194,26 @@ def add_evaluate_flags(parser: Parser) -> Parser:
         "Sets of classes, or intervals, with this probability of containing the truth, by the held-out split.",
         group=more,
     )
-    return add_reading_flags(parser)
+    add_reading_flags(parser)
 
 
-def _more(options: Any, job: Any) -> dict[str, tuple[Any, list[Table]]]:
+def _more(options: Any, job: Any) -> Iterator[tuple[str, Any, list[Table]]]:
+    """Name, numbers and tables of each further thing that was asked for."""
     from gossamer.lab.report import evaluation as tables
     from gossamer.lab.runs import evaluation, shift
 
-    found: dict[str, tuple[Any, list[Table]]] = {}
     if options.ood:
         value = shift.evaluate_ood(job, names_of(options.ood))
-        found["ood"] = value, [tables.ood_table(value)]
+        yield "ood", value, [tables.ood_table(value)]
     if options.corruptions:
         value = shift.evaluate_corruptions(job, options.corruptions, quiet=options.json)
-        found["corruptions"] = value, tables.corruption_tables(value)
+        yield "corruptions", value, tables.corruption_tables(value)
     if options.temperature:
         value = evaluation.evaluate_temperature(job)
-        found["temperature"] = value, [tables.temperature_table(value)]
+        yield "temperature", value, [tables.temperature_table(value)]
     if options.selective:
         value = evaluation.evaluate_selective(job)
-        found["selective"] = value, [tables.selective_table(value)]
+        yield "selective", value, [tables.selective_table(value)]
     if options.conformal:
         value = evaluation.evaluate_conformal(job, options.conformal)
-        found["conformal"] = value, [tables.conformal_table(value)]
-    return found
+        yield "conformal", value, [tables.conformal_table(value)]

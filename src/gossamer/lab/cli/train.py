@@ -47,7 +47,7 @@ def train(given: list[str]) -> int:
     except ValueError as error:
         raise UsageError(str(error)) from error
     if options.print_config:
-        _print_config(settings)
+        print(to_toml(settings.to_config()), end="")
         return 0
     from gossamer.lab.runs.job import train as train_run
 
@@ -188,16 +188,13 @@ def read_config(path: Path) -> dict[str, Any]:
     """The keys of a TOML file; options of the method stand among the others."""
     try:
         content: dict[str, Any] = schema.read(path, _Config, "write keys and values")
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        ) from error
-    if isinstance(content.get("methods"), dict):
-        raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
-    try:
         refuse_foreign_code(path, content)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if isinstance(content.get("methods"), dict):
+        raise UsageError(f"{path} is a recipe: gossamer compare {shlex.quote(str(path))} trains it")
     options = content.pop("options", {})
     content.pop("format", None)
     return {**content, **options}
@@ -216,16 +213,3 @@ def flags_of(
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
     return flags
-
-
-def _print_config(settings: Settings) -> None:
-    """Everything that determines a run, as TOML that ``--config`` reads; what is not set, as a comment."""
-    plain = settings.to_config()
-    options = plain.pop("options")
-    parts = [to_toml(plain), _unset(plain), "\n", to_toml({"options": options}), _unset(options)]
-    print("".join(parts), end="")
-
-
-def _unset(values: dict[str, Any]) -> str:
-    names = [name for name, value in values.items() if value is None]
-    return f"# not set: {', '.join(names)}\n" if names else ""

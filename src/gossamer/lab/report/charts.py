@@ -1,150 +1,181 @@
-"""Charts as inline SVG, coloured by the page: lines, histograms and a scatter, each with its data as a table."""
+"""Charts as inline SVG, coloured by the page: lines, histograms and points, a scatter, dots in rows, a matrix."""
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, NamedTuple
 
+from gossamer._text.formats import integer, percent
 from gossamer.lab.report.parts import (
     HEIGHT,
     LETTER,
     WIDTH,
     Axis,
-    Cell,
     Chart,
     Html,
     PlotFrame,
     Point,
+    Scale,
     colour_class,
     element,
     join,
+    limits,
     make_frame,
     shorten,
     spread,
+    tick_labels,
 )
 
 _MOST_POINTS = 240
-_LOWEST = HEIGHT - 50  # of labels: below them are the ticks
-MOST_NAMED = 8
-"""At most so many series are named in a chart; more names would hide it."""
+_MOST_LETTERS = 20  # of a row
+_CLASS_LETTERS = 12  # of a class
+_ORDER = {"points": 0, "reference": 1}  # what is drawn first, and without numbers on hovering; then the lines
 
 
 class Series(NamedTuple):
-    """A line; series with the same label are drawn in the same colour and labelled once."""
+    """A line, or points, or a histogram; series with the same label have the same colour and are named once."""
 
     label: str
     points: Sequence[Point]
     colour: int = 0
-    kind: str = "line"  # or "dashed", "thin", "area"; without a name: "reference", and "ticks" at the foot of the chart
-    band: Sequence[tuple[float, float, float]] = ()  # x, low, high
+    kind: str = "line"  # or "dashed", "thin", "points", "steps" up to the next point; without a name: "reference"
+    band: Sequence[tuple[float, float, float]] = ()  # x, low, high: of points, an interval each
+
+
+def histogram(label: str, edges: Sequence[float], heights: Sequence[float], colour: int = 0) -> Series:
+    """A height between each edge and the next."""
+    return Series(label, list(zip(edges, [*heights, heights[-1]], strict=True)), colour, "steps")
 
 
 DIAGONAL = Series("", [(0.0, 0.0), (1.0, 1.0)], kind="reference")
 """Where a calibrated model is."""
 
 
-class Bars(NamedTuple):
-    """The bars of a histogram; ``texts`` say on hovering what is in each."""
-
-    label: str
-    heights: Sequence[float]
-    texts: Sequence[str]
-    colour: int = 0
-
-
 class Mark(NamedTuple):
-    """A point of a scatter: ``area`` as a share of the largest, 0 for a small dot without label."""
+    """A point of a scatter; one without a label is a small dot."""
 
     x: float
     y: float
     label: str
     hover: str
     colour: int = 0
-    area: float = 0.0
     error: float = 0.0
 
 
-def thin(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """At most about ``most`` points: neighbours are averaged, the first and the last are kept."""
-    if len(points) <= most:
-        return list(points)
-    width = math.ceil((len(points) - 2) / max(1, most - 2))
-    inner = points[1:-1]
-    groups = [inner[start : start + width] for start in range(0, len(inner), width)]
-    means = [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
-    return [points[0], *means, points[-1]]
+class DotRow(NamedTuple):
+    """A value with a range around it, and small dots."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    hover: str
+    colour: int = 0
+    specks: Sequence[float] = ()
 
 
-def line(series: Sequence[Series], x: Axis, y: Axis, direct: bool = True) -> Chart:
-    """Lines over a common axis; several are named at their ends (``direct``) or in a legend below.
+def thin(rows: Sequence[Any], most: int = _MOST_POINTS) -> list[Any]:
+    """At most about ``most`` rows of numbers: neighbours are averaged, the first and the last are kept."""
+    if len(rows) <= most:
+        return list(rows)
+    width = math.ceil((len(rows) - 2) / max(1, most - 2))
+    groups = [rows[start : min(start + width, len(rows) - 1)] for start in range(1, len(rows) - 1, width)]
+    return [rows[0], *(tuple(map(fmean, zip(*group, strict=True))) for group in groups), rows[-1]]
 
-    One line alone has its last value at its end, unless ``direct`` is false.
-    """
-    series = [_thinned(one) for one in series]
+
+def line(series: Sequence[Series], x: Axis, y: Axis) -> Chart:
+    """Series over common axes; several are named in a legend."""
+    series = [
+        one if one.kind in ("points", "steps") else one._replace(points=thin(one.points), band=thin(one.band))
+        for one in series
+    ]
     if y.log:  # a band may reach below zero, where nothing can be drawn
         least = min(py for one in series for _, py in one.points)
         series = [one._replace(band=[(px, max(low, least), high) for px, low, high in one.band]) for one in series]
-    told = [one for one in series if one.kind not in ("reference", "ticks")]
-    named = list({one.label: one for one in reversed(told)}.values())[::-1]
-    is_alone, direct = direct and len(named) == 1, direct and 1 < len(named) <= MOST_NAMED
-    right = 26.0 + LETTER * max((len(shorten(one.label)) for one in named), default=0) if direct else 22.0
-    if is_alone:
-        right = 16 + LETTER * len(y.form(named[0].points[-1][1]))
     every = [point for one in series for point in one.points]
     ends = [height for one in series for _, low, high in one.band for height in (low, high)]
-    frame = make_frame(x, y, [px for px, _ in every], [py for _, py in every] + ends, right)
-    drawn = [_band(one, frame) for one in told if one.band]
-    drawn += [_line(one, frame) for one in sorted(series, key=lambda one: one.kind != "reference")]
-    hovers = [_hovers(one, x, y, frame) for one in told]
-    labels = _end_labels(named, frame) if direct else _last_value(named[0], y, frame) if is_alone else None
-    names = [] if direct or not 1 < len(named) <= MOST_NAMED else [(one.label, one.colour) for one in named]
-    rows = [(one.label, *point) for one in told for point in one.points]
-    drawing = join([frame.drawing, clipped(join(drawn), frame), *hovers, labels])
-    return Chart(drawing, ("series", x.label, y.label), rows, names)
-
-
-def histogram(
-    edges: Sequence[float], bars: Sequence[Bars], x: Axis, y: Axis, over: Callable[[PlotFrame], Html] | None = None
-) -> Chart:
-    """Bars between ``edges``, or outlines where there are several; ``over`` draws on top of them."""
-    frame = make_frame(x, y, edges, [y.low or 0.0, *(height for one in bars for height in one.heights)])
-    name, several = x.label.partition(",")[0], len(bars) > 1
-    places = [f"{name} {x.form(low)} to {x.form(high)}" for low, high in pairwise(edges)]
-    drawn = [(_outline if several else _columns)(one, edges, places, frame) for one in bars]
-    rows: list[tuple[Cell, ...]] = [
-        (*([one.label] if several else []), low, high, height)
-        for one in bars
-        for (low, high), height in zip(pairwise(edges), one.heights, strict=True)
-    ]
-    heads = (*(["series"] if several else []), f"{x.label}, from", f"{x.label}, to", y.label)
-    names = [(one.label, one.colour) for one in bars] if several else []
-    return Chart(join([frame.drawing, *drawn, over(frame) if over else None]), heads, rows, names)
+    frame = make_frame(x, y, [px for px, _ in every], [py for _, py in every] + ends)
+    drawn = [_band(one, frame) for one in series if one.band]
+    drawn += [_line(one, frame) for one in sorted(series, key=lambda one: _ORDER.get(one.kind, 2))]
+    hovers = [_hovers(one, x, y, frame) for one in series if one.kind not in _ORDER]
+    names = list({one.label: one.colour for one in series if one.label}.items())
+    return Chart(join([frame.drawing, _clipped(join(drawn), frame), *hovers]), names if len(names) > 1 else ())
 
 
 def scatter(
     marks: Sequence[Mark], x: Axis, y: Axis, steps: Sequence[Point] = (), names: Sequence[tuple[str, int]] = ()
 ) -> Chart:
-    """Points with areas, error bars and names; small dots without names; ``steps`` are joined by a stair.
+    """Points with names and error bars, and small dots; ``steps`` are joined by a stair.
 
     ``names`` of colours stand in a legend.
     """
     ys = [mark.y + sign * mark.error for mark in marks for sign in (-1, 1)]
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
-    drawn = [_mark(mark, frame) for mark in sorted(marks, key=lambda mark: -mark.area)]
-    large = [mark for mark in marks if mark.area]
-    heights = spread([_beside(frame.y(mark.y), bool(steps)) for mark in large], 15, _LOWEST)
+    named = [mark for mark in marks if mark.label]
+    drawn = [_mark(mark, frame) for mark in [*named, *(mark for mark in marks if not mark.label)]]
+    heights = spread([frame.y(mark.y) for mark in named], 15, HEIGHT - 50)  # below are the ticks
     labels = []
-    for mark, height in zip(large, heights, strict=True):
-        at, radius = frame.x(mark.x), _radius(mark.area)
-        before = at + radius + 8 + LETTER * len(shorten(mark.label)) > WIDTH
-        start, kind = (at - radius - 6, "label end") if before else (at + radius + 6, "label")
+    for mark, height in zip(named, heights, strict=True):
+        at = frame.x(mark.x)
+        before = at + 12 + LETTER * len(shorten(mark.label)) > WIDTH
+        start, kind = (at - 11, "label end") if before else (at + 11, "label")
         labels.append(element("text", shorten(mark.label), x=start, y=height + 4, class_=kind))
-    rows = [(mark.label, mark.x, mark.y, mark.error) for mark in marks if mark.label or names]
-    drawing = join([frame.drawing, _stair(steps, frame), *drawn, *labels])
-    return Chart(drawing, ("name", x.label, y.label, "standard error"), rows, names)
+    return Chart(join([frame.drawing, _stair(steps, frame), *drawn, *labels]), names)
 
 
-def clipped(drawing: Html, frame: PlotFrame) -> Html:
+def dots(rows: Sequence[DotRow], x: Axis) -> Chart:
+    """One row per thing on a common axis, its name at the left."""
+    pitch = 26.0 if len(rows) <= 20 else 18.0
+    left = 12 + LETTER * max(len(shorten(row.label, _MOST_LETTERS)) for row in rows)
+    bottom = pitch * len(rows) + 10
+    low, high, ticks = limits(x, [number for row in rows for number in (row.low, row.high, *row.specks)], 5)
+    scale = Scale(low, high, left, WIDTH - 22, x.log)
+    drawn = []
+    for tick, text in zip(ticks, tick_labels(ticks, x.form), strict=True):
+        drawn.append(element("line", x1=scale(tick), x2=scale(tick), y1=4.0, y2=bottom, class_="grid"))
+        drawn.append(element("text", text, x=scale(tick), y=bottom + 16, class_="tick middle"))
+    for place, row in enumerate(rows):
+        middle, colour = pitch * (place + 0.5) + 4, colour_class(row.colour)
+        range_ = f"M{scale(row.low):.1f} {middle:.1f}H{scale(row.high):.1f}"
+        circles = [*((value, 2.2, "speck") for value in row.specks), (row.value, 4.2, "dot")]
+        drawn += [
+            element("text", shorten(row.label, _MOST_LETTERS), x=0.0, y=middle + 4, class_="tick"),
+            element("path", d=range_, class_=f"whisker {colour}"),
+            *(element("circle", cx=scale(at), cy=middle, r=r, class_=f"{kind} {colour}") for at, r, kind in circles),
+            element("rect", element("title", row.hover), y=middle - pitch / 2, width=WIDTH, height=pitch, class_="hit"),
+        ]
+    drawn.append(element("text", x.name, x=WIDTH - 22, y=bottom + 34, class_="name end"))
+    return Chart(join(drawn), height=bottom + 40)
+
+
+def matrix(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Chart:
+    """Labels in rows, predictions in columns; each row ends with the accuracy of its class."""
+    short = [shorten(name, _CLASS_LETTERS) for name in names]
+    longest = max(map(len, short))
+    turned = longest > 3
+    left, top = 14 + LETTER * longest, 38 + (LETTER * longest * 0.75 if turned else 4.0)
+    side = (WIDTH - left - 62) / len(names)
+    high = min(side, 30.0)
+    drawn = [
+        element("text", "Predicted", x=left, y=12.0, class_="name"),
+        element("text", "Accuracy", x=WIDTH, y=12.0, class_="name end"),
+    ]
+    for place, (row, name) in enumerate(zip(counts, short, strict=True)):
+        middle, across, total = top + high * (place + 0.5), left + side * (place + 0.5), sum(row)
+        turn = f"rotate(-45 {across:.1f} {top - 8:.1f})" if turned else None
+        drawn += [
+            element("text", name, x=left - 8, y=middle + 4, class_="tick end"),
+            element("text", name, x=across, y=top - 8, class_="tick" if turned else "tick middle", transform=turn),
+            element("text", percent(row[place] / total) if total else "–", x=WIDTH, y=middle + 4, class_="tick end"),
+        ]
+        for column, count in enumerate(row):
+            box = (left + side * column, top + high * place, side, high)
+            hover = f"{names[place]} taken for {names[column]}: {integer(count)} of {integer(total)}"
+            drawn += [_cell(count, count / total, place == column, box, hover)] if count else []
+    return Chart(join(drawn), height=top + high * len(names) + 6)
+
+
+def _clipped(drawing: Html, frame: PlotFrame) -> Html:
     """The drawing clipped to the axes, with a margin for the width of a line: an inner drawing shows what is in it."""
     left, top = frame.x.start - 2, frame.y.end - 2
     width, height = frame.x.end - left + 2, frame.y.start - top + 1
@@ -152,21 +183,9 @@ def clipped(drawing: Html, frame: PlotFrame) -> Html:
     return element("svg", drawing, x=left, y=top, width=width, height=height, viewBox=box, class_="inside")
 
 
-def path_of(points: Sequence[Point], frame: PlotFrame) -> str:
+def _path_of(points: Sequence[Point], frame: PlotFrame) -> str:
     """A polyline as the ``d`` of a path."""
     return "M" + "L".join(f"{frame.x(px):.1f} {frame.y(py):.1f}" for px, py in points)
-
-
-def hit(hover: str, x: float, y: float, width: float, height: float) -> Html:
-    """An invisible place that shows a text on hovering."""
-    return element("rect", element("title", hover), x=x, y=y, width=width, height=height, class_="hit")
-
-
-def _beside(height: float, has_stair: bool) -> float:
-    """The height of a label: that of its point, or below it, or above, since a stair leaves points to the right."""
-    if not has_stair:
-        return height
-    return height + 15 if height + 15 <= _LOWEST else height - 13
 
 
 def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
@@ -178,58 +197,32 @@ def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
     return element("path", d=path, class_="line reference")
 
 
-def _thinned(series: Series) -> Series:
-    low, high = (thin([(one[0], one[side]) for one in series.band]) for side in (1, 2))
-    band = [(x, bottom, top) for (x, bottom), (_, top) in zip(low, high, strict=True)]
-    return series._replace(points=thin(series.points), band=band)
-
-
 def _band(series: Series, frame: PlotFrame) -> Html:
+    colour = colour_class(series.colour)
+    if series.kind == "points":
+        strokes = (f"M{frame.x(x):.1f} {frame.y(low):.1f}V{frame.y(high):.1f}" for x, low, high in series.band)
+        return element("path", d="".join(strokes), class_=f"strokes {colour}")
     corners = [(x, high) for x, _, high in series.band] + [(x, low) for x, low, _ in reversed(series.band)]
-    return element("path", d=path_of(corners, frame) + "Z", class_=f"band {colour_class(series.colour)}")
+    return element("path", d=_path_of(corners, frame) + "Z", class_=f"band {colour}")
 
 
 def _line(series: Series, frame: PlotFrame) -> Html:
-    if series.kind == "ticks":
-        ticks = "".join(f"M{frame.x(px):.1f} {frame.y.start:.1f}v-9" for px, _ in series.points)
-        return element("path", element("title", series.label), d=ticks, class_="whisker c2")
-    path, colour, base = path_of(series.points, frame), colour_class(series.colour), frame.y.start
-    drawn = element("path", d=path, class_=f"line {series.kind} {colour}")
-    if series.kind != "area":
-        return drawn
-    under = f"{path}L{frame.x(series.points[-1][0]):.1f} {base:.1f}L{frame.x(series.points[0][0]):.1f} {base:.1f}Z"
-    return join([element("path", d=under, class_=f"band {colour}"), drawn])
-
-
-def _columns(one: Bars, edges: Sequence[float], places: Sequence[str], frame: PlotFrame) -> Html:
-    drawn, base = [], frame.y.start
-    for (left, right), height, text, place in zip(pairwise(edges), one.heights, one.texts, places, strict=True):
-        if height > 0:
-            x, y, width = frame.x(left), frame.y(height), frame.x(right) - frame.x(left)
-            shape = {"x": x + 0.75, "y": y, "width": max(0.5, width - 1.5), "height": max(0.0, base - y)}
-            drawn.append(element("rect", element("title", f"{place}: {text}"), **shape, class_="column"))
-    return join(drawn)
-
-
-def _outline(one: Bars, edges: Sequence[float], places: Sequence[str], frame: PlotFrame) -> Html:
-    """Steps with a light fill, so that several histograms can lie over each other."""
-    base = frame.y.start
-    tops = [frame.y(height) if height > 0 else base for height in one.heights]
-    steps = "".join(f"V{top:.1f}H{frame.x(right):.1f}" for top, right in zip(tops, edges[1:], strict=True))
-    path = f"M{frame.x(edges[0]):.1f} {base:.1f}{steps}V{base:.1f}"
-    shapes = [element("path", d=path, class_=f"{kind} {colour_class(one.colour)}") for kind in ("band", "line step")]
-    hits = [
-        hit(f"{place}: {text}", frame.x(left), top, frame.x(right) - frame.x(left), base - top)
-        for (left, right), top, text, place in zip(pairwise(edges), tops, one.texts, places, strict=True)
-        if top < base
-    ]
-    return join([*shapes, *hits])
+    colour = colour_class(series.colour)
+    if series.kind == "points":
+        specks = "".join(f"M{frame.x(px):.1f} {frame.y(py):.1f}h0" for px, py in series.points)
+        return element("path", d=specks, class_=f"specks {colour}")
+    if series.kind == "steps":  # with a light fill, so that several histograms can lie over each other
+        start, base = frame.x(series.points[0][0]), frame.y.start
+        steps = "".join(f"H{frame.x(px):.1f}V{frame.y(py):.1f}" for px, py in series.points)
+        path = f"M{start:.1f} {base:.1f}{steps}V{base:.1f}"
+        return join([element("path", d=path, class_=f"{kind} {colour}") for kind in ("band", "line steps")])
+    return element("path", d=_path_of(series.points, frame), class_=f"line {series.kind} {colour}")
 
 
 def _hovers(series: Series, x: Axis, y: Axis, frame: PlotFrame) -> Html:
     """Invisible discs that show the numbers on hovering, and dots if there are few points."""
     stride, parts = max(1, len(series.points) // 60), []
-    has_dots = len(series.points) <= 40 and series.kind not in ("dashed", "thin")
+    has_dots = len(series.points) <= 40 and series.kind == "line"
     for px, py in series.points[::stride]:
         if not frame.y.low <= py <= frame.y.high:
             continue
@@ -241,34 +234,21 @@ def _hovers(series: Series, x: Axis, y: Axis, frame: PlotFrame) -> Html:
     return join(parts)
 
 
-def _end_labels(named: Sequence[Series], frame: PlotFrame) -> Html:
-    ends = [one.points[-1] for one in named]
-    inside = [min(max(py, frame.y.low), frame.y.high) for _, py in ends]
-    heights = spread([frame.y(py) for py in inside], 15, HEIGHT - 42)
-    drawn = []
-    for one, (px, _), py, height in zip(named, ends, inside, heights, strict=True):
-        at = frame.x.end + 14
-        path, colour = f"M{frame.x(px):.1f} {frame.y(py):.1f}L{at - 3:.1f} {height:.1f}", colour_class(one.colour)
-        drawn.append(element("path", d=path, class_=f"leader {colour}"))
-        drawn.append(element("text", shorten(one.label), x=at, y=height + 4, class_=f"label {colour}"))
-    return join(drawn)
-
-
-def _last_value(one: Series, y: Axis, frame: PlotFrame) -> Html:
-    px, py = one.points[-1]
-    dot = element("circle", cx=frame.x(px), cy=frame.y(py), r=3.5, class_=f"dot {colour_class(one.colour)}")
-    return join([dot, element("text", y.form(py), x=frame.x(px) + 9, y=frame.y(py) + 4, class_="label")])
-
-
 def _mark(mark: Mark, frame: PlotFrame) -> Html:
     at, height, colour = frame.x(mark.x), frame.y(mark.y), colour_class(mark.colour)
     whisker = None
     if mark.error:
         low, high = frame.y(mark.y - mark.error), frame.y(mark.y + mark.error)
         whisker = element("path", d=f"M{at:.1f} {low:.1f}V{high:.1f}", class_=f"whisker {colour}")
-    kind, title = "point" if mark.area else "speck", element("title", mark.hover)
-    return join([whisker, element("circle", title, cx=at, cy=height, r=_radius(mark.area), class_=f"{kind} {colour}")])
+    kind, radius, title = "point" if mark.label else "speck", 4.5 if mark.label else 2.2, element("title", mark.hover)
+    return join([whisker, element("circle", title, cx=at, cy=height, r=radius, class_=f"{kind} {colour}")])
 
 
-def _radius(area: float) -> float:
-    return max(4.0, 15 * math.sqrt(area)) if area else 2.2
+def _cell(count: int, share: float, is_right: bool, box: tuple[float, float, float, float], hover: str) -> Html:
+    x, y, width, height = box
+    shade, kind = f"fill-opacity:{0.08 + 0.5 * share**0.5:.2f}", "cell c1" if is_right else "cell c2"
+    shape = {"x": x + 0.5, "y": y + 0.5, "width": width - 1, "height": height - 1, "rx": 2.0}
+    drawn = element("rect", element("title", hover), **shape, style=shade, class_=kind)
+    fits = LETTER * len(str(count)) <= width + 4 and height >= 15
+    text = element("text", str(count), x=x + width / 2, y=y + height / 2 + 4, class_="count middle") if fits else None
+    return join([drawn, text])

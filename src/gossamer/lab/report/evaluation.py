@@ -6,7 +6,7 @@ from typing import Any
 
 from gossamer._text.formats import Format, integer, is_number, number, percent
 from gossamer._text.terminal import Table
-from gossamer.lab.report.charts import Bars, histogram
+from gossamer.lab.report.charts import histogram, line
 from gossamer.lab.report.parts import Axis, Figure, Html
 from gossamer.lab.report.runs import LoadedRun, mapping
 from gossamer.lab.report.table import panel
@@ -142,18 +142,17 @@ def _histogram(name: str, score: str, values: Mapping[str, Any], slug: str) -> F
         return None
     if not edges[-1] - edges[0] > 1e-5:  # a single network has no mutual information
         return None
-    bars, least = [], 1.0
-    for colour, (label, counts) in enumerate(sides.items()):
-        total = sum(counts or ())
-        texts = [f"{integer(n)} of {integer(total)}, {label}" for n in counts or ()]
-        bars.append(Bars(label, [n / total for n in counts or ()], texts, colour))
-        least = min(least, 1 / total)
+    totals = [sum(counts or ()) for counts in sides.values()]
+    series = [
+        histogram(label, edges, [n / total for n in counts or ()], colour)
+        for colour, (total, (label, counts)) in enumerate(zip(totals, sides.items(), strict=True))
+    ]
     told = [f"{METRICS[key].label} {_told(values[key], METRICS[key].format)}" for key in ("auroc", "fpr95")
             if is_number(values.get(key))]  # fmt: skip
     axis = Axis(SCORES[score], number)
-    shares = Axis("Share of examples", percent, 0.7 * least, 1.0, log=True)
+    shares = Axis("Share of examples", percent, 0.7 / max(totals), 1.0, log=True)
     title = f"{axis.label.partition(',')[0]}: test data and {name}"
-    return Figure(slug, title, f"{', '.join(told)}." if told else "", histogram(edges, bars, axis, shares))
+    return Figure(slug, title, f"{', '.join(told)}." if told else "", line(series, axis, shares))
 
 
 def _calibration(run: LoadedRun) -> Html | None:

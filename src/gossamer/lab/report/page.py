@@ -1,18 +1,20 @@
-"""The layout of the page, for one run and for several."""
+"""The page, for one run and for several: its layout, and its parts without a chart."""
 
-from collections.abc import Iterable, Sequence
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 from urllib.parse import quote
 
 from gossamer._text.formats import count, duration, integer, is_number, macs, percent, size
 from gossamer.lab.record import RecordError, write_atomically
-from gossamer.lab.report import compare, evaluation, predictions, training
-from gossamer.lab.report.details import again, examples, measurements, notices
+from gossamer.lab.report import compare, evaluation, single
 from gossamer.lab.report.parts import Figure, Html, element, join
-from gossamer.lab.report.runs import Group, LoadedRun, group, read
+from gossamer.lab.report.runs import Group, LoadedRun, flat, group, read
 from gossamer.lab.report.table import comparison, leaders
 from gossamer.metrics import METRICS, shown
 
@@ -22,7 +24,7 @@ _SO_FAR = ("step", "val_accuracy", "val_rmse", "val_nll", "loss", "density", "se
 _ON_PREDICTIONS = "On the test data: how far its statements of uncertainty can be relied on."
 _ON_OUTSIDE = "How well uncertainty tells inputs of another kind from the test data."
 _ON_HELD_OUT = "What examples that were not trained on add to the predictions; judged on the test data."
-_ON_WEIGHTS = "Where the active weights are, how they were found, and how well each is known."
+_ON_WEIGHTS = "Where the active weights are, and how well each is known."
 
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
@@ -78,58 +80,52 @@ def document(title: str, body: Html) -> str:
 
 def _single(run: LoadedRun) -> tuple[str, Html]:
     title = " on ".join(filter(None, (run.name("method"), run.name("data")))) or run.folder.name
-    of_predictions = [*predictions.number_figures(run), *predictions.class_figures(run)]
+    alone = group([run])
     parts = [
         element("header", element("h1", title), element("p", _subtitle(run), class_="subtitle")),
         *notices([run]),
         headline(_cards(run)),
-        section("Predictions", of_predictions, _ON_PREDICTIONS),
+        section("Predictions", [*compare.calibration(alone), *single.predictions(run)], _ON_PREDICTIONS),
         section("Out of distribution", [*evaluation.outside(run), *evaluation.corrupted(run)], _ON_OUTSIDE),
         section("Held-out examples", evaluation.held_out(run), _ON_HELD_OUT),
-        section("Examples", examples(run)),
-        section("Learning", training.learning(run)),
-        section("Weights", training.weights(run), _ON_WEIGHTS),
+        section("Examples", single.examples(run)),
+        section("Learning", compare.learning(alone)),
+        section("Weights", single.weights(run), _ON_WEIGHTS),
         section("All measurements", [measurements(run)] if run.finished else []),
-        again([run]),
+        again(run),
     ]
     return title, join(parts)
 
 
 def _several(runs: Sequence[LoadedRun], out: Path) -> tuple[str, Html]:
-    """One part per data set: figures of different data cannot be compared."""
-    data = sorted({run.name("data") for run in runs} - {""})
-    title = "Comparison" + (f" on {data[0]}" if len(data) == 1 else "")
+    finished = [run for run in runs if run.finished] or runs  # before, data of one's own have the name of their file
+    data = sorted({run.name("data") for run in finished} - {""})
+    if len(data) > 1:
+        raise RecordError(f"figures of different data cannot be compared: report on those of one: {', '.join(data)}")
     models = sorted({run.name("model") for run in runs} - {""})
+    machines = sorted({_machine(run) for run in runs} - {""})
     methods = len({run.name("method") for run in runs})
-    counts = [f"{methods} {'method' if methods == 1 else 'methods'}", f"{len(runs)} runs", *models[:3]]
-    subtitle = " · ".join([*counts[:1], *([f"{len(data)} data sets"] if len(data) > 1 else []), *counts[1:]])
-    header = element("header", element("h1", title), element("p", subtitle, class_="subtitle"))
-    parts: list[Html | None] = [header, *notices(runs)]
-    for place, name in enumerate(data or [""]):
-        some = [run for run in runs if run.name("data") == name]
-        several = len(data) > 1
-        parts += _comparison(group(some), out, f"{place + 1}-" if several else "", name if several else "")
-    return title, join([*parts, again(runs)])
-
-
-def _comparison(groups: Sequence[Group], out: Path, scope: str, data: str) -> list[Html | None]:
-    repeated = any(len(one.runs) > 1 for one in groups)
-    note = "One run each: only several seeds can tell how much of a difference is chance. A heading sorts."
-    if repeated:
+    title = " on ".join(["Comparison", *data])
+    subtitle = " · ".join(
+        [f"{methods} {'method' if methods == 1 else 'methods'}", f"{len(runs)} runs", *models[:3], *machines[:3]]
+    )
+    groups, note = group(runs), "One run each: only several seeds can tell how much of a difference is chance. "
+    if any(len(one.runs) > 1 for one in groups):
         note = (
             "Mean ± standard error over runs. Bold marks the best, and all that a t-test at 5 % cannot tell from it. "
         )
-        note += "A heading sorts; a method unfolds into its runs."
-    return [
-        element("section", element("h2", data, class_="part")) if data else None,
+    parts = [
+        element("header", element("h1", title), element("p", subtitle, class_="subtitle")),
+        *notices(runs),
         headline(_winners(groups)),
-        section("Side by side", [comparison(groups, out)], note),
-        section("Quality", compare.quality(groups, scope)),
-        section("Cost", compare.costs(groups, scope)),
-        section("Calibration", compare.calibration(groups, scope)),
-        section("Out of distribution", compare.detection(groups, scope), _ON_OUTSIDE),
-        section("Learning", compare.learning(groups, scope)),
+        section("Side by side", [comparison(groups, out)], f"{note}A heading sorts; a method of several runs unfolds."),
+        section("Quality", compare.quality(groups)),
+        section("Cost", compare.costs(groups)),
+        section("Calibration", compare.calibration(groups)),
+        section("Out of distribution", compare.detection(groups), _ON_OUTSIDE),
+        section("Learning", compare.learning(groups)),
     ]
+    return title, join(parts)
 
 
 def section(title: str, content: Iterable[Figure | Html | None], lead: str = "") -> Html | None:
@@ -144,17 +140,20 @@ def section(title: str, content: Iterable[Figure | Html | None], lead: str = "")
 def _subtitle(run: LoadedRun) -> str:
     draws, seed = run.result.get("n_draws"), run.result.get("seed", run.config.get("seed"))
     steps, seconds = run.last("step"), run.value("seconds") or run.last("seconds")
-    machine = run.environment.get("gpu") or run.environment.get("cpu")
-    took = duration(seconds) if seconds else ""
     parts = [
         run.name("model"),
         f"seed {seed}" if seed is not None else "",
         f"{integer(steps)} steps" if steps else "",
         f"{draws} {'draw' if draws == 1 else 'draws'}" if draws else "",
-        f"{took} on {machine}" if took and machine else took,
+        duration(seconds) if seconds else "",
+        _machine(run),
         str(run.environment.get("time", ""))[:10],
     ]
     return " · ".join(filter(None, parts))
+
+
+def _machine(run: LoadedRun) -> str:
+    return str(run.environment.get("gpu") or run.environment.get("cpu") or "")
 
 
 def headline(cards: Sequence[Html]) -> Html | None:
@@ -204,10 +203,60 @@ def _winners(groups: Sequence[Group]) -> list[Html]:
     for key, metric in METRICS.items():
         best = leaders(groups, metric) if metric.winner else []
         if len(best) == 1:
-            detail = element("p", best[0].detail, class_="with") if best[0].detail else None
-            by = join([detail, element("p", best[0].text(metric), class_="by")])
-            cards.append(card(key, best[0].method, "", by, metric.winner))
+            by = element("p", best[0].text(metric), class_="by")
+            cards.append(card(key, best[0].label, "", by, metric.winner))
         elif best and any(one.error(key) is not None for one in groups):
             told = f"{len(best)} of {len(groups)} cannot be told from the best."
             cards.append(card(key, "No clear winner", "", element("p", told, class_="by"), metric.winner))
     return cards
+
+
+def measurements(run: LoadedRun) -> Html:
+    """All numbers of the result, each with its sentence; last the metrics that are not registered here."""
+    unknown = [one for one in shown("comparison", run.measured) if one.name not in METRICS]
+    known = [(one, value) for one in (*METRICS.values(), *unknown) if (value := run.value(one.name)) is not None]
+    cells = [(element("th", one.label, scope="row"), one.format(value), one.meaning) for one, value in known]
+    rows = [element("tr", head, element("td", text), element("td", meaning)) for head, text, meaning in cells]
+    return element("div", element("table", element("tbody", *rows), class_="measurements"), class_="scroll wide")
+
+
+def notices(runs: Sequence[LoadedRun]) -> list[Html]:
+    """What a reader must know before trusting the numbers: unfinished and diverged runs."""
+    told = []
+    for run in runs:
+        name = "This run" if len(runs) == 1 else str(run.folder)
+        if not run.finished:
+            step = run.last("step")
+            reached = f"its last recorded step is {integer(step)}" if step else "no step is recorded yet"
+            command = element("code", f"gossamer train --resume {shlex.quote(str(run.folder))}")
+            told.append(join([f"{name} is unfinished: {reached}. Continue it with ", command]))
+        losses = ((row.get("step"), row.get("loss")) for row in run.metrics)
+        lost = next((step for step, loss in losses if isinstance(loss, float) and not math.isfinite(loss)), None)
+        if lost is not None:
+            told.append(join([f"{name} diverged: its loss is not a finite number from step {lost} on."]))
+    return [element("p", text, class_="notice", role="note") for text in told]
+
+
+def again(run: LoadedRun) -> Html:
+    """Command, configuration and environment of a run."""
+    command = None
+    if run.command:
+        copy = element("button", "Copy", type="button", class_="quiet copy", hidden=True)
+        code = element("pre", element("code", run.command), class_="command")
+        command = element("div", code, copy, class_="with-copy")
+    environment = flat({key: value for key, value in run.environment.items() if key != "argv"})
+    lists = [_list("Configuration", run.settings), _list("Environment", environment | {"folder": str(run.folder)})]
+    head = element("div", element("h2", "Reproduce"), class_="head")
+    return element("section", head, command, element("div", *lists, class_="pair"), id="again")
+
+
+def _list(title: str, table: Mapping[str, Any]) -> Html | None:
+    known = {key: value for key, value in table.items() if value is not None}
+    rows = [element("div", element("dt", key), element("dd", _text(value))) for key, value in known.items()]
+    return element("div", element("h3", title), element("dl", *rows)) if rows else None
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value))
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

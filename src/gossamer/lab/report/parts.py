@@ -7,11 +7,11 @@ import math
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gossamer._text.formats import Format, number, percent
-from gossamer._text.terminal import to_csv
 
 WIDTH, HEIGHT = 440.0, 250.0
 """Units of a chart; the page scales them to its column, and on a phone to about 0.8 of a pixel each."""
@@ -48,9 +48,9 @@ class Scale(NamedTuple):
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """Where ``value`` is drawn."""
+        """Where ``value`` is drawn; below a logarithmic scale at its start."""
         low, high = (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
-        share = ((math.log10(value) if self.log else value) - low) / (high - low)
+        share = ((math.log10(max(value, self.low)) if self.log else value) - low) / (high - low)
         return self.start + share * (self.end - self.start)
 
 
@@ -97,26 +97,26 @@ def tick_labels(ticks: Sequence[float], form: Format) -> list[str]:
     return [form(tick) for tick in ticks]
 
 
-def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float], right: float = 22) -> PlotFrame:
-    """Scales for the data, and the drawing of grid lines, ticks and names; ``right`` is the room for labels."""
+def make_frame(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float]) -> PlotFrame:
+    """Scales for the data, and the drawing of grid lines, ticks and names."""
     y_low, y_high, y_ticks = limits(y, ys, 5)
-    x_low, x_high, x_ticks = limits(x._replace(tight=True), xs, 5 if right < 90 else 4)
+    x_low, x_high, x_ticks = limits(x._replace(tight=True), xs, 5)
     y_labels = tick_labels(y_ticks, y.form)
-    left, top, bottom = 10 + LETTER * max(map(len, y_labels)), 30.0, HEIGHT - 42
-    x_scale = Scale(x_low, x_high, left, WIDTH - right, x.log)
+    left, right, top, bottom = 10 + LETTER * max(map(len, y_labels)), WIDTH - 22, 30.0, HEIGHT - 42
+    x_scale = Scale(x_low, x_high, left, right, x.log)
     y_scale = Scale(y_low, y_high, bottom, top, y.log)
     drawing = []
     for tick, label in zip(y_ticks, y_labels, strict=True):
         height = y_scale(tick)
-        drawing.append(element("line", x1=left, x2=WIDTH - right, y1=height, y2=height, class_="grid"))
+        drawing.append(element("line", x1=left, x2=right, y1=height, y2=height, class_="grid"))
         drawing.append(element("text", label, x=left - 8, y=height + 4, class_="tick end"))
-    drawing.append(element("line", x1=left, x2=WIDTH - right, y1=bottom, y2=bottom, class_="axis"))
+    drawing.append(element("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
     for tick, label in zip(x_ticks, tick_labels(x_ticks, x.form), strict=True):
         at = x_scale(tick)
         drawing.append(element("line", x1=at, x2=at, y1=bottom, y2=bottom + 4, class_="axis"))
         drawing.append(element("text", label, x=at, y=bottom + 18, class_="tick middle"))
     drawing.append(element("text", y.name, x=0.0, y=12.0, class_="name"))
-    drawing.append(element("text", x.name, x=WIDTH - right, y=HEIGHT - 4, class_="name end"))
+    drawing.append(element("text", x.name, x=right, y=HEIGHT - 4, class_="name end"))
     return PlotFrame(x_scale, y_scale, join(drawing))
 
 
@@ -133,22 +133,12 @@ def shorten(text: str, most: int = 18) -> str:
 
 
 def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
-    """Heights moved as little as possible so that neighbours are ``gap`` apart, in order, none below ``lowest``.
-
-    Least squares under an order: neighbours that are too near form a block around their mean.
-    """
-    order = sorted(range(len(heights)), key=lambda place: heights[place])
-    blocks: list[list[float]] = []
-    for rank, place in enumerate(order):
-        blocks.append([heights[place] - rank * gap])
-        while len(blocks) > 1 and fmean(blocks[-2]) > fmean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    levels = [fmean(block) for block in blocks for _ in block]
-    highest = float(lowest - (len(order) - 1) * gap)
-    moved = {
-        place: min(level, highest) + rank * gap for rank, (place, level) in enumerate(zip(order, levels, strict=True))
-    }
-    return [moved[place] for place in range(len(heights))]
+    """Heights moved up so that neighbours are at least ``gap`` apart, in order, and none is below ``lowest``."""
+    moved, limit = list(heights), lowest
+    for place in sorted(range(len(heights)), key=lambda place: -heights[place]):
+        moved[place] = min(heights[place], limit)
+        limit = moved[place] - gap
+    return moved
 
 
 def limits(axis: Axis, values: Sequence[float], n: int) -> tuple[float, float, list[float]]:
@@ -167,22 +157,14 @@ def limits(axis: Axis, values: Sequence[float], n: int) -> tuple[float, float, l
 
 
 Point = tuple[float, float]
-Cell = str | float
 
 
 class Chart(NamedTuple):
-    """A drawing, the numbers in it as a table, and the names of its colours, which stand in a legend."""
+    """A drawing, and the names of its colours, which stand in a legend."""
 
     drawing: Html
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
     names: Sequence[tuple[str, int]] = ()
     height: float = HEIGHT
-
-    def to_csv(self) -> str:
-        """The numbers as CSV, to six digits."""
-        rows = ([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in self.rows)
-        return to_csv([self.columns, *rows])
 
 
 class Figure(NamedTuple):
@@ -192,18 +174,14 @@ class Figure(NamedTuple):
     title: str
     caption: str
     chart: Chart
-    shape: str = ""  # "rows": right below its words; as wide as the page: "wide", or "hero" beside them
-    aside: Html | None = None
+    shape: str = ""  # "rows": right below its words
     description: str = ""  # for screen readers; the caption unless given
 
     def html(self) -> Html:
-        """The element of the page; its buttons appear where there is a script to serve them."""
+        """The element of the page; its button appears where there is a script to serve it."""
         words = element("p", self.caption) if self.caption else None
-        head = element("figcaption", element("h3", self.title), words, self.aside)
-        kinds = (("svg", "the figure as SVG"), ("csv", "its numbers as CSV"))
-        buttons = [element("button", kind.upper(), type="button", data_save=kind, title=f"Save {what}")
-                   for kind, what in kinds]  # fmt: skip
-        save = element("div", *buttons, class_="save", data_csv=self.chart.to_csv(), hidden=True)
+        head = element("figcaption", element("h3", self.title), words)
+        save = element("button", "SVG", type="button", title="Save the figure as SVG", class_="save", hidden=True)
         plot = element("div", self._svg(), class_="plot")
         return element("figure", head, save, plot, id=f"figure-{self.slug}", class_=f"figure {self.shape}".strip())
 
@@ -265,16 +243,15 @@ def _attribute(value: str | float) -> str:
 
 def png(image: list[Any]) -> bytes:
     """A PNG file of an image of bytes: height × width, or × 3 for colours, or × 4 with opacity."""
-    first = image[0][0]
-    channels = len(first) if isinstance(first, list) else 1
-    rows = [[value for pixel in row for value in pixel] if isinstance(first, list) else row for row in image]
-    width = len(rows[0]) // channels
-    if any(len(row) != channels * width for row in rows) or not width or channels not in _KINDS:
+    pixels = np.asarray(image)
+    channels = 1 if pixels.ndim == 2 else pixels.shape[-1]
+    if pixels.ndim not in (2, 3) or not pixels.size or channels not in _KINDS:
         raise ValueError("an image has rows of the same length, and 1, 3 or 4 channels")
+    height, width = pixels.shape[:2]
     # Each row starts with its filter type, 0: none.
-    pixels = b"".join(b"\x00" + bytes(min(255, max(0, int(value))) for value in row) for row in rows)
-    header = struct.pack(">IIBBBBB", width, len(rows), 8, _KINDS[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(pixels, 9)), (b"IEND", b""))
+    rows = b"".join(b"\x00" + row.tobytes() for row in np.clip(pixels, 0, 255).astype(np.uint8))
+    header = struct.pack(">IIBBBBB", width, height, 8, _KINDS[channels], 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
     )

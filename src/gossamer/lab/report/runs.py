@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from gossamer._text.formats import column, is_number
+from gossamer._text.formats import is_number, with_error
 from gossamer.lab.record import Run
 from gossamer.lab.report.parts import Point
 from gossamer.metrics import Metric
@@ -27,7 +27,6 @@ class LoadedRun:
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
     metrics: Sequence[Mapping[str, Any]]
-    updates: Sequence[Mapping[str, Any]]
     result: Mapping[str, Any]
     evaluation: Mapping[str, Any]  # what was measured after the training
 
@@ -42,9 +41,12 @@ class LoadedRun:
         return str(value.get("name", "") if isinstance(value, Mapping) else value)
 
     def value(self, key: str) -> float | None:
-        """A measurement of the result, if it has it."""
-        for part in ("metrics", "cost"):
-            measured = mapping(self.result.get(part)).get(key)
+        """A measurement, if the run has it; ``auroc@SET/SCORE`` is that of a set from outside."""
+        name, _, place = key.partition("@")
+        inputs, _, score = place.rpartition("/")
+        scores = mapping(mapping(self.evaluation.get("ood")).get(inputs)).get("scores")
+        for part in (self.result.get("metrics"), self.result.get("cost"), mapping(scores).get(score)):
+            measured = mapping(part).get(name)
             if is_number(measured):
                 return float(measured)
         return None
@@ -80,12 +82,6 @@ class LoadedRun:
         lists = self.curve(name, *keys) or []
         return [row for row in zip(*lists, strict=True) if all(map(math.isfinite, row))]
 
-    def shares(self, name: str) -> tuple[list[float], list[float]] | None:
-        """Edges of a histogram, and the share of the values between them."""
-        edges, counts = self.curve(name, "edges", "count") or ([], [])
-        total = sum(c for c in counts if c > 0)
-        return (edges, [c / total if c > 0 else 0.0 for c in counts]) if total else None
-
     @property
     def class_names(self) -> list[str]:
         """Names by class number; numbers where the result has no names."""
@@ -110,17 +106,13 @@ class LoadedRun:
         if not isinstance(argv, list) or not argv:
             return ""
         program, *rest = map(str, argv)
-        name = program.replace("\\", "/").rsplit("/", 1)[-1]
-        if program.endswith("gossamer/__main__.py"):
-            start = ["python", "-m", "gossamer"]
-        else:
-            start = ["python", program] if name.endswith(".py") else [name.removesuffix(".exe")]
+        start = ["python", program] if program.endswith(".py") else [Path(program).stem]
         return shlex.join([*start, *rest])
 
     @property
     def settings(self) -> dict[str, Any]:
         """The configuration, inner keys joined by dots."""
-        return _flat(self.config)
+        return flat(self.config)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -140,13 +132,8 @@ class Group:
 
     def text(self, metric: Metric) -> str:
         """The measurement, mean ± standard error; a dash if no run has it."""
-        return told(self.mean(metric.name), self.told_error(metric), metric)
-
-    def told_error(self, metric: Metric) -> float | None:
-        """The standard error where it is worth telling: not that of a cost which hardly differs between runs."""
-        mean, error = self.mean(metric.name), self.error(metric.name)
-        least = 1e-9 if metric.compute is not None else 0.02
-        return error if mean is not None and error is not None and error > least * abs(mean) else None
+        mean = self.mean(metric.name)
+        return "–" if mean is None else with_error(mean, self.error(metric.name), metric.format)
 
     def values(self, key: str) -> list[float]:
         """The measurement in all runs that have it."""
@@ -163,17 +150,11 @@ class Group:
         return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
-def told(mean: float | None, error: float | None, metric: Metric) -> str:
-    """Mean ± standard error in the unit of the metric; a dash without a mean."""
-    unit, (cell,) = column([mean], [error], metric.format)
-    return "–" if cell == "-" else cell.replace("±", " ± ") + (f"\u202f{unit}" if unit else "")
-
-
 def read(folder: Path) -> LoadedRun:
     """Read a run folder; another folder is a :class:`~gossamer.lab.record.RecordError`."""
     run = Run.open(Path(folder))
     result = run.result() or {}
-    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), run.updates(), result, run.evaluation())
+    return LoadedRun(run.folder, run.config, run.environment, run.metrics(), result, run.evaluation())
 
 
 def group(runs: Sequence[LoadedRun]) -> list[Group]:
@@ -199,11 +180,12 @@ def _detail(first: LoadedRun, firsts: Sequence[LoadedRun]) -> str:
     return ", ".join(f"{key.rsplit('.', 1)[-1]} {first.options[key]}" for key in different if key in first.options)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The table without tables in it: their keys follow those of the outer ones after a dot."""
+    values: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return values
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -108,27 +108,14 @@ const standalone = (svg) => {
   if (theme) root.dataset.theme = theme;
   else delete root.dataset.theme;
   for (const hit of copy.querySelectorAll(".hit")) hit.remove();
-  const file = svg.hasAttribute("viewBox") ? sized(copy, svg.viewBox.baseVal) : framed(copy, svg);
-  file.setAttribute("xmlns", svg.namespaceURI);
-  return new XMLSerializer().serializeToString(file);
+  const { width, height } = svg.viewBox.baseVal;
+  const size = { width, height, overflow: "visible", xmlns: svg.namespaceURI };
+  for (const [name, value] of Object.entries(size)) copy.setAttribute(name, value);
+  return new XMLSerializer().serializeToString(copy);
 };
-const sized = (svg, { width, height }) => {
-  for (const [name, value] of Object.entries({ width, height, overflow: "visible" })) svg.setAttribute(name, value);
-  return svg;
-};
-// A chart that is as wide as its place keeps the width that it has now, and its padding becomes room around it.
-const framed = (copy, svg) => {
-  const { width, height } = svg.getBoundingClientRect();
-  const [left, right] = ["paddingLeft", "paddingRight"].map((name) => parseFloat(getComputedStyle(svg)[name]));
-  const frame = svg.ownerDocument.createElementNS(svg.namespaceURI, "svg");
-  copy.removeAttribute("style");
-  copy.setAttribute("x", left);
-  frame.append(sized(copy, { width: width - left - right, height }));
-  return sized(frame, { width, height });
-};
-const download = (text, type, name) => {
+const download = (text, name) => {
   const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
@@ -137,9 +124,7 @@ for (const save of document.querySelectorAll(".save")) {
   save.hidden = false;
   const figure = save.closest("figure");
   const name = figure.id.replace("figure-", "");
-  const [svg, csv] = save.querySelectorAll("button");
-  svg.addEventListener("click", () => download(standalone(figure.querySelector("svg.chart")), "image/svg+xml", `${name}.svg`));
-  csv.addEventListener("click", () => download(save.dataset.csv, "text/csv", `${name}.csv`));
+  save.addEventListener("click", () => download(standalone(figure.querySelector("svg.chart")), `${name}.svg`));
 }
 
 for (const fold of document.querySelectorAll(".fold")) {

@@ -10,7 +10,7 @@ from gossamer._text.formats import column
 from gossamer._text.terminal import Table
 from gossamer.lab.report.parts import Html, colour_class, element, join
 from gossamer.lab.report.runs import Group, LoadedRun
-from gossamer.metrics import Metric, shown
+from gossamer.metrics import METRICS, Metric, shown
 
 Texts = dict[str, tuple[str, str]]
 """By the label of a group or the folder of a run: the text of a value and that of its error."""
@@ -89,7 +89,8 @@ def _scroll(table: Html, label: str) -> Html:
 
 def _texts(groups: Sequence[Group], metric: Metric) -> Texts:
     """The texts of a column, of groups and of single runs, all in one unit and with as many decimals."""
-    rows = [(one.label, one.mean(metric.name), one.told_error(metric)) for one in groups]
+    is_cost = metric.compute is None and metric.name in METRICS  # of which the table has the mean alone
+    rows = [(one.label, one.mean(metric.name), None if is_cost else one.error(metric.name)) for one in groups]
     rows += [(str(run.folder), run.value(metric.name), None) for one in groups for run in one.runs]
     unit, cells = column([mean for _, mean, _ in rows], [error for _, _, error in rows], metric.format)
     parts = [cell.replace("-", "–" if cell == "-" else "\u2212").partition("±") for cell in cells]
