@@ -28,21 +28,12 @@ from gossamer.files.schema import check as check_value
 from gossamer.lab.record import Lock, RecordError, Run
 from gossamer.lab.record.run import check_lock
 from gossamer.lab.runs.accounting import PeakMemory, Tally, describe, record_epoch, record_updates, work_of
-from gossamer.lab.runs.folders import (
-    new_folder,
-    notes_on,
-    refuse_begun,
-    refuse_other_data,
-    refuse_other_settings,
-    settings_of,
-)
+from gossamer.lab.runs.folders import new_folder, notes_on, refuse_begun, refuse_other_data, settings_of
 from gossamer.lab.runs.processes import (
     as_started,
-    check_restarts,
+    is_by_torchrun,
     is_first_process,
     launch,
-    may_be_restarted,
-    outer_starter,
     part,
     together,
 )
@@ -91,8 +82,7 @@ def train(
     Args:
         settings: What to train, and how.
         out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``, with
-            a number after it if there is such a folder. Under ``torchrun --max-restarts``, which gives the same command
-            again, a run that is there is continued.
+            a number after it if there is such a folder.
         quiet: Show no progress.
         checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
@@ -114,18 +104,6 @@ def train(
     if tensorboard:
         needs("tensorboard", extra="tensorboard")
     settings = as_started(settings)
-    check_restarts(out)
-    if may_be_restarted() and out is not None and (Path(out) / "config.toml").exists():
-        refuse_other_settings(Path(out), settings)
-        return resume(
-            out,
-            quiet=quiet,
-            checkpoint_seconds=checkpoint_seconds,
-            stop_after=stop_after,
-            tensorboard=tensorboard,
-            watch=watch,
-            lock=lock,
-        )
     if is_first_process() and out is not None:
         refuse_begun(Path(out))  # before anything is loaded
     settings, task = prepared(settings)
@@ -161,7 +139,6 @@ def resume(
     many processes train from here on, by default as many as before; with another number the noise is drawn anew, so
     that the weights are as good, but not the same. The other options are those of :func:`train`.
     """
-    check_restarts(folder)
     run = Run.open(Path(folder))
     if run.result() is not None:
         return run
@@ -169,7 +146,7 @@ def resume(
         run = Run.open(run.folder, held)  # again: another process may have finished it before the lock was ours
         if run.result() is not None:
             return run
-        changes = {"data": data, "ranks": ranks or (None if outer_starter() is None else 1)}
+        changes = {"data": data, "ranks": ranks or (1 if is_by_torchrun() else None)}
         settings = as_started(settings_of(run, **{name: value for name, value in changes.items() if value is not None}))
         job = restore(run, settings)
         with together(run.folder, settings.ranks):

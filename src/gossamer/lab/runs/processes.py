@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -25,41 +25,27 @@ from gossamer.lab.runs.settings import Settings
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-NUMBER = ("RANK", "LOCAL_RANK", "SLURM_PROCID")  # what those who start processes call the number of each
 STARTER = "GOSSAMER_STARTER"  # the id of the process that has started this one as another rank
 PATIENCE = 20.0  # seconds for an error of its own, before a process ends because another one is gone
 
 _started: list[subprocess.Popen[bytes]] = []  # by this process
 
 
+def is_by_torchrun() -> bool:
+    """Whether ``torchrun`` has started this process, and not a process that starts the others itself."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def as_started(settings: Settings) -> Settings:
-    """The settings with the number of ranks that ``torchrun`` or ``srun`` has started, if one has."""
-    starter = outer_starter()
-    if starter is None:
+    """The settings with the number of ranks that ``torchrun`` has started, if it has."""
+    if not is_by_torchrun():
         return settings
-    if settings.ranks not in (1, starter.ranks):
-        raise ValueError(
-            f"{starter.name} has started {starter.ranks} processes, not {settings.ranks}: leave --ranks out"
-        )
-    return replace(settings, ranks=starter.ranks)
-
-
-class Starter(NamedTuple):
-    """What has started the processes of this training, how many, and on how many machines."""
-
-    name: str
-    ranks: int
-    machines: int
-
-
-def outer_starter() -> Starter | None:
-    """``torchrun``, or ``srun`` with more than one task; ``None`` where a process starts the others itself."""
-    told = os.environ
-    if dist.is_available() and dist.is_torchelastic_launched():
-        return Starter("torchrun", int(told["WORLD_SIZE"]), int(told.get("GROUP_WORLD_SIZE", 1)))
-    if int(told.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # which a batch script that does not use srun has not
-        return Starter("srun", int(told["SLURM_STEP_NUM_TASKS"]), int(told.get("SLURM_STEP_NUM_NODES", 1)))
-    return None
+    n_ranks = int(os.environ["WORLD_SIZE"])
+    if settings.ranks not in (1, n_ranks):
+        raise ValueError(f"torchrun has started {n_ranks} processes, not {settings.ranks}: leave --ranks out")
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
+        raise ValueError("torchrun --max-restarts would train a new run: leave it out, train --resume goes on")
+    return replace(settings, ranks=n_ranks)
 
 
 def launch(settings: Settings) -> OneProcess | Fabric:
@@ -71,21 +57,18 @@ def launch(settings: Settings) -> OneProcess | Fabric:
     from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # do not log how the ranks find each other
-    starter = outer_starter()
-    n_machines = 1 if starter is None else starter.machines
+    n_machines = int(os.environ.get("GROUP_WORLD_SIZE", 1))
     if settings.ranks % n_machines:
         raise ValueError(f"{settings.ranks} processes on {n_machines} machines: start as many on each machine")
-    if starter is None and not any(name in os.environ for name in ("RANK", "LOCAL_RANK")):
+    if not is_by_torchrun() and not any(name in os.environ for name in ("RANK", "LOCAL_RANK")):
         _start_others(settings.ranks)
-    if starter is not None and starter.name == "srun":  # Fabric wants this, and srun -n does not set it
-        os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(settings.ranks // n_machines))
     fabric = Fabric(
         accelerator=settings.device,
         devices=settings.ranks // n_machines,
         num_nodes=n_machines,
         strategy="ddp",
         precision="bf16-mixed" if settings.is_bf16() else "32-true",
-        plugins=[LightningEnvironment()] if starter is None else None,  # Fabric takes any job of Slurm for one of srun
+        plugins=None if is_by_torchrun() else [LightningEnvironment()],  # Fabric takes any job of Slurm for one of srun
     )
     fabric.launch()
     return fabric
@@ -127,30 +110,7 @@ def together(folder: Path | None, n_ranks: int) -> Iterator[None]:
 
 def is_first_process() -> bool:
     """Whether this process speaks for the training: not another rank of it."""
-    return int(next((os.environ[name] for name in NUMBER if name in os.environ), 0)) == 0
-
-
-def may_be_restarted() -> bool:
-    """Whether ``torchrun --max-restarts`` gives the same command again when a process is gone.
-
-    Agents of other machines do not count these restarts, so that their number tells nothing.
-    """
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) > 0
-
-
-def check_restarts(out: Path | str | None) -> None:
-    """Refuse a ``torchrun --max-restarts`` that could not go on with the run: it gives the same command again."""
-    if not may_be_restarted():
-        return
-    if out is None:
-        raise ValueError("torchrun --max-restarts gives the same command again: name the run folder with --out")
-    # In the store that torchrun keeps for them, restarted processes find the addresses of those that are gone
-    # (pytorch issue 135712), and wait for these.
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and int(os.environ["WORLD_SIZE"]) > 1:
-        raise ValueError(
-            "processes that torchrun restarts cannot meet in the store of its agent: set "
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and use --rdzv-backend=c10d or --standalone"
-        )
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", 0))) == 0
 
 
 def _start_others(n_ranks: int) -> None:
