@@ -9,13 +9,12 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from gossamer import __version__, conformal, metrics
+from gossamer import conformal, metrics
 from gossamer.evaluate import split_of, summarize
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.job import Job
 from gossamer.lab.runs.progress import showing_draws
 from gossamer.lab.runs.result import restored
-from gossamer.lab.runs.unfinished import Unfinished
 from gossamer.posterior import Prediction, at_temperature, fit_temperature
 
 N_POINTS = 200  # of a curve: more would not show in a plot
@@ -43,13 +42,6 @@ def evaluate_run(
 def opened(run: Path | str | Job, n_draws: int | None = None, data: str | None = None) -> Job:
     """The run as of its newest checkpoint; one that is open already stays as it is."""
     return run if isinstance(run, Job) else restored(run, n_draws=n_draws, data=data)
-
-
-def keeping_parts(job: Job) -> Unfinished:
-    """A block whose predictions are in a file of the run until its end, so that after a kill the next goes on."""
-    state = f"{__version__} {job.training.step} {job.settings.n_draws} {job.training.fabric.device}"
-    job.unfinished = Unfinished(job.folder / "evaluating.safetensors", state)
-    return job.unfinished
 
 
 def drawn(job: Job) -> dict[str, int]:

@@ -1,25 +1,27 @@
 """How a run behaves away from its training data: other data sets, corrupted images. Recorded in ``evaluation.json``."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer import data, metrics
+from gossamer import __version__, data, metrics
 from gossamer._text.names import unknown
 from gossamer._text.terminal import Progress
 from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, grey, read_corrupted
 from gossamer.data.own.files import FILES
 from gossamer.evaluate import summarize
-from gossamer.lab.record import RecordError, Run
+from gossamer.files.atomic import read_file, to_json
+from gossamer.lab.record import RecordError, Run, write_atomically
 from gossamer.lab.runs.evaluation import drawn, opened
 from gossamer.lab.runs.job import Job
 from gossamer.lab.runs.reading import read_inputs
-from gossamer.types import Task
+from gossamer.types import Split, Task
 
 N_BINS = 40
 OOD, CORRUPTED = "ood", "corruptions"
@@ -84,40 +86,49 @@ def evaluate_corruptions(
 
     ``"generated"`` corrupts the test images of the run (:func:`gossamer.data.corrupt`); any other ``source`` is the
     folder of published files, such as CIFAR-10-C. Beside the ``clean`` metrics,
-    ``corruptions`` has a list of five for each metric of each corruption.
+    ``corruptions`` has a list of five for each metric of each corruption. After an interruption the next call goes on.
     """
     job = opened(run, n_draws)
     if job.task.test[0].dim() != 4 or job.task.test[0].shape[1] not in (1, 3):
         raise RecordError(f"{job.task.name} has no images to corrupt: --ood uniform shifts any kind of input")
     if source != GENERATED and not Path(source).is_dir():
         raise RecordError(f"--corruptions {source}: there is no such folder; without one, images are corrupted here")
-    clean = summarize(job.predict(job.task.test[0]), job.task, job.task.test[1])
-    rows: dict[str, dict[str, list[float]]] = {}
+    x, y = job.task.test
+    clean = summarize(job.predict(x), job.task, y)
+    file, of = job.folder / "evaluating.json", {**drawn(job), "version": __version__, "source": source}
+    values, rows = _values_before(file, of), dict[str, dict[str, list[float]]]()
     with Progress("corruptions", len(CORRUPTIONS) * len(SEVERITIES), quiet=quiet) as progress:
-        for done, (name, severity, x, y) in enumerate(_corrupted(job, source), start=1):
-            compute = partial(_metrics, job, x, y)
-            for metric, value in job.once(f"{source} {name} {severity}", compute).items():
+        for done, (name, severity) in enumerate(itertools.product(CORRUPTIONS, SEVERITIES), start=1):
+            if done > len(values):
+                images, labels = (
+                    (corrupt(x, name, severity), y) if source == GENERATED else _published(job, source, name, severity)
+                )
+                values.append(summarize(job.predict(images), job.task, labels))
+                write_atomically(file, to_json({"of": of, "values": values}))
+            for metric, value in values[done - 1].items():
                 rows.setdefault(name, {}).setdefault(metric, []).append(value)
             progress.update(done, f"{name} {severity}".format)
-    entry = {**drawn(job), "n": len(job.task.test[1]), "clean": clean, "corruptions": rows}
-    name = GENERATED if source == GENERATED else Path(source).name
-    Run.open(job.folder).add_evaluation(CORRUPTED, {name: entry})
-    return {name: entry}
+    entry = {**drawn(job), "n": len(y), "clean": clean, "corruptions": rows}
+    title = GENERATED if source == GENERATED else Path(source).name
+    Run.open(job.folder).add_evaluation(CORRUPTED, {title: entry})
+    file.unlink(missing_ok=True)
+    return {title: entry}
 
 
-def _metrics(job: Job, x: Tensor, y: Tensor) -> dict[str, float]:
-    return summarize(job.predict(x), job.task, y)
+class _Before(TypedDict):
+    """What an evaluation of corruptions has found so far, one after another, and of which state of the run."""
+
+    of: dict[str, Any]
+    values: list[dict[str, float]]
 
 
-def _corrupted(job: Job, source: str) -> Iterator[tuple[str, int, Tensor, Tensor]]:
-    x, y = job.task.test
-    for name in CORRUPTIONS:
-        for severity in SEVERITIES:
-            if source == GENERATED:
-                yield name, severity, corrupt(x, name, severity), y
-            else:
-                images, labels = read_corrupted(source, name, severity)
-                yield name, severity, as_stored(images, job.task, source)[0], labels
+def _values_before(file: Path, of: Mapping[str, Any]) -> list[dict[str, float]]:
+    """What an evaluation had found when it was stopped: the next one goes on from there."""
+    with suppress(RecordError):  # of a damaged file, which is of no use
+        found = read_file(file, "delete it", _Before)
+        if found is not None and found["of"] == of:
+            return list(found["values"])
+    return []
 
 
 def _separation(inside: Tensor, outside: Tensor) -> dict[str, Any]:
@@ -131,6 +142,11 @@ def _separation(inside: Tensor, outside: Tensor) -> dict[str, Any]:
         "count_in": count_in.count.tolist(),
         "count_out": count_out.count.tolist(),
     }
+
+
+def _published(job: Job, folder: str, name: str, severity: int) -> Split:
+    images, labels = read_corrupted(folder, name, severity)
+    return as_stored(images, job.task, folder)[0], labels
 
 
 class Outside(NamedTuple):
