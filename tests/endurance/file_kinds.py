@@ -43,9 +43,9 @@ from gossamer.lab.cli import main as command
 from gossamer.lab.record import RecordError, Run, to_toml
 from gossamer.lab.record.run import _digest
 from gossamer.lab.report import write_report
-from gossamer.lab.runs.folders import settings_of
-from gossamer.lab.runs.reading import read_inputs, show
-from gossamer.lab.runs.result import restored, stored_record
+from gossamer.lab.runs.folders import settings_of, show, stored_record
+from gossamer.lab.runs.job import restored
+from gossamer.lab.runs.reading import read_inputs
 from gossamer.methods.mc_dropout import Dropped, with_dropout
 from gossamer.methods.rank1 import FactorPosterior, with_factors
 from gossamer.posterior import InLayers, Mixture, SwagPosterior

@@ -165,7 +165,9 @@ def test_sets_from_outside_are_columns(gossamer, compared, again):
 
 def test_sets_from_outside_are_measured_once(gossamer, again, monkeypatch):
     assert gossamer(*again, "--ood", "uniform")[0] == 0
-    monkeypatch.setattr("gossamer.lab.runs.shift.evaluate_ood", lambda *args: pytest.fail("it was evaluated again"))
+    monkeypatch.setattr(
+        "gossamer.lab.runs.evaluation.evaluate_ood", lambda *args: pytest.fail("it was evaluated again")
+    )
     code, out, _ = gossamer(*again, "--ood", "uniform", "--ood-score", "max_probability")
     assert code == 0
     assert "AUROC by max probability" in out

@@ -21,8 +21,7 @@ from gossamer.lab import train as train_run
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs import job
 from gossamer.lab.runs.job import restore, settings_of, start
-from gossamer.lab.runs.processes import as_started
-from gossamer.lab.runs.progress import RankLostError
+from gossamer.lab.runs.progress import RankLostError, as_started
 from gossamer.train import checkpoint
 
 pytestmark = pytest.mark.skipif(
@@ -153,10 +152,10 @@ def test_a_killed_rank_is_one_line_and_the_run_goes_on_without_it(killed, caplog
 
 def test_a_rank_that_hangs_because_another_is_gone_ends_with_the_same_line(tmp_path):
     program = (
-        "import subprocess, sys, time; from pathlib import Path; from gossamer.lab.runs import processes\n"
-        "processes.PATIENCE = 0.1\n"
-        "processes._started.append(subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)']))\n"
-        "with processes.together(Path('there'), 2):\n    time.sleep(100)\n"
+        "import subprocess, sys, time; from pathlib import Path; from gossamer.lab.runs import progress\n"
+        "progress.PATIENCE = 0.1\n"
+        "progress._started.append(subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)']))\n"
+        "with progress.together(Path('there'), 2):\n    time.sleep(100)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (1, "gossamer: another rank was killed or has failed; start again\n")
@@ -164,12 +163,12 @@ def test_a_rank_that_hangs_because_another_is_gone_ends_with_the_same_line(tmp_p
 
 def test_a_rank_whose_starter_was_killed_before_they_met_ends_with_the_same_line(tmp_path):
     program = (
-        "import os, signal, time; from pathlib import Path; from gossamer.lab.runs import processes\n"
-        "processes.PATIENCE = 0.1\n"
+        "import os, signal, time; from pathlib import Path; from gossamer.lab.runs import progress\n"
+        "progress.PATIENCE = 0.1\n"
         "if 'LOCAL_RANK' not in os.environ:\n"
-        "    processes._start_others(2)\n"
+        "    progress._start_others(2)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "with processes.together(Path('there'), 2):\n    time.sleep(20)\n"
+        "with progress.together(Path('there'), 2):\n    time.sleep(20)\n"
     )
     (tmp_path / "program.py").write_text(program)
     both = [sys.executable, str(tmp_path / "program.py")]

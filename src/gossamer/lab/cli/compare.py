@@ -204,7 +204,7 @@ def _entries(options: Namespace, data: str) -> tuple[dict[str, Settings], int]:
 def _refuse_unknown(plan: DataPlan, ood: Sequence[str]) -> None:
     """Look for the sets from outside now, not after an hour of training."""
     if ood:
-        from gossamer.lab.runs.shift import outside
+        from gossamer.lab.runs.evaluation import outside
 
         settings = next(iter(plan.entries.values()))
         task = settings.load_task()

@@ -98,7 +98,7 @@ def _resume(given: Sequence[str]) -> int:
     options = _add_way_of_running(parser).parse(given)
     run = Run.open(folder(options.resume))  # reports a wrong path before the training loop is imported
     from gossamer.lab.runs.job import resume
-    from gossamer.lab.runs.processes import is_first_process
+    from gossamer.lab.runs.progress import is_first_process
 
     was_finished = run.result() is not None
     run = resume(run.folder, data=options.data, ranks=options.ranks, **_way_of_running(options))
@@ -110,7 +110,7 @@ def _resume(given: Sequence[str]) -> int:
 
 def _print_run(run: Run) -> None:
     """What a run reached, and where it is; printed once, however many processes trained it."""
-    from gossamer.lab.runs.processes import is_first_process
+    from gossamer.lab.runs.progress import is_first_process
     from gossamer.metrics.registry import texts
 
     if not is_first_process():

@@ -18,9 +18,8 @@ from gossamer.files.atomic import checked, json_by_rows, one_line, read_file, un
 from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically
 from gossamer.lab.record.contents import CONFIG
-from gossamer.lab.runs.folders import refuse_other_settings
+from gossamer.lab.runs.folders import refuse_other_settings, stored_result
 from gossamer.lab.runs.progress import Interrupted
-from gossamer.lab.runs.result import stored_result
 from gossamer.lab.runs.settings import Settings
 from gossamer.metrics.registry import METRICS, Metric, shown
 
@@ -279,7 +278,7 @@ def compare(
         entries: Settings by label; their seeds are replaced by 0, 1, ….
         seeds: How many runs of each.
         out: Folder of the comparison, where ``comparison.md``, ``.tex``, ``.csv`` and ``.json`` are written.
-        ood: Sets from outside, see :func:`gossamer.lab.runs.shift.outside`: a column has the AUROC of each.
+        ood: Sets from outside, see :func:`gossamer.lab.runs.evaluation.outside`: a column has the AUROC of each.
         ood_score: The score of that column; ``None`` is ``"entropy"`` for classes and ``"std"`` for numbers.
         quiet: Show no progress.
         say: Called with what is being trained, as text.
@@ -430,7 +429,7 @@ def load_recipe(path: Path) -> dict[str, Any]:
 
 
 def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -> Comparison:
-    from gossamer.lab.runs.shift import with_ood
+    from gossamer.lab.runs.evaluation import with_ood
 
     found = [with_ood(folder, names, score) for folder in comparison.folders]
     results = iter(found)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gossamer import models
+from gossamer import methods, models
 from gossamer._text.names import needs
 from gossamer._text.terminal import Progress, printable
 from gossamer.data import DataNotFoundError, describe_data
@@ -28,32 +29,36 @@ from gossamer.files.schema import check as check_value
 from gossamer.lab.record import Lock, RecordError, Run
 from gossamer.lab.record.run import check_lock
 from gossamer.lab.runs.accounting import PeakMemory, Tally, describe, record_epoch, record_updates, work_of
-from gossamer.lab.runs.folders import new_folder, notes_on, refuse_begun, refuse_other_data, settings_of
-from gossamer.lab.runs.processes import (
-    as_started,
-    is_by_torchrun,
-    is_first_process,
-    launch,
-    part,
-    together,
+from gossamer.lab.runs.folders import (
+    new_folder,
+    notes_on,
+    refuse_begun,
+    refuse_other_data,
+    settings_of,
+    stored_record,
 )
 from gossamer.lab.runs.progress import (
     Interrupted,
     Log,
     SeenEnough,
     Stop,
+    as_started,
     draws_shown,
     event_log,
+    is_by_torchrun,
+    is_first_process,
+    launch,
+    part,
     showing_draws,
     stop_signals,
+    together,
 )
-from gossamer.lab.runs.result import build_result, stored_record
-from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.lab.runs.tables import method_and_task, prepared, with_errors, with_inputs
+from gossamer.lab.runs.result import build_result, with_errors
+from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, is_table, prepared, with_inputs
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Calibration, Prediction
 from gossamer.train import Training, checkpoint
-from gossamer.types import Posterior, Task
+from gossamer.types import Method, Posterior, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -235,6 +240,26 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
     return job
 
 
+def restored(folder: Path | str, task: Task | None = None, /, **changes: Any) -> Job:
+    """The run as of its newest checkpoint, in this process alone, on whatever device there is.
+
+    ``changes`` that are not ``None`` replace settings of the run, such as ``n_draws`` or ``precision``; a ``task``
+    stands for its data, which are then not loaded.
+    """
+    run = Run.open(Path(folder))
+    way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
+    if not checkpoint.exists(run.checkpoint_folder):
+        raise RecordError(f"{run.folder} has no checkpoint yet: continue it with {way_on}")
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = replace(settings_of(run, device="auto", ranks=1), **given)
+    job = restore(run, settings, task)
+    if run.result() is not None and job.training.step < job.training.steps:
+        raise RecordError(
+            f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"
+        )
+    return job
+
+
 def _locked(folder: Path, lock: Lock | None, writes: bool) -> AbstractContextManager[Lock | None]:
     """A lock on the folder for the process that writes to it, unless the caller holds one."""
     return contextlib.nullcontext(lock) if lock is not None or not writes else Lock(folder)
@@ -360,6 +385,26 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
         rounds=settings.rounds or 1,
         **more,
     )
+
+
+def method_and_task(
+    settings: Settings, task: Task, steps: int, network: nn.Module
+) -> tuple[Method, Task, dict[str, Any]]:
+    """What trains, on which task, and how steps are taken: on tables with rates and noise that suit them."""
+    if not is_table(task):
+        return methods.build(settings.method, task, steps, **settings.options), task, {}
+    from gossamer.estimators.members import native_steps
+    from gossamer.estimators.plan import VARYING, rate_for_numbers
+
+    rate = rate_for_numbers(settings.method, settings.options, task.likelihood)
+    options = settings.options if rate is None else {**settings.options, "lr": rate}
+    method = methods.build(settings.method, task, steps, **options).suited_to(network)
+    method = method if rate is None else replace(method, lr_is_given=False)
+    if task.has_numbers and not method.one_rate:
+        task = task._replace(likelihood=VARYING)
+    is_ours = settings.model in ("table", "table_one_noise")
+    native = is_ours and not settings.is_on_gpu() and settings.ranks == 1
+    return method, task, {"steps_by": native_steps} if native else {}
 
 
 def _used(job: Job) -> dict[str, Any]:
