@@ -18,7 +18,7 @@ from gossamer.lab.cli.parser import Parser, folder, with_underscores
 from gossamer.lab.record import Run, to_toml
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
 
-SWITCHES = {"--quiet", "--tensorboard", "--print_config", "--help", "-h"}
+SWITCHES = {"--quiet", "--print_config", "--help", "-h"}
 
 
 def train(given: list[str]) -> int:
@@ -81,13 +81,12 @@ def _add_way_of_running(parser: Parser) -> Parser:
     parser.add_flag("checkpoint_seconds", float, "Seconds between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_flag("stop_after", float | None, "Seconds after which to stop with a checkpoint; --resume goes on.")
     parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that a file may name.")
-    parser.add_flag("tensorboard", None, "Write the numbers of each epoch for TensorBoard, too.")
     parser.add_flag("quiet", None, "Show no progress.")
     return parser
 
 
 def _way_of_running(options: Any) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("quiet", "checkpoint_seconds", "stop_after", "tensorboard")}
+    return {name: getattr(options, name) for name in ("quiet", "checkpoint_seconds", "stop_after")}
 
 
 def _resume(given: Sequence[str]) -> int:

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import methods, models
-from gossamer._text.names import needs
 from gossamer._text.terminal import Progress, printable
 from gossamer.data import DataNotFoundError, describe_data
 from gossamer.data.own.record import TrainingDataNeededError
@@ -39,12 +38,10 @@ from gossamer.lab.runs.folders import (
 )
 from gossamer.lab.runs.progress import (
     Interrupted,
-    Log,
     SeenEnough,
     Stop,
     as_started,
     draws_shown,
-    event_log,
     is_by_torchrun,
     is_first_process,
     launch,
@@ -77,7 +74,6 @@ def train(
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
-    tensorboard: bool = False,
     watch: Watch = lambda row: True,
     lock: Lock | None = None,
 ) -> Run:
@@ -90,7 +86,6 @@ def train(
         quiet: Show no progress.
         checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
-        tensorboard: Whether to write the numbers of each epoch, and the final ones, for TensorBoard as well.
         watch: Called with the row of each epoch before its checkpoint; where it returns false, training stops with a
             checkpoint and raises :class:`~gossamer.lab.runs.progress.SeenEnough`. For one process, not for ranks.
         lock: The lock on ``out``, if the caller holds it.
@@ -105,8 +100,6 @@ def train(
         >>> run.result()["metrics"]["accuracy"] > 0.1
         True
     """
-    if tensorboard:
-        needs("tensorboard", extra="tensorboard")
     settings = as_started(settings)
     if is_first_process() and out is not None:
         refuse_begun(Path(out))  # before anything is loaded
@@ -122,7 +115,7 @@ def train(
             job.run = Run.create(job.folder, settings.to_config(), notes_on(job.task), held, _used(job))
             if job.task.record is not None and not quiet:
                 print(printable(describe_data(job.task.record)), file=sys.stderr, flush=True)
-        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, watch)
 
 
 def resume(
@@ -131,7 +124,6 @@ def resume(
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
-    tensorboard: bool = False,
     data: str | None = None,
     watch: Watch = lambda row: True,
     lock: Lock | None = None,
@@ -161,7 +153,7 @@ def resume(
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
                 run.complete(notes_on(job.task), _used(job))
-        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, watch)
 
 
 @dataclass
@@ -265,36 +257,30 @@ def _locked(folder: Path, lock: Lock | None, writes: bool) -> AbstractContextMan
     return contextlib.nullcontext(lock) if lock is not None or not writes else Lock(folder)
 
 
-def _go_on(
-    job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, tensorboard: bool, watch: Watch
-) -> Run:
+def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, watch: Watch) -> Run:
     """Train to the end or to a signal, then write the result; an interrupted run can be continued."""
     settings, training = job.settings, job.training
+    title = f"{settings.method} {settings.data_name} seed {settings.seed}"
     progress = Progress(
-        f"{settings.method} {settings.data_name} seed {settings.seed}",
+        title,
         training.steps,
         start=training.step,
         lines=N_LINES,
         quiet=quiet or job.run is None,
     )
-    logged = tensorboard and job.run is not None
     try:
-        nothing = contextlib.nullcontext[Log](lambda row: None)
-        with event_log(job.folder, training.step) if logged else nothing as log:
-            with (
-                together(job.folder, settings.ranks),
-                stop_signals(stop_after) as stop,
-                progress,
-                job.tally.counting(training.model),
-            ):
-                _advance(job, stop, progress, checkpoint_seconds, log, watch)
-            part()  # the first rank evaluates alone, and needs no other
-            if job.run is not None:
-                title = f"evaluating {settings.method} {settings.data_name} seed {settings.seed}"
-                with showing_draws(title, quiet=quiet):
-                    result = build_result(job, job.run)
-                job.run.write_result(result)
-                log({"step": training.step} | {f"test_{name}": value for name, value in result["metrics"].items()})
+        with (
+            together(job.folder, settings.ranks),
+            stop_signals(stop_after) as stop,
+            progress,
+            job.tally.counting(training.model),
+        ):
+            _advance(job, stop, progress, checkpoint_seconds, watch)
+        part()  # the first rank evaluates alone, and needs no other
+        if job.run is not None:
+            with showing_draws(f"evaluating {title}", quiet=quiet):
+                result = build_result(job, job.run)
+            job.run.write_result(result)
     except KeyboardInterrupt:
         raise Interrupted(job.folder) from None
     finally:
@@ -302,7 +288,7 @@ def _go_on(
     return job.run or Run.open(job.folder)
 
 
-def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, log: Log, watch: Watch) -> None:
+def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, watch: Watch) -> None:
     training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
     saved = start = time.perf_counter()
     work = work_of(weights, training)
@@ -320,7 +306,6 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
             record_updates(job.run, training)
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, means, tally.seconds)
-                log(row)
                 goes_on = watch({**row, "epochs": training.epochs})
                 progress.update(training.step, partial(describe, row, training.epochs))
         if saves or not goes_on:

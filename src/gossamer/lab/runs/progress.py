@@ -16,14 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer._text.formats import is_number
 from gossamer._text.names import needs
 from gossamer._text.terminal import Progress
 
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 SECONDS_OF_SILENCE = 5.0  # without a terminal: nobody waits for a line about less
 STARTER = "GOSSAMER_STARTER"  # the id of the process that has started this one as another rank
 PATIENCE = 20.0  # seconds for an error of its own, before a process ends because another one is gone
-
-Log = Callable[[Mapping[str, Any]], None]
-"""A row with its ``step`` -> nothing; its numbers are written down."""
 
 _started: list[subprocess.Popen[bytes]] = []  # by this process
 _shown: ContextVar[Progress | None] = ContextVar("shown", default=None)
@@ -74,25 +70,6 @@ def draws_shown(total: int) -> Around | None:
         return outputs
 
     return around
-
-
-@contextlib.contextmanager
-def event_log(folder: Path, step: int) -> Iterator[Log]:
-    """Rows of ``metrics.jsonl`` as scalars in ``folder``/tensorboard, which ``tensorboard --logdir`` reads.
-
-    What an interrupted run has written there after ``step`` is dropped.
-    """
-    needs("tensorboard", extra="tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(folder / "tensorboard", purge_step=step + 1) as writer:
-
-        def log(row: Mapping[str, Any]) -> None:
-            for name, value in row.items():
-                if name != "step" and is_number(value):
-                    writer.add_scalar(name, value, row["step"])
-
-        yield log
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the run can go on
