@@ -366,14 +366,11 @@ def _collect(plan: Mapping[str, Mapping[Path, Settings]], quiet: bool, say: Call
 
 
 def _make_folder(out: Path) -> None:
-    """The folder of the comparison, in which files can be written; not that of a run."""
+    """The folder of the comparison; not that of a run."""
     if (out / "config.toml").exists():
         raise RecordError(f"{out} is the folder of a run: a comparison needs one of its own, give another --out")
-    probe = out / ".probe"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
     except OSError as error:
         raise unwritable(out, error) from error
 
@@ -390,14 +387,25 @@ def _check_first(label: str, runs: Mapping[Path, Settings]) -> None:
         raise RecordError(f"{label}: {one_line(error)}") from error
 
 
+class _Recipe(TypedDict, total=False):
+    """A recipe; its other keys are settings."""
+
+    methods: dict[str, dict[str, Any]]
+    seeds: Annotated[int, Within(1)]
+
+
 def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
     """Entries and number of seeds of a recipe: a TOML file with common settings and one table ``[methods.LABEL]`` each.
 
     The keys of a table are settings, or options of its method; the label is the name of the method unless the table
     has ``method = …``.
     """
-    recipe = load_recipe(path)
-    tables, seeds = recipe.pop("methods"), recipe.pop("seeds", SEEDS)
+    recipe = read_file(path, "give each method a table [methods.NAME]", _Recipe)
+    if recipe is None:
+        raise RecordError(f"cannot read {path}: No such file or directory")
+    tables, seeds = recipe.pop("methods", {}), recipe.pop("seeds", SEEDS)
+    if not tables:
+        raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
     names = {item.name for item in fields(Settings)} - {"options", "seed"}
     entries = {}
     for label, table in tables.items():
@@ -408,24 +416,6 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
         except ValueError as error:
             raise RecordError(f"{path}, [methods.{label}]: {error}") from error
     return entries, seeds
-
-
-class _Recipe(TypedDict, total=False):
-    """A recipe; its other keys are settings."""
-
-    methods: dict[str, dict[str, Any]]
-    seeds: Annotated[int, Within(1)]
-
-
-def load_recipe(path: Path) -> dict[str, Any]:
-    """The content of a recipe, with its tables ``methods``."""
-    found = read_file(path, "give each method a table [methods.NAME]", _Recipe)
-    if found is None:
-        raise RecordError(f"cannot read {path}: No such file or directory")
-    recipe: dict[str, Any] = {"methods": {}} | found
-    if not recipe["methods"]:
-        raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
-    return recipe
 
 
 def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -> Comparison:

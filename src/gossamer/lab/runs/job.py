@@ -26,8 +26,9 @@ from gossamer.evaluate import predict_inputs
 from gossamer.files.schema import Count
 from gossamer.files.schema import check as check_value
 from gossamer.lab.record import Lock, RecordError, Run
+from gossamer.lab.record.contents import UPDATES
 from gossamer.lab.record.run import check_lock
-from gossamer.lab.runs.accounting import PeakMemory, Tally, describe, record_epoch, record_updates, work_of
+from gossamer.lab.runs.accounting import Tally, describe, record_epoch, watch_memory, work_of
 from gossamer.lab.runs.folders import (
     new_folder,
     notes_on,
@@ -39,7 +40,6 @@ from gossamer.lab.runs.folders import (
 from gossamer.lab.runs.progress import (
     Interrupted,
     SeenEnough,
-    Stop,
     as_started,
     draws_shown,
     is_by_torchrun,
@@ -165,7 +165,7 @@ class Job:
     task: Task
     training: Training
     tally: Tally
-    memory: PeakMemory
+    memory_before: int  # bytes of tensors on a GPU
     run: Run | None = None
     checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
     ranks_before: int | None = None  # when that checkpoint was made
@@ -181,8 +181,8 @@ class Job:
 def _begin(folder: Path, settings: Settings, task: Task) -> Job:
     with together(folder, settings.ranks):
         fabric = launch(settings)
-        memory = PeakMemory(fabric.device)  # the data are there already, the network is not
-        return Job(folder, settings, task, start(settings, task, fabric), Tally(), memory)
+        before = watch_memory(fabric.device)  # the data are there already, the network is not
+        return Job(folder, settings, task, start(settings, task, fabric), Tally(), before)
 
 
 def check(settings: Settings) -> None:
@@ -288,14 +288,14 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
     return job.run or Run.open(job.folder)
 
 
-def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, watch: Watch) -> None:
+def _advance(job: Job, stop: Callable[[], bool], progress: Progress, checkpoint_seconds: float, watch: Watch) -> None:
     training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
     saved = start = time.perf_counter()
     work = work_of(weights, training)
     for values in training.run():
         is_epoch, is_last = training.step % training.batches.per_epoch == 0, training.step == training.steps
         is_due = time.perf_counter() - saved >= checkpoint_seconds
-        wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
+        wants_stop, is_due = _on_any_rank(training, [stop(), is_due])
         saves, goes_on = wants_stop or is_due or is_last, True
         if is_epoch or saves:
             _wait(training)
@@ -303,7 +303,9 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         tally.add(values, work, time.perf_counter() - start)
         means = tally.means() if is_epoch else {}  # every rank contributes
         if job.run is not None:
-            record_updates(job.run, training)
+            for update in training.updates:
+                job.run.append(update, UPDATES)
+            training.updates.clear()
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, means, tally.seconds)
                 goes_on = watch({**row, "epochs": training.epochs})
@@ -335,9 +337,10 @@ def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
 
 
 def _save(job: Job) -> None:
-    if (growth := job.memory.growth()) is not None:
-        job.tally.peak_memory = max(growth, job.tally.peak_memory or 0)
     device = job.training.fabric.device
+    if device.type == "cuda":
+        growth = torch.cuda.max_memory_allocated(device) - job.memory_before
+        job.tally.peak_memory = max(growth, job.tally.peak_memory or 0)
     state = {"training": job.training.state_dict(), "tally": job.tally.state_dict(device)}  # every rank contributes
     if job.run is not None:
         check_lock(job.run)

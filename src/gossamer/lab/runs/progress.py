@@ -94,37 +94,25 @@ class RankLostError(RuntimeError):
         super().__init__(f"another rank was killed or has failed; {way_on}")
 
 
-class Stop:
-    """Whether a stop was requested, or the given time is over."""
-
-    def __init__(self, after: float | None = None) -> None:
-        self.asked = False
-        self.deadline = None if after is None else time.monotonic() + after
-
-    @property
-    def is_set(self) -> bool:
-        """Whether to stop after the current step."""
-        return self.asked or (self.deadline is not None and time.monotonic() >= self.deadline)
-
-
 @contextlib.contextmanager
-def stop_signals(after: float | None = None) -> Iterator[Stop]:
-    """Ctrl-C, SIGTERM, a closed terminal and the end of ``after`` seconds request a stop after the current step.
+def stop_signals(after: float | None = None) -> Iterator[Callable[[], bool]]:
+    """Whether to stop after the current step: for Ctrl-C, SIGTERM, a closed terminal or the end of ``after`` seconds.
 
     A second signal stops at once. A signal that this process inherited as ignored stays ignored: ``nohup`` asks for
     that for a closed terminal, and a shell without job control for Ctrl-C in background jobs, which is meant for the
     job in the foreground.
     """
-    stop = Stop(after)
+    asked, deadline = False, math.inf if after is None else time.monotonic() + after
 
     def ask(number: int, frame: Any) -> None:
-        if stop.asked:
+        nonlocal asked
+        if asked:
             raise KeyboardInterrupt
-        stop.asked = True
+        asked = True
 
     known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     with handled_by(ask, [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]):
-        yield stop
+        yield lambda: asked or time.monotonic() >= deadline
 
 
 @contextlib.contextmanager
