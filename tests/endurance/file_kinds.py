@@ -218,7 +218,7 @@ def _compared(root: Path) -> FileKind:
         found = compare({"ssvi": settings}, seeds=1, out=folder.parent, quiet=True)
         if failure := found.entries[0].failure:  # a row of the table, not the end of the comparison
             raise (AssertionError if "Error: " in failure else RecordError)(failure)
-        found.to_trials()
+        found.to_json()
 
     return _run_kind(root, "result.json", read, _result_coding(root), "result.json, compare", share=0.05)
 
@@ -371,7 +371,7 @@ def _saved(name: str, root: Path) -> FileKind:
 
 
 def _trials(root: Path) -> FileKind:
-    blob = compare({"ssvi": settings_of(Run.open(_trained(root)))}, seeds=1, out=root, quiet=True).to_trials()
+    blob = compare({"ssvi": settings_of(Run.open(_trained(root)))}, seeds=1, out=root, quiet=True).to_json()
     return FileKind(
         "comparison", blob.encode(), _alone(".json", lambda path: Trials.read(path).by_label()), NAMED, *JSON
     )

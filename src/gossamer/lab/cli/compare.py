@@ -14,14 +14,14 @@ from typing import NamedTuple
 from gossamer import methods
 from gossamer._text.names import file_name, unknown
 from gossamer.lab.cli import UsageError
-from gossamer.lab.cli.parser import Parser, folder, names_of, with_underscores, writable
+from gossamer.lab.cli.parser import Parser, folder, names_of, with_underscores
 from gossamer.lab.record import write_atomically
 from gossamer.lab.runs.comparison import SEEDS, Comparison, csv_of, read_recipe, runs_of, train_run
 from gossamer.lab.runs.comparison import compare as compare_runs
 from gossamer.lab.runs.settings import Settings
 
 DATA = "digits"
-NOT_SETTINGS = {"methods", "data", "density", "seeds", "out", "json"}
+NOT_SETTINGS = {"methods", "data", "density", "seeds", "out"}
 NOT_SETTINGS |= {"ood", "ood_score", "latex", "print_jobs", "only", "trust", "quiet"}
 SLURM = """#!/bin/bash
 #SBATCH --job-name={title}
@@ -124,9 +124,6 @@ def _finish(plan: DataPlan, comparison: Comparison, tell: Callable[..., None]) -
 
         tell(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
     tell(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
-    if plan.kept is not None:
-        write_atomically(plan.kept, comparison.to_trials())
-        tell(f"kept: {plan.kept}")
 
 
 def add_compare_flags(flags: Parser) -> Parser:
@@ -136,7 +133,6 @@ def add_compare_flags(flags: Parser) -> Parser:
     flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
     flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
     flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
-    flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
     flags.add_flag("ood", str | None, "Sets from outside, with commas, as for evaluate: a column of AUROC for each.")
     flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
     flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
@@ -151,25 +147,23 @@ def add_compare_flags(flags: Parser) -> Parser:
 
 
 class DataPlan(NamedTuple):
-    """The comparison on one data set: its folder, and the file to keep its numbers in, if any."""
+    """The comparison on one data set, and its folder."""
 
     data: str
     entries: dict[str, Settings]
     seeds: int
     out: Path
-    kept: Path | None
 
 
 def _plans(options: Namespace) -> list[DataPlan]:
-    kept, recipe = writable("json", options.json), folder(options.methods)
+    recipe = folder(options.methods)
     found = [_entries(options, data) for data in names_of(options.data) or [""]]
     names = [next(iter(entries.values())).data_name for entries, _ in found]
     title = recipe.stem if recipe.suffix == ".toml" else f"compare-{'-'.join(names)}"
     base, plans = folder(options.out or f"runs/{file_name(title)}"), list[DataPlan]()
     for name, (entries, seeds) in zip(names, found, strict=True):
         own = file_name(name) if len(names) > 1 else ""
-        keep = kept.with_stem(f"{kept.stem}-{own}") if kept is not None and own else kept
-        plans.append(DataPlan(name, entries, seeds, base / own, keep))
+        plans.append(DataPlan(name, entries, seeds, base / own))
     return plans
 
 

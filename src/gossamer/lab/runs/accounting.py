@@ -273,12 +273,7 @@ class Size(NamedTuple):
 
 
 def sizes_of(network: nn.Module) -> dict[str, Size]:
-    """The weights of a network by name; of a plain network's, the entries that are not zero count as active.
-
-    Example:
-        >>> sizes_of(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
-        {'0': Size(active=8, total=8)}
-    """
+    """The weights of a network by name; of a plain network's, the entries that are not zero count as active."""
     if weights := sparse_weights(network):
         return {name: Size(weight.support.n_active, weight.support.size) for name, weight in weights.items()}
     return {

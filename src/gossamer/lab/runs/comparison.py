@@ -1,8 +1,7 @@
-"""Several methods, several seeds, one table: for the terminal and as Markdown, CSV and JSON."""
+"""Several methods, several seeds, one table: for the terminal and as Markdown, LaTeX and CSV; every run as JSON."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import textwrap
@@ -28,16 +27,6 @@ WAY_ON = "give the same command again: what is finished is kept"
 ARROWS = {"higher": "↑", "lower": "↓"}
 WIDTH = 100  # of the table in a terminal
 KEPT_SETTINGS = ("method", "data", "model", "epochs", "batch_size", "n_train", "n_draws", "options")
-KEPT_COSTS = (
-    "active_parameters",
-    "total_parameters",
-    "checkpoint_bytes",
-    "parameter_bytes",
-    "training_macs",
-    "seconds",
-    "peak_memory_bytes",
-    "prediction_seconds",
-)
 KEPT_ENVIRONMENT = ("python", "versions", "cpu", "cpu_count", "gpu")
 GIVE_WAY = ("peak_memory_bytes", "crps", "coverage90", "ece")  # where there is no room, the last of these first
 
@@ -115,14 +104,6 @@ class Comparison:
         return _csv(self.table())
 
     def to_json(self) -> str:
-        """As JSON; a number that is not finite is null."""
-        rows = [
-            {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in row.items()}
-            for row in self.table()
-        ]
-        return json.dumps(rows, indent=1) + "\n"
-
-    def to_trials(self) -> str:
         """What each method reached with each seed, as JSON with one line per run: small enough to keep.
 
         It holds no curves, no examples, and of the environment only what numbers depend on: no machine, folder or user.
@@ -134,7 +115,7 @@ class Comparison:
         return json_by_rows(head | {"trials": [_trial(label, run) for label, run in zip(labels, runs, strict=True)]})
 
     def write(self, folder: Path) -> None:
-        """``comparison.md``, ``.tex``, ``.csv`` and ``.json`` in the folder."""
+        """The table as ``comparison.md``, ``.tex`` and ``.csv`` in the folder, and every run as ``.json``."""
         texts = {"md": self.to_markdown(), "tex": self.to_latex(), "csv": self.to_csv(), "json": self.to_json()}
         for suffix, text in texts.items():
             write_atomically(folder / f"comparison.{suffix}", text)
@@ -176,9 +157,13 @@ def _trial(label: str, run: Run) -> dict[str, Any]:
         "label": label,
         "seed": checked(run.config.get("seed"), int, f"{run.folder / CONFIG}: seed", "restore the file"),
         "settings": {key: settings.get(key) for key in KEPT_SETTINGS},
-        "metrics": {key: value for key, value in result["metrics"].items() if value is not None},
-        "cost": {key: result["cost"][key] for key in KEPT_COSTS if result["cost"].get(key) is not None},
+        **{group: _known(result[group]) for group in ("metrics", "cost")},
     }
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    """The numbers that JSON can hold."""
+    return {key: value for key, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def _common_environment(runs: Sequence[Run]) -> dict[str, Any]:
@@ -306,12 +291,7 @@ def compare(
 
 
 def runs_of(entries: Mapping[str, Settings], seeds: int, out: Path) -> dict[str, dict[Path, Settings]]:
-    """The runs of a comparison, by label and folder.
-
-    Example:
-        >>> runs_of({"sgd": Settings("sgd", "digits")}, 2, Path("runs"))["sgd"][Path("runs/sgd-1")].seed
-        1
-    """
+    """The runs of a comparison, by label and folder."""
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1; got {seeds}")
     if any(settings.ranks > 1 for settings in entries.values()):
