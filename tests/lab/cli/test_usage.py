@@ -263,11 +263,11 @@ def test_evaluate_tells_how_well_doubt_finds_the_outside(gossamer, finished):
 
 
 def test_evaluate_prints_a_table_for_each_thing_asked(gossamer, finished):
-    asked = ["--selective", "--risk", "0.3", "--conformal", "0.9"]
+    asked = ["--temperature", "--selective", "--risk", "0.3", "--conformal", "0.9"]
     code, out, err = gossamer("evaluate", finished, *asked, "--n-draws", "2")
     assert (code, err) == (0, "")
     heads = [table.split("  ")[0] for table in out.split("\n\n")[1:]]
-    assert heads == ["accuracy on the surest", "promised"]
+    assert heads == ["temperature of the logits", "accuracy on the surest", "promised"]
     found = json.loads(gossamer("evaluate", finished, "--conformal", "0.9", "--json")[1])
     assert set(found["conformal"]["0.9"]["kinds"]) == {"aps", "lac"}
 

@@ -100,6 +100,8 @@ def fake_evaluated(folder, seed=0):
     result.pop("checksums", None)
     (folder / "result.json").write_text(json.dumps(result))
     drawn = {"n_draws": 5, "step": 3900}
+    both = {"before": {"accuracy": 0.941, "nll": 0.21}, "after": {"accuracy": 0.941, "nll": 0.2}}
+    run.add_evaluation("temperature", {"val": drawn | {"n_val": 1000, "temperature": 1.37} | both})
     sets = {"lac": {"coverage": 0.901, "mean_size": 1.05}, "aps": {"coverage": 0.907, "mean_size": 1.34}}
     run.add_evaluation("conformal", {"0.9": drawn | {"n_val": 1000, "n_test": 9000, "kinds": sets}})
     selection = {"risk": 0.05, "confidence": 0.95, "threshold": 0.4, "coverage": 0.81, "error": 0.046}

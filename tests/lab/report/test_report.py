@@ -295,9 +295,10 @@ def test_single_runs_name_no_winner(fake, tmp_path):
 
 def test_what_evaluate_measured_is_shown_once(fake, tmp_path):
     page = Page(write_report([fake.fake_evaluated(tmp_path / "run")], tmp_path / "report.html"))
-    assert page.figures == ALL | {"calibration", "conformal", "selection", "corrupted-0", "corrupted-1"}
+    assert page.figures == ALL | {"calibration", "temperature", "conformal", "selection", "corrupted-0", "corrupted-1"}
     for words in (
         "Variances of the weights times 0.5",
+        "temperature of the logits accuracy NLL 1 94.1 % 0.21 1.37 94.1 % 0.2 ",
         "aps: adaptive sets.",
         "90.0 %, aps 90.7 % 1.34",
         "mutual information – – – – – 2.1 % 1.4 % 81.0 % 4.6 %",

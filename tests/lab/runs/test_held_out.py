@@ -7,14 +7,17 @@ import pytest
 import torch
 
 from gossamer import conformal, lab, metrics
+from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.report.evaluation import conformal_table, selective_table
+from gossamer.lab.report.evaluation import conformal_table, selective_table, temperature_table
 from gossamer.lab.runs.evaluation import (
     evaluate_conformal,
     evaluate_selective,
+    evaluate_temperature,
 )
 from gossamer.lab.runs.job import restored
 from gossamer.lab.runs.reading import predict_run
+from gossamer.posterior import at_temperature, fit_temperature
 
 
 def trained(folder, method, data, **settings):
@@ -33,6 +36,18 @@ def numbers(tmp_path_factory):
 
 def kept(folder, kind):
     return Run.open(folder).evaluation()[kind]
+
+
+def test_the_temperature_is_fitted_on_held_out_examples_and_judged_on_the_test_data(classes):
+    found = evaluate_temperature(classes)
+    assert kept(classes, "temperature") == json.loads(json.dumps(found))
+    job = restored(classes)
+    (x_val, y_val), (x, y) = job.task.val, job.task.test
+    expected = fit_temperature(job.predict(x_val), y_val)
+    assert found["val"]["temperature"] == pytest.approx(expected)
+    after = summarize(at_temperature(job.predict(x), expected), job.task, y)
+    assert found["val"]["after"] == pytest.approx(after)
+    assert temperature_table(found).rows[0][0] == "1"
 
 
 def test_sets_cover_the_test_data(classes):
@@ -78,6 +93,11 @@ def test_predict_applies_what_was_learnt(classes, numbers, tmp_path):
     assert np.mean(held) == pytest.approx(entry["coverage"], abs=0.005)
     with pytest.raises(RecordError, match="that of 4 draws: leave n_draws out"):
         predict_run(classes, inputs, 5, conformal=0.8)
+    temperature = evaluate_temperature(classes)["val"]["temperature"]
+    scaled, plain = predict_run(classes, inputs, temperature=True), predict_run(classes, inputs)
+    assert (np.mean([row["entropy"] for row in scaled]) > np.mean([row["entropy"] for row in plain])) == (
+        temperature > 1
+    )
 
     entry, task = evaluate_conformal(numbers, 0.8)["0.8"]["kinds"]["scaled"], restored(numbers).task
     np.save(inputs, task.test[0].numpy())
@@ -110,9 +130,10 @@ def test_nothing_is_answered_where_nothing_can_be_promised(classes):
     assert (found["coverage"], found["error"]) == (0, None)
 
 
-def test_numbers_are_all_answered(numbers):
-    with pytest.raises(RecordError, match="is for classes, and sun1 has numbers: --conformal"):
-        evaluate_selective(numbers)
+def test_numbers_have_no_temperature(numbers):
+    for evaluate in (evaluate_temperature, evaluate_selective):
+        with pytest.raises(RecordError, match="is for classes, and sun1 has numbers: --conformal"):
+            evaluate(numbers)
 
 
 def test_a_run_without_held_out_examples_is_told_so(classes, monkeypatch):

@@ -37,10 +37,12 @@ def export(given: list[str]) -> int:
     run = folder(options.run)
     Run.open(run)
     from gossamer.deploy.programs import SUFFIX
-    from gossamer.lab.runs.reading import load_run
+    from gossamer.lab.runs.reading import load_run, stored_temperature
 
     file = folder(options.out) if options.out else run / f"{options.what}{SUFFIX[options.format]}"
     trained = load_run(run, device="cpu")
+    if options.temperature:
+        trained.posterior.temperature *= stored_temperature(Run.open(run))
     print(trained.export(file, format=options.format, what=options.what, n_draws=options.n_draws))
     return 0
 
@@ -91,6 +93,7 @@ def add_flags(parser: Parser, command: str) -> Parser:
         parser.add_flag("format", Literal["onnx", "torch-export"], "Format of the file.", "onnx")
         parser.add_flag("what", Literal["mean", "noise", "draws"], f"What to export: {whats}", "mean")
         parser.add_flag("n_draws", int | None, "Networks of draws; as in the settings of the run if not given.")
+        parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
         parser.add_flag("out", str | None, "The file; in the run folder if not given.")
         parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that the run may import.")
     return parser
@@ -119,7 +122,7 @@ def predict(given: list[str]) -> int:
     from gossamer.lab.runs.reading import predict_run
 
     source = options.input if options.input == "-" else folder(options.input)
-    settings = {name: getattr(options, name) for name in ("level", "conformal", "data", "quiet")}
+    settings = {name: getattr(options, name) for name in ("level", "conformal", "temperature", "data", "quiet")}
     rows = predict_run(run.folder, source, options.n_draws, **settings)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     write = (FILES[".jsonl"] if options.json or out is None else kind_of(out)).write
@@ -142,6 +145,7 @@ def add_predict_flags(parser: Parser) -> Parser:
     parser.add_flag("out", str | None, "File to write, such as .csv; standard output if not given.")
     parser.add_flag("level", float, "Probability of the intervals of numbers.", 0.9)
     parser.add_flag("conformal", float | None, "Sets or intervals of this probability, as evaluate --conformal learnt.")
+    parser.add_flag("temperature", None, "Divide the logits as evaluate --temperature learnt.")
     parser.add_flag("n_draws", int | None, "Networks to draw; as in the settings of the run if not given.")
     parser.add_flag("json", None, "Print JSON, one object per line.")
     return add_reading_flags(parser)
@@ -189,6 +193,7 @@ def add_evaluate_flags(parser: Parser) -> Parser:
         metavar="FOLDER",
         help="15 corruptions of the test images at 5 severities, or those of published files (CIFAR-10-C) in a folder.",
     )
+    parser.add_flag("temperature", None, "Temperature scaling of the logits on the held-out split.", group=more)
     parser.add_flag("selective", None, "Accuracy when the network may abstain, by score.", group=more)
     parser.add_flag("risk", float | None, "Abstain so that at most this share of the answers is wrong.", group=more)
     parser.add_flag(
@@ -211,6 +216,9 @@ def _more(options: Any, job: Any) -> dict[str, tuple[Any, list[Table]]]:
     if options.corruptions:
         value = evaluation.evaluate_corruptions(job, options.corruptions, quiet=options.json)
         found["corruptions"] = value, tables.corruption_tables(value)
+    if options.temperature:
+        value = evaluation.evaluate_temperature(job)
+        found["temperature"] = value, [tables.temperature_table(value)]
     if options.selective or options.risk:
         value = evaluation.evaluate_selective(job, options.risk)
         found["selective"] = value, [tables.selective_table(value)]

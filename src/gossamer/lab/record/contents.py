@@ -74,11 +74,18 @@ class Intervals(TypedDict, total=False):
     kinds: dict[str, Kind]
 
 
+class Temperature(TypedDict, total=False):
+    """The divisor of the logits that fits the held-out examples."""
+
+    temperature: Annotated[float, Within(1e-9, 1e9)]
+
+
 class Evaluation(TypedDict, total=False):
     """Of ``evaluation.json``, beside one table per kind of evaluation."""
 
     checksum: str
     conformal: dict[str, Intervals]
+    temperature: dict[str, Temperature]
 
 
 Files = TypedDict(

@@ -49,6 +49,21 @@ def corruption_tables(found: Mapping[str, Any]) -> list[Table]:
     return [table for name, entry in found.items() for table in _severities(str(name), mapping(entry))]
 
 
+def temperature_table(found: Mapping[str, Any]) -> Table:
+    """Metrics without and with the divisor of the logits that fits the held-out examples."""
+    entry = mapping(found.get("val"))
+    before, after = mapping(entry.get("before")), mapping(entry.get("after"))
+    metrics = [metric for metric in shown("terminal") if metric.name in before]
+    ways = {1.0: before, entry["temperature"]: after} if "temperature" in entry else {}
+    rows = [
+        [number(divisor), *(_told(values.get(metric.name), metric.format) for metric in metrics)]
+        for divisor, values in ways.items()
+    ]
+    note = f"On the test data; fitted to {integer(entry.get('n_val', 0))} held-out examples."
+    heads = ["temperature of the logits", *(metric.heading for metric in metrics)]
+    return Table("Temperature scaling", note, heads, rows, n_labels=0)
+
+
 def conformal_table(found: Mapping[str, Any]) -> Table:
     """Coverage and size of conformal sets or intervals on the test data."""
     rows, size, kinds = [], "mean_width", dict[str, None]()
@@ -108,6 +123,7 @@ def held_out(run: LoadedRun) -> list[Html | None]:
     """Calibration, conformal sets or intervals, and the right to abstain, as held-out examples chose them."""
     return [
         _calibration(run),
+        panel("temperature", temperature_table(mapping(run.evaluation.get("temperature")))),
         panel("conformal", conformal_table(mapping(run.evaluation.get("conformal")))),
         panel("selection", selective_table(mapping(run.evaluation.get("selective")))),
     ]

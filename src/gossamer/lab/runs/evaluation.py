@@ -24,7 +24,7 @@ from gossamer.lab.record import RecordError, Run, write_atomically
 from gossamer.lab.runs.job import Job, restored
 from gossamer.lab.runs.progress import showing_draws
 from gossamer.lab.runs.reading import read_inputs
-from gossamer.posterior import Prediction
+from gossamer.posterior import Prediction, at_temperature, fit_temperature
 from gossamer.types import Split, Task
 
 N_POINTS = 200  # of a curve: more would not show in a plot
@@ -63,6 +63,20 @@ def drawn(job: Job) -> dict[str, int]:
     return {"n_draws": job.settings.n_draws, "step": job.training.step}
 
 
+def evaluate_temperature(run: Path | str | Job, n_draws: int | None = None) -> dict[str, Any]:
+    """The divisor of the logits that fits the held-out examples, and the test metrics without and with it."""
+    job = opened(run, n_draws)
+    _require_classes(job, "temperature scaling", "--conformal 0.9 calibrates intervals")
+    x, y = split_of(job.task, "val")
+    temperature = fit_temperature(job.predict(x), y)
+    test, truth = job.predict(job.task.test[0]), job.task.test[1]
+    both = {"before": test, "after": at_temperature(test, temperature)}
+    values = {name: summarize(prediction, job.task, truth) for name, prediction in both.items()}
+    found = {"val": {**drawn(job), "n_val": len(y), "temperature": temperature, **values}}
+    Run.open(job.folder).add_evaluation("temperature", found)
+    return found
+
+
 def evaluate_conformal(run: Path | str | Job, level: float = 0.9, n_draws: int | None = None) -> dict[str, Any]:
     """Coverage and size on the test data of sets or intervals that the held-out examples calibrated, by level.
 
@@ -88,10 +102,7 @@ def evaluate_selective(run: Path | str | Job, risk: float | None = None, n_draws
     held-out examples choose, and on the test data the ``coverage`` and the ``error`` of the answers.
     """
     job = opened(run, n_draws)
-    if job.task.kind == "regression":
-        raise RecordError(
-            f"selective prediction is for classes, and {job.task.name} has numbers: --conformal 0.9 gives intervals"
-        )
+    _require_classes(job, "selective prediction", "--conformal 0.9 gives intervals instead")
     test, truth = job.predict(job.task.test[0]), job.task.test[1]
     scores = metrics.scores_of(test)
     found = {name: {**drawn(job), "n": len(truth), **_curve(test, truth, score)} for name, score in scores.items()}
@@ -167,6 +178,11 @@ def _selection(answered: Tensor, wrong: Tensor, threshold: float, risk: float) -
         "coverage": n / len(answered),
         "error": float(wrong[answered].double().mean()) if n else None,
     }
+
+
+def _require_classes(job: Job, what: str, instead: str) -> None:
+    if job.task.kind == "regression":
+        raise RecordError(f"{what} is for classes, and {job.task.name} has numbers: {instead}")
 
 
 def evaluate_ood(run: Path | str | Job, names: Sequence[str], n_draws: int | None = None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from gossamer.lab.runs.folders import stored_record
 from gossamer.lab.runs.job import Job, restored
 from gossamer.lab.runs.progress import showing_draws
 from gossamer.lab.runs.settings import Settings
-from gossamer.posterior import Prediction
+from gossamer.posterior import Prediction, at_temperature
 from gossamer.types import Posterior, Task
 
 MARGIN = 0.1  # of the width of the training range: the largest of many new values exceeds it by a little
@@ -106,6 +106,7 @@ def predict_run(
     *,
     level: float = 0.9,
     conformal: float | None = None,
+    temperature: bool = False,
     data: str | None = None,
     quiet: bool = True,
 ) -> list[dict[str, Any]]:
@@ -121,6 +122,7 @@ def predict_run(
         n_draws: How many networks to draw; ``None``: as many as in the settings of the run.
         level: Probability of the intervals of numbers.
         conformal: Probability of sets of classes, or of intervals, by the threshold that ``gossamer evaluate`` found.
+        temperature: Divide the logits by the temperature that ``gossamer evaluate`` found.
         data: Where the data of the run are now, if they have moved and are needed.
         quiet: Show no progress.
 
@@ -131,7 +133,9 @@ def predict_run(
     if not 0 < level < 1:
         raise ValueError(f"level is a probability between 0 and 1; got {level}")
     run = Run.open(Path(folder))
-    learnt = _learnt(run, conformal, n_draws)
+    learnt, divisor = _learnt(run, conformal, n_draws), stored_temperature(run) if temperature else 1.0
+    if learnt is not None and temperature:
+        raise ValueError("conformal sets hold their promise at the temperature of the training: leave temperature out")
     own = stored_record(run)
     changes = {"n_draws": n_draws if learnt is None else learnt["n_draws"], "data": data}
     job = restored(folder, **changes) if own is None else None
@@ -147,6 +151,7 @@ def predict_run(
     if task.kind == "regression":
         columns = names | _numbers(prediction, task, level if learnt is None else conformal or level, learnt)
     else:
+        prediction = at_temperature(prediction, divisor)
         columns = names | _classes(prediction, task) | _sets(prediction, task, learnt)
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
@@ -156,6 +161,14 @@ def _predicted(job: Job, x: Tensor, quiet: bool, learnt: dict[str, Any] | None) 
         raise RecordError(f"{job.folder} was trained on since gossamer evaluate --conformal: evaluate it again")
     with showing_draws(f"predicting {len(x):,} examples", quiet=quiet):
         return job.predict(x)
+
+
+def stored_temperature(run: Run) -> float:
+    """The temperature of the logits that ``gossamer evaluate`` found."""
+    entry = run.evaluation().get("temperature", {}).get("val", {})
+    if "temperature" not in entry:
+        raise RecordError(_ask(run, "temperature of the logits", "--temperature"))
+    return float(entry["temperature"])
 
 
 def _learnt(run: Run, level: float | None, n_draws: int | None) -> dict[str, Any] | None:
