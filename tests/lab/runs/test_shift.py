@@ -18,7 +18,7 @@ from gossamer.lab.runs.evaluation import (
     evaluate_ood,
     outside,
 )
-from gossamer.lab.runs.job import Job, restored
+from gossamer.lab.runs.job import restored
 
 SCORES = ["max_probability", "entropy", "mutual_information", "energy"]
 
@@ -86,32 +86,6 @@ def test_corrupted_images_are_evaluated_at_every_severity(folder):
     assert means.rows[0][2:] == [percent(value) for value in np.mean(by_severity, axis=0)]
     assert [len(row) for row in rows.rows] == [6] * 15
     assert [row[0] for row in means.rows][:3] == ["accuracy", "NLL", "ECE"]
-
-
-def test_a_stopped_evaluation_goes_on_and_finds_the_same(folder, monkeypatch):
-    expected, kept = evaluate_corruptions(folder, n_draws=1), folder / "evaluating.json"
-    assert not kept.exists()
-    calls, predict = [], Job.predict
-
-    def until_stopped(job, x):
-        calls.append(len(x))
-        if len(calls) == 12:
-            raise KeyboardInterrupt
-        return predict(job, x)
-
-    monkeypatch.setattr(Job, "predict", until_stopped)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate_corruptions(folder, n_draws=1)
-    stopped = kept.read_text()
-    assert evaluate_corruptions(folder, n_draws=1) == expected
-    assert len(calls) == 12 + 1 + 75 - 10
-    assert not kept.exists()
-    for content in (stopped[:-1], stopped.replace('"n_draws": 1', '"n_draws": 2')):  # damaged, and of other draws
-        calls.clear()
-        kept.write_text(content)
-        monkeypatch.setattr(Job, "predict", lambda job, x: (calls.append(len(x)), predict(job, x))[1])
-        assert evaluate_corruptions(folder, n_draws=1) == expected
-        assert len(calls) == 76
 
 
 def test_published_files_are_evaluated_with_their_own_labels(folder, tmp_path):

@@ -160,15 +160,16 @@ def evaluate(given: list[str]) -> int:
         if value is not None and not 0 < value < 1:
             raise UsageError(f"--{name} must be between 0 and 1, as 0.9 for 90 %; got {value}")
     Run.open(folder(options.run))  # reports a wrong path before the training loop is imported
-    from gossamer.lab.runs.evaluation import evaluate_run, opened
+    from gossamer.lab.runs.evaluation import evaluate_run, keeping_parts, opened
     from gossamer.metrics.registry import texts
 
     job = opened(folder(options.run), options.n_draws, options.data)
-    found: dict[str, Any] = evaluate_run(job, split=options.split, quiet=options.quiet)
-    tables = [columns(texts(found))]
-    for name, (value, views) in _more(options, job).items():
-        found[name] = value
-        tables += [plain(view._replace(title="", note="").to_text()) for view in views]
+    with keeping_parts(job):
+        found: dict[str, Any] = evaluate_run(job, split=options.split, quiet=options.quiet)
+        tables = [columns(texts(found))]
+        for name, (value, views) in _more(options, job).items():
+            found[name] = value
+            tables += [plain(view._replace(title="", note="").to_text()) for view in views]
     print(json.dumps(found, indent=1) if options.json else "\n\n".join(tables))
     return 0
 

@@ -4,10 +4,10 @@ The held-out split chooses, the test split judges; ``evaluation.json`` of the ru
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +19,13 @@ from gossamer._text.terminal import Progress
 from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, grey, read_corrupted
 from gossamer.data.own.files import FILES
 from gossamer.evaluate import split_of, summarize
-from gossamer.files.atomic import read_file, to_json
-from gossamer.lab.record import RecordError, Run, write_atomically
+from gossamer.lab.record import RecordError, Run
 from gossamer.lab.runs.job import Job, restored
 from gossamer.lab.runs.progress import showing_draws
 from gossamer.lab.runs.reading import read_inputs
+from gossamer.lab.runs.unfinished import Unfinished
 from gossamer.posterior import Prediction, at_temperature, fit_temperature
-from gossamer.types import Split, Task
+from gossamer.types import Task
 
 N_POINTS = 200  # of a curve: more would not show in a plot
 CONFIDENCE = 0.95  # with which a risk is promised
@@ -56,6 +56,13 @@ def evaluate_run(
 def opened(run: Path | str | Job, n_draws: int | None = None, data: str | None = None) -> Job:
     """The run as of its newest checkpoint; one that is open already stays as it is."""
     return run if isinstance(run, Job) else restored(run, n_draws=n_draws, data=data)
+
+
+def keeping_parts(job: Job) -> Unfinished:
+    """A block whose predictions are in a file of the run until its end, so that after a kill the next goes on."""
+    state = f"{__version__} {job.training.step} {job.settings.n_draws} {job.training.fabric.device}"
+    job.unfinished = Unfinished(job.folder / "evaluating.safetensors", state)
+    return job.unfinished
 
 
 def drawn(job: Job) -> dict[str, int]:
@@ -242,49 +249,33 @@ def evaluate_corruptions(
 
     ``"generated"`` corrupts the test images of the run (:func:`gossamer.data.corrupt`); any other ``source`` is the
     folder of published files, such as CIFAR-10-C. Beside the ``clean`` metrics,
-    ``corruptions`` has a list of five for each metric of each corruption. After an interruption the next call goes on.
+    ``corruptions`` has a list of five for each metric of each corruption.
     """
     job = opened(run, n_draws)
     if job.task.test[0].dim() != 4 or job.task.test[0].shape[1] not in (1, 3):
         raise RecordError(f"{job.task.name} has no images to corrupt: --ood uniform shifts any kind of input")
     if source != GENERATED and not Path(source).is_dir():
         raise RecordError(f"--corruptions {source}: there is no such folder; without one, images are corrupted here")
-    x, y = job.task.test
-    clean = summarize(job.predict(x), job.task, y)
-    file, of = job.folder / "evaluating.json", {**drawn(job), "version": __version__, "source": source}
-    values, rows = _values_before(file, of), dict[str, dict[str, list[float]]]()
+    clean = summarize(job.predict(job.task.test[0]), job.task, job.task.test[1])
+    rows: dict[str, dict[str, list[float]]] = {}
     with Progress("corruptions", len(CORRUPTIONS) * len(SEVERITIES), quiet=quiet) as progress:
         for done, (name, severity) in enumerate(itertools.product(CORRUPTIONS, SEVERITIES), start=1):
-            if done > len(values):
-                images, labels = (
-                    (corrupt(x, name, severity), y) if source == GENERATED else _published(job, source, name, severity)
-                )
-                values.append(summarize(job.predict(images), job.task, labels))
-                write_atomically(file, to_json({"of": of, "values": values}))
-            for metric, value in values[done - 1].items():
+            compute = partial(_of_corrupted, job, source, name, severity)
+            for metric, value in job.once(f"{source} {name} {severity}", compute).items():
                 rows.setdefault(name, {}).setdefault(metric, []).append(value)
             progress.update(done, f"{name} {severity}".format)
-    entry = {**drawn(job), "n": len(y), "clean": clean, "corruptions": rows}
+    entry = {**drawn(job), "n": len(job.task.test[1]), "clean": clean, "corruptions": rows}
     title = GENERATED if source == GENERATED else Path(source).name
     Run.open(job.folder).add_evaluation(CORRUPTED, {title: entry})
-    file.unlink(missing_ok=True)
     return {title: entry}
 
 
-class _Before(TypedDict):
-    """What an evaluation of corruptions has found so far, one after another, and of which state of the run."""
-
-    of: dict[str, Any]
-    values: list[dict[str, float]]
-
-
-def _values_before(file: Path, of: Mapping[str, Any]) -> list[dict[str, float]]:
-    """What an evaluation had found when it was stopped: the next one goes on from there."""
-    with suppress(RecordError):  # of a damaged file, which is of no use
-        found = read_file(file, "delete it", _Before)
-        if found is not None and found["of"] == of:
-            return list(found["values"])
-    return []
+def _of_corrupted(job: Job, source: str, name: str, severity: int) -> dict[str, float]:
+    if source == GENERATED:
+        x, y = job.task.test
+        return summarize(job.predict(corrupt(x, name, severity)), job.task, y)
+    images, y = read_corrupted(source, name, severity)
+    return summarize(job.predict(as_stored(images, job.task, source)[0]), job.task, y)
 
 
 def _separation(inside: Tensor, outside: Tensor) -> dict[str, Any]:
@@ -298,11 +289,6 @@ def _separation(inside: Tensor, outside: Tensor) -> dict[str, Any]:
         "count_in": count_in.count.tolist(),
         "count_out": count_out.count.tolist(),
     }
-
-
-def _published(job: Job, folder: str, name: str, severity: int) -> Split:
-    images, labels = read_corrupted(folder, name, severity)
-    return as_stored(images, job.task, folder)[0], labels
 
 
 class Outside(NamedTuple):

@@ -52,6 +52,7 @@ from gossamer.lab.runs.progress import (
 )
 from gossamer.lab.runs.result import build_result, with_errors
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, is_table, prepared, with_inputs
+from gossamer.lab.runs.unfinished import Unfinished
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Calibration, Prediction
 from gossamer.train import Training, checkpoint
@@ -169,12 +170,18 @@ class Job:
     run: Run | None = None
     checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
     ranks_before: int | None = None  # when that checkpoint was made
+    unfinished: Unfinished | None = None  # of an evaluation
+
+    def once(self, name: str, compute: Callable[[], Any]) -> Any:
+        """What is computed; in an evaluation that may be killed, only once."""
+        return compute() if self.unfinished is None else self.unfinished.once(name, compute)
 
     def predict(self, x: Tensor, posterior: Posterior | None = None) -> Prediction:
         """The prediction of the run's draws for inputs as the task stores them, by the same networks at every call."""
         posterior = posterior or self.training.posterior()
         n_draws, seed = self.settings.n_draws, self.settings.seed
         around = draws_shown(posterior.n_drawn(n_draws))
+        around = around if self.unfinished is None else self.unfinished.around(x, around)
         return predict_inputs(posterior, self.task, x, n_draws, seed=seed, around=around)
 
 
