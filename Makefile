@@ -114,14 +114,17 @@ measure: venv ## measure again what a CPU can (some hours), store it in results,
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks cpu --json results/bench-cpu.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.state results/bytes.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.predictions
-	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --device cpu --out runs/measure/demo --json results/demo.json
-	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model mlp --device cpu --out runs/measure/digits \
-		--json results/digits.json
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare $(DEMO) --device cpu --out runs/measure/demo
+	cp runs/measure/demo/comparison.json results/demo.json
+	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model mlp --device cpu --out runs/measure/digits
+	cp runs/measure/digits/comparison.json results/digits.json
 	OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/digits.toml --model conv_net --device cpu \
-		--out runs/measure/digits-conv --json results/digits-conv.json
+		--out runs/measure/digits-conv
+	cp runs/measure/digits-conv/comparison.json results/digits-conv.json
 	for name in digits fashion; do \
 		OMP_NUM_THREADS=1 $(BIN)/gossamer compare recipes/all-methods-$$name.toml --device cpu \
-			--out runs/measure/all-methods-$$name --json results/all-methods-$$name.json || exit 1; \
+			--out runs/measure/all-methods-$$name || exit 1; \
+		cp runs/measure/all-methods-$$name/comparison.json results/all-methods-$$name.json; \
 	done
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.table_pictures docs/images
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.shift_pictures docs/images

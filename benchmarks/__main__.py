@@ -126,7 +126,7 @@ def _show(options: argparse.Namespace) -> int:
 def _show_folder(path: Path, pages: Sequence[Path]) -> int:
     tables = recorded_tables(path)
     if not tables:
-        raise RecordError(f"{path} holds no run of a recipe and no file of gossamer compare --json")
+        raise RecordError(f"{path} holds no run of a recipe and no comparison.json of gossamer compare")
     _fill(pages, lambda text: fill_recorded(text, path))
     print("\n\n".join(f"{name}: {table.to_text()}" for name, table in tables.items()))
     return 0

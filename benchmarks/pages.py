@@ -3,7 +3,7 @@
 A place is what stands between ``<!-- bench:DEVICE:NAME -->`` and ``<!-- /bench -->``; it is replaced by the table of
 that name of a benchmark on that device, or for ``environment`` by a line about the machine. So no figure in a page is
 ever copied by hand. ``<!-- bench:results:NAME -->`` takes a table of the folder ``results/``: ``<recipe>/<seed>/`` (run
-folders without their checkpoints) and the JSON files of ``gossamer compare --json``, ``python -m benchmarks.state``,
+folders without their checkpoints) and the JSON files of ``gossamer compare``, ``python -m benchmarks.state``,
 ``.citizen``, ``.uci``, and of ``tests.endurance``.
 """
 

@@ -18,8 +18,7 @@ import numpy as np
 from gossamer import lab
 from gossamer.data import CORRUPTIONS, SEVERITIES, corrupt, digits
 from gossamer.lab.report.evaluation import mean_by_severity
-from gossamer.lab.runs.evaluation import evaluate_selective, opened
-from gossamer.lab.runs.shift import evaluate_corruptions, evaluate_ood
+from gossamer.lab.runs.evaluation import evaluate_corruptions, evaluate_ood, evaluate_selective, opened
 from reproductions.drawing import draw, tidy
 
 

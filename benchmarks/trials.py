@@ -1,4 +1,4 @@
-"""Files of ``gossamer compare --json``, the source of tables in documents: what each method reached with each seed."""
+"""``comparison.json`` of ``gossamer compare``, the source of tables in documents: what each method and seed reached."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gossamer.lab.record import RecordError, write_atomically
 
 FORMAT = 1
 KIND = "trials"
-FIX = "give a file that gossamer compare --json of this version wrote"
+FIX = "give a comparison.json that gossamer compare of this version wrote"
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Trials:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that ``gossamer compare --json`` wrote."""
+        """Read a file that ``gossamer compare`` wrote."""
         content = read_file(path, FIX, _Content)
         if content is None:
-            raise RecordError(f"{path} does not exist: gossamer compare … --json {path} makes it")
+            raise RecordError(f"{path} does not exist: gossamer compare … makes it, as comparison.json")
         return cls.from_dict(content)

@@ -16,7 +16,7 @@ from gossamer._text.formats import percent
 from gossamer.lab import Settings
 from gossamer.lab.record import Lock
 from gossamer.lab.runs.job import start
-from gossamer.lab.runs.processes import launch
+from gossamer.lab.runs.progress import launch
 from gossamer.metrics import Metric
 from gossamer.sparsity.groups import grouped_weights
 from reproductions.drawing import INK, PALETTE, SOFT, draw, tidy

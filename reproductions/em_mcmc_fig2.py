@@ -15,7 +15,7 @@ from gossamer._text.formats import percent
 from gossamer.lab import Settings
 from gossamer.lab.record import Lock
 from gossamer.lab.runs.job import start
-from gossamer.lab.runs.processes import launch
+from gossamer.lab.runs.progress import launch
 from gossamer.metrics import Metric
 from gossamer.sparsity import Prune, SpikeSlabDecay
 from gossamer.train import Training

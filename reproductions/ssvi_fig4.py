@@ -13,8 +13,7 @@ from gossamer._text.formats import number, percent
 from gossamer.data import SEVERITIES
 from gossamer.lab.record import Lock
 from gossamer.lab.report.evaluation import mean_by_severity
-from gossamer.lab.runs.evaluation import opened
-from gossamer.lab.runs.shift import evaluate_corruptions
+from gossamer.lab.runs.evaluation import evaluate_corruptions, opened
 from gossamer.metrics import METRICS, Metric
 from reproductions.drawing import PALETTE, draw, tidy
 from reproductions.frame import Claim, Kept, Measures, Result, Row, Told, trained

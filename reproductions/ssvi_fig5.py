@@ -21,7 +21,7 @@ from gossamer._text.formats import number
 from gossamer.lab import Settings
 from gossamer.lab.record import Lock
 from gossamer.lab.runs.job import start
-from gossamer.lab.runs.processes import launch
+from gossamer.lab.runs.progress import launch
 from gossamer.layers import SparseWeight
 from gossamer.metrics import Metric
 from gossamer.sparsity import Subspace

@@ -158,6 +158,6 @@ def test_contributing_shows_this_order():
     assert [set(group.split(", ")) for group in line.split(" → ")] == ORDER[:-1]
 
 
-def test_only_the_command_and_the_list_of_runs_import_the_package_of_sweeps():
+def test_only_the_command_imports_the_package_of_sweeps():
     users = {path.relative_to(SOURCE).parent for path in FILES if "gossamer_sweep" in path.read_text(encoding="utf-8")}
-    assert users == {Path("lab", "cli"), Path("lab", "runs")}
+    assert users == {Path("lab", "cli")}

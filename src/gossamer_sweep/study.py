@@ -25,8 +25,7 @@ from gossamer.files.atomic import one_line
 from gossamer.lab.record import Lock, RecordError, Run, TakenError
 from gossamer.lab.runs.folders import refuse_other_settings
 from gossamer.lab.runs.progress import Interrupted, SeenEnough
-from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.lab.runs.tables import prepared
+from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, prepared
 from gossamer.metrics import METRICS
 from gossamer.train.divergence import DivergenceError
 from gossamer.types import Task
@@ -321,7 +320,7 @@ def _command(settings: Settings, values: Mapping[str, Any]) -> str:
 def _check(settings: Settings, task: Task, metric: str, pruner: str) -> None:
     """Reject what no trial could do, before the first of them."""
     from gossamer.lab.runs.job import start
-    from gossamer.lab.runs.processes import launch
+    from gossamer.lab.runs.progress import launch
 
     known = [one.name for one in METRICS.values() if one.compute is not None and task.kind in one.tasks]
     known = [name for name in known if METRICS[name].better in ("higher", "lower")]

@@ -205,7 +205,7 @@ def test_show_of_a_folder_prints_and_fills(command, kept, tmp_path):
 
 
 def test_show_of_a_folder_without_results(refused, tmp_path):
-    assert "holds no run of a recipe and no file of gossamer compare --json" in refused(1, "show", tmp_path)
+    assert "holds no run of a recipe and no comparison.json of gossamer compare" in refused(1, "show", tmp_path)
 
 
 def test_a_folder_has_no_bars(refused, kept):

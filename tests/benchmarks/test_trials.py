@@ -19,7 +19,7 @@ def compared(tmp_path_factory):
 
 
 def test_a_trial_has_what_its_run_has(compared):
-    trials = Trials.from_dict(json.loads(compared.to_trials()))
+    trials = Trials.from_dict(json.loads(compared.to_json()))
     assert [(trial.label, trial.seed) for trial in trials.trials] == [
         ("plain", 0), ("plain", 1), ("sparse 50 %", 0), ("sparse 50 %", 1)
     ]  # fmt: skip
@@ -33,10 +33,10 @@ def test_a_trial_has_what_its_run_has(compared):
 
 
 def test_it_can_be_read_again_and_names_no_machine(compared, tmp_path):
-    (tmp_path / "compared.json").write_text(compared.to_trials())
+    (tmp_path / "compared.json").write_text(compared.to_json())
     trials = Trials.read(tmp_path / "compared.json")
     trials.write(tmp_path / "kept.json")
-    assert (tmp_path / "kept.json").read_text() == compared.to_trials()
+    assert (tmp_path / "kept.json").read_text() == compared.to_json()
     assert {"date", "python", "cpu"} <= set(trials.environment)
     assert not LEFT_OUT & set(trials.environment)
     assert str(compared.folders[0].parent) not in (tmp_path / "kept.json").read_text()
@@ -45,7 +45,7 @@ def test_it_can_be_read_again_and_names_no_machine(compared, tmp_path):
 def test_a_failure_is_kept(tmp_path):
     told = {"data": "two_moons", "epochs": 1, "device": "cpu"}
     failing = Settings("sgd", **told, options={"lr": 1e30})
-    trials = Trials.from_dict(json.loads(compare({"wrong": failing}, 1, tmp_path, quiet=True).to_trials()))
+    trials = Trials.from_dict(json.loads(compare({"wrong": failing}, 1, tmp_path, quiet=True).to_json()))
     assert list(trials.by_label()) == ["wrong"]
     assert "diverged" in trials.failures["wrong"]
     assert Trials.from_dict(json.loads(trials.to_json())) == trials
@@ -54,7 +54,7 @@ def test_a_failure_is_kept(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "bytes"}, "kind must be 'trials'; got 'bytes'; give a file that gossamer compare --json"),
+        ({"kind": "bytes"}, "kind must be 'trials'; got 'bytes'; give a comparison.json that gossamer compare"),
         ({"format": 2}, "format must be 1; got 2"),
         ({"trials": [{"label": "a"}]}, "trials/0/cost is missing"),
     ],
@@ -67,5 +67,5 @@ def test_other_files_are_refused(tmp_path, change, message):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(RecordError, match="does not exist: gossamer compare … --json"):
+    with pytest.raises(RecordError, match="does not exist: gossamer compare … makes"):
         Trials.read(tmp_path / "no.json")

@@ -42,9 +42,9 @@ from gossamer.lab.cli import main as command
 from gossamer.lab.record import RecordError, Run, to_toml
 from gossamer.lab.record.run import _digest
 from gossamer.lab.report import write_report
-from gossamer.lab.runs.folders import settings_of
-from gossamer.lab.runs.reading import read_inputs, show
-from gossamer.lab.runs.result import restored, stored_record
+from gossamer.lab.runs.folders import settings_of, show, stored_record
+from gossamer.lab.runs.job import restored
+from gossamer.lab.runs.reading import read_inputs
 from gossamer.methods.mc_dropout import Dropped, with_dropout
 from gossamer.methods.rank1 import FactorPosterior, with_factors
 from gossamer.posterior import InLayers, Mixture, SwagPosterior
@@ -217,7 +217,7 @@ def _compared(root: Path) -> FileKind:
         found = compare({"ssvi": settings}, seeds=1, out=folder.parent, quiet=True)
         if failure := found.entries[0].failure:  # a row of the table, not the end of the comparison
             raise (AssertionError if "Error: " in failure else RecordError)(failure)
-        found.to_trials()
+        found.to_json()
 
     return _run_kind(root, "result.json", read, _result_coding(root), "result.json, compare", share=0.05)
 
@@ -370,7 +370,7 @@ def _saved(name: str, root: Path) -> FileKind:
 
 
 def _trials(root: Path) -> FileKind:
-    blob = compare({"ssvi": settings_of(Run.open(_trained(root)))}, seeds=1, out=root, quiet=True).to_trials()
+    blob = compare({"ssvi": settings_of(Run.open(_trained(root)))}, seeds=1, out=root, quiet=True).to_json()
     return FileKind(
         "comparison", blob.encode(), _alone(".json", lambda path: Trials.read(path).by_label()), NAMED, *JSON
     )

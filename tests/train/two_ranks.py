@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gossamer.lab.runs.job import start
-from gossamer.lab.runs.processes import launch, part
+from gossamer.lab.runs.progress import launch, part
 from gossamer.lab.runs.settings import Settings
 
 SAVED, END = 12, 22  # the subspace moves at 5, 10 and 15

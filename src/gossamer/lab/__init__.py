@@ -13,10 +13,10 @@ from gossamer._text.names import trusting
 if TYPE_CHECKING:
     from gossamer.lab.runs.comparison import Comparison, compare, read_recipe
     from gossamer.lab.runs.evaluation import evaluate_run
+    from gossamer.lab.runs.folders import show
     from gossamer.lab.runs.job import resume, train
     from gossamer.lab.runs.progress import Interrupted
-    from gossamer.lab.runs.reading import predict_run, show
-    from gossamer.lab.runs.result import TrainedRun, load_run
+    from gossamer.lab.runs.reading import TrainedRun, load_run, predict_run
     from gossamer.lab.runs.settings import Settings
 
 __all__ = [
@@ -40,9 +40,9 @@ _HOMES = {
     "progress": ("Interrupted",),
     "job": ("resume", "train"),
     "evaluation": ("evaluate_run",),
-    "reading": ("predict_run", "show"),
+    "reading": ("TrainedRun", "load_run", "predict_run"),
     "settings": ("Settings",),
-    "result": ("TrainedRun", "load_run"),
+    "folders": ("show",),
 }
 
 

@@ -40,23 +40,25 @@ def test_mean_and_standard_error_and_where_everything_is(gossamer, compared, aga
     assert (compared / "report.html").stat().st_size > 10_000
 
 
+def rows_of(folder):
+    with (folder / "comparison.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 def test_the_files_have_equal_numbers(gossamer, compared, again):
     out = gossamer(*again)[1]
-    rows = json.loads((compared / "comparison.json").read_text())
-    with (compared / "comparison.csv").open() as file:
-        assert [float(row["nll"]) for row in csv.DictReader(file)] == [row["nll"] for row in rows]
     markdown = (compared / "comparison.md").read_text()
-    for row, written, shown in zip(rows, markdown.splitlines()[2:], out.splitlines()[2:], strict=False):
+    for row, written, shown in zip(rows_of(compared), markdown.splitlines()[2:], out.splitlines()[2:], strict=False):
         cell = written.split(" | ")[2]
-        assert float(cell.split("±")[0]) == pytest.approx(row["nll"], abs=0.02)
+        assert float(cell.split("±")[0]) == pytest.approx(float(row["nll"]), abs=0.02)
         assert cell in shown
 
 
 def test_density_is_for_those_who_have_one(compared):
-    rows = {row["method"]: row for row in json.loads((compared / "comparison.json").read_text())}
-    assert rows["sgd"]["active_parameters"] == rows["vi"]["active_parameters"]
+    active = {row["method"]: float(row["active_parameters"]) for row in rows_of(compared)}
+    assert active["sgd"] == active["vi"]
     for method in ("ssvi", "rigl"):
-        assert rows[method]["active_parameters"] == pytest.approx(0.1 * rows["vi"]["active_parameters"], rel=0.01)
+        assert active[method] == pytest.approx(0.1 * active["vi"], rel=0.01)
 
 
 def test_what_is_trained_is_said_where_it_does_not_disturb_the_table(gossamer, again, compared):
@@ -132,22 +134,10 @@ def test_the_default_folder_has_the_name_of_the_data(gossamer, monkeypatch, tmp_
     assert (tmp_path / "runs" / "compare-two_moons" / "comparison.md").exists()
 
 
-def test_a_small_file_to_keep(gossamer, again, tmp_path, compared):
-    kept = tmp_path / "kept.json"
-    code, out, err = gossamer(*again, "--json", kept)
-    assert (code, err) == (0, "")
-    assert out.splitlines()[-1] == f"kept: {kept}"
-    rows = json.loads(kept.read_text())["trials"]
+def test_a_small_file_to_keep_has_every_run(compared):
+    rows = json.loads((compared / "comparison.json").read_text())["trials"]
     assert [(row["label"], row["seed"]) for row in rows[:3]] == [("sgd", 0), ("sgd", 1), ("vi", 0)]
     assert rows[0]["metrics"] == json.loads((compared / "sgd-0" / "result.json").read_text())["metrics"]
-
-
-@pytest.mark.parametrize(
-    ("path", "message"), [("no/kept.json", "the folder .*no does not exist"), (".", "is a folder, give a file in it")]
-)
-def test_a_file_that_cannot_be_written_is_refused_before_training(refused, again, tmp_path, monkeypatch, path, message):
-    monkeypatch.setattr("gossamer.lab.cli.compare.compare_runs", lambda *_, **__: pytest.fail("it was trained"))
-    assert re.search(message, refused(2, *again, "--json", tmp_path / path))
 
 
 def test_sets_from_outside_are_columns(gossamer, compared, again):
@@ -155,15 +145,17 @@ def test_sets_from_outside_are_columns(gossamer, compared, again):
     assert (code, err) == (0, "")
     assert "AUROC uniform  AUROC permuted" in out.splitlines()[0]
     assert "; AUROC by entropy" in out
-    rows = json.loads((compared / "comparison.json").read_text())
-    assert all(0 < row["auroc@uniform"] < 1 for row in rows)
+    rows = rows_of(compared)
+    assert all(0 < float(row["auroc@uniform"]) < 1 for row in rows)
     assert rows[0]["auroc@uniform"] == rows[0]["auroc@uniform/entropy"]
     assert {"fpr95@permuted/energy", "aupr_in@uniform/mutual_information_se"} <= set(rows[0])
 
 
 def test_sets_from_outside_are_measured_once(gossamer, again, monkeypatch):
     assert gossamer(*again, "--ood", "uniform")[0] == 0
-    monkeypatch.setattr("gossamer.lab.runs.shift.evaluate_ood", lambda *args: pytest.fail("it was evaluated again"))
+    monkeypatch.setattr(
+        "gossamer.lab.runs.evaluation.evaluate_ood", lambda *args: pytest.fail("it was evaluated again")
+    )
     code, out, _ = gossamer(*again, "--ood", "uniform", "--ood-score", "max_probability")
     assert code == 0
     assert "AUROC by max probability" in out
@@ -182,8 +174,8 @@ def on_two_sets(tmp_path_factory):
     return ["compare", "sgd,rigl", "--data", "digits, two_moons", *QUICK, "--seeds", "2", "--out", folder]
 
 
-def test_several_data_sets_have_a_table_each_and_one_file(gossamer, on_two_sets, tmp_path):
-    code, out, err = gossamer(*on_two_sets, "--json", tmp_path / "kept.json")
+def test_several_data_sets_have_a_table_each_and_one_file(gossamer, on_two_sets):
+    code, out, err = gossamer(*on_two_sets)
     assert (code, err) == (0, "")
     lines, folder = out.splitlines(), on_two_sets[-1]
     assert [line for line in lines if line in ("digits", "two_moons")] == ["digits", "two_moons"]
@@ -191,9 +183,7 @@ def test_several_data_sets_have_a_table_each_and_one_file(gossamer, on_two_sets,
     for name in ("digits", "two_moons"):
         assert (folder / name / "report.html").exists()
         assert (folder / name / "rigl-1" / "result.json").exists()
-        assert (tmp_path / f"kept-{name}.json").exists()
-    with (folder / "comparison.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(folder)
     assert [(row["data"], row["method"]) for row in rows] == [
         ("digits", "sgd"),
         ("digits", "rigl"),
@@ -203,14 +193,14 @@ def test_several_data_sets_have_a_table_each_and_one_file(gossamer, on_two_sets,
 
 
 def test_one_file_has_the_tables_in_latex(gossamer, on_two_sets):
-    assert gossamer(*on_two_sets)[0] == 0
-    folder = on_two_sets[-1]
-    out = (folder / "comparison.tex").read_text()
+    code, out, err = gossamer(*on_two_sets, "--latex")
+    assert (code, "tables: " in err, "tables: " in out) == (0, True, False)
     assert out.count(r"\begin{table}") == out.count(r"\end{table}") == 2
     assert re.search(r"\\caption\{two\\_moons\. Mean\$\\pm\$standard error over 2 seeds", out)
     assert not set(out) & set("±↑↓")
-    rows = json.loads((folder / "digits" / "comparison.json").read_text())
-    best = max(rows, key=lambda row: row["accuracy"])["method"]
+    folder = on_two_sets[-1]
+    assert (folder / "comparison.tex").read_text() == out.rstrip("\n") + "\n"
+    best = max(rows_of(folder / "digits"), key=lambda row: float(row["accuracy"]))["method"]
     line = next(line for line in out.splitlines() if line.strip().startswith(f"{best} &"))
     assert line.split(" & ")[1].startswith(r"\textbf{")
 

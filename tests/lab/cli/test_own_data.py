@@ -15,7 +15,7 @@ from gossamer.data.own.files import FILES, read_frame
 from gossamer.lab import predict_run
 from gossamer.lab.cli import main
 from gossamer.lab.record import Run
-from gossamer.lab.runs.shift import is_file, outside
+from gossamer.lab.runs.evaluation import is_file, outside
 from gossamer.train import Training
 
 QUICK = ["--epochs", "3", "--n-draws", "3", "--device", "cpu", "--quiet"]

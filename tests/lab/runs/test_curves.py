@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gossamer.lab.runs import curves
+from gossamer.lab.runs import result
 from gossamer.likelihoods import Gaussian
 from gossamer.posterior import Prediction
 from gossamer.types import Task
@@ -32,7 +32,7 @@ def regressed(n, scale=1.0, seed=0):
 
 def test_right_and_wrong_add_up_to_all_in_every_histogram():
     prediction, y = classified(200)
-    found = curves.class_curves(prediction, y)
+    found = result.class_curves(prediction, y)
     n_right = int((prediction.probs.argmax(1) == y).sum())
     for name in ("entropy", "mutual_information"):
         assert sum(found[name]["count"]) == 200
@@ -42,7 +42,7 @@ def test_right_and_wrong_add_up_to_all_in_every_histogram():
 
 def test_the_confusion_matrix_counts_labels_and_predictions():
     prediction, y = classified(200)
-    found = curves.class_curves(prediction, y)
+    found = result.class_curves(prediction, y)
     matrix = torch.zeros(4, 4, dtype=torch.long)
     for label, predicted, count in zip(*found["confusion"].values(), strict=True):
         matrix[label, predicted] = count
@@ -55,14 +55,14 @@ def test_the_confusion_matrix_counts_labels_and_predictions():
 @pytest.mark.parametrize(("n", "n_classes"), [(1, 2), (20_000, 3), (5_000, 200)])
 def test_curves_of_classes_are_small_however_many_examples_there_are(n, n_classes):
     prediction, y = classified(n, n_classes)
-    found = curves.class_curves(prediction, y)
+    found = result.class_curves(prediction, y)
     assert all(len(values) <= 1024 for curve in found.values() for values in curve.values())
-    assert len(curves.examples(prediction, (torch.zeros(n, 3), y))["surest_mistakes"]) <= curves.N_EXAMPLES
+    assert len(result.examples(prediction, (torch.zeros(n, 3), y))["surest_mistakes"]) <= result.N_EXAMPLES
 
 
 def test_the_surest_mistakes_are_wrong_and_in_order():
     prediction, y = classified(300)
-    found = curves.examples(prediction, (torch.zeros(300, 1, 4, 4), y))
+    found = result.examples(prediction, (torch.zeros(300, 1, 4, 4), y))
     mistakes = found["surest_mistakes"]
     assert all(one["label"] != one["predicted"] for one in mistakes)
     sure = [max(one["probs"]) for one in mistakes]
@@ -75,7 +75,7 @@ def test_the_surest_mistakes_are_wrong_and_in_order():
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_coverage_at_all_levels_is_that_of_the_intervals(scale):
     prediction, task, y = regressed(400, scale)
-    found = curves.number_curves(prediction, task, y)["coverage"]
+    found = result.number_curves(prediction, task, y)["coverage"]
     for nominal, actual in zip(found["nominal"], found["actual"], strict=True):
         low, high = prediction.interval(nominal)
         inside = float(((low <= y) & (y <= high)).double().mean())
@@ -86,7 +86,7 @@ def test_coverage_at_all_levels_is_that_of_the_intervals(scale):
 
 def test_points_and_errors_are_in_original_units():
     prediction, task, y = regressed(400)
-    found = curves.number_curves(prediction, task, y)
+    found = result.number_curves(prediction, task, y)
     assert found["points"]["target"][0] == pytest.approx(float(y[0]) * 10 + 100, rel=1e-5)
     assert found["points"]["low90"][0] < found["points"]["mean"][0] < found["points"]["high90"][0]
     assert sum(found["errors"]["count"]) == 400
@@ -99,6 +99,6 @@ def test_points_and_errors_are_in_original_units():
 def test_one_network_has_no_epistemic_std_and_many_points_are_thinned():
     prediction, task, y = regressed(3_000)
     single = Prediction(prediction.outputs[:1], Gaussian())
-    found = curves.number_curves(single, task, y)
+    found = result.number_curves(single, task, y)
     assert "epistemic_std" not in found
-    assert len(found["points"]["mean"]) == curves.N_POINTS
+    assert len(found["points"]["mean"]) == result.N_POINTS

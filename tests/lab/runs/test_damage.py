@@ -27,14 +27,11 @@ def stopped(settings, tmp_path_factory):
     """A run that was stopped after 40 of its 45 steps."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
 
-    class Stopped:
-        asked, is_set = True, property(lambda self: at[-1].step >= 40)
-
     at = []
     patch = pytest.MonkeyPatch()
     advance = Training.advance
     patch.setattr(Training, "advance", lambda self: (at.append(self), advance(self))[1])
-    patch.setattr(job_module, "stop_signals", lambda after: _given(Stopped()))
+    patch.setattr(job_module, "stop_signals", lambda after: _given(lambda: at[-1].step >= 40))
     with pytest.raises(Interrupted):
         train(settings("ssvi"), folder, quiet=True)
     patch.undo()

@@ -15,8 +15,8 @@ from gossamer.lab.runs.evaluation import (
     evaluate_selective,
     evaluate_temperature,
 )
+from gossamer.lab.runs.job import restored
 from gossamer.lab.runs.reading import predict_run
-from gossamer.lab.runs.result import restored
 from gossamer.posterior import at_temperature, fit_temperature
 
 

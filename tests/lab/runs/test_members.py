@@ -6,8 +6,8 @@ import torch
 import gossamer
 from gossamer.lab import Settings, evaluate_run, resume, show, train
 from gossamer.lab.record import RecordError, Run
+from gossamer.lab.record.run import runs_table
 from gossamer.lab.runs.comparison import refuse_other_settings
-from gossamer.lab.runs.inventory import runs_table
 from gossamer.lab.runs.progress import Interrupted
 from gossamer.models import mlp
 from gossamer.posterior import Mixture, SnapshotPosterior

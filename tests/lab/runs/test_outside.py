@@ -6,7 +6,7 @@ import torch
 
 from gossamer.data import digits, two_moons
 from gossamer.lab.record import RecordError
-from gossamer.lab.runs.shift import as_stored, outside
+from gossamer.lab.runs.evaluation import as_stored, outside
 
 
 def task_of_bytes(shape):

@@ -13,12 +13,12 @@ from gossamer.data import CORRUPTIONS, corrupt
 from gossamer.evaluate import summarize
 from gossamer.lab.record import RecordError, Run
 from gossamer.lab.report.evaluation import corruption_tables
-from gossamer.lab.runs.result import restored
-from gossamer.lab.runs.shift import (
+from gossamer.lab.runs.evaluation import (
     evaluate_corruptions,
     evaluate_ood,
     outside,
 )
+from gossamer.lab.runs.job import restored
 
 SCORES = ["max_probability", "entropy", "mutual_information", "energy"]
 

@@ -9,9 +9,9 @@ import pytest
 
 from gossamer.lab import Interrupted, Settings
 from gossamer.lab.record import Lock, RecordError, Run
+from gossamer.lab.record.run import find_runs, runs_table
 from gossamer.lab.runs import job as job_module
 from gossamer.lab.runs.evaluation import evaluate_run
-from gossamer.lab.runs.inventory import find_runs, runs_table
 from gossamer_sweep.record import SweepRecord
 from gossamer_sweep.space import read_space
 from gossamer_sweep.study import STUDY, _Part, opened_study, sweep
@@ -57,7 +57,7 @@ def test_each_trial_is_a_run_judged_by_held_out_examples(searched):
         assert (opened.config["seed"], opened.result() is not None) == (one.seed, one.state == "finished")
         assert [row["val_nll"] for row in opened.metrics()] == [value for _, value in one.epochs]
         (row,) = runs_table([opened]).rows
-        assert row[5].startswith("finished" if one.state == "finished" else "pruned, epoch ")
+        assert row[5].startswith("finished" if one.state == "finished" else "unfinished, epoch ")
     assert found.best.objective == evaluate_run(folder / found.best.folder, split="val")["nll"]
     assert found.best.objective == min(one.objective for one in found.trials if one.state == "finished")
     assert found.importances.keys() == SPACE.keys()

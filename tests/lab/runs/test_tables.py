@@ -15,7 +15,7 @@ from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor, bas
 from gossamer.estimators.members import MemberSteps
 from gossamer.lab import Settings, load_run, train
 from gossamer.lab.runs.job import start
-from gossamer.lab.runs.tables import prepared
+from gossamer.lab.runs.settings import prepared
 from gossamer.models import build
 from gossamer.train import Training
 

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from typing import NamedTuple
 from gossamer import methods
 from gossamer._text.names import file_name, unknown
 from gossamer.lab.cli import UsageError
-from gossamer.lab.cli.parser import Parser, folder, names_of, with_underscores, writable
+from gossamer.lab.cli.parser import Parser, folder, names_of, with_underscores
 from gossamer.lab.record import write_atomically
 from gossamer.lab.runs.comparison import SEEDS, Comparison, csv_of, read_recipe, runs_of, train_run
 from gossamer.lab.runs.comparison import compare as compare_runs
 from gossamer.lab.runs.settings import Settings
 
 DATA = "digits"
-NOT_SETTINGS = {"methods", "data", "density", "seeds", "out", "json"}
-NOT_SETTINGS |= {"ood", "ood_score", "print_jobs", "only", "trust", "quiet"}
+NOT_SETTINGS = {"methods", "data", "density", "seeds", "out"}
+NOT_SETTINGS |= {"ood", "ood_score", "latex", "print_jobs", "only", "trust", "quiet"}
 
 
 def compare(given: list[str]) -> int:
@@ -44,23 +44,25 @@ def compare(given: list[str]) -> int:
         return _print_jobs(plans, given)
     if options.only is not None:
         return _train_only(plans, options.only, options.quiet)
+    # A LaTeX table can be redirected into a file, so standard output has nothing else.
+    tell = (lambda text="": print(text, file=sys.stderr, flush=True)) if options.latex else print
     say = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr, flush=True))
     found = dict[str, Comparison]()
     for plan in plans:
         if found:
-            print("\n")
+            tell("\n")
         if len(plans) > 1:
-            print(f"{plan.data}\n")
+            tell(f"{plan.data}\n")
         way = {"ood": ood, "ood_score": options.ood_score, "quiet": options.quiet, "say": say}
         comparison = compare_runs(plan.entries, plan.seeds, plan.out, **way)
         found[plan.data] = comparison
-        print(comparison.to_text())
-        _finish(plan, comparison)
+        print(comparison.to_latex(plan.data) if options.latex else comparison.to_text())
+        _finish(plan, comparison, tell)
     if len(plans) > 1:
         out = _base(plans)
         write_atomically(out / "comparison.csv", csv_of(found))
         write_atomically(out / "comparison.tex", "\n".join(one.to_latex(data) for data, one in found.items()))
-        print(f"\nall data sets: {out / 'comparison'}.csv, .tex")
+        tell(f"\nall data sets: {out / 'comparison'}.csv, .tex")
     return 1 if any(comparison.has_failures for comparison in found.values()) else 0
 
 
@@ -98,15 +100,12 @@ def _base(plans: Sequence[DataPlan]) -> Path:
     return plans[0].out if len(plans) == 1 else plans[0].out.parent
 
 
-def _finish(plan: DataPlan, comparison: Comparison) -> None:
+def _finish(plan: DataPlan, comparison: Comparison, tell: Callable[..., None]) -> None:
     if comparison.folders:
         from gossamer.lab.report import write_comparison
 
-        print(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
-    print(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
-    if plan.kept is not None:
-        write_atomically(plan.kept, comparison.to_trials())
-        print(f"kept: {plan.kept}")
+        tell(f"\nreport: {write_comparison(comparison.folders, plan.out / 'report.html')}")
+    tell(f"tables: {plan.out / 'comparison'}.md, .tex, .csv, .json")
 
 
 def add_compare_flags(flags: Parser) -> Parser:
@@ -116,9 +115,9 @@ def add_compare_flags(flags: Parser) -> Parser:
     flags.add_flag("density", float | None, "Share of active weights, for the methods that have one.")
     flags.add_flag("seeds", int | None, f"Runs of each method; {SEEDS}, or as the recipe says, if not given.")
     flags.add_flag("out", str | None, "Folder of the comparison; runs/compare-<data> or runs/<recipe> if not given.")
-    flags.add_flag("json", str | None, "Write metrics and cost of every run to this file, too: small enough to keep.")
     flags.add_flag("ood", str | None, "Sets from outside, with commas, as for evaluate: a column of AUROC for each.")
     flags.add_flag("ood_score", str | None, "Score of that column; entropy, or std of numbers, if not given.")
+    flags.add_flag("latex", None, "Print the table as LaTeX (booktabs) and nothing else on standard output.")
     flags.add_flag("print_jobs", None, "Train nothing; print a shell line per run, after which compare collects.")
     flags.add_flag("only", str | None, "Train this run alone, <label>-<seed>, and write no table.")
     flags.add_flag("trust", str | None, "Code of yours, module:function with commas, that a recipe may name.")
@@ -129,25 +128,23 @@ def add_compare_flags(flags: Parser) -> Parser:
 
 
 class DataPlan(NamedTuple):
-    """The comparison on one data set: its folder, and the file to keep its numbers in, if any."""
+    """The comparison on one data set, and its folder."""
 
     data: str
     entries: dict[str, Settings]
     seeds: int
     out: Path
-    kept: Path | None
 
 
 def _plans(options: Namespace) -> list[DataPlan]:
-    kept, recipe = writable("json", options.json), folder(options.methods)
+    recipe = folder(options.methods)
     found = [_entries(options, data) for data in names_of(options.data) or [""]]
     names = [next(iter(entries.values())).data_name for entries, _ in found]
     title = recipe.stem if recipe.suffix == ".toml" else f"compare-{'-'.join(names)}"
     base, plans = folder(options.out or f"runs/{file_name(title)}"), list[DataPlan]()
     for name, (entries, seeds) in zip(names, found, strict=True):
         own = file_name(name) if len(names) > 1 else ""
-        keep = kept.with_stem(f"{kept.stem}-{own}") if kept is not None and own else kept
-        plans.append(DataPlan(name, entries, seeds, base / own, keep))
+        plans.append(DataPlan(name, entries, seeds, base / own))
     return plans
 
 
@@ -182,7 +179,7 @@ def _entries(options: Namespace, data: str) -> tuple[dict[str, Settings], int]:
 def _refuse_unknown(plan: DataPlan, ood: Sequence[str]) -> None:
     """Look for the sets from outside now, not after an hour of training."""
     if ood:
-        from gossamer.lab.runs.shift import outside
+        from gossamer.lab.runs.evaluation import outside
 
         settings = next(iter(plan.entries.values()))
         task = settings.load_task()

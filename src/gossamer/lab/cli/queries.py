@@ -24,7 +24,7 @@ TITLES = {
 def runs(given: list[str]) -> int:
     """Print a table of the runs in a folder."""
     options = _parse("runs", given)
-    from gossamer.lab.runs.inventory import find_runs, runs_table
+    from gossamer.lab.record.run import find_runs, runs_table
 
     found = find_runs(folder(options.folder))
     if found:
@@ -40,8 +40,7 @@ def export(given: list[str]) -> int:
     run = folder(options.run)
     Run.open(run)
     from gossamer.deploy.programs import SUFFIX
-    from gossamer.lab.runs.reading import stored_temperature
-    from gossamer.lab.runs.result import load_run
+    from gossamer.lab.runs.reading import load_run, stored_temperature
 
     file = folder(options.out) if options.out else run / f"{options.what}{SUFFIX[options.format]}"
     trained = load_run(run, device="cpu")
@@ -54,7 +53,7 @@ def export(given: list[str]) -> int:
 def show(given: list[str]) -> int:
     """Print a run in a few lines."""
     options = _parse("show", given)
-    from gossamer.lab.runs.reading import show as show_run
+    from gossamer.lab.runs.folders import show as show_run
 
     print(printable(show_run(folder(options.run))))
     return 0
@@ -63,8 +62,8 @@ def show(given: list[str]) -> int:
 def report(given: list[str]) -> int:
     """Write one HTML file about runs and print its path."""
     options = _parse("report", given)
+    from gossamer.lab.record.run import find_runs
     from gossamer.lab.report import write_report
-    from gossamer.lab.runs.inventory import find_runs
     from gossamer_sweep import write_sweep
     from gossamer_sweep.record import SWEEP
 
@@ -200,13 +199,13 @@ def _add_evaluate_flags(parser: Parser) -> None:
 def _more(options: Any, job: Any) -> Iterator[tuple[str, Any, list[Table]]]:
     """Name, numbers and tables of each further thing that was asked for."""
     from gossamer.lab.report import evaluation as tables
-    from gossamer.lab.runs import evaluation, shift
+    from gossamer.lab.runs import evaluation
 
     if options.ood:
-        value = shift.evaluate_ood(job, names_of(options.ood))
+        value = evaluation.evaluate_ood(job, names_of(options.ood))
         yield "ood", value, [tables.ood_table(value)]
     if options.corruptions:
-        value = shift.evaluate_corruptions(job, options.corruptions, quiet=options.json)
+        value = evaluation.evaluate_corruptions(job, options.corruptions, quiet=options.json)
         yield "corruptions", value, tables.corruption_tables(value)
     if options.temperature:
         value = evaluation.evaluate_temperature(job)

@@ -18,7 +18,7 @@ from gossamer.lab.cli.parser import Parser, folder, with_underscores
 from gossamer.lab.record import Run, to_toml
 from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
 
-SWITCHES = {"--quiet", "--tensorboard", "--print_config", "--help", "-h"}
+SWITCHES = {"--quiet", "--print_config", "--help", "-h"}
 
 
 def train(given: list[str]) -> int:
@@ -81,13 +81,12 @@ def _add_way_of_running(parser: Parser) -> Parser:
     parser.add_flag("checkpoint_seconds", float, "Seconds between checkpoints.", CHECKPOINT_SECONDS)
     parser.add_flag("stop_after", float | None, "Seconds after which to stop with a checkpoint; --resume goes on.")
     parser.add_flag("trust", str | None, "Code of yours, module:function with commas, that a file may name.")
-    parser.add_flag("tensorboard", None, "Write the numbers of each epoch for TensorBoard, too.")
     parser.add_flag("quiet", None, "Show no progress.")
     return parser
 
 
 def _way_of_running(options: Any) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("quiet", "checkpoint_seconds", "stop_after", "tensorboard")}
+    return {name: getattr(options, name) for name in ("quiet", "checkpoint_seconds", "stop_after")}
 
 
 def _resume(given: Sequence[str]) -> int:
@@ -98,7 +97,7 @@ def _resume(given: Sequence[str]) -> int:
     options = _add_way_of_running(parser).parse(given)
     run = Run.open(folder(options.resume))  # reports a wrong path before the training loop is imported
     from gossamer.lab.runs.job import resume
-    from gossamer.lab.runs.processes import is_first_process
+    from gossamer.lab.runs.progress import is_first_process
 
     was_finished = run.result() is not None
     run = resume(run.folder, data=options.data, ranks=options.ranks, **_way_of_running(options))
@@ -110,7 +109,7 @@ def _resume(given: Sequence[str]) -> int:
 
 def _print_run(run: Run) -> None:
     """What a run reached, and where it is; printed once, however many processes trained it."""
-    from gossamer.lab.runs.processes import is_first_process
+    from gossamer.lab.runs.progress import is_first_process
     from gossamer.metrics.registry import texts
 
     if not is_first_process():

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import subprocess
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -124,39 +125,17 @@ def _version(package: str) -> str | None:
 
 
 def _git_commit() -> str | None:
-    """Commit of the working directory, read from its files.
+    """Commit of the working directory.
 
-    No git process is started: git executes what the configuration of a repository names (``core.fsmonitor``, filters,
-    hooks), and the repository may be an archive that somebody else packed.
+    The repository may be an archive that somebody else packed, and git executes what its configuration names
+    (``core.fsmonitor``, filters, hooks) where it looks at files. ``rev-parse`` looks at none.
     """
-    with suppress(OSError, ValueError, StopIteration):
-        folder = next(path / ".git" for path in (Path.cwd(), *Path.cwd().parents) if (path / ".git").exists())
-        if folder.is_file():  # a worktree or a submodule
-            folder = folder.parent / _first_line(folder).removeprefix("gitdir: ")
-        common = folder / _first_line(folder / "commondir") if (folder / "commondir").is_file() else folder
-        return _resolve(_first_line(folder / "HEAD"), folder, common)
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            ["git", "rev-parse", "--verify", "--quiet", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
     return None
-
-
-def _resolve(name: str, folder: Path, common: Path, depth: int = 5) -> str | None:
-    """The commit that ``ref: refs/…``, or a commit itself, names."""
-    if re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", name):
-        return name
-    found = re.fullmatch(r"ref: (refs/[^\0]+)", name)
-    if found is None or ".." in found[1] or not depth:
-        return None
-    for place in (folder, common):
-        if (place / found[1]).is_file():
-            return _resolve(_first_line(place / found[1]), folder, common, depth - 1)
-    packed = (common / "packed-refs").read_text() if (common / "packed-refs").is_file() else ""
-    entry = re.search(rf"^([0-9a-f]+) {re.escape(found[1])}$", packed, re.MULTILINE)
-    return entry and _resolve(entry[1], folder, common, depth - 1)
-
-
-def _first_line(path: Path) -> str:
-    if not path.is_file():  # a named pipe would never end
-        raise FileNotFoundError(path)
-    return path.read_text().partition("\n")[0].strip()
 
 
 def _cpu_model() -> str:

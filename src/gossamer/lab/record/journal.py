@@ -3,8 +3,8 @@
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,23 +37,18 @@ class Journal:
     def append(self, row: Mapping[str, Any]) -> None:
         """Add one line; if that fails, the file is as it was."""
         line = to_json(dict(row)).encode() + b"\n"
-        try:
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o666)
+        with _opened(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND) as handle:
+            if self._size < 0:
+                content = self._content()
+                self._know(content[: content.rfind(b"\n") + 1])  # without an incomplete line, which a crash may leave
+                os.ftruncate(handle, self._size)
+            if os.fstat(handle).st_size != self._size:
+                raise RecordError(f"{self.path} was changed by another program: stop that, then --resume the run")
             try:
-                end = _drop_half_line(handle)
-                if self._size < 0:
-                    self._know(_read(handle, end))
-                if end != self._size:
-                    raise RecordError(f"{self.path} was changed by another program: stop that, then --resume the run")
-                try:
-                    write_all(handle, line)
-                except OSError:
-                    os.ftruncate(handle, end)
-                    raise
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
+                write_all(handle, line)
+            except OSError:
+                os.ftruncate(handle, self._size)
+                raise
         self._size += len(line)
         self._digest.update(line)
 
@@ -83,14 +78,8 @@ class Journal:
         if self._size < 0:
             self._know(self._content())
         if self._size:
-            try:
-                handle = os.open(self.path, os.O_RDONLY | BINARY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
-            except OSError as error:
-                raise unwritable(self.path, error) from error
+            with _opened(self.path, os.O_RDONLY) as handle:
+                os.fsync(handle)
             sync_folder(self.path.parent)
         return {"bytes": self._size, "sha256": self._digest.hexdigest()}
 
@@ -109,10 +98,8 @@ class Journal:
         self.check(known)
         content = self._content()
         if len(content) != known["bytes"]:
-            try:
-                os.truncate(self.path, known["bytes"])
-            except OSError as error:
-                raise unwritable(self.path, error) from error
+            with _opened(self.path, os.O_RDWR) as handle:
+                os.ftruncate(handle, known["bytes"])
         self._know(content[: known["bytes"]])
 
     def _content(self) -> bytes:
@@ -125,19 +112,17 @@ class Journal:
 EMPTY: Sum = {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}
 
 
-def _drop_half_line(handle: int) -> int:
-    """Cut off an incomplete last line, which a crash may leave; returns the length of the file."""
-    size = os.lseek(handle, 0, os.SEEK_END)
-    os.lseek(handle, max(0, size - 1), os.SEEK_SET)
-    if size and os.read(handle, 1) != b"\n":
-        size = _read(handle, size).rfind(b"\n") + 1
-        os.ftruncate(handle, size)
-    return size
-
-
-def _read(handle: int, size: int) -> bytes:
-    os.lseek(handle, 0, os.SEEK_SET)
-    return os.read(handle, size)
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """A file as the system opens it; what goes wrong with it names the file."""
+    try:
+        handle = os.open(path, flags | BINARY, 0o666)
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 LOCK = ".lock"

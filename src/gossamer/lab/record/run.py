@@ -1,13 +1,15 @@
-"""A run and its folder."""
+"""A run and its folder, and which runs there are in one."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer._text.formats import is_number
+from gossamer._text.terminal import Table
 from gossamer.files import atomic
 from gossamer.files.atomic import RecordError, Row
 from gossamer.lab.record.contents import (
@@ -28,6 +30,7 @@ from gossamer.lab.record.contents import (
 from gossamer.lab.record.journal import EMPTY, LOCK, Journal, Lock
 
 FREE = ("data_dir", "device", "ranks")  # settings that say where a run trains, not what; its data has a fingerprint
+DEPTH = 2  # runs/<run> and runs/<comparison>/<run>
 FORMAT = 1
 """The format that this version writes; it reads this one and all earlier ones."""
 
@@ -212,6 +215,22 @@ class Run:
         return found
 
 
+def find_runs(folder: Path | str) -> list[Run]:
+    """The runs in a folder and in its comparisons, the oldest first; the folder itself may be a run."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RecordError(f"{folder} does not exist: give the folder of your runs")
+    patterns = ["/".join(["*"] * depth + ["config.toml"]) for depth in range(DEPTH + 1)]
+    folders = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
+    return sorted(map(Run.open, folders), key=lambda run: str(run.environment.get("time", "")))
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """A row per run: what it is, how far it is, and the first of its metrics."""
+    rows = [[str(run.folder), *_cells(run)] for run in runs]
+    return Table("", "", ["run", "method", "data", "seed", "started", "state", "result"], rows, n_labels=7)
+
+
 def refuse_taken(folder: Path) -> None:
     """Raise if a folder holds anything but what a process that was killed while making it may leave."""
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -265,3 +284,28 @@ def _check_format(path: Path, found: object) -> None:
         raise RecordError(f"{path} has no format number: restore the file, or run again")
     if found > FORMAT:
         raise RecordError(f"{path} has format {found}, this version of gossamer reads up to {FORMAT}: upgrade gossamer")
+
+
+def _cells(run: Run) -> list[str]:
+    config, started = run.config, str(run.environment.get("time", ""))[:16].replace("T", " ")
+    names = [str(config.get("method", "")), _data_name(run), str(config.get("seed", ""))]
+    try:
+        result = run.result()
+    except RecordError:
+        return [*names, started, "broken", ""]
+    if result is None:
+        epoch = next((row.get("epoch", 0) for row in reversed(run.metrics())), 0)
+        epochs = run.environment.get("effective", {}).get("epochs", config.get("epochs", "?"))  # of all members
+        return [*names, started, f"unfinished, epoch {epoch} of {epochs}", ""]
+    return [*names, started, "finished", _headline(result.get("metrics", {}))]
+
+
+def _data_name(run: Run) -> str:
+    own = (run.data() or {}).get("own")
+    return str(run.config.get("data", "") if own is None else own["name"])
+
+
+def _headline(metrics: object) -> str:
+    """The first of the metrics that is a number: they stand in the order of importance."""
+    known = metrics.items() if isinstance(metrics, dict) else ()
+    return next((f"{name} {value:.4g}" for name, value in known if is_number(value)), "")

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,7 +24,6 @@ from gossamer.distributed import (
 )
 from gossamer.evaluate import evaluate
 from gossamer.lab.record import Run
-from gossamer.lab.record.contents import UPDATES
 from gossamer.layers import SparseModule, SparseWeight, density, sparse_weights
 from gossamer.layers.swap import plain_weights
 from gossamer.metrics import LayerCost
@@ -80,7 +78,7 @@ class Tally:
     formed: dict[str, int] = field(default_factory=dict)  # inactive entries of each weight whose gradient was formed
     examples: int = 0  # that were passed forward and back, by steps and by rules that evaluate the loss, on all ranks
     uncounted: int = 0  # of these: on this rank, since the last checkpoint
-    peak_memory: int | None = None  # the largest growth of any process that has trained here, of any rank, in bytes
+    peak_memory: int | None = None  # the largest growth of tensors on a GPU, of any rank, in bytes
 
     def add(self, values: Mapping[str, Tensor], work: Work, seconds: float) -> None:
         """One step: its losses, which stay on their device, its work and its time."""
@@ -139,13 +137,6 @@ def _own(totals: Tensor) -> Tensor:
     return totals[rank()] if len(totals) == world_size() else totals.mean()
 
 
-def record_updates(run: Run, training: Training) -> None:
-    """Write down the updates of the subspace that are not in the record yet."""
-    for update in training.updates:
-        run.append(update, UPDATES)
-    training.updates.clear()
-
-
 def record_epoch(
     run: Run, task: Task, training: Training, means: Mapping[str, float], seconds: float
 ) -> dict[str, Any]:
@@ -182,39 +173,16 @@ def describe(row: Mapping[str, Any], epochs: int) -> str:
     return "  ".join(parts)
 
 
-class PeakMemory:
-    """Growth of memory from now on: of tensors on a GPU, otherwise of the whole process.
+def watch_memory(device: torch.device) -> int:
+    """Count the peak of a GPU's memory from now on; returns the bytes of what is there already, 0 on a CPU.
 
-    All that happens between the two calls counts, also the evaluation of held-out examples and the writing of
-    checkpoints. The system keeps one largest size per process, so a process that was larger before says nothing.
+    A CPU has no such count: the system keeps one largest size per process, whatever else that process has done.
     """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.init()  # type: ignore[no-untyped-call]  # a device that nothing has used yet has no statistics
-            torch.cuda.reset_peak_memory_stats(device)
-            self.before = torch.cuda.memory_allocated(device)
-        else:
-            self.before = _largest_size()
-
-    def growth(self) -> int | None:
-        """Bytes at the highest moment, less those at the beginning; ``None`` where they cannot be known."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) - self.before
-        return _largest_size() - self.before or None
-
-
-def _largest_size() -> int:
-    """Bytes of this process at its largest; 0 on Windows, which does not tell."""
-    # Not ru_maxrss first: on Linux a process inherits that of the process which started it.
-    if (status := Path("/proc/self/status")).exists():
-        return next(1024 * int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    try:
-        import resource
-    except ImportError:
+    if device.type != "cuda":
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # a device that nothing has used yet has no statistics
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
 
 
 def cost_of(
@@ -305,12 +273,7 @@ class Size(NamedTuple):
 
 
 def sizes_of(network: nn.Module) -> dict[str, Size]:
-    """The weights of a network by name; of a plain network's, the entries that are not zero count as active.
-
-    Example:
-        >>> sizes_of(nn.Sequential(nn.Linear(4, 2), nn.ReLU()))
-        {'0': Size(active=8, total=8)}
-    """
+    """The weights of a network by name; of a plain network's, the entries that are not zero count as active."""
     if weights := sparse_weights(network):
         return {name: Size(weight.support.n_active, weight.support.size) for name, weight in weights.items()}
     return {

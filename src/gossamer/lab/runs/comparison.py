@@ -1,8 +1,7 @@
-"""Several methods, several seeds, one table: for the terminal and as Markdown, CSV and JSON."""
+"""Several methods, several seeds, one table: for the terminal and as Markdown, LaTeX and CSV; every run as JSON."""
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import textwrap
@@ -18,9 +17,8 @@ from gossamer.files.atomic import checked, json_by_rows, one_line, read_file, un
 from gossamer.files.schema import Within
 from gossamer.lab.record import RecordError, Run, write_atomically
 from gossamer.lab.record.contents import CONFIG
-from gossamer.lab.runs.folders import refuse_other_settings
+from gossamer.lab.runs.folders import refuse_other_settings, stored_result
 from gossamer.lab.runs.progress import Interrupted
-from gossamer.lab.runs.result import stored_result
 from gossamer.lab.runs.settings import Settings
 from gossamer.metrics.registry import METRICS, Metric, shown
 
@@ -29,16 +27,6 @@ WAY_ON = "give the same command again: what is finished is kept"
 ARROWS = {"higher": "↑", "lower": "↓"}
 WIDTH = 100  # of the table in a terminal
 KEPT_SETTINGS = ("method", "data", "model", "epochs", "batch_size", "n_train", "n_draws", "options")
-KEPT_COSTS = (
-    "active_parameters",
-    "total_parameters",
-    "checkpoint_bytes",
-    "parameter_bytes",
-    "training_macs",
-    "seconds",
-    "peak_memory_bytes",
-    "prediction_seconds",
-)
 KEPT_ENVIRONMENT = ("python", "versions", "cpu", "cpu_count", "gpu")
 GIVE_WAY = ("peak_memory_bytes", "crps", "coverage90", "ece")  # where there is no room, the last of these first
 
@@ -116,14 +104,6 @@ class Comparison:
         return _csv(self.table())
 
     def to_json(self) -> str:
-        """As JSON; a number that is not finite is null."""
-        rows = [
-            {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in row.items()}
-            for row in self.table()
-        ]
-        return json.dumps(rows, indent=1) + "\n"
-
-    def to_trials(self) -> str:
         """What each method reached with each seed, as JSON with one line per run: small enough to keep.
 
         It holds no curves, no examples, and of the environment only what numbers depend on: no machine, folder or user.
@@ -135,7 +115,7 @@ class Comparison:
         return json_by_rows(head | {"trials": [_trial(label, run) for label, run in zip(labels, runs, strict=True)]})
 
     def write(self, folder: Path) -> None:
-        """``comparison.md``, ``.tex``, ``.csv`` and ``.json`` in the folder."""
+        """The table as ``comparison.md``, ``.tex`` and ``.csv`` in the folder, and every run as ``.json``."""
         texts = {"md": self.to_markdown(), "tex": self.to_latex(), "csv": self.to_csv(), "json": self.to_json()}
         for suffix, text in texts.items():
             write_atomically(folder / f"comparison.{suffix}", text)
@@ -177,9 +157,13 @@ def _trial(label: str, run: Run) -> dict[str, Any]:
         "label": label,
         "seed": checked(run.config.get("seed"), int, f"{run.folder / CONFIG}: seed", "restore the file"),
         "settings": {key: settings.get(key) for key in KEPT_SETTINGS},
-        "metrics": {key: value for key, value in result["metrics"].items() if value is not None},
-        "cost": {key: result["cost"][key] for key in KEPT_COSTS if result["cost"].get(key) is not None},
+        **{group: _known(result[group]) for group in ("metrics", "cost")},
     }
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    """The numbers that JSON can hold."""
+    return {key: value for key, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def _common_environment(runs: Sequence[Run]) -> dict[str, Any]:
@@ -279,7 +263,7 @@ def compare(
         entries: Settings by label; their seeds are replaced by 0, 1, ….
         seeds: How many runs of each.
         out: Folder of the comparison, where ``comparison.md``, ``.tex``, ``.csv`` and ``.json`` are written.
-        ood: Sets from outside, see :func:`gossamer.lab.runs.shift.outside`: a column has the AUROC of each.
+        ood: Sets from outside, see :func:`gossamer.lab.runs.evaluation.outside`: a column has the AUROC of each.
         ood_score: The score of that column; ``None`` is ``"entropy"`` for classes and ``"std"`` for numbers.
         quiet: Show no progress.
         say: Called with what is being trained, as text.
@@ -307,12 +291,7 @@ def compare(
 
 
 def runs_of(entries: Mapping[str, Settings], seeds: int, out: Path) -> dict[str, dict[Path, Settings]]:
-    """The runs of a comparison, by label and folder.
-
-    Example:
-        >>> runs_of({"sgd": Settings("sgd", "digits")}, 2, Path("runs"))["sgd"][Path("runs/sgd-1")].seed
-        1
-    """
+    """The runs of a comparison, by label and folder."""
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1; got {seeds}")
     if any(settings.ranks > 1 for settings in entries.values()):
@@ -367,14 +346,11 @@ def _collect(plan: Mapping[str, Mapping[Path, Settings]], quiet: bool, say: Call
 
 
 def _make_folder(out: Path) -> None:
-    """The folder of the comparison, in which files can be written; not that of a run."""
+    """The folder of the comparison; not that of a run."""
     if (out / "config.toml").exists():
         raise RecordError(f"{out} is the folder of a run: a comparison needs one of its own, give another --out")
-    probe = out / ".probe"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
     except OSError as error:
         raise unwritable(out, error) from error
 
@@ -391,14 +367,25 @@ def _check_first(label: str, runs: Mapping[Path, Settings]) -> None:
         raise RecordError(f"{label}: {one_line(error)}") from error
 
 
+class _Recipe(TypedDict, total=False):
+    """A recipe; its other keys are settings."""
+
+    methods: dict[str, dict[str, Any]]
+    seeds: Annotated[int, Within(1)]
+
+
 def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
     """Entries and number of seeds of a recipe: a TOML file with common settings and one table ``[methods.LABEL]`` each.
 
     The keys of a table are settings, or options of its method; the label is the name of the method unless the table
     has ``method = …``.
     """
-    recipe = load_recipe(path)
-    tables, seeds = recipe.pop("methods"), recipe.pop("seeds", SEEDS)
+    recipe = read_file(path, "give each method a table [methods.NAME]", _Recipe)
+    if recipe is None:
+        raise RecordError(f"cannot read {path}: No such file or directory")
+    tables, seeds = recipe.pop("methods", {}), recipe.pop("seeds", SEEDS)
+    if not tables:
+        raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
     names = {item.name for item in fields(Settings)} - {"options", "seed"}
     entries = {}
     for label, table in tables.items():
@@ -411,26 +398,8 @@ def read_recipe(path: Path) -> tuple[dict[str, Settings], int]:
     return entries, seeds
 
 
-class _Recipe(TypedDict, total=False):
-    """A recipe; its other keys are settings."""
-
-    methods: dict[str, dict[str, Any]]
-    seeds: Annotated[int, Within(1)]
-
-
-def load_recipe(path: Path) -> dict[str, Any]:
-    """The content of a recipe, with its tables ``methods``."""
-    found = read_file(path, "give each method a table [methods.NAME]", _Recipe)
-    if found is None:
-        raise RecordError(f"cannot read {path}: No such file or directory")
-    recipe: dict[str, Any] = {"methods": {}} | found
-    if not recipe["methods"]:
-        raise RecordError(f"{path} compares nothing: give it a table [methods.NAME] for each method")
-    return recipe
-
-
 def _with_ood(comparison: Comparison, names: Sequence[str], score: str | None) -> Comparison:
-    from gossamer.lab.runs.shift import with_ood
+    from gossamer.lab.runs.evaluation import with_ood
 
     found = [with_ood(folder, names, score) for folder in comparison.folders]
     results = iter(found)

@@ -1,4 +1,4 @@
-"""The folder of a run: a name for a new one, its settings, and the refusal of one that holds something else."""
+"""The folder of a run: a name for a new one, what it holds, and the refusal of one that holds something else."""
 
 import itertools
 import shlex
@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from gossamer import methods
 from gossamer._text.names import file_name
-from gossamer.data import changed, fingerprint
-from gossamer.files.atomic import unwritable
+from gossamer.data import changed, describe_data, fingerprint
+from gossamer.data.own.record import check_record
+from gossamer.files.atomic import checked, unwritable
+from gossamer.files.schema import Count, Finite
 from gossamer.lab.record import RecordError, Run
+from gossamer.lab.record.contents import DATA, RESULT
 from gossamer.lab.record.run import FREE, refuse_taken
-from gossamer.lab.runs.result import stored_record
-from gossamer.lab.runs.settings import FORMER, Settings, with_defaults
-from gossamer.lab.runs.tables import suited, with_inputs
+from gossamer.lab.runs.settings import FORMER, Settings, suited, with_defaults, with_inputs
 from gossamer.types import Task
 
 
@@ -41,6 +42,24 @@ def settings_of(run: Run, **changes: object) -> Settings:
         return Settings.from_config(run.config | changes, recorded=True)
     except ValueError as error:
         raise RecordError(f"{run.folder / 'config.toml'}: {error}") from error
+
+
+def stored_result(run: Run) -> dict[str, Any] | None:
+    """The result of a run, its metrics and costs checked; ``None`` if the run is not finished."""
+    result = run.result()
+    if result is not None:
+        for hint in (_Outcome, _Numbers):
+            checked(result, hint, run.folder / RESULT, "delete it, and --resume writes it again")
+    return result
+
+
+def stored_record(run: Run) -> dict[str, Any] | None:
+    """How data of the user's own became numbers; ``None`` for a published data set."""
+    own: dict[str, Any] | None = (run.data() or {}).get("own")
+    try:
+        return None if own is None else check_record(own, run.folder / DATA)
+    except ValueError as error:
+        raise RecordError(str(error)) from error
 
 
 def notes_on(task: Task) -> dict[str, Any]:
@@ -99,6 +118,65 @@ def _other_file(run: Run, before: Mapping[str, Any], now: Mapping[str, Any]) -> 
         f"{now['path']} is not what {run.folder} was trained on: {sizes[0]} then, {sizes[1]} now. Restore the file, "
         "name where it is with --data, or train a new run"
     )
+
+
+def show(folder: Path | str) -> str:
+    """A run in a few lines: its settings, how far it is, what it reached.
+
+    Example:
+        >>> import tempfile
+        >>> run = Run.create(Path(tempfile.mkdtemp()) / "first", {"method": "ssvi", "epochs": 3})
+        >>> print(show(run.folder).splitlines()[1])
+          settings   method=ssvi  epochs=3
+    """
+    run = Run.open(Path(folder))
+    rows = {"settings": {key: value for key, value in run.config.items() if key != "options"}}
+    rows |= {"options": run.config.get("options") or {}, "effective": run.environment.get("effective") or {}}
+    lines = [f"  {name:<11}" + "  ".join(f"{k}={v}" for k, v in row.items()) for name, row in rows.items() if row]
+    known = run.environment | run.environment.get("versions", {})
+    made_by = [f"{key} {known[key]}" for key in ("gossamer", "torch", "python") if known.get(key)]
+    lines.append("  made by    " + "  ".join(made_by))
+    own = stored_record(run)
+    if own is not None:
+        lines += [f"  data       {describe_data(own)}".replace("\n", "\n  ")]
+    result = stored_result(run)
+    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(run, result))])
+
+
+def _position(run: Run) -> list[str]:
+    rows = run.metrics()
+    epochs = run.environment.get("effective", {}).get("epochs", run.config.get("epochs"))  # of all members
+    last = f"epoch {rows[-1].get('epoch')} of {epochs}" if rows else "no epoch is finished"
+    return [f"  unfinished {last}; continue with: gossamer train --resume {shlex.quote(str(run.folder))}"]
+
+
+def _outcome(run: Run, result: dict[str, Any]) -> list[str]:
+    members = run.environment.get("effective", {}).get("members", 1)
+    of_all = f" in {members} networks" if members != 1 else ""
+    cost, known = result["cost"], {key: value for key, value in result["metrics"].items() if value is not None}
+    return [
+        "  test       " + "  ".join(f"{key} {value:.4g}" for key, value in known.items()),
+        f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active{of_all}  "
+        f"{cost['seconds']:.1f} s of training  checkpoint {cost['checkpoint_bytes']:,} bytes",
+    ]
+
+
+class _Cost(TypedDict):
+    active_parameters: Count
+    total_parameters: Count
+    checkpoint_bytes: Count
+    seconds: Finite
+
+
+class _Outcome(TypedDict):
+    model: str
+    cost: _Cost
+
+
+class _Numbers(TypedDict):
+    metrics: dict[str, float | None]
+    cost: dict[str, float | None]
+    shift: NotRequired[dict[str, float | None]]
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gossamer import models
-from gossamer._text.names import needs
+from gossamer import methods, models
 from gossamer._text.terminal import Progress, printable
 from gossamer.data import DataNotFoundError, describe_data
 from gossamer.data.own.record import TrainingDataNeededError
@@ -26,44 +26,37 @@ from gossamer.evaluate import predict_inputs
 from gossamer.files.schema import Count
 from gossamer.files.schema import check as check_value
 from gossamer.lab.record import Lock, RecordError, Run
+from gossamer.lab.record.contents import UPDATES
 from gossamer.lab.record.run import check_lock
-from gossamer.lab.runs.accounting import PeakMemory, Tally, describe, record_epoch, record_updates, work_of
+from gossamer.lab.runs.accounting import Tally, describe, record_epoch, watch_memory, work_of
 from gossamer.lab.runs.folders import (
     new_folder,
     notes_on,
     refuse_begun,
     refuse_other_data,
-    refuse_other_settings,
     settings_of,
-)
-from gossamer.lab.runs.processes import (
-    as_started,
-    check_restarts,
-    is_first_process,
-    launch,
-    may_be_restarted,
-    outer_starter,
-    part,
-    together,
+    stored_record,
 )
 from gossamer.lab.runs.progress import (
     Interrupted,
-    Log,
     SeenEnough,
-    Stop,
+    as_started,
     draws_shown,
-    event_log,
+    is_by_torchrun,
+    is_first_process,
+    launch,
+    part,
     showing_draws,
     stop_signals,
+    together,
 )
-from gossamer.lab.runs.result import build_result, stored_record
-from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings
-from gossamer.lab.runs.tables import method_and_task, prepared, with_errors, with_inputs
+from gossamer.lab.runs.result import build_result, with_errors
+from gossamer.lab.runs.settings import CHECKPOINT_SECONDS, Settings, is_table, prepared, with_inputs
 from gossamer.lab.runs.unfinished import Unfinished
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Calibration, Prediction
 from gossamer.train import Training, checkpoint
-from gossamer.types import Posterior, Task
+from gossamer.types import Method, Posterior, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -82,7 +75,6 @@ def train(
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
-    tensorboard: bool = False,
     watch: Watch = lambda row: True,
     lock: Lock | None = None,
 ) -> Run:
@@ -91,12 +83,10 @@ def train(
     Args:
         settings: What to train, and how.
         out: The run folder, which must not hold anything yet; ``None`` is ``runs/<date>-<method>-<data>-<seed>``, with
-            a number after it if there is such a folder. Under ``torchrun --max-restarts``, which gives the same command
-            again, a run that is there is continued.
+            a number after it if there is such a folder.
         quiet: Show no progress.
         checkpoint_seconds: Seconds between checkpoints; there is always one at the end.
         stop_after: Seconds after which training stops with a checkpoint, from which :func:`resume` continues.
-        tensorboard: Whether to write the numbers of each epoch, and the final ones, for TensorBoard as well.
         watch: Called with the row of each epoch before its checkpoint; where it returns false, training stops with a
             checkpoint and raises :class:`~gossamer.lab.runs.progress.SeenEnough`. For one process, not for ranks.
         lock: The lock on ``out``, if the caller holds it.
@@ -111,21 +101,7 @@ def train(
         >>> run.result()["metrics"]["accuracy"] > 0.1
         True
     """
-    if tensorboard:
-        needs("tensorboard", extra="tensorboard")
     settings = as_started(settings)
-    check_restarts(out)
-    if may_be_restarted() and out is not None and (Path(out) / "config.toml").exists():
-        refuse_other_settings(Path(out), settings)
-        return resume(
-            out,
-            quiet=quiet,
-            checkpoint_seconds=checkpoint_seconds,
-            stop_after=stop_after,
-            tensorboard=tensorboard,
-            watch=watch,
-            lock=lock,
-        )
     if is_first_process() and out is not None:
         refuse_begun(Path(out))  # before anything is loaded
     settings, task = prepared(settings)
@@ -140,7 +116,7 @@ def train(
             job.run = Run.create(job.folder, settings.to_config(), notes_on(job.task), held, _used(job))
             if job.task.record is not None and not quiet:
                 print(printable(describe_data(job.task.record)), file=sys.stderr, flush=True)
-        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, watch)
 
 
 def resume(
@@ -149,7 +125,6 @@ def resume(
     quiet: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     stop_after: float | None = None,
-    tensorboard: bool = False,
     data: str | None = None,
     watch: Watch = lambda row: True,
     lock: Lock | None = None,
@@ -161,7 +136,6 @@ def resume(
     many processes train from here on, by default as many as before; with another number the noise is drawn anew, so
     that the weights are as good, but not the same. The other options are those of :func:`train`.
     """
-    check_restarts(folder)
     run = Run.open(Path(folder))
     if run.result() is not None:
         return run
@@ -169,7 +143,7 @@ def resume(
         run = Run.open(run.folder, held)  # again: another process may have finished it before the lock was ours
         if run.result() is not None:
             return run
-        changes = {"data": data, "ranks": ranks or (None if outer_starter() is None else 1)}
+        changes = {"data": data, "ranks": ranks or (1 if is_by_torchrun() else None)}
         settings = as_started(settings_of(run, **{name: value for name, value in changes.items() if value is not None}))
         job = restore(run, settings)
         with together(run.folder, settings.ranks):
@@ -180,7 +154,7 @@ def resume(
             run.rewind(job.training.step, job.checksums)
             if job.training.step == 0:
                 run.complete(notes_on(job.task), _used(job))
-        return _go_on(job, quiet, checkpoint_seconds, stop_after, tensorboard, watch)
+        return _go_on(job, quiet, checkpoint_seconds, stop_after, watch)
 
 
 @dataclass
@@ -192,7 +166,7 @@ class Job:
     task: Task
     training: Training
     tally: Tally
-    memory: PeakMemory
+    memory_before: int  # bytes of tensors on a GPU
     run: Run | None = None
     checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
     ranks_before: int | None = None  # when that checkpoint was made
@@ -214,8 +188,8 @@ class Job:
 def _begin(folder: Path, settings: Settings, task: Task) -> Job:
     with together(folder, settings.ranks):
         fabric = launch(settings)
-        memory = PeakMemory(fabric.device)  # the data are there already, the network is not
-        return Job(folder, settings, task, start(settings, task, fabric), Tally(), memory)
+        before = watch_memory(fabric.device)  # the data are there already, the network is not
+        return Job(folder, settings, task, start(settings, task, fabric), Tally(), before)
 
 
 def check(settings: Settings) -> None:
@@ -265,41 +239,55 @@ def restore(run: Run, settings: Settings, task: Task | None = None) -> Job:
     return job
 
 
+def restored(folder: Path | str, task: Task | None = None, /, **changes: Any) -> Job:
+    """The run as of its newest checkpoint, in this process alone, on whatever device there is.
+
+    ``changes`` that are not ``None`` replace settings of the run, such as ``n_draws`` or ``precision``; a ``task``
+    stands for its data, which are then not loaded.
+    """
+    run = Run.open(Path(folder))
+    way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
+    if not checkpoint.exists(run.checkpoint_folder):
+        raise RecordError(f"{run.folder} has no checkpoint yet: continue it with {way_on}")
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = replace(settings_of(run, device="auto", ranks=1), **given)
+    job = restore(run, settings, task)
+    if run.result() is not None and job.training.step < job.training.steps:
+        raise RecordError(
+            f"{run.folder} is finished but lacks its last checkpoint: delete its result.json, then {way_on}"
+        )
+    return job
+
+
 def _locked(folder: Path, lock: Lock | None, writes: bool) -> AbstractContextManager[Lock | None]:
     """A lock on the folder for the process that writes to it, unless the caller holds one."""
     return contextlib.nullcontext(lock) if lock is not None or not writes else Lock(folder)
 
 
-def _go_on(
-    job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, tensorboard: bool, watch: Watch
-) -> Run:
+def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float | None, watch: Watch) -> Run:
     """Train to the end or to a signal, then write the result; an interrupted run can be continued."""
     settings, training = job.settings, job.training
+    title = f"{settings.method} {settings.data_name} seed {settings.seed}"
     progress = Progress(
-        f"{settings.method} {settings.data_name} seed {settings.seed}",
+        title,
         training.steps,
         start=training.step,
         lines=N_LINES,
         quiet=quiet or job.run is None,
     )
-    logged = tensorboard and job.run is not None
     try:
-        nothing = contextlib.nullcontext[Log](lambda row: None)
-        with event_log(job.folder, training.step) if logged else nothing as log:
-            with (
-                together(job.folder, settings.ranks),
-                stop_signals(stop_after) as stop,
-                progress,
-                job.tally.counting(training.model),
-            ):
-                _advance(job, stop, progress, checkpoint_seconds, log, watch)
-            part()  # the first rank evaluates alone, and needs no other
-            if job.run is not None:
-                title = f"evaluating {settings.method} {settings.data_name} seed {settings.seed}"
-                with showing_draws(title, quiet=quiet):
-                    result = build_result(job, job.run)
-                job.run.write_result(result)
-                log({"step": training.step} | {f"test_{name}": value for name, value in result["metrics"].items()})
+        with (
+            together(job.folder, settings.ranks),
+            stop_signals(stop_after) as stop,
+            progress,
+            job.tally.counting(training.model),
+        ):
+            _advance(job, stop, progress, checkpoint_seconds, watch)
+        part()  # the first rank evaluates alone, and needs no other
+        if job.run is not None:
+            with showing_draws(f"evaluating {title}", quiet=quiet):
+                result = build_result(job, job.run)
+            job.run.write_result(result)
     except KeyboardInterrupt:
         raise Interrupted(job.folder) from None
     finally:
@@ -307,14 +295,14 @@ def _go_on(
     return job.run or Run.open(job.folder)
 
 
-def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float, log: Log, watch: Watch) -> None:
+def _advance(job: Job, stop: Callable[[], bool], progress: Progress, checkpoint_seconds: float, watch: Watch) -> None:
     training, tally, weights = job.training, job.tally, sparse_weights(job.training.model)
     saved = start = time.perf_counter()
     work = work_of(weights, training)
     for values in training.run():
         is_epoch, is_last = training.step % training.batches.per_epoch == 0, training.step == training.steps
         is_due = time.perf_counter() - saved >= checkpoint_seconds
-        wants_stop, is_due = _on_any_rank(training, [stop.is_set, is_due])
+        wants_stop, is_due = _on_any_rank(training, [stop(), is_due])
         saves, goes_on = wants_stop or is_due or is_last, True
         if is_epoch or saves:
             _wait(training)
@@ -322,10 +310,11 @@ def _advance(job: Job, stop: Stop, progress: Progress, checkpoint_seconds: float
         tally.add(values, work, time.perf_counter() - start)
         means = tally.means() if is_epoch else {}  # every rank contributes
         if job.run is not None:
-            record_updates(job.run, training)
+            for update in training.updates:
+                job.run.append(update, UPDATES)
+            training.updates.clear()
             if is_epoch:
                 row = record_epoch(job.run, job.task, training, means, tally.seconds)
-                log(row)
                 goes_on = watch({**row, "epochs": training.epochs})
                 progress.update(training.step, partial(describe, row, training.epochs))
         if saves or not goes_on:
@@ -355,9 +344,10 @@ def _on_any_rank(training: Training, flags: list[bool]) -> list[bool]:
 
 
 def _save(job: Job) -> None:
-    if (growth := job.memory.growth()) is not None:
-        job.tally.peak_memory = max(growth, job.tally.peak_memory or 0)
     device = job.training.fabric.device
+    if device.type == "cuda":
+        growth = torch.cuda.max_memory_allocated(device) - job.memory_before
+        job.tally.peak_memory = max(growth, job.tally.peak_memory or 0)
     state = {"training": job.training.state_dict(), "tally": job.tally.state_dict(device)}  # every rank contributes
     if job.run is not None:
         check_lock(job.run)
@@ -390,6 +380,26 @@ def start(settings: Settings, task: Task, fabric: OneProcess | Fabric) -> Traini
         rounds=settings.rounds or 1,
         **more,
     )
+
+
+def method_and_task(
+    settings: Settings, task: Task, steps: int, network: nn.Module
+) -> tuple[Method, Task, dict[str, Any]]:
+    """What trains, on which task, and how steps are taken: on tables with rates and noise that suit them."""
+    if not is_table(task):
+        return methods.build(settings.method, task, steps, **settings.options), task, {}
+    from gossamer.estimators.members import native_steps
+    from gossamer.estimators.plan import VARYING, rate_for_numbers
+
+    rate = rate_for_numbers(settings.method, settings.options, task.likelihood)
+    options = settings.options if rate is None else {**settings.options, "lr": rate}
+    method = methods.build(settings.method, task, steps, **options).suited_to(network)
+    method = method if rate is None else replace(method, lr_is_given=False)
+    if task.has_numbers and not method.one_rate:
+        task = task._replace(likelihood=VARYING)
+    is_ours = settings.model in ("table", "table_one_noise")
+    native = is_ours and not settings.is_on_gpu() and settings.ranks == 1
+    return method, task, {"steps_by": native_steps} if native else {}
 
 
 def _used(job: Job) -> dict[str, Any]:

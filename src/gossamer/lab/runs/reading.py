@@ -1,69 +1,102 @@
-"""Reading a run: a summary of it, and its predictions for new inputs, which are read from a file and checked."""
+"""Reading a run: its posterior and network, and predictions for new inputs, which are read from a file and checked."""
 
 import math
 import shlex
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gossamer.data.own import describe as describe_data
 from gossamer.data.own import images, read
 from gossamer.data.own.files import FILES, read_numbers
 from gossamer.data.own.record import TrainingDataNeededError, columns_of, task_without_data
+from gossamer.deploy.files import save
+from gossamer.deploy.programs import Format, What, export
+from gossamer.evaluate import predict_inputs
 from gossamer.lab.record import RecordError, Run
-from gossamer.lab.runs.job import Job
+from gossamer.lab.runs.folders import stored_record
+from gossamer.lab.runs.job import Job, restored
 from gossamer.lab.runs.progress import showing_draws
-from gossamer.lab.runs.result import restored, stored_record, stored_result
+from gossamer.lab.runs.settings import Settings
 from gossamer.posterior import Prediction, at_temperature
-from gossamer.types import Task
+from gossamer.types import Posterior, Task
 
 MARGIN = 0.1  # of the width of the training range: the largest of many new values exceeds it by a little
 
 
-def show(folder: Path | str) -> str:
-    """A run in a few lines: its settings, how far it is, what it reached.
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """What a run has left, from :func:`load_run`.
+
+    Attributes:
+        folder: The run folder.
+        settings: Its settings.
+        task: Its data.
+        posterior: Its posterior, for :func:`gossamer.predict`, :func:`gossamer.save` and :func:`gossamer.export`.
+    """
+
+    folder: Path
+    settings: Settings
+    task: Task
+    posterior: Posterior
+
+    @property
+    def model(self) -> nn.Module:
+        """The network as it was trained: with distributions in its layers, if the method has these."""
+        return self.posterior.model
+
+    def network(self) -> nn.Module:
+        """A plain torch network at the means of the weights; ensembles have none, only draws."""
+        return self.posterior.mean_network()
+
+    def predict(self, x: Tensor, n_draws: int | None = None) -> Prediction:
+        """The prediction for inputs in the form that the data set stores: bytes of images, standardised columns."""
+        return predict_inputs(self.posterior, self.task, x, n_draws or self.settings.n_draws)
+
+    def save(self, file: Path | str, **options: Any) -> Path:
+        """Write the posterior to one file: :func:`gossamer.save`."""
+        return save(self.posterior, file, **options)
+
+    def export(
+        self, file: Path | str, *, format: Format = "onnx", what: What = "mean", n_draws: int | None = None
+    ) -> Path:
+        """Write a network that runs without Gossamer, in the units of the data: :func:`gossamer.export`."""
+        count = n_draws or self.settings.n_draws
+        return export(self.posterior, file, format=format, what=what, n_draws=count, task=self.task)
+
+
+def load_run(folder: Path | str, *, device: str | torch.device = "auto", unfinished: bool = False) -> TrainedRun:
+    """The posterior and the network of a run, for every method.
+
+    The data are read again from where the run read them: posteriors that refresh batch normalisation need them.
+
+    Args:
+        folder: The run folder.
+        device: Where the network is to be: ``"cpu"``, ``"cuda"``, or ``"auto"``, a GPU if there is one.
+        unfinished: Take a run that is not finished as of its newest checkpoint.
 
     Example:
         >>> import tempfile
-        >>> run = Run.create(Path(tempfile.mkdtemp()) / "first", {"method": "ssvi", "epochs": 3})
-        >>> print(show(run.folder).splitlines()[1])
-          settings   method=ssvi  epochs=3
+        >>> from gossamer.lab import Settings, train
+        >>> settings = Settings("ssvi", "digits", epochs=1, n_draws=2, options={"density": 0.1})
+        >>> run = load_run(train(settings, Path(tempfile.mkdtemp()) / "run", quiet=True).folder)
+        >>> run.predict(run.task.test[0][:3]).probs.shape, run.network()[1]
+        (torch.Size([3, 10]), Linear(in_features=64, out_features=256, bias=True))
     """
     run = Run.open(Path(folder))
-    rows = {"settings": {key: value for key, value in run.config.items() if key != "options"}}
-    rows |= {"options": run.config.get("options") or {}, "effective": run.environment.get("effective") or {}}
-    lines = [f"  {name:<11}" + "  ".join(f"{k}={v}" for k, v in row.items()) for name, row in rows.items() if row]
-    known = run.environment | run.environment.get("versions", {})
-    made_by = [f"{key} {known[key]}" for key in ("gossamer", "torch", "python") if known.get(key)]
-    lines.append("  made by    " + "  ".join(made_by))
-    own = stored_record(run)
-    if own is not None:
-        lines += [f"  data       {describe_data(own)}".replace("\n", "\n  ")]
-    result = stored_result(run)
-    return "\n".join([str(run.folder), *lines, *(_position(run) if result is None else _outcome(run, result))])
-
-
-def _position(run: Run) -> list[str]:
-    rows = run.metrics()
-    epochs = run.environment.get("effective", {}).get("epochs", run.config.get("epochs"))  # of all members
-    last = f"epoch {rows[-1].get('epoch')} of {epochs}" if rows else "no epoch is finished"
-    return [f"  unfinished {last}; continue with: gossamer train --resume {shlex.quote(str(run.folder))}"]
-
-
-def _outcome(run: Run, result: dict[str, Any]) -> list[str]:
-    members = run.environment.get("effective", {}).get("members", 1)
-    of_all = f" in {members} networks" if members != 1 else ""
-    cost, known = result["cost"], {key: value for key, value in result["metrics"].items() if value is not None}
-    return [
-        "  test       " + "  ".join(f"{key} {value:.4g}" for key, value in known.items()),
-        f"  cost       {cost['active_parameters']:,} of {cost['total_parameters']:,} weights active{of_all}  "
-        f"{cost['seconds']:.1f} s of training  checkpoint {cost['checkpoint_bytes']:,} bytes",
-    ]
+    if run.result() is None and not unfinished:
+        way_on = f"gossamer train --resume {shlex.quote(str(run.folder))}"
+        raise RecordError(
+            f"{run.folder} is not finished: continue it with {way_on}, or take its newest checkpoint with "
+            "load_run(folder, unfinished=True)"
+        )
+    job = restored(run.folder, device=str(device))
+    return TrainedRun(run.folder, job.settings, job.task, job.training.posterior())
 
 
 def predict_run(

@@ -1,16 +1,23 @@
-"""The settings of a run, as ``config.toml`` holds them."""
+"""The settings of a run, as ``config.toml`` holds them, and what the data choose where they leave something open.
+
+A table is trained as :mod:`gossamer.estimators` train it; these need scikit-learn, and are imported only for one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
+import numpy as np
 import torch
 
 from gossamer import data, methods, models
 from gossamer._text.names import refuse_foreign_code, unknown
+from gossamer.data.own.columns import Columns
+from gossamer.data.own.record import columns_of, task_of
+from gossamer.data.uci import Standardize
 from gossamer.files.schema import check_type
 from gossamer.posterior import LEAST_HELD_OUT
 from gossamer.train.divergence import OnNan
@@ -216,3 +223,72 @@ def _with_held_out(task: Task) -> Task:
 def with_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a method: those given, and the defaults of the others."""
     return {name: default for name, (_, default) in methods.options_of(method).items()} | dict(options)
+
+
+def is_table(task: Task) -> bool:
+    """Whether inputs are rows of numbers, standardised column by column."""
+    return isinstance(task.transform, Standardize) and task.test[0].dim() == 2
+
+
+def prepared(settings: Settings) -> tuple[Settings, Task]:
+    """Settings and data of a new run, with everything chosen that was left open."""
+    task = settings.load_task()
+    if is_table(task) and task.record is not None:
+        task = with_inputs(task, {"selected": _selected(task)})
+    return suited(settings, task), task
+
+
+def with_inputs(task: Task, record: Mapping[str, Any]) -> Task:
+    """The task whose networks read the inputs that were selected once, if any were."""
+    if task.record is None or "selected" not in record:
+        return task
+    return task_of({**task.record, "selected": record["selected"]}, task.train, task.val, task.test)
+
+
+def suited(settings: Settings, task: Task) -> Settings:
+    """The settings with what was left open: the recipe of the estimators for tables, defaults for everything else."""
+    if not settings.is_open:
+        return settings
+    usual, options = dict[str, Any](USUAL), settings.options
+    if is_table(task):
+        usual, options = _by_recipe(settings, task)
+    elif task.record is not None and len(task.input_shape) == 3 and settings.model is None:
+        usual["model"] = "pooled_conv_net"  # images of any size, in minutes on a CPU; a twentieth of it is too little
+        options = {**({"density": 0.2} if "density" in methods.options_of(settings.method) else {}), **options}
+    chosen = {name: value for name, value in usual.items() if getattr(settings, name) is None}
+    return replace(settings, **chosen, options=with_defaults(settings.method, options))
+
+
+def _by_recipe(settings: Settings, task: Task) -> tuple[dict[str, Any], dict[str, Any]]:
+    from gossamer.estimators import SparseBayesRegressor
+    from gossamer.estimators.plan import has_one_rate, method_options, recipe_of
+
+    one_rate = has_one_rate(settings.method, settings.options, task.likelihood)
+    recipe, n = recipe_of("predict", one_rate, task.has_numbers), task.n_data
+    model = settings.model or ("table_one_noise" if one_rate and task.has_numbers else "table")
+    network = models.build(model, task.input_shape, task.n_outputs)
+    n_weights = sum(parameter.numel() for parameter in network.parameters() if parameter.dim() > 1)
+    options = method_options(settings.method, {}, settings.options, recipe, n_weights, n)
+    options = members_of(settings.method, SparseBayesRegressor.members) | options
+    batch_size = settings.batch_size or recipe.batch_size(n)
+    epochs = -(-recipe.steps(n, batch_size) // -(-n // batch_size))
+    rounds = recipe.rounds if settings.epochs is None else 1
+    return {"model": model, "batch_size": batch_size, "epochs": epochs, "rounds": rounds}, options
+
+
+def members_of(method: str, count: int) -> dict[str, int]:
+    """The option for so many members of a method that has one by default: others have members of their own, or none."""
+    return {"members": count} if methods.options_of(method).get("members", (int, 0))[1] == 1 else {}
+
+
+def _selected(task: Task) -> list[int]:
+    """The inputs that predict the target: data handling, which is the same for all methods and seeds."""
+    from gossamer.estimators import SparseBayesClassifier, SparseBayesRegressor
+    from gossamer.estimators.base import inputs_that_predict
+    from gossamer.estimators.table import Rows
+
+    record, (x, y) = task.record or {}, task.train
+    columns = columns_of(record) if "columns" in record else Columns(x.shape[1])
+    kind = SparseBayesRegressor if task.has_numbers else SparseBayesClassifier
+    rows = Rows(x.double().numpy(), y.reshape(len(y), -1).double().numpy(), np.ones(len(y)))
+    return inputs_that_predict(kind(random_state=0), columns, rows, task.n_outputs)
