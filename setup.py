@@ -16,7 +16,18 @@ from setuptools.command.build_ext import build_ext
 SOURCES = "src/gossamer/kernels/csrc"
 HEADERS = [
     f"{SOURCES}/{name}.h"
-    for name in ("lanes", "noise", "plan", "pack", "curvature", "forward", "backward", "members", "select")
+    for name in (
+        "lanes",
+        "noise",
+        "plan",
+        "pack",
+        "curvature",
+        "forward",
+        "backward",
+        "members",
+        "perceptrons",
+        "select",
+    )
 ]
 # No -ffast-math: sums keep their order, and what is not finite is seen as such.
 FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi", "-g0"]

@@ -1,7 +1,8 @@
 """What predictions cost beside dense networks, which ``python -m benchmarks.predictions`` writes to ``results``.
 
-Two tables: 20 draws in passes of the plain network in torch, and milliseconds of networks to deploy beside dense torch
-and dense onnxruntime. All ways take turns in one thread; ratios are taken within a round.
+Three tables: 20 draws in passes of the plain network in torch, milliseconds of networks to deploy beside dense torch
+and dense onnxruntime, and the estimators beside scikit-learn's network of the same widths. All ways take turns in one
+thread; ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ from benchmarks.environment import surroundings
 from benchmarks.networks import wide_mlp
 from benchmarks.pages import STUDY
 from benchmarks.timing import THREAD, Work, alternate
-from gossamer import export
+from gossamer import SparseBayesRegressor, export
 from gossamer.files.atomic import json_by_rows, write_atomically
 from gossamer.models import conv_net, mlp, resnet18
 from gossamer.posterior import frozen, predict
@@ -64,6 +66,11 @@ def main() -> None:
                 "rows": [row for name, case in DEPLOYED.items() for row in _latencies(name, *case)],
                 "n_labels": 1,
             },
+            "estimators": {
+                "head": ["table", "rows", "MLPRegressor, ms", "predict / it", "with std / it", "interval / it"],
+                "rows": [_estimator(name, *data) for name, data in _tables().items()],
+                "n_labels": 1,
+            },
         },
     }
     write_atomically(Path("results/predictions.json"), json_by_rows(content))
@@ -101,6 +108,33 @@ def _latencies(name: str, build: Callable[[], nn.Module], shape: tuple[int, ...]
             works |= {way: _session(file, x) for way, file in files.items()}
             times = alternate(works, 3)
             yield [name, str(batch), *(_milliseconds(times[way]) for way in _WAYS)]
+
+
+def _tables() -> dict[str, tuple[Any, Any]]:
+    from sklearn.datasets import load_diabetes, make_friedman1
+
+    return {
+        "diabetes": load_diabetes(return_X_y=True),
+        "Friedman 1": make_friedman1(1000, noise=1.0, random_state=0),
+    }
+
+
+def _estimator(name: str, X: Any, y: Any, rows: int = 1000) -> list[str]:
+    """A thousand rows, some of them several times."""
+    from sklearn.neural_network import MLPRegressor
+
+    ours = SparseBayesRegressor(random_state=0).fit(X, y)
+    plain = MLPRegressor(hidden_layer_sizes=ours.hidden, early_stopping=True, random_state=0).fit(X, y)
+    x = np.resize(X, (rows, X.shape[1]))
+    works: dict[str, Work] = {
+        "plain": lambda: plain.predict(x),
+        "mean": lambda: ours.predict(x),
+        "std": lambda: ours.predict(x, return_std=True),
+        "interval": lambda: ours.predict_interval(x),
+    }
+    times = alternate(works, ROUNDS)
+    ratios = (_ratio(times, way, "plain") for way in ("mean", "std", "interval"))
+    return [name, str(rows), _milliseconds(times["plain"]), *ratios]
 
 
 def _pair(build: Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module]:

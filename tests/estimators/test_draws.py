@@ -1,5 +1,7 @@
 """Draws are kept as they were drawn, active entries only, and predict as the networks do."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 import gossamer
 from gossamer.estimators.draws import Architecture, Draws
+from gossamer.kernels import library
 from gossamer.methods.mc_dropout import Dropped, with_dropout
 from gossamer.posterior import InLayers, SingleNetwork
 
@@ -51,6 +54,20 @@ def test_columns_without_a_weight_are_left_out():
     torch.testing.assert_close(
         kept.outputs(np.array([[3.0]]))[0], torch.tensor([[6.0, 0.0]], dtype=torch.float64) + network[1].bias.double()
     )
+
+
+def test_sparse_and_dense_products_answer_alike_and_no_row_depends_on_others():
+    torch.manual_seed(0)
+    architecture = Architecture(20, (50, 50), 2)
+    model = gossamer.bayesianize(architecture.build(), density=0.2)
+    kept, x = Draws.of(InLayers(model), 5, architecture), np.random.default_rng(0).normal(size=(70, 20))
+    x = x[:, kept.columns.numpy()]
+    outputs = kept.outputs(x)
+    with gossamer.kernels.use("dense"):
+        torch.testing.assert_close(kept.outputs(x), outputs, rtol=1e-12, atol=1e-12)
+    if library.LIBRARY:
+        assert torch.equal(kept.outputs(x[33:34]), outputs[:, 33:34])
+    assert pickle.loads(pickle.dumps(kept)).__dict__.keys() == {"architecture", "columns", "position", "values"}
 
 
 def test_a_network_that_reads_nothing_still_answers():

@@ -32,6 +32,8 @@ int gossamer_members_gradients(void* members, const float* x, int64_t rows, cons
                                int noisy, float scale, float* losses, int threads);
 void gossamer_members_dense(void* members, int64_t weight, float* out);
 void gossamer_members_adam(void* members, const double* options);
+int gossamer_perceptrons(int layers, const int64_t* widths, const void* const* layer, int64_t networks, const double* x,
+                         int64_t rows, double* y, int threads);
 void gossamer_std_of_curvature(int64_t n, const float* mean, const float* square, const float* shrinkage, float variance,
                                float damping, float* std);
 void gossamer_move_means(int64_t n, float* mean, float* square, const float* estimate, const float* grad, float rate,
@@ -377,6 +379,48 @@ static void check_samples() {
   }
 }
 
+// Fixed networks against plain loops; the answer of a row does not depend on the others.
+static void check_perceptrons(double density, int64_t rows, int threads) {
+  const int64_t widths[3] = {5, 7, 3}, networks = 4;
+  std::vector<int64_t> start[2], input[2];
+  std::vector<double> value[2], bias[2], x(rows * 5), y(networks * rows * 3, NAN), one(networks * 3);
+  const void* layer[8];
+  std::uniform_real_distribution<double> uniform(-1.0, 1.0);
+  for (double& number : x) number = uniform(engine);
+  for (int l = 0; l < 2; ++l) {
+    for (int64_t o = 0; o < networks * widths[l + 1]; ++o) {
+      start[l].push_back(static_cast<int64_t>(value[l].size())), bias[l].push_back(uniform(engine));
+      for (int64_t i = 0; i < widths[l]; ++i)
+        if (std::fabs(uniform(engine)) < density) input[l].push_back(i), value[l].push_back(uniform(engine));
+    }
+    start[l].push_back(static_cast<int64_t>(value[l].size()));
+    const void* own[4] = {start[l].data(), input[l].data(), value[l].data(), bias[l].data()};
+    std::copy(own, own + 4, layer + 4 * l);
+  }
+  if (gossamer_perceptrons(2, widths, layer, networks, x.data(), rows, y.data(), threads)) ++failures;
+  bool agree = true;
+  for (int64_t row = 0; row < rows; ++row) {
+    if (gossamer_perceptrons(2, widths, layer, networks, &x[row * 5], 1, one.data(), 1)) ++failures;
+    for (int64_t k = 0; k < networks; ++k) {
+      std::vector<double> h(&x[row * 5], &x[row * 5] + 5);
+      for (int l = 0; l < 2; ++l) {
+        std::vector<double> next;
+        for (int64_t o = k * widths[l + 1]; o < (k + 1) * widths[l + 1]; ++o) {
+          double sum = bias[l][o];
+          for (int64_t e = start[l][o]; e < start[l][o + 1]; ++e) sum += value[l][e] * h[input[l][e]];
+          next.push_back(l ? sum : std::fmax(sum, 0.0));
+        }
+        h = next;
+      }
+      for (int64_t o = 0; o < 3; ++o) {
+        const double found = y[(k * rows + row) * 3 + o];
+        agree = agree && std::fabs(found - h[o]) < 1e-12 && found == one[k * 3 + o];
+      }
+    }
+  }
+  if (!agree) ++failures, std::printf("answers of %d rows at density %g differ\n", static_cast<int>(rows), density);
+}
+
 // What an update of a subspace chooses by, against a stable sort; scores of few values tie.
 template <class Score>
 static void check_choices(int64_t n, int values) {
@@ -461,6 +505,8 @@ int main() {
   for (double density : {0.0, 0.3, 1.0})
     for (int64_t rows : {1, 21, 64, 100})
       for (int kind = 0; kind < 4; ++kind) check_members(kind % 2, kind / 2, density, rows, rows > 21 ? 3 : 1);
+  for (double density : {0.0, 0.3, 1.0})
+    for (int64_t rows : {1, 31, 32, 100}) check_perceptrons(density, rows, rows > 31 ? 3 : 1);
   for (int64_t n : {1, 7, 8, 500}) check_curvature(n);
   for (int64_t n : {1, 2, 100, 3000})
     for (int values : {1, 5, 30000}) check_choices<float>(n, values), check_choices<double>(n, values);

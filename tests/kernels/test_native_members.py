@@ -1,10 +1,12 @@
-"""Native steps of networks side by side trust their arguments: wrong positions and batches must stop in Python."""
+"""Native code for networks side by side trusts its arguments: wrong positions and batches must stop in Python."""
+
+import itertools
 
 import pytest
 import torch
 
 from gossamer.kernels import library
-from gossamer.kernels.native_members import MemberShape, NativeMembers, Trained
+from gossamer.kernels.native_members import MemberShape, NativeMembers, Perceptrons, Trained
 
 pytestmark = pytest.mark.skipif(not library.LIBRARY, reason="the native kernels are not built")
 
@@ -94,3 +96,37 @@ def test_dense_gradients_are_those_of_a_pass():
     members.place(POSITIONS)
     members.gradients(torch.randn(5, 3), torch.randn(5, 1), 0.1, 7)
     assert members.dense_gradient(1).shape == (2, 4)
+    for number in (-1, 4):
+        with pytest.raises(ValueError, match="no gradient of weight"):
+            members.dense_gradient(number)
+
+
+@pytest.mark.parametrize("widths", [(3, 2), (6, 40, 5), (1, 7, 33, 1)])
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+def test_fixed_networks_answer_as_dense_ones(widths, density):
+    generator = torch.Generator().manual_seed(0)
+
+    def numbers(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    layers = [
+        (numbers(4, out, n_in) * (torch.rand(4, out, n_in, generator=generator) < density), numbers(4, out))
+        for n_in, out in itertools.pairwise(widths)
+    ]
+    networks, x = Perceptrons(layers), numbers(75, widths[0])
+    y = networks(x)
+    h = x.expand(4, -1, -1)
+    for i, (weight, bias) in enumerate(layers):
+        h = (h.relu() if i else h) @ weight.transpose(1, 2) + bias.unsqueeze(1)
+    torch.testing.assert_close(y, h, rtol=1e-12, atol=1e-12)
+    assert all(torch.equal(networks(x[row : row + 1]), y[:, row : row + 1]) for row in (0, 31, 32, 74))
+    assert networks(x[:0]).shape == (4, 0, widths[-1])
+
+
+def test_fixed_networks_keep_what_is_no_number():
+    networks = Perceptrons([(torch.ones(1, 2, 1), torch.zeros(1, 2)), (torch.ones(1, 1, 2), torch.zeros(1, 1))])
+    answers = networks(torch.tensor([[float("nan")], [float("inf")], [-1.0]])).flatten()
+    assert answers[0].isnan()
+    assert answers[1:].tolist() == [float("inf"), 0.0]
+    with pytest.raises(ValueError, match="networks of 1 inputs"):
+        networks(torch.zeros(3, 2))

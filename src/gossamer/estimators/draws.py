@@ -7,7 +7,7 @@ are predicted together, and are the same after saving and loading.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -17,11 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.estimators.table import Rows, Scaling, targets_of
+from gossamer.kernels.dispatch import in_use
+from gossamer.kernels.library import LIBRARY
+from gossamer.kernels.native_members import Perceptrons
 from gossamer.methods.mc_dropout import UnitMask
 from gossamer.models import ConstantNoise, mlp
 from gossamer.types import Likelihood, Posterior
 
 MAX_CELLS = 2**19  # hidden units times rows and draws at a time: what stays in the caches
+MOST_SPARSE = 0.6  # above this density dense products are faster
 
 
 @dataclass(frozen=True)
@@ -95,41 +99,51 @@ class Draws:
         """Some of the networks, which read the columns that all of them read."""
         return replace(self, values={name: values[chosen] for name, values in self.values.items()})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what follows from the fields."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
 
     def outputs(self, x: Any) -> Tensor:
-        """Outputs of each network for the rows of ``x``, ``(rows, columns) -> (draws, rows, outputs)``, in float64.
-
-        All networks are computed together: these layers are so small that dense products are faster than sparse ones.
-        """
+        """Outputs of each network for the rows of ``x``, ``(rows, columns) -> (draws, rows, outputs)``, in float64."""
         inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))
-        widest = max(self.architecture.n_inputs, *self.architecture.hidden, 1)
-        with torch.no_grad():
-            parts = [self._forward(part.T) for part in inputs.split(max(1, MAX_CELLS // (widest * len(self))))]
-        outputs = torch.cat(parts, 2).transpose(1, 2)
+        sparse = self._sparse if LIBRARY and in_use() != "dense" else None
+        outputs = self._forward(inputs) if sparse is None else sparse(inputs)
         if not self.architecture.constant_noise:
             return outputs
         noise = self.values["raw_noise"].double().unsqueeze(1)
         return torch.cat([outputs, noise.expand_as(outputs)], -1)
 
-    def _forward(self, x: Tensor) -> Tensor:
-        """``(columns, rows) -> (draws, outputs, rows)``: linear layers with ReLU between them."""
-        (weight, bias), *others = self._layers
-        x = torch.addmm(bias.view(-1, 1), weight.flatten(0, 1), x).view(len(self), -1, x.shape[1])
-        for weight, bias in others:
-            x = torch.baddbmm(bias, weight, x.relu_())
-        return x
+    def _forward(self, inputs: Tensor) -> Tensor:
+        """The same by dense products, of all networks together."""
+        (first, first_bias), *others = self._layers
+        widest, parts = max(self.architecture.n_inputs, *self.architecture.hidden, 1), []
+        for rows in inputs.split(max(1, MAX_CELLS // (widest * len(self)))):
+            x = torch.addmm(first_bias.view(-1, 1), first.flatten(0, 1), rows.T).view(len(self), -1, len(rows))
+            for weight, bias in others:
+                x = torch.baddbmm(bias.unsqueeze(2), weight, x.relu_())
+            parts.append(x)
+        return torch.cat(parts, 2).transpose(1, 2)
+
+    @cached_property
+    def _sparse(self) -> Perceptrons | None:
+        """The networks by their active weights, where that is faster."""
+        weights = [weight for weight, _ in self._layers]
+        n_active = sum(int(weight.count_nonzero()) for weight in weights)
+        is_sparse = n_active < MOST_SPARSE * sum(weight.numel() for weight in weights)
+        return Perceptrons(self._layers) if is_sparse else None
 
     @cached_property
     def _layers(self) -> list[tuple[Tensor, Tensor]]:
-        """Weight ``(draws, out, in)`` and bias ``(draws, out, 1)`` of each layer."""
+        """Weight ``(draws, out, in)`` and bias ``(draws, out)`` of each layer."""
         dense = {}
         for name, shape in self.shapes().items():
             dense[name] = torch.zeros(len(self), *shape, dtype=torch.float64)
             dense[name].view(len(self), -1)[:, self.position[name]] = self.values[name].double()
         weights = [tensor for name, tensor in dense.items() if name.endswith("weight")]
-        biases = [tensor.unsqueeze(2) for name, tensor in dense.items() if name.endswith("bias")]
+        biases = [tensor for name, tensor in dense.items() if name.endswith("bias")]
         return list(zip(weights, biases, strict=True))
 
     def __iter__(self) -> Iterator[tuple[nn.Module, dict[str, Tensor]]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 LEVELS = ("v4", "v3", "generic")  # the newest processors first
-VERSION = 9  # of the signatures below; a library left over from another version is ignored
+VERSION = 10  # of the signatures below; a library left over from another version is ignored
 LARGEST = 2**31 - 1  # native code indexes with 32-bit numbers
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
@@ -42,6 +42,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "members_dense": (None, [_POINTER, _LONG, _POINTER]),
     "members_adam": (None, [_POINTER, _POINTER]),
+    "perceptrons": (_INT, [_INT, _POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER, _INT]),
     "shrunk_curvature": (None, [_LONG, *[_POINTER] * 4]),
     "std_of_curvature": (None, [_LONG, *[_POINTER] * 3, _FLOAT, _FLOAT, _POINTER]),
     "move_means": (None, [_LONG, *[_POINTER] * 4, _FLOAT, _FLOAT]),

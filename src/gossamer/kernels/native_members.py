@@ -1,4 +1,4 @@
-"""Training steps of small networks side by side as functions of tensors: the part of the library in ``members.h``."""
+"""Small networks side by side: their training steps (``members.h``) and what fixed ones answer (``perceptrons.h``)."""
 
 import ctypes
 import math
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gossamer.kernels import library
@@ -169,6 +170,36 @@ class NativeMembers:
         numbers = [(g["lr"], *g["betas"], g["eps"], g["weight_decay"]) for g in options]
         self._options[:] = [number for group in numbers for number in group]
         library.LIBRARY["members_adam"](self.address, self._options)
+
+
+class Perceptrons:
+    """Fixed networks of one shape with ReLU, in float64; a row is answered alike to the bit whatever rows are beside it.
+
+    ``layers`` are the dense weight ``(networks, out, in)`` and the bias ``(networks, out)`` of each layer.
+    """
+
+    def __init__(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.widths = [layers[0][0].shape[2], *(weight.shape[1] for weight, _ in layers)]
+        self.n_networks = len(layers[0][0])
+        self._kept: list[Tensor] = []  # start, input, value and bias of each layer, which native code reads
+        for weight, bias in layers:
+            network, output, source = weight.nonzero(as_tuple=True)
+            ends = torch.bincount(network * weight.shape[1] + output, minlength=bias.numel()).cumsum(0)
+            self._kept += [F.pad(ends, (1, 0)), source, weight[network, output, source].double(), bias.double()]
+        self._kept = [tensor.contiguous() for tensor in self._kept]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``(rows, in) -> (networks, rows, out)``, both float64."""
+        x = x.double().cpu().contiguous()
+        if x.dim() != 2 or x.shape[1] != self.widths[0]:
+            raise ValueError(f"networks of {self.widths[0]} inputs cannot read a table of shape {tuple(x.shape)}")
+        y = torch.empty(self.n_networks, len(x), self.widths[-1], dtype=torch.float64)
+        threads = torch.get_num_threads() if len(self._kept[2]) * len(x) > MANY else 1
+        widths, kept = _list(ctypes.c_int64, self.widths), _list(ctypes.c_void_p, [k.data_ptr() for k in self._kept])
+        networks = len(self.widths) - 1, widths, kept, self.n_networks
+        if library.LIBRARY["perceptrons"](*networks, x.data_ptr(), len(x), y.data_ptr(), threads):
+            raise no_memory(f"the answers of {self.n_networks} networks")
+        return y
 
 
 def _list(kind: Any, values: Sequence[Any]) -> Any:

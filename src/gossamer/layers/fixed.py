@@ -59,7 +59,8 @@ class FixedWeight(SparseWeight):
             else:
                 y = kernel.product(x, self.mean, bias, *where)
         if not torch.compiler.is_exporting():  # where a batch has any size
-            self.n_outputs = max(self.n_outputs, y.numel())
+            own = vars(self)  # as in hold
+            own["n_outputs"] = max(own["n_outputs"], y.numel())
         return y
 
     def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 #include "backward.h"
 #include "curvature.h"
 #include "members.h"
+#include "perceptrons.h"
 #include "select.h"
 
 using namespace gossamer;
@@ -21,7 +22,7 @@ static char out_of_memory;  // its address stands for a plan that could not be s
 
 extern "C" {
 
-int gossamer_version() { return 9; }
+int gossamer_version() { return 10; }
 
 int gossamer_runs_here() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -194,6 +195,17 @@ void gossamer_members_adam(void* members, const double* options) {
   Members& own = *static_cast<Members*>(members);
   own.means.adam(options), own.stds.adam(options + 5), own.others.adam(options + 10);
   own.refresh();
+}
+
+// See perceptrons; `layers` of start, input, value and bias each. Returns 1 if there was not enough memory, otherwise 0.
+int gossamer_perceptrons(int layers, const int64_t* widths, const FixedLayer* layer, int64_t networks, const double* x,
+                         int64_t rows, double* y, int threads) {
+  static_assert(sizeof(FixedLayer) == 4 * sizeof(void*), "FixedLayer must have the layout of the list of addresses");
+  return status_of([&] {
+    in_parallel(threads, [&](int part, int parts) {
+      perceptrons(layers, widths, layer, networks, x, rows, y, part, parts);
+    });
+  });
 }
 
 // `shrinkage` are c, w and the least h / v.
