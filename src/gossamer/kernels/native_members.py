@@ -173,7 +173,7 @@ class NativeMembers:
 
 
 class Perceptrons:
-    """Fixed networks of one shape with ReLU, in float64; a row is answered alike to the bit whatever rows are beside it.
+    """Fixed networks of one shape with ReLU, in float64; the answer for a row does not depend on the rows beside it.
 
     ``layers`` are the dense weight ``(networks, out, in)`` and the bias ``(networks, out)`` of each layer.
     """

@@ -87,15 +87,15 @@ def fit(
     return posterior
 
 
-def calibrate_held_out(training: Training) -> Calibration | None:
-    """Fit the width of the posterior and a temperature of its logits on held-out examples, if they are enough.
+def calibrate_held_out(training: Training, least: int = LEAST_HELD_OUT) -> Calibration | None:
+    """Fit the width of the posterior and a temperature of its logits on held-out examples, if there are ``least``.
 
     The widths to choose from are zero, a tenth, a third and all of the variances; :meth:`Training.posterior` has
     what was found from then on. A mixture is calibrated as a whole.
     """
     x, y = training.task.val
     likelihood = training.task.likelihood
-    if not training.method.calibrates or len(y) < LEAST_HELD_OUT or not isinstance(likelihood, Likelihood):
+    if not training.method.calibrates or len(y) < least or not isinstance(likelihood, Likelihood):
         return None
     training.calibration = None
     posterior, logits = training.posterior(), likelihood.kind == "classification"

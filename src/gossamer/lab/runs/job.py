@@ -56,11 +56,13 @@ from gossamer.lab.runs.unfinished import Unfinished
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Calibration, Prediction
 from gossamer.train import Training, checkpoint
+from gossamer.train.fitting import calibrate_held_out
 from gossamer.types import Method, Posterior, Task
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+HELD_OUT_OF_OWN, LEAST_OF_OWN = 5, 50  # a fifth, and how many examples tell how sure a network may be
 N_LINES = 50  # of progress, where there is no terminal
 STEPS_BETWEEN_TALKS = 10  # between ranks: each exchange makes a GPU wait
 
@@ -170,6 +172,7 @@ class Job:
     run: Run | None = None
     checksums: dict[str, Any] | None = None  # of the files beside the checkpoint that it was restored from
     ranks_before: int | None = None  # when that checkpoint was made
+    second_training: dict[str, Any] | None = None  # that calibrated this one
     unfinished: Unfinished | None = None  # of an evaluation
 
     def once(self, name: str, compute: Callable[[], Any]) -> Any:
@@ -285,6 +288,8 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
             _advance(job, stop, progress, checkpoint_seconds, watch)
         part()  # the first rank evaluates alone, and needs no other
         if job.run is not None:
+            if settings.calibrate:
+                _calibrate(job, title, quiet)
             with showing_draws(f"evaluating {title}", quiet=quiet):
                 result = build_result(job, job.run)
             job.run.write_result(result)
@@ -293,6 +298,26 @@ def _go_on(job: Job, quiet: bool, checkpoint_seconds: float, stop_after: float |
     finally:
         part()
     return job.run or Run.open(job.folder)
+
+
+def _calibrate(job: Job, title: str, quiet: bool) -> None:
+    """Fit width and logits on held-out examples, or on a fifth of own ones that a second training does not see.
+
+    A network that has learnt a few images by heart is far too sure, and holding out enough of them costs accuracy.
+    """
+    training, task, (x, y) = job.training, job.task, job.task.train
+    n = len(y) // HELD_OUT_OF_OWN
+    enough = calibrate_held_out(training) is not None or n < LEAST_OF_OWN or not training.method.calibrates
+    if enough or task.record is None or task.kind == "regression" or is_table(task) or job.settings.ranks > 1:
+        return
+    start_time, order = time.perf_counter(), torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    held, rest = order[:n], order[n:]
+    again = start(job.settings, task._replace(train=(x[rest], y[rest]), val=(x[held], y[held])), training.fabric)
+    with Progress(f"calibrating {title}, by training without {n:,} examples", again.steps, quiet=quiet) as progress:
+        for _ in again.run():
+            progress.update(again.step)
+    training.calibration = calibrate_held_out(again, least=n)
+    job.second_training = {"n_held_out": n, "seconds": time.perf_counter() - start_time}
 
 
 def _advance(job: Job, stop: Callable[[], bool], progress: Progress, checkpoint_seconds: float, watch: Watch) -> None:

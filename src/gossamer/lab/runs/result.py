@@ -42,16 +42,13 @@ Curves = dict[str, dict[str, list[Any]]]
 
 def build_result(job: Job, run: Run) -> dict[str, Any]:
     """The content of ``result.json``: what training did and reached, never what an option promised."""
-    from gossamer.train.fitting import calibrate_held_out, objection_to
+    from gossamer.train.fitting import objection_to
 
     settings, task, training = job.settings, job.task, job.training
     start = time.perf_counter()
     posterior = training.posterior()  # some methods compute a part of it here, and that is training, too
     noise = noise_of(settings, task)
     job.tally.seconds += time.perf_counter() - start
-    calibration = calibrate_held_out(training) if settings.calibrate else None
-    if calibration is not None:
-        posterior = training.posterior()
     error = largest_error(task, lambda x: job.predict(x, posterior))
     if error is not None:
         task = job.task = with_errors(task, error, noise)
@@ -79,7 +76,8 @@ def build_result(job: Job, run: Run) -> dict[str, Any]:
         "layers": [row | ({"std_quantiles": stds[row["name"]]} if row["name"] in stds else {}) for row in layers],
         "class_names": list(task.class_names),
         **({"warnings": warnings} if warnings else {}),
-        **({"calibration": calibration._asdict()} if calibration else {}),
+        **({"calibration": training.calibration._asdict()} if training.calibration else {}),
+        **({"second_training": job.second_training} if job.second_training else {}),
         **({} if error is None else {"largest_error": error, "held_out_noise": noise}),
         **({"lr_limit": asdict(training.limit)} if math.isfinite(training.limit.most) else {}),
     }
