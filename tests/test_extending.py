@@ -157,7 +157,8 @@ def test_the_method_the_data_set_and_the_metric_are_compared_and_reported(capsys
     page = Path("both/report.html").read_text("utf-8")
     assert "Worst class" in page
     assert "Accuracy on the class that it recognises worst." in page
-    assert "breast_cancer:load" in page
+    assert "Comparison on breast_cancer" in page
+    assert "breast_cancer:load" in Path("both/ssvi-0/report.html").read_text("utf-8")
     assert gossamer(*given, *QUICK) == 0  # finished runs are found again
 
 

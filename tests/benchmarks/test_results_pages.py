@@ -11,6 +11,7 @@ from benchmarks.trials import Trial, Trials
 from gossamer.lab import read_recipe
 from gossamer.lab.record import RecordError
 from gossamer.lab.runs.settings import with_defaults
+from gossamer.methods import as_recorded
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -54,7 +55,7 @@ def test_every_stored_table_is_shown_somewhere():
 
 def options_of(told, trial):
     """The stored options; a file leaves out what is None, and has what a method chose where it is to choose now."""
-    options = with_defaults(told["method"], trial.settings["options"])
+    options = with_defaults(told["method"], as_recorded(told["method"], trial.settings["options"]))
     return {name: None if told["options"][name] is None else value for name, value in options.items()}
 
 

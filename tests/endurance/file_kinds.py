@@ -323,7 +323,7 @@ def _classifier(root: Path) -> FileKind:
 
 def _regressor(root: Path) -> FileKind:
     x, y = _table()
-    SparseBayesRegressor(**SHORT).fit(x, y).save(root / "regressor", training=True)
+    SparseBayesRegressor(**SHORT).fit(x, y).save(root / "regressor")
 
     def read(path: Path) -> Any:
         return list(SparseBayesRegressor.load(path).predict(x[:3], return_std=True))

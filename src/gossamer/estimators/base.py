@@ -170,28 +170,12 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return mask
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any, **of_targets: Any) -> Rows:
-        """The rows with a positive weight, checked, as numbers: how to make these is learnt from them."""
-        if is_data_frame(X):
-            validate_data(self, X, skip_check_array=True)
-            y = _check_y(y, **of_targets, estimator=self)
-            check_consistent_length(X, y)
-        else:
-            X, y = validate_data(self, X, y, **INPUTS, **of_targets)
-        weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
-        counts = np.flatnonzero(weight)
-        if not len(counts):
-            raise ValueError("Sample weights must contain at least one non-zero number.")
-        X, weight = _safe_indexing(X, counts), weight[counts]
-        self._columns = Columns.fit(X, weight)
-        return Rows(self._columns.apply(X), y[counts], weight)
-
     def _fit(self, rows: Rows, n_outputs: int) -> None:
         """Stage 1 selects columns by their importance, stage 2 trains the members that predict on those columns."""
         check_parameters(self.get_params(deep=False))
         rng = check_random_state(self.random_state)
-        rows, inputs, targets = self._standardised(rows)
-        inputs = inputs.only(self._select(rows, inputs, n_outputs, rng))
+        rows, inputs, targets = _standardised(self, rows)
+        inputs = inputs.only(_selected(self, rows, inputs, n_outputs, rng))
         plan = plan_of(self, "predict", rows, inputs, n_outputs, rng)
         task = task_of(rows, inputs, self._in_training, n_outputs)
         fitted = train(plan, task)
@@ -212,36 +196,6 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if not beats_constant(*y, self._likelihood, every):
             constant = CONSTANTS[self._likelihood.kind]
             logging.getLogger("gossamer").warning(f"{self.method}: {NO_BETTER.format(constant=constant)}")
-
-    def _standardised(self, rows: Rows) -> tuple[Rows, Scaling, Scaling]:
-        """The rows with targets as networks predict them, and the scalings of inputs and targets."""
-        rows = merged(rows)
-        targets = self._target_scaling(rows)
-        return rows._replace(y=targets.apply(rows.y)), Scaling.of(rows.x, rows.weight), targets
-
-    def _select(self, rows: Rows, inputs: Scaling, n_outputs: int, rng: np.random.RandomState) -> Array:
-        """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it.
-
-        Returns which inputs predict: those selected, or all if the others matter together. That no column is certain to
-        matter, or none beside the others, is no evidence that none does.
-        """
-        every, source = np.arange(len(inputs.columns)), self._columns.source
-        if len(rows.y) < N_FOLDS:
-            self._rank([])
-            return every
-        fold = folds(rows.y[:, 0], N_FOLDS)
-        plan = plan_of(self, "select", rows, inputs, n_outputs, rng)
-        task = task_of(rows, inputs, self._in_training, n_outputs)
-        draws = train_folds(plan, without_folds(task, rows, fold, self._in_training))
-        parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
-        self._rank(groups_of(draws, parts, inputs, source, self._likelihood))
-        matters = select(self.groups_, self.n_features_in_, self.fdr)
-        selected = np.flatnonzero(matters[source[inputs.columns]])
-        return every if others_matter(draws, parts, inputs, selected, self._likelihood) else selected
-
-    def _rank(self, groups: list[ColumnGroup]) -> None:
-        self.groups_ = groups
-        self.feature_importances_ = column_importances(groups, self.n_features_in_)
 
     def _numbers(self, X: Any) -> Array:
         """The standardised inputs that the draws read."""
@@ -266,10 +220,62 @@ class SparseBayesEstimator(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return Scaling(np.arange(n), np.zeros(n), np.ones(n))
 
 
+def rows_of(model: SparseBayesEstimator, X: Any, y: Any, sample_weight: Any, **of_targets: Any) -> Rows:
+    """The rows with a positive weight, checked, as numbers: how to make these is learnt from them."""
+    if is_data_frame(X):
+        validate_data(model, X, skip_check_array=True)
+        y = _check_y(y, **of_targets, estimator=model)
+        check_consistent_length(X, y)
+    else:
+        X, y = validate_data(model, X, y, **INPUTS, **of_targets)
+    weight = _check_sample_weight(sample_weight, y, dtype=np.float64, ensure_non_negative=True)
+    counts = np.flatnonzero(weight)
+    if not len(counts):
+        raise ValueError("Sample weights must contain at least one non-zero number.")
+    X, weight = _safe_indexing(X, counts), weight[counts]
+    model._columns = Columns.fit(X, weight)
+    return Rows(model._columns.apply(X), y[counts], weight)
+
+
 def inputs_that_predict(model: SparseBayesEstimator, columns: Columns, rows: Rows, n_outputs: int) -> list[int]:
     """Which inputs stage 1 selects, for networks that are trained elsewhere; ``columns`` made them."""
     model._columns, model.n_features_in_ = columns, columns.n_columns
-    rows, inputs, _ = model._standardised(rows)
-    chosen = model._select(rows, inputs, n_outputs, check_random_state(model.random_state))
+    rows, inputs, _ = _standardised(model, rows)
+    chosen = _selected(model, rows, inputs, n_outputs, check_random_state(model.random_state))
     selected: list[int] = inputs.columns[chosen].tolist()
     return selected
+
+
+def _standardised(model: SparseBayesEstimator, rows: Rows) -> tuple[Rows, Scaling, Scaling]:
+    """The rows with targets as networks predict them, and the scalings of inputs and targets."""
+    rows = merged(rows)
+    targets = model._target_scaling(rows)
+    return rows._replace(y=targets.apply(rows.y)), Scaling.of(rows.x, rows.weight), targets
+
+
+def _selected(
+    model: SparseBayesEstimator, rows: Rows, inputs: Scaling, n_outputs: int, rng: np.random.RandomState
+) -> Array:
+    """Stage 1: networks that read all columns, each trained without a fold of the rows and tested on it.
+
+    Returns which inputs predict: those selected, or all if the others matter together. That no column is certain to
+    matter, or none beside the others, is no evidence that none does.
+    """
+    every, source = np.arange(len(inputs.columns)), model._columns.source
+    if len(rows.y) < N_FOLDS:
+        _rank(model, [])
+        return every
+    fold = folds(rows.y[:, 0], N_FOLDS)
+    plan = plan_of(model, "select", rows, inputs, n_outputs, rng)
+    task = task_of(rows, inputs, model._in_training, n_outputs)
+    draws = train_folds(plan, without_folds(task, rows, fold, model._in_training))
+    parts = [rows.take(np.flatnonzero(fold == k)) for k in range(N_FOLDS)]
+    _rank(model, groups_of(draws, parts, inputs, source, model._likelihood))
+    matters = select(model.groups_, model.n_features_in_, model.fdr)
+    selected = np.flatnonzero(matters[source[inputs.columns]])
+    return every if others_matter(draws, parts, inputs, selected, model._likelihood) else selected
+
+
+def _rank(model: SparseBayesEstimator, groups: list[ColumnGroup]) -> None:
+    model.groups_ = groups
+    model.feature_importances_ = column_importances(groups, model.n_features_in_)

@@ -11,7 +11,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 
 from gossamer.conformal import threshold
-from gossamer.estimators.base import SparseBayesEstimator
+from gossamer.estimators.base import SparseBayesEstimator, rows_of
 from gossamer.estimators.table import Array, Rows
 from gossamer.likelihoods import Categorical
 
@@ -81,7 +81,7 @@ class SparseBayesClassifier(ClassifierMixin, SparseBayesEstimator):  # type: ign
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        rows = self._rows(X, y, sample_weight)
+        rows = rows_of(self, X, y, sample_weight)
         check_classification_targets(rows.y)
         self.classes_ = np.unique(rows.y)
         if len(self.classes_) < 2:

@@ -10,7 +10,7 @@ from sklearn.utils import check_array, check_consistent_length
 from torch import Tensor
 
 from gossamer.conformal import threshold
-from gossamer.estimators.base import SparseBayesEstimator
+from gossamer.estimators.base import SparseBayesEstimator, rows_of
 from gossamer.estimators.plan import VARYING, has_one_rate, predictive
 from gossamer.estimators.table import Array, Rows, Scaling
 from gossamer.likelihoods import Gaussian
@@ -68,7 +68,7 @@ class SparseBayesRegressor(RegressorMixin, SparseBayesEstimator):  # type: ignor
             sample_weight: How often each row counts, ``(rows,)``: a row of weight 3 counts as three equal rows, in
                 the likelihood and in the N that divides the KL.
         """
-        rows = self._rows(X, y, sample_weight, multi_output=True, y_numeric=True)
+        rows = rows_of(self, X, y, sample_weight, multi_output=True, y_numeric=True)
         self._y_ndim = rows.y.ndim
         targets = rows.y.reshape(len(rows.y), -1).astype(np.float64)
         self._fit(rows._replace(y=targets), 2 * targets.shape[1])

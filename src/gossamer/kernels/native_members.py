@@ -104,7 +104,7 @@ class NativeMembers:
         if not self.address:
             raise no_memory(f"{shape.members} networks with {n_active} active weights")
         self._options = (ctypes.c_double * (5 * len(self.groups)))()
-        self._is_placed = False
+        self._is_placed, self._n_rows = False, 0
 
     def __del__(self) -> None:
         if self.address:
@@ -151,7 +151,7 @@ class NativeMembers:
             )
         if not self._is_placed:
             raise ValueError("networks have no positions yet: call place() first")
-        x, y, losses = x.contiguous(), y.contiguous(), torch.empty(2)
+        x, y, losses, self._n_rows = x.contiguous(), y.contiguous(), torch.empty(2), rows
         threads = torch.get_num_threads() if self.n_active * rows > MANY else 1
         batch, noise = (x.data_ptr(), rows, y.data_ptr(), whole), (seed & 0xFFFFFFFFFFFFFFFF, noisy)
         if library.LIBRARY["members_gradients"](self.address, *batch, *noise, scale, losses.data_ptr(), threads):
@@ -160,6 +160,8 @@ class NativeMembers:
 
     def dense_gradient(self, number: int) -> Tensor:
         """The gradient of all means of a weight in the last pass, active or not, ``(out, in)``."""
+        if not 0 <= number < len(self.lengths) or not self._n_rows:
+            raise ValueError(f"there is no gradient of weight {number} of {len(self.lengths)}, {self._n_rows} rows")
         layer = number % len(self.shape.biases)
         grad = torch.empty(self.shape.widths[layer + 1], self.shape.widths[layer])
         library.LIBRARY["members_dense"](self.address, number, grad.data_ptr())

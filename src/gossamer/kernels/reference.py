@@ -210,7 +210,9 @@ def scatter(values: Tensor, position: Tensor | None, shape: Shape, probe: Tensor
     else:
         check_length("values", values, position.shape[-1])
         dense = values.new_zeros(math.prod(shape)).scatter(0, position.long(), values).view(shape)
-    return dense if probe is None else dense + probe
+    return (
+        dense if probe is None or torch.compiler.is_exporting() else dense + probe
+    )  # an exported program only predicts
 
 
 def gather(dense: Tensor, position: Tensor | None) -> Tensor:

@@ -155,9 +155,14 @@ class CurvatureWeight(GaussianWeight):
 
     def set_extra_state(self, state: Tensor) -> None:
         of_gaussian, own, shrinkage, of_prior = state.tensor_split((4, 8, 12))
-        set_options(self, *of_gaussian[1:].tolist())  # without the prior's std, a root of the ratio of two numbers
+        prior_std, *options = of_gaussian.tolist()
+        self.damping = self.noise_scale / prior_std**2
+        set_options(self, *options)
         seed, self.prior_spread = of_prior.tolist() or (0, 0.0)
         self.prior_seed, self._prior_mean = int(seed), None
+        if not len(own):  # of std="gradient"
+            return
+        # After it, and to the bit: the prior std is a root of their ratio.
         self.noise_scale, self.damping, self.memory, n_estimates = own.tolist()
         self.n_estimates = int(n_estimates)
         # The running mean of the first networks of version 0.3 was positive by itself: they have no shrinkage.

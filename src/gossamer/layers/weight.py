@@ -8,41 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from gossamer import kernels
-from gossamer.kernels import LinearMap, WeightMap
+from gossamer.kernels import WeightMap
 from gossamer.layers.support import Support
+from gossamer.layers.tensor_view import TensorView, read
 from gossamer.types import Mode, Noise, WeightStats
 
 if TYPE_CHECKING:
-    from gossamer.layers.delta import Rest
     from gossamer.layers.fixed import DenseCopy
 
 REFERENCE_FLOOR = 1e-8  # inside the square root of the released code: a noise of 1e-4 on every output
-
-# What can be read off a sparse weight as off a tensor: the answer is that of a draw. All else of a tensor is refused.
-READABLE = frozenset((
-    "T", "H", "mT", "mH", "t", "transpose", "permute", "view", "reshape", "flatten", "squeeze", "unsqueeze",
-    "expand", "repeat", "chunk", "split", "unbind", "narrow", "select", "index_select", "gather", "diagonal",
-    "clone", "detach", "contiguous", "tolist", "numpy", "item", "norm", "abs", "square", "sqrt", "pow",
-    "exp", "log", "neg", "sign", "sum", "prod", "var", "max", "min", "amax", "amin", "argmax", "argmin",
-    "any", "all", "clamp", "round", "mul", "add", "sub", "div", "matmul", "mm", "mv", "bmm", "count_nonzero",
-    "nonzero", "isfinite", "isnan", "isinf", "topk", "sort", "quantile", "median", "softmax", "sigmoid",
-    "tanh", "type_as", "stride", "is_contiguous",
-))  # fmt: skip
-OF_SHAPE = ("shape", "ndim", "dim", "size", "numel")  # as of the dense tensor
-OF_ENTRIES = ("dtype", "device", "requires_grad", "is_cuda", "is_floating_point", "is_complex", "element_size")
-OPERATORS = (
-    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__",
-    "__matmul__", "__rmatmul__", "__pow__", "__neg__", "__abs__", "__getitem__",
-)  # fmt: skip
 
 
 class Pass(NamedTuple):
@@ -59,7 +40,7 @@ RegrowStd = Literal["mean", "mean_raw"] | float
 """How σ of a new entry is set: the mean std of its layer, the mean raw std (as in the released code), or a number."""
 
 
-class SparseWeight(nn.Module, ABC):
+class SparseWeight(TensorView):
     """Active entries of a weight tensor. ``mean`` is μ, or the weight itself for a kind without a distribution.
 
     The last six attributes are set from outside for some passes, and not copied: :class:`gossamer.Subspace` sets
@@ -73,7 +54,6 @@ class SparseWeight(nn.Module, ABC):
     noise: Noise = "local"  # of the two, what training passes draw: "local" is noise of the outputs
     mode: Mode = "default"  # "reference" keeps the released code's floor inside the square root of a variance
     calibration = 1.0  # factor of the variances, fitted after training (gossamer.calibrate)
-    rest: Rest | None = None  # what the entries are that are not active, unless these are zero
 
     def __init__(self, support: Support, mean: Tensor) -> None:
         super().__init__()
@@ -95,21 +75,7 @@ class SparseWeight(nn.Module, ABC):
             "gossamer.save(…, n_draws=20)"
         )
 
-    @property
-    @abstractmethod
-    def std(self) -> Tensor | None:
-        """σ of the active entries; ``None`` for a weight without a distribution."""
-
-    def learnt_std(self, factor: float = 1.0) -> Tensor | None:
-        """σ as training knows it, its variance times a ``factor``: ``std`` has the calibration."""
-        return self.std
-
-    def expected(self) -> Tensor:
-        """E w of the active entries: what a network at its means computes with."""
-        return self.mean
-
     def multiply(self, x: Tensor, bias: Tensor | None, weight_map: WeightMap) -> Tensor:
-        """The map applied to ``x`` and this weight, with this weight's noise or at its means."""
         support: Any = self._modules["support"]  # read from here, as a module is slow to find its attributes
         x, plain = without_autocast(x)
         where = (support.position, support.shape, weight_map)
@@ -127,7 +93,6 @@ class SparseWeight(nn.Module, ABC):
             return kernels.watch(y, x, weight_map, self.probe, self.sink)
 
     def this_pass(self, *, drawn: bool = False) -> Pass:
-        """What the pass at hand computes with; ``drawn`` weights also where its outputs could have the noise."""
         support: Any = self._modules["support"]
         if support.origin is not None:
             support.check_average()
@@ -136,30 +101,6 @@ class SparseWeight(nn.Module, ABC):
         if drawn or not self.noises_outputs or (self.training and self.noise == "weights"):
             return Pass(self.sample())
         return Pass(self.mean, self.learnt_std(self.width))
-
-    def drawn(self) -> Tensor:
-        """One draw of the dense weight, differentiable; the means where a pass uses these.
-
-        Code that takes the weight for a tensor gets one: ``weight.t()``, ``x @ weight``, ``weight.norm()`` each make a
-        draw of their own. ``F.linear(x, weight, bias)`` computes as the layer does. ``weight.mean`` and ``weight.std``
-        are not methods but the vectors of the active entries. Nothing can be written.
-        """
-        if self.dense_copy is not None:
-            return self.dense_copy.drawn(self.is_noisy)
-        return self.placed(self.this_pass(drawn=True).values, self.probe)
-
-    def placed(self, values: Tensor, probe: Tensor | None = None) -> Tensor:
-        """The dense weight with these values of its active entries, differentiable."""
-        dense = self.support.scatter(values, probe)
-        return dense if self.rest is None else self.rest.plus(dense)
-
-    def dense_mean(self) -> Tensor:
-        """The dense tensor of means."""
-        return self.placed(self.expected())
-
-    def dense_std(self) -> Tensor:
-        """The dense tensor of stds, zeros where nothing is active (everywhere, for a weight without a distribution)."""
-        return self.support.scatter(torch.zeros_like(self.mean) if self.std is None else self.std)
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None, std: Tensor | None = None) -> Tensor:
@@ -175,7 +116,6 @@ class SparseWeight(nn.Module, ABC):
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the pass at hand draws noise."""
         return self.noisy and not (self.trains_at_mean and self.training and torch.is_grad_enabled())
 
     @property
@@ -204,39 +144,7 @@ class SparseWeight(nn.Module, ABC):
             held = self.__dict__.get(kind, ())
             if name in held:
                 return held[name]
-        if name in OF_ENTRIES:
-            return getattr(self.mean, name)
-        if name in OF_SHAPE:
-            return getattr(self.mean.detach().new_empty(()).expand(self.support.shape), name)
-        if name in READABLE:
-            return getattr(self.drawn(), name)
-        if hasattr(Tensor, name) and not name.startswith("_"):
-            raise AttributeError(
-                f"a sparse weight has no {name!r}: it can be read as a tensor, not written to. Its numbers are in the "
-                "parameters of the layer's weight (weight.mean), and weight.dense_mean() is the dense tensor"
-            )
-        return super().__getattr__(name)
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Having this also keeps torch's transformer layers from their fused paths, which read dense weights.
-        kwargs = kwargs or {}
-        name = getattr(function, "__name__", "")
-        if (name.endswith("_") and not name.endswith("__")) or name == "__setitem__" or kwargs.get("out") is not None:
-            raise TypeError(
-                f"{name} would write to a {cls.__name__}, which can only be read as a tensor: write to its parameters "
-                "(weight.mean), or change the plain model before its conversion"
-            )
-        if function is F.linear:
-            x, weight, bias = _linear_arguments(*args, **kwargs)
-            if isinstance(weight, SparseWeight) and not isinstance(x, SparseWeight):
-                return weight.multiply(x, bias, LinearMap())
-        draws: dict[SparseWeight, Tensor] = {}  # one draw per call, also where a weight is given twice
-
-        def dense(item: Any) -> Any:
-            return draws.setdefault(item, item.drawn()) if isinstance(item, SparseWeight) else item
-
-        return function(*tree_map(dense, args), **tree_map(dense, kwargs))
+        return read(self, name)
 
     def __getstate__(self) -> dict[str, Any]:
         passing = {"probe": None, "sink": None, "dense_copy": None, "noisy": True, "trains_at_mean": False}
@@ -270,14 +178,6 @@ class SparseWeight(nn.Module, ABC):
         super()._load_from_state_dict(state_dict, prefix, *args)
         if position is not None:
             self.support.origin = None  # positions and entries of one network
-
-
-for _name in OPERATORS:  # Python looks for these in the class only
-    setattr(SparseWeight, _name, lambda self, *args, name=_name: getattr(self.drawn(), name)(*args))
-
-
-def _linear_arguments(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any, Any]:
-    return input, weight, bias
 
 
 def mean_among(values: Tensor, among: Tensor) -> Tensor:

@@ -166,6 +166,8 @@ def _calibration(run: LoadedRun) -> Html | None:
         *([f"NLL of held-out examples {when}", number(known[f"nll_{when}"])] for when in ("before", "after")),
     ]
     caption = "Chosen at the end of the training; every prediction of this run uses it."
+    if is_number(n := mapping(run.result.get("second_training")).get("n_held_out")):
+        caption += f" By {n:,} examples that a second training did not see: this one saw all."
     if known["temperature"] < _COLLAPSED:
         caption += " So small a factor leaves almost one network: what the draws disagreed on is given up."
     return panel("calibration", Table("Calibration", caption, ["", "Value"], rows))
