@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -57,44 +56,6 @@ class Clocked(Rule):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.index, self.record = int(state["index"]), []
-
-
-class OptimizerClock:
-    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
-
-    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
-    """
-
-    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
-        places = [
-            (optimizer, number, slot)
-            for optimizer in optimizers
-            for number, group in enumerate(optimizer.param_groups)
-            for slot, parameter in enumerate(group["params"])
-            if parameter is mean
-        ]
-        self._place, self._key = places[0][:2] if places else None, f"subspace_step_{places[0][2]}" if places else ""
-        self._written = self.step
-
-    @property
-    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
-        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
-
-    @property
-    def step(self) -> int | None:
-        """The step that the group carries."""
-        step = self._group.get(self._key)
-        return None if step is None else int(step)
-
-    @property
-    def loaded(self) -> int | None:
-        """A step that ``optimizer.load_state_dict`` has written since."""
-        step = self.step
-        return None if step == self._written else step
-
-    def write(self, step: int) -> None:
-        """Carry this step from now on."""
-        self._group[self._key] = self._written = step
 
 
 class LoopWatch:

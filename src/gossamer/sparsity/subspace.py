@@ -7,7 +7,7 @@ another. The budget is constant to the last integer.
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from gossamer.layers.support import leave_broadcast
 from gossamer.layers.weight import RegrowStd
 from gossamer.schedules import constant, cosine
 from gossamer.sparsity.candidates import best_of_all_ranks
-from gossamer.sparsity.clock import Clocked, LoopWatch, OptimizerClock
+from gossamer.sparsity.clock import Clocked, LoopWatch
 from gossamer.sparsity.criteria import ADDITION, REMOVAL, GradientCriterion, random, snr_abs, snr_abs_reference
 from gossamer.sparsity.exchange import Exchange, Scope, removal_scores
 from gossamer.sparsity.gradients import GradientCollector, Grads, Weights, complete, fit_whole, mean_absolute
@@ -368,3 +368,41 @@ def _check(
         raise ValueError(f"regrow_std must be 'mean', 'mean_raw' or a positive number; got {regrow_std!r}")
     if scope not in (None, "layer", "global"):
         raise ValueError(f"scope must be 'layer' or 'global'; got {scope!r}")
+
+
+class OptimizerClock:
+    """The step of a subspace, kept in a parameter group: a checkpoint of the optimizer alone then carries it.
+
+    ``mean``, one of the subspace's own, tells it from another subspace of the same optimizer.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], mean: Tensor | None) -> None:
+        places = [
+            (optimizer, number, slot)
+            for optimizer in optimizers
+            for number, group in enumerate(optimizer.param_groups)
+            for slot, parameter in enumerate(group["params"])
+            if parameter is mean
+        ]
+        self._place, self._key = places[0][:2] if places else None, f"subspace_step_{places[0][2]}" if places else ""
+        self._written = self.step
+
+    @property
+    def _group(self) -> dict[str, Any]:  # loading a state replaces the groups
+        return {} if self._place is None else self._place[0].param_groups[self._place[1]]
+
+    @property
+    def step(self) -> int | None:
+        """The step that the group carries."""
+        step = self._group.get(self._key)
+        return None if step is None else int(step)
+
+    @property
+    def loaded(self) -> int | None:
+        """A step that ``optimizer.load_state_dict`` has written since."""
+        step = self.step
+        return None if step == self._written else step
+
+    def write(self, step: int) -> None:
+        """Carry this step from now on."""
+        self._group[self._key] = self._written = step
