@@ -33,7 +33,8 @@ def panel(slug: str, table: Table) -> Html | None:
         body.append(element("tr", element("th", name, scope="row"), *cells))
     inner = element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="plain")
     words = element("figcaption", element("h3", table.title), element("p", table.note) if table.note else None)
-    return element("figure", words, _scroll(inner, table.title), id=f"figure-{slug}", class_="figure")
+    size = "figure wide" if len(heads) > 4 else "figure"
+    return element("figure", words, _scroll(inner, table.title), id=f"figure-{slug}", class_=size)
 
 
 def sortable(heads: Sequence[Html], bodies: Sequence[Html], label: str) -> Html:
