@@ -5,6 +5,8 @@ import pytest
 
 import gossamer
 from gossamer.lab import Settings, train
+from gossamer.train import Training
+from gossamer.train.divergence import DivergenceError
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +21,7 @@ def few(tmp_path_factory):
 
 
 def trained(file, tmp_path, **settings):
-    given = {"model": "conv_net", "epochs": 25, "n_draws": 5, "device": "cpu", **settings}
+    given = {"model": "conv_net", "epochs": 40, "n_draws": 5, "device": "cpu", **settings}
     return train(Settings("ssvi", str(file), **given), tmp_path / "run", quiet=True)
 
 
@@ -44,3 +46,18 @@ def test_named_sets_tables_and_the_few_that_are_too_few_train_once(few, tmp_path
     table.write_text("a,b\n" + "\n".join(f"{i},{'yes' if i % 3 else 'no'}" for i in range(400)))
     settings = {"model": None, "target": "b", "epochs": 1}
     assert "second_training" not in trained(table, tmp_path / "table", **settings).result()
+
+
+def test_a_second_training_that_diverges_leaves_the_first(few, tmp_path, monkeypatch, caplog):
+    runs, run = [], Training.run
+
+    def first_only(training):
+        runs.append(training)
+        if len(runs) == 2:
+            raise DivergenceError("step 3: the loss is nan")
+        return run(training)
+
+    monkeypatch.setattr(Training, "run", first_only)
+    result = trained(few, tmp_path, epochs=1).result()
+    assert not {"second_training", "calibration"} & set(result)
+    assert "the second training diverged, and nothing is calibrated: step 3" in caplog.text

@@ -56,6 +56,7 @@ from gossamer.lab.runs.unfinished import Unfinished
 from gossamer.layers import sparse_weights
 from gossamer.posterior import Calibration, Prediction
 from gossamer.train import Training, checkpoint
+from gossamer.train.divergence import DivergenceError
 from gossamer.train.fitting import calibrate_held_out
 from gossamer.types import Method, Posterior, Task
 
@@ -313,9 +314,13 @@ def _calibrate(job: Job, title: str, quiet: bool) -> None:
     start_time, order = time.perf_counter(), torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
     held, rest = order[:n], order[n:]
     again = start(job.settings, task._replace(train=(x[rest], y[rest]), val=(x[held], y[held])), training.fabric)
-    with Progress(f"calibrating {title}, by training without {n:,} examples", again.steps, quiet=quiet) as progress:
-        for _ in again.run():
-            progress.update(again.step)
+    try:
+        with Progress(f"calibrating {title}, by training without {n:,} examples", again.steps, quiet=quiet) as progress:
+            for _ in again.run():
+                progress.update(again.step)
+    except DivergenceError as error:
+        logging.getLogger("gossamer").warning(f"the second training diverged, and nothing is calibrated: {error}")
+        return
     training.calibration = calibrate_held_out(again, least=n)
     job.second_training = {"n_held_out": n, "seconds": time.perf_counter() - start_time}
 
