@@ -16,13 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gossamer.estimators.table import Rows, Scaling, targets_of
 from gossamer.kernels.dispatch import in_use
 from gossamer.kernels.library import LIBRARY
 from gossamer.kernels.native_members import Perceptrons
 from gossamer.methods.mc_dropout import UnitMask
 from gossamer.models import ConstantNoise, mlp
-from gossamer.types import Likelihood, Posterior
+from gossamer.types import Posterior
 
 MAX_CELLS = 2**19  # hidden units times rows and draws at a time: what stays in the caches
 MOST_SPARSE = 0.6  # above this density dense products are faster
@@ -154,13 +153,6 @@ class Draws:
             for name, dense in weights.items():
                 dense.view(-1)[self.position[name]] = self.values[name][i].double()
             yield skeleton, weights
-
-
-def held_out_loss(held: Rows, inputs: Scaling, likelihood: Likelihood, draws: Draws) -> float:
-    """Mean over weighted rows of the negative log density of their targets under all draws together."""
-    outputs = draws.outputs(inputs.only(draws.columns.numpy()).apply(held.x))
-    log_density = likelihood.log_predictive(outputs, targets_of(likelihood, held.y)).numpy()
-    return -float(np.average(log_density, weights=held.weight))
 
 
 def _skeleton(architecture: Architecture) -> nn.Module:

@@ -41,7 +41,7 @@ def ready(network: nn.Module, refresh: Refreshing | None) -> nn.Module:
 
 
 class OneNetwork(Posterior):
-    """A posterior of one network, and of nothing else unless a subclass says so."""
+    """A posterior that holds one network, and nothing else unless a subclass adds it."""
 
     def __init__(self, model: nn.Module, refresh: Refreshing | None = None) -> None:
         self.model, self.refresh = model, refresh
