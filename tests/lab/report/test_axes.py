@@ -1,10 +1,12 @@
 """Ticks, labels and markup with known values."""
 
+import re
+
 import pytest
 
 from gossamer._text.formats import number
-from gossamer.lab.report.charts import thin
-from gossamer.lab.report.parts import Scale, element, join, log_ticks, nice_ticks, shorten, spread, tick_labels
+from gossamer.lab.report.charts import Mark, scatter, thin
+from gossamer.lab.report.parts import LETTER, Axis, Scale, element, join, log_ticks, nice_ticks, shorten, tick_labels
 
 
 def test_a_scale_maps_its_ends_and_what_is_between():
@@ -38,9 +40,25 @@ def test_a_long_name_loses_its_middle():
     assert shorten("encoder.layers.11.attention", 20) == "encoder.la…attention"
 
 
-def test_labels_move_apart_and_stay_in_the_chart():
-    assert spread([50, 52, 10], 10, 100) == [42, 52, 10]
-    assert spread([98, 105], 10, 100) == [90, 100]
+def test_names_of_points_meet_neither_each_other_nor_points_nor_the_stair():
+    at = [(0.6, 0.132), (0.96, 0.0691), (4.8, 0.0692), (7.6, 0.0769), (38.0, 0.0738)]
+    marks = [
+        Mark(x, y, name, "") for (x, y), name in zip(at, ("rigl", "ssvi", "five ssvi", "sgd", "ensemble"), strict=True)
+    ]
+    drawing = str(scatter(marks, Axis("cost", number, log=True), Axis("NLL", number), steps=at[:2]).drawing)
+    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="label">([^<]+)</text>', drawing)
+    boxes = [(float(x), float(y) - 11, float(x) + LETTER * len(name), float(y) + 2) for x, y, name in names]
+    points = [
+        (float(x) - 5, float(y) - 5, float(x) + 5, float(y) + 5)
+        for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawing)
+    ]
+    stair = re.search(r'd="M([\d.]+) ([\d.]+)H([\d.]+)V([\d.]+)H', drawing)
+    left, high, right, low = map(float, stair.groups())
+    things = [*boxes, *points, (left, high, right, high), (right, high, right, low)]
+    assert (len(boxes), len(points)) == (5, 5)
+    for place, one in enumerate(boxes):
+        for other in (*things[:place], *things[place + 1 :]):
+            assert one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
 
 
 def test_thinned_points_are_means_of_neighbours():

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from gossamer._text.formats import integer, percent
 from gossamer.lab.report.parts import (
-    HEIGHT,
     LETTER,
     WIDTH,
     Axis,
@@ -22,9 +21,11 @@ from gossamer.lab.report.parts import (
     limits,
     make_frame,
     shorten,
-    spread,
     tick_labels,
 )
+
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower edge."""
 
 _MOST_POINTS = 240
 _MOST_LETTERS = 20  # of a row
@@ -113,13 +114,7 @@ def scatter(
     frame = make_frame(x, y, [mark.x for mark in marks], ys)
     named = [mark for mark in marks if mark.label]
     drawn = [_mark(mark, frame) for mark in [*named, *(mark for mark in marks if not mark.label)]]
-    heights = spread([frame.y(mark.y) for mark in named], 15, HEIGHT - 50)  # below are the ticks
-    labels = []
-    for mark, height in zip(named, heights, strict=True):
-        at = frame.x(mark.x)
-        before = at + 12 + LETTER * len(shorten(mark.label)) > WIDTH
-        start, kind = (at - 11, "label end") if before else (at + 11, "label")
-        labels.append(element("text", shorten(mark.label), x=start, y=height + 4, class_=kind))
+    labels = _names(named, frame, steps)
     return Chart(join([frame.drawing, _stair(steps, frame), *drawn, *labels]), names)
 
 
@@ -195,6 +190,31 @@ def _stair(steps: Sequence[Point], frame: PlotFrame) -> Html | None:
     start, *rest = [(frame.x(px), frame.y(py)) for px, py in steps]
     path = f"M{start[0]:.1f} {start[1]:.1f}" + "".join(f"H{px:.1f}V{py:.1f}" for px, py in rest) + f"H{frame.x.end:.1f}"
     return element("path", d=path, class_="line reference")
+
+
+def _names(marks: Sequence[Mark], frame: PlotFrame, steps: Sequence[Point]) -> list[Html]:
+    """The names of points, each where it meets the fewest of the points, the stair and the names before it."""
+    corners = [(frame.x(px), frame.y(py)) for px, py in steps]
+    ends = [*corners[1:], (frame.x.end, corners[-1][1])] if corners else []
+    taken = [(frame.x(mark.x) - 7, frame.y(mark.y) - 7, frame.x(mark.x) + 7, frame.y(mark.y) + 7) for mark in marks]
+    for (left, high), (right, low) in zip(corners, ends, strict=True):  # level, then down
+        taken += [(left, high, right, high), (right, high, right, low)]
+    names = []
+    for mark in marks:
+        text, x, y = shorten(mark.label), frame.x(mark.x), frame.y(mark.y)
+        width = LETTER * len(text)
+        places = [(x + 11, y), (x - 11 - width, y)]
+        places += [(x + across, y + down) for down in (-15, 16, -30, 31) for across in (4, -4 - width, -width / 2)]
+        boxes = [(left, middle - 7, left + width, middle + 6) for left, middle in places]
+        inside = [box for box in boxes if box[0] > frame.x.start and box[2] < WIDTH and box[3] < frame.y.start]
+        best = min(inside or boxes, key=lambda box: sum(_meet(box, other) for other in taken))
+        taken.append(best)
+        names.append(element("text", text, x=best[0], y=best[1] + 11, class_="label"))
+    return names
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return one[0] <= other[2] and other[0] <= one[2] and one[1] <= other[3] and other[1] <= one[3]
 
 
 def _band(series: Series, frame: PlotFrame) -> Html:

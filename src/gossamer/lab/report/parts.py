@@ -132,15 +132,6 @@ def shorten(text: str, most: int = 18) -> str:
     return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
 
 
-def spread(heights: Sequence[float], gap: float, lowest: float) -> list[float]:
-    """Heights moved up so that neighbours are at least ``gap`` apart, in order, and none is below ``lowest``."""
-    moved, limit = list(heights), lowest
-    for place in sorted(range(len(heights)), key=lambda place: -heights[place]):
-        moved[place] = min(heights[place], limit)
-        limit = moved[place] - gap
-    return moved
-
-
 def limits(axis: Axis, values: Sequence[float], n: int) -> tuple[float, float, list[float]]:
     """Lowest and highest value shown, and about ``n`` ticks."""
     low = axis.low if axis.low is not None else min(values)
