@@ -232,6 +232,14 @@ def test_weights_of_another_law_are_never_drawn_by_torchs(build):
         renew(nn.Sequential(build()))
 
 
+def test_a_single_bias_tells_nothing_of_its_law():
+    torch.manual_seed(0)
+    network = nn.Linear(50, 1)
+    before = network.bias.clone()
+    renew(network)
+    assert not torch.equal(network.bias, before)
+
+
 def test_layers_of_torchs_law_are_drawn_again():
     """With constants, repeated zeros (padding) and more entries than float32 has numbers in their range."""
     for seed in range(20):

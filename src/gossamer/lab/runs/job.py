@@ -317,7 +317,7 @@ def _calibrate(job: Job, title: str, quiet: bool) -> None:
     try:
         with Progress(f"calibrating {title}, by training without {n:,} examples", again.steps, quiet=quiet) as progress:
             for _ in again.run():
-                progress.update(again.step)
+                progress.update(again.step, lambda: f"step {again.step} of {again.steps}")
     except DivergenceError as error:
         logging.getLogger("gossamer").warning(f"the second training diverged, and nothing is calibrated: {error}")
         return
