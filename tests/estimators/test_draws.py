@@ -66,7 +66,9 @@ def test_sparse_and_dense_products_answer_alike_and_no_row_depends_on_others():
     with gossamer.kernels.use("dense"):
         torch.testing.assert_close(kept.outputs(x), outputs, rtol=1e-12, atol=1e-12)
     if library.LIBRARY:
-        assert torch.equal(kept.outputs(x[33:34]), outputs[:, 33:34])
+        fresh = pickle.loads(pickle.dumps(kept))
+        assert torch.equal(fresh.outputs(x[33:34]), outputs[:, 33:34])
+        assert "_layers" not in vars(fresh)  # nothing dense stays
     assert pickle.loads(pickle.dumps(kept)).__dict__.keys() == {"architecture", "columns", "position", "values"}
 
 

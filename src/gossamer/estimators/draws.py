@@ -129,13 +129,16 @@ class Draws:
     @cached_property
     def _sparse(self) -> Perceptrons | None:
         """The networks by their active weights, where that is faster."""
-        weights = [weight for weight, _ in self._layers]
-        n_active = sum(int(weight.count_nonzero()) for weight in weights)
-        is_sparse = n_active < MOST_SPARSE * sum(weight.numel() for weight in weights)
-        return Perceptrons(self._layers) if is_sparse else None
+        weights = [values for name, values in self.values.items() if name.endswith("weight")]
+        n_active = sum(int(values.count_nonzero()) for values in weights)
+        is_sparse = n_active < MOST_SPARSE * len(self) * self.architecture.n_weights
+        return Perceptrons(self._dense()) if is_sparse else None
 
     @cached_property
     def _layers(self) -> list[tuple[Tensor, Tensor]]:
+        return self._dense()
+
+    def _dense(self) -> list[tuple[Tensor, Tensor]]:
         """Weight ``(draws, out, in)`` and bias ``(draws, out)`` of each layer."""
         dense = {}
         for name, shape in self.shapes().items():
